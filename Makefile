@@ -1,0 +1,39 @@
+# Every target sets up its own .venv on a fresh machine; a second run is quick.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench sizes clean
+.DEFAULT_GOAL := test
+
+SHELL := bash
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "Installing ttmesh and its tools into $(VENV) (a minute on a fresh machine)"
+	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[monitor,web,dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## the main job: a 2x4 mesh, tensors on every chip, and what each chip holds
+	@$(PY) examples/mesh_allocation.py
+
+test: $(STAMP)  ## every test
+	@$(PY) -m pytest
+
+check: $(STAMP)  ## format, lint, types, architecture, smoke
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest tests/test_architecture.py tests/test_smoke.py
+
+bench: $(STAMP)  ## every benchmark, printed beside its peers
+	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(PY) $$file; done
+
+sizes: $(STAMP)  ## lines per layer
+	@for layer in src/ttmesh/*/; do printf '%6d  %s\n' $$(find $$layer -name '*.py' -o -name '*.c' | xargs cat | wc -l) $$layer; done
+
+clean:
+	rm -rf $(VENV) artefacts

@@ -1,0 +1,220 @@
+"""Cores on one chip: coordinates, ranges and sets of ranges, as TT-NN prints and compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+Text = str  # the classes below have a method of that name, as TT-NN's do
+
+
+@dataclass(frozen=True, order=True)
+class CoreCoord:
+    """The logical place of one core."""
+
+    x: int
+    y: int
+
+    def str(self) -> Text:
+        """As TT-NN writes it: (x=0,y=1)."""
+        return f"(x={self.x},y={self.y})"
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.x, self.y))
+
+    def __repr__(self) -> Text:
+        return f"{self.x}-{self.y}"
+
+
+@dataclass(frozen=True)
+class CoreGrid:
+    """So many rows (y) and columns (x) of cores from the origin."""
+
+    y: int
+    x: int
+
+    def __init__(self, y: int, x: int) -> None:
+        object.__setattr__(self, "y", y)
+        object.__setattr__(self, "x", x)
+
+    @property
+    def num_cores(self) -> int:
+        """How many cores."""
+        return self.x * self.y
+
+    def to_CoreCoord(self) -> CoreCoord:
+        """The grid as the coordinate one past its end."""
+        return CoreCoord(self.x, self.y)
+
+    def __repr__(self) -> str:
+        return f"ttnn.CoreGrid(x={self.x}, y={self.y})"
+
+
+@dataclass(frozen=True)
+class CoreRange:
+    """A rectangle of cores, both corners included."""
+
+    start: CoreCoord
+    end: CoreCoord
+
+    def __init__(self, start: CoreCoord | tuple[int, int], end: CoreCoord | tuple[int, int] | None = None) -> None:
+        first = start if isinstance(start, CoreCoord) else CoreCoord(*start)
+        last = first if end is None else end if isinstance(end, CoreCoord) else CoreCoord(*end)
+        if last.x < first.x or last.y < first.y:
+            raise RuntimeError(
+                f"Invalid core range for start_coord: {first.str()}, end_coord: {last.str()}; "
+                "expected start <= end on both axes. Swap the corners."
+            )
+        object.__setattr__(self, "start", first)
+        object.__setattr__(self, "end", last)
+
+    @property
+    def start_coord(self) -> CoreCoord:
+        """The corner nearest the origin."""
+        return self.start
+
+    @property
+    def end_coord(self) -> CoreCoord:
+        """The far corner."""
+        return self.end
+
+    def grid_size(self) -> CoreCoord:
+        """Columns and rows."""
+        return CoreCoord(self.end.x - self.start.x + 1, self.end.y - self.start.y + 1)
+
+    def size(self) -> int:
+        """How many cores."""
+        extent = self.grid_size()
+        return extent.x * extent.y
+
+    def contains(self, other: CoreCoord | CoreRange) -> bool:
+        """Whether a core, or a whole rectangle, lies inside."""
+        first, last = (other, other) if isinstance(other, CoreCoord) else (other.start, other.end)
+        return self.start.x <= first.x and self.start.y <= first.y and last.x <= self.end.x and last.y <= self.end.y
+
+    def intersects(self, other: CoreRange) -> bool:
+        """Whether the rectangles share a core."""
+        return not (
+            other.end.x < self.start.x
+            or self.end.x < other.start.x
+            or other.end.y < self.start.y
+            or self.end.y < other.start.y
+        )
+
+    def cores(self, *, row_wise: bool = True) -> list[CoreCoord]:
+        """Every core, row by row or column by column."""
+        xs, ys = range(self.start.x, self.end.x + 1), range(self.start.y, self.end.y + 1)
+        return [CoreCoord(x, y) for y in ys for x in xs] if row_wise else [CoreCoord(x, y) for x in xs for y in ys]
+
+    def __iter__(self) -> Iterator[CoreCoord]:
+        return iter(self.cores())
+
+    def str(self) -> Text:
+        """As TT-NN writes it: [(x=0,y=0) - (x=1,y=1)]."""
+        return f"[{self.start.str()} - {self.end.str()}]"
+
+    def __repr__(self) -> Text:
+        return self.str()
+
+
+class CoreRangeSet:
+    """A union of rectangles that do not overlap."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: CoreRange | Iterable[CoreRange] = ()) -> None:
+        boxes = [ranges] if isinstance(ranges, CoreRange) else list(ranges)
+        for i, a in enumerate(boxes):
+            for b in boxes[i + 1 :]:
+                if a.intersects(b):
+                    raise RuntimeError(
+                        f"Cannot create CoreRangeSet with specified core ranges because core ranges {a.str()} and "
+                        f"{b.str()} overlap; expected disjoint ranges. Merge or shrink them."
+                    )
+        self._ranges: tuple[CoreRange, ...] = tuple(boxes)
+
+    def ranges(self) -> list[CoreRange]:
+        """The rectangles."""
+        return list(self._ranges)
+
+    def num_cores(self) -> int:
+        """How many cores."""
+        return sum(r.size() for r in self._ranges)
+
+    def size(self) -> int:
+        """How many rectangles."""
+        return len(self._ranges)
+
+    def empty(self) -> bool:
+        """No rectangle."""
+        return not self._ranges
+
+    def bounding_box(self) -> CoreRange:
+        """The smallest rectangle around all."""
+        return CoreRange(
+            CoreCoord(min(r.start.x for r in self._ranges), min(r.start.y for r in self._ranges)),
+            CoreCoord(max(r.end.x for r in self._ranges), max(r.end.y for r in self._ranges)),
+        )
+
+    def contains(self, other: CoreCoord | CoreRange | CoreRangeSet) -> bool:
+        """Whether every core of the other is here."""
+        cores = [other] if isinstance(other, CoreCoord) else other.cores()
+        return all(any(r.contains(core) for r in self._ranges) for core in cores)
+
+    def intersects(self, other: CoreRange | CoreRangeSet) -> bool:
+        """Whether a core is shared."""
+        boxes = [other] if isinstance(other, CoreRange) else other.ranges()
+        return any(a.intersects(b) for a in self._ranges for b in boxes)
+
+    def cores(self, *, row_wise: bool = True) -> list[CoreCoord]:
+        """Every core, rectangle after rectangle."""
+        return [core for r in self._ranges for core in r.cores(row_wise=row_wise)]
+
+    def merge(self, other: CoreRangeSet | Iterable[CoreRange]) -> CoreRangeSet:
+        """Every core of both, in maximal rectangles."""
+        cores = {*self.cores(), *(c for r in other for c in r.cores())}
+        return CoreRangeSet(rectangles(cores))
+
+    def subtract(self, other: CoreRangeSet) -> CoreRangeSet:
+        """The cores that the other does not have."""
+        return CoreRangeSet(rectangles(set(self.cores()) - set(other.cores())))
+
+    def __iter__(self) -> Iterator[CoreRange]:
+        return iter(self._ranges)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CoreRangeSet):
+            return NotImplemented
+        return set(self.cores()) == set(other.cores())
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.cores()))
+
+    def str(self) -> Text:
+        """As TT-NN writes it: {[(x=0,y=0) - (x=1,y=1)]}."""
+        return "{" + ", ".join(r.str() for r in self._ranges) + "}"
+
+    def __repr__(self) -> Text:
+        return self.str()
+
+
+def rectangles(cores: Iterable[CoreCoord]) -> list[CoreRange]:
+    """Cover a set of cores with disjoint rectangles: runs within a row, joined with equal runs below."""
+    runs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    remaining = set(cores)
+    for y in sorted({c.y for c in remaining}):
+        xs = sorted(c.x for c in remaining if c.y == y)
+        start = previous = xs[0]
+        for x in [*xs[1:], None]:
+            if x is not None and x == previous + 1:
+                previous = x
+                continue
+            spans = runs.setdefault((start, previous), [])
+            if spans and spans[-1][1] == y - 1:
+                spans[-1] = (spans[-1][0], y)
+            else:
+                spans.append((y, y))
+            if x is not None:
+                start = previous = x
+    boxes = [CoreRange(CoreCoord(a, top), CoreCoord(b, low)) for (a, b), spans in runs.items() for top, low in spans]
+    return sorted(boxes, key=lambda r: (r.start.y, r.start.x))

@@ -1,0 +1,69 @@
+"""Errors a user can meet: each says what was wrong, what was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MeshError(RuntimeError):
+    """Anything ttmesh refuses; a RuntimeError because TT-NN programs expect one."""
+
+    def __init__(self, wrong: str, *, expected: str, fix: str) -> None:
+        super().__init__(f"{wrong}; expected {expected}. {fix}")
+        self.wrong = wrong
+
+
+class SettingError(MeshError):
+    """An environment variable or `configure()` option has a value that cannot be used."""
+
+
+class SystemError_(MeshError):
+    """The requested system or board is unknown or described wrongly."""
+
+
+class CoordinatorError(MeshError):
+    """The requested coordinator cannot lead this mesh."""
+
+
+class ClosedError(MeshError):
+    """A mesh was used after it was closed."""
+
+
+class BusyError(MeshError):
+    """A chip is held by another mesh or process."""
+
+
+class OutOfMemoryError(MeshError):
+    """No bank span is large enough."""
+
+
+class DeallocatedError(MeshError):
+    """A tensor or buffer was used after its memory was freed."""
+
+
+class TraceError(MeshError):
+    """A trace was used wrongly, or something was asked for that a capture cannot record."""
+
+
+class QueueError(MeshError):
+    """A command queue cannot take or finish a command."""
+
+
+class ShapeError(MeshError):
+    """A shape, coordinate or placement does not fit."""
+
+
+class NotEmulatedError(MeshError, NotImplementedError):
+    """TT-NN has it, ttmesh does not."""
+
+
+def one_of(names: Iterable[object]) -> str:
+    """The `expected` part of an error about a wrong name: all the right ones, sorted."""
+    return f"one of {sorted(names, key=str)}"
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """The `fix` part of an error about a wrong name: the closest right ones."""
+    close = difflib.get_close_matches(name, list(names), n=3)
+    return f"Did you mean {' or '.join(close)}?" if close else "Check the spelling."

@@ -1,0 +1,156 @@
+"""Every environment variable that ttmesh reads, in one table, with its default and its meaning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ttmesh.base.errors import SettingError, near, one_of
+
+
+def _integer(text: str) -> int:
+    return int(text.strip())
+
+
+def _switch(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "on", "yes"):
+        return True
+    if lowered in ("", "0", "false", "off", "no"):
+        return False
+    raise ValueError(text)
+
+
+def _choice(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable: how to read it, what it is without being set, what it does."""
+
+    variable: str
+    parse: Callable[[str], object]
+    default: object
+    allowed: str
+    meaning: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("TTMESH_SYSTEM", str.strip, "t3000", "a system name, RxC or a YAML file", "which system is emulated"),
+    Setting("TTMESH_BACKEND", str.strip, "cpu", "a name from chip/backends", "the torch device that holds the lanes"),
+    Setting(
+        "TTMESH_SCHEDULE",
+        _choice("eager", "async", "adversarial"),
+        "eager",
+        one_of(["eager", "async", "adversarial"]),
+        "how command queues run their commands",
+    ),
+    Setting("TTMESH_SEED", _integer, 0, "an integer", "seed of the adversarial schedule"),
+    Setting(
+        "TTMESH_UNWRITTEN",
+        _choice("zeros", "poison"),
+        "zeros",
+        one_of(["zeros", "poison"]),
+        "what memory reads as before anything was written to it",
+    ),
+    Setting("TTMESH_KERNELS", _switch, True, "0 or 1", "use compiled kernels where a C compiler is found"),
+    Setting(
+        "TTMESH_CACHE", str.strip, "", "a directory", "where compiled kernels are kept (default: the user's cache)"
+    ),
+    Setting(
+        "TTMESH_ENGINE",
+        str.strip,
+        "",
+        "a name from fabric/transports",
+        "what joins ranks (default: how it was started)",
+    ),
+    Setting("TTMESH_SOCKET", str.strip, "", "a path or HOST:PORT", "where the allocation server listens"),
+    Setting("TTMESH_TOKEN", str.strip, "", "a secret", "what a client shows to an allocation server over TCP"),
+    Setting("TTMESH_TRACK_STACKS", _switch, False, "0 or 1", "record where each buffer was allocated"),
+    Setting("TT_ALLOC_TRACKING_ENABLED", _switch, False, "0 or 1", "report allocations to the allocation server"),
+    Setting("TT_COORDINATOR_DEVICE_ID", _integer, None, "a device id", "the physical device that leads every mesh"),
+    Setting("TT_VISIBLE_DEVICES", _ids, None, "device ids, comma-separated", "the devices this process may use"),
+    Setting("TT_MESH_ID", _integer, None, "an integer", "the mesh this rank belongs to"),
+    Setting("TT_MESH_HOST_RANK", _integer, None, "an integer", "this rank's place in its mesh"),
+    Setting("TT_METAL_CACHE", str.strip, "", "a directory", "the cache of this process, kept apart from others'"),
+)
+
+_BY_NAME = {setting.variable: setting for setting in SETTINGS}
+_overrides: dict[str, object] = {}
+
+
+def get(variable: str, environ: Mapping[str, str] | None = None) -> object:
+    """The value in force: what `override` set, else the environment, else the default."""
+    if variable in _overrides:
+        return _overrides[variable]
+    setting = _BY_NAME[variable]
+    text = (os.environ if environ is None else environ).get(variable)
+    if text is None or text.strip() == "":
+        return setting.default
+    return _parsed(setting, text)
+
+
+def get_str(variable: str) -> str:
+    """A text setting."""
+    return str(get(variable))
+
+
+def get_bool(variable: str) -> bool:
+    """An on/off setting."""
+    return bool(get(variable))
+
+
+def get_int(variable: str) -> int | None:
+    """A number, or None when it is not set."""
+    value = get(variable)
+    return None if value is None else int(str(value))
+
+
+def override(variable: str, value: object) -> None:
+    """Set a value for this process, before the environment; None takes it back."""
+    if variable not in _BY_NAME:
+        raise SettingError(f"no setting named {variable!r}", expected=one_of(_BY_NAME), fix=near(variable, _BY_NAME))
+    if value is None:
+        _overrides.pop(variable, None)
+    else:
+        setting = _BY_NAME[variable]
+        _overrides[variable] = _parsed(setting, value) if isinstance(value, str) else value
+
+
+def check_environment(environ: Mapping[str, str] | None = None) -> None:
+    """Refuse unknown TTMESH_* variables (a typo would be silently ignored) and unusable values."""
+    env = os.environ if environ is None else environ
+    for variable in env:
+        if variable.startswith("TTMESH_") and variable not in _BY_NAME:
+            raise SettingError(
+                f"{variable} is not a setting of ttmesh", expected=one_of(_BY_NAME), fix=near(variable, _BY_NAME)
+            )
+    for setting in SETTINGS:
+        get(setting.variable, env)
+
+
+def in_force() -> dict[str, object]:
+    """Every variable that is set, by the environment or by `override`, with its value."""
+    return {s.variable: get(s.variable) for s in SETTINGS if s.variable in _overrides or os.environ.get(s.variable)}
+
+
+def _parsed(setting: Setting, text: str) -> object:
+    try:
+        return setting.parse(text)
+    except ValueError:
+        raise SettingError(
+            f"{setting.variable}={text!r} cannot be used",
+            expected=setting.allowed,
+            fix=f"Correct or unset it; it says {setting.meaning}.",
+        ) from None

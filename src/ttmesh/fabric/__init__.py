@@ -1,0 +1,1 @@
+"""How chips are joined: links, routes, counters, and transports between processes."""

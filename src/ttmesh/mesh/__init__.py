@@ -1,0 +1,1 @@
+"""Chips as one device: opening a mesh, buffers, command queues, events, traces."""
