@@ -1,4 +1,8 @@
-"""What the runtime reports: one record per mesh-wide happening, never one per chip."""
+"""What the runtime reports: one record per mesh-wide happening, never one per chip.
+
+Change the table behind `signals.ask("holdings")` first, emit second, and never use an id again: a tracker that asks
+for the holdings between two records then counts nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,11 @@ class ChipFacts(NamedTuple):
     l1_banks: int
     l1_bank_bytes: int
     is_remote: bool
+    # Where the allocator's banks begin, and what is set apart at their far ends: needed to find holes.
+    dram_base: int = 0
+    l1_base: int = 0
+    l1_small_bytes: int = 0
+    trace_bytes: int = 0
 
 
 class Opened(NamedTuple):
@@ -38,7 +47,10 @@ class Closed(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """Memory the runtime itself uses, outside the allocator: shown as class SYSTEM, not counted as a buffer."""
+    """Memory the runtime itself uses, outside the allocator: shown as class SYSTEM, not counted as a buffer.
+
+    A second one with the same mesh, chips, buffer type and label replaces the first.
+    """
 
     mesh_id: int
     chips: tuple[int, ...]
@@ -51,6 +63,7 @@ class Reserved(NamedTuple):
 class Allocated(NamedTuple):
     """A buffer exists at one address on every chip named. `size_bytes` is per chip, all banks together.
 
+    `chips` are physical ids, `bank_bytes` the extent in each bank from `address`; `label` names the operation.
     `buffer_type` is DRAM, L1, L1_SMALL, TRACE, or CB and KERNEL for what programs hold.
     """
 

@@ -1,0 +1,255 @@
+"""What goes over the socket: frames with a header, and the messages inside them, checked field by field."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ttmesh.base import records
+
+VERSION = 1
+MAGIC = b"TM"
+HEADER = struct.Struct("<2sBBI")  # magic, version, kind, length of the body
+MAX_BODY = 4 << 20  # a batch of 4096 records on 32 chips is 0.6 MB; nothing honest comes near this
+MAX_REPLY = 64 << 20  # what a monitor accepts from its server
+
+HELLO, EVENTS, SNAPSHOT, ACTIVITY, BYE, RESYNC, QUERY, REPLY, REFUSED = range(1, 10)
+
+
+class FrameError(Exception):
+    """The peer sent something that is not this protocol; the text says what."""
+
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Chip = Annotated[int, Meta(ge=0, le=65535)]
+Chips = Annotated[tuple[Chip, ...], Meta(max_length=1024)]
+Name = Annotated[str, Meta(max_length=512)]
+Site = Annotated[str, Meta(max_length=4096)]
+Extent = Annotated[tuple[Count, ...], Meta(max_length=8)]
+MemoryType = Literal["DRAM", "L1", "L1_SMALL", "TRACE", "CB", "KERNEL"]
+
+
+class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
+    """`records.ChipFacts` on the wire."""
+
+    physical_id: Chip
+    logical_id: Chip
+    coord: Extent
+    arch: Name
+    dram_banks: Count
+    dram_bank_bytes: Count
+    l1_banks: Count
+    l1_bank_bytes: Count
+    is_remote: bool
+    dram_base: Count = 0
+    l1_base: Count = 0
+    l1_small_bytes: Count = 0
+    trace_bytes: Count = 0
+
+
+class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
+    """`records.Opened` on the wire."""
+
+    mesh_id: Count
+    parent_id: Count | None
+    shape: Extent
+    system: Name
+    chips: Annotated[tuple[ChipFacts, ...], Meta(max_length=1024)]
+    time_ns: Count
+
+
+class Closed(Struct, array_like=True, tag=2, frozen=True, gc=False):
+    """`records.Closed` on the wire."""
+
+    mesh_id: Count
+    time_ns: Count
+
+
+class Reserved(Struct, array_like=True, tag=3, frozen=True, gc=False):
+    """`records.Reserved` on the wire."""
+
+    mesh_id: Count
+    chips: Chips
+    buffer_type: MemoryType
+    size_bytes: Count
+    label: Name
+    time_ns: Count
+
+
+class Allocated(Struct, array_like=True, tag=4, frozen=True, gc=False):
+    """`records.Allocated` on the wire, with the place in the program that asked when it was recorded."""
+
+    mesh_id: Count
+    buffer_id: Count
+    chips: Chips
+    buffer_type: MemoryType
+    address: Count
+    size_bytes: Count
+    bank_bytes: Count
+    banks: Count
+    page_bytes: Count
+    label: Name
+    time_ns: Count
+    site: Site = ""
+
+
+class Freed(Struct, array_like=True, tag=5, frozen=True, gc=False):
+    """`records.Freed` on the wire."""
+
+    mesh_id: Count
+    buffer_id: Count
+    time_ns: Count
+
+
+class Marked(Struct, array_like=True, tag=6, frozen=True, gc=False):
+    """`records.Marked` on the wire."""
+
+    label: Name
+    time_ns: Count
+
+
+Event = Opened | Closed | Reserved | Allocated | Freed | Marked
+
+TAGS: dict[type, tuple[int]] = {
+    records.Opened: (1,),
+    records.Closed: (2,),
+    records.Reserved: (3,),
+    records.Allocated: (4,),
+    records.Freed: (5,),
+    records.Marked: (6,),
+}
+
+
+class Hello(Struct, array_like=True, frozen=True):
+    """Who connects, and as what."""
+
+    role: Literal["program", "monitor"]
+    pid: Count
+    started: Count
+    name: Name
+    host: Name
+    token: Name = ""
+
+
+class Batch(Struct, array_like=True, frozen=True):
+    """Records in order; `first` is the sequence number of the first of them."""
+
+    first: Count
+    records: list[Event]
+
+
+class Snapshot(Struct, array_like=True, frozen=True):
+    """A part of everything held just before record number `next`; the parts come together before it counts."""
+
+    next: Count
+    part: Count
+    last: bool
+    records: list[Event]
+
+
+class Link(Struct, array_like=True, frozen=True, gc=False):
+    """Bytes that went over one link since the program began; chip -1 is the host."""
+
+    source: Annotated[int, Meta(ge=-1, le=65535)]
+    target: Annotated[int, Meta(ge=-1, le=65535)]
+    size_bytes: Count
+
+
+class Activity(Struct, array_like=True, frozen=True):
+    """Totals since the program began; each message replaces the one before it."""
+
+    commands: Count
+    busy_ns: Count
+    links: Annotated[list[Link], Meta(max_length=65536)]
+
+
+class Bye(Struct, array_like=True, frozen=True):
+    """The program ends in good order after so many records."""
+
+    next: Count
+
+
+class Query(Struct, array_like=True, frozen=True):
+    """A monitor's question; device -1 means all of them."""
+
+    what: Literal["state", "history", "buffers", "leaks"]
+    device: Annotated[int, Meta(ge=-1, le=65535)] = -1
+    host: Name = ""
+    limit: Annotated[int, Meta(ge=0, le=20_000)] = 2000
+    window_s: Annotated[int, Meta(ge=1, le=86_400)] = 120
+
+
+class Refused(Struct, array_like=True, frozen=True):
+    """Why the server closes the connection."""
+
+    reason: Name
+
+
+Message = Hello | Batch | Snapshot | Activity | Bye | Query
+
+_DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
+    HELLO: msgspec.msgpack.Decoder(Hello),
+    EVENTS: msgspec.msgpack.Decoder(Batch),
+    SNAPSHOT: msgspec.msgpack.Decoder(Snapshot),
+    ACTIVITY: msgspec.msgpack.Decoder(Activity),
+    BYE: msgspec.msgpack.Decoder(Bye),
+    QUERY: msgspec.msgpack.Decoder(Query),
+}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def frame(kind: int, body: object = None) -> bytes:
+    """A message ready to be sent."""
+    payload = _encode(body)
+    return HEADER.pack(MAGIC, VERSION, kind, len(payload)) + payload
+
+
+def message(kind: int, body: bytes) -> Message:
+    """What a body says, or a FrameError."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise FrameError(f"kind {kind} is not something a client sends")
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise FrameError(f"the body of a frame of kind {kind} is malformed: {error}") from None
+
+
+class Frames:
+    """Cuts a stream of bytes into (kind, body); keeps at most one incomplete frame."""
+
+    def __init__(self, *, max_body: int = MAX_BODY) -> None:
+        self.max_body = max_body
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Every frame that is complete now; FrameError at the first byte that cannot be one."""
+        pending = self._pending
+        pending += data
+        start = 0
+        try:
+            while len(pending) - start >= HEADER.size:
+                magic, version, kind, length = HEADER.unpack_from(pending, start)
+                if magic != MAGIC:
+                    raise FrameError(f"a frame begins with {bytes(magic)!r}; expected {MAGIC!r}")
+                if version != VERSION:
+                    raise FrameError(f"the peer speaks version {version}; expected {VERSION}")
+                if length > self.max_body:
+                    raise FrameError(f"a frame of {length} bytes is announced; at most {self.max_body} are allowed")
+                end = start + HEADER.size + length
+                if end > len(pending):
+                    break
+                body = bytes(memoryview(pending)[start + HEADER.size : end])
+                start = end
+                yield kind, body
+        finally:
+            del pending[:start]
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the stream stopped inside a frame."""
+        return bool(self._pending)
