@@ -1,0 +1,1 @@
+"""Computation on tensors: one short entry per operation, by family."""
