@@ -1,0 +1,1 @@
+"""Number formats of the chip: tiles, block floats, packing, and the compiled kernels behind them."""

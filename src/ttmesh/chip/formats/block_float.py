@@ -1,0 +1,83 @@
+"""Block floats: 16 neighbours share an exponent; values are rounded to that grid and kept in bfloat16."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b
+from ttmesh.base.errors import NotEmulatedError, one_of
+from ttmesh.chip.formats.tiles import FACE_WIDTH, Tile
+
+PACKERS = ("host", "device")
+_SIGN = -(1 << 31)
+_HIDDEN = 1 << 23
+_FRACTION = _HIDDEN - 1
+_MAGNITUDE_BITS = {DataType.BFLOAT8_B: 7, DataType.BFLOAT4_B: 3}
+
+
+def quantise(
+    values: torch.Tensor, dtype: DataType, *, packer: str = "host", tile: Tile | None = None, pad_value: float = 0.0
+) -> torch.Tensor:
+    """Values (float32 or bfloat16, last two dims a matrix) on the grid of a block float, as bfloat16."""
+    if dtype not in BLOCK_FLOATS or packer not in PACKERS:
+        raise NotEmulatedError(
+            f"no {packer!r} packer for {dtype}",
+            expected=f"{one_of(PACKERS)} and {one_of(BLOCK_FLOATS)}",
+            fix="Correct the name.",
+        )
+    if values.is_meta or values.numel() == 0:
+        return torch.empty(values.shape, dtype=torch.bfloat16, device=values.device)
+    if tile is not None and tile.transpose_tile:  # its faces are stored transposed, so columns share exponents
+        columns = quantise(values.transpose(-1, -2), dtype, packer=packer, pad_value=pad_value)
+        return columns.transpose(-1, -2).contiguous()
+    width = values.shape[-1] if values.dim() else 1
+    rows = pad(values.reshape(-1, width), (0, -width % FACE_WIDTH), value=pad_value).view(-1, FACE_WIDTH)
+    exponents, fields = encode(rows, dtype, packer)
+    lanes = decode(exponents, fields, dtype).view(-1, width + -width % FACE_WIDTH)[:, :width]
+    return lanes.reshape(values.shape)
+
+
+def encode(rows: torch.Tensor, dtype: DataType, packer: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shared exponents [n, 1] and sign-and-magnitude fields [n, 16] of rows [n, 16], both uint8."""
+    bits = rows.float().view(torch.int32)
+    own = (bits >> 23) & 0xFF
+    shared = own.amax(-1, keepdim=True)
+    behind = shared - own
+    mantissa = (bits & _FRACTION) | _HIDDEN
+    magnitude = _host(mantissa, behind, dtype) if packer == "host" else _device(mantissa, behind, dtype)
+    magnitude = magnitude * (own != 0)  # zeros and denormals
+    sign_bit = _MAGNITUDE_BITS[dtype]
+    # The host drops the sign of what rounds to zero, the chip keeps it; both drop it of zeros and denormals.
+    signed = (bits < 0) & ((magnitude != 0) if packer == "host" else (own != 0))
+    return shared.to(torch.uint8), (magnitude | (signed.to(torch.int32) << sign_bit)).to(torch.uint8)
+
+
+def decode(exponents: torch.Tensor, fields: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """The bfloat16 values of shared exponents [n, 1] and fields [n, 16]."""
+    width = _MAGNITUDE_BITS[dtype]
+    fields = fields.to(torch.int32)
+    magnitude = fields & ((1 << width) - 1)
+    # The magnitude as a float has its leading one where the value's is, width - 1 exponents too high.
+    bits = magnitude.float().view(torch.int32) + ((exponents.to(torch.int32) - 127 - (width - 1)) << 23)
+    bits = torch.where((magnitude != 0) & (bits >= _HIDDEN), bits, 0)  # a magnitude below the normals has no value
+    bits = torch.where(fields >> width != 0, bits | _SIGN, bits)
+    return (bits >> 16).to(torch.int16).view(torch.bfloat16)
+
+
+def _host(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """TT-NN's host code: align by truncation, then to nearest even, saturating (the bits lost first are not sticky)."""
+    width = _MAGNITUDE_BITS[dtype]
+    shift = 24 - width
+    aligned = mantissa >> behind.clamp(max=31)
+    half_less_one = (1 << (shift - 1)) - 1
+    rounded = (aligned + half_less_one + ((aligned >> shift) & 1)) >> shift
+    return rounded.clamp(max=(1 << width) - 1)
+
+
+def _device(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """The chip's packer: 7 bits by truncation, aligned to nearest with ties up; bfloat4_b cuts that to 3 bits."""
+    behind = behind.clamp(max=9)
+    half = (1 << behind) >> 1
+    magnitude = ((mantissa >> 17) + half) >> behind
+    return magnitude if dtype == bfloat8_b else magnitude >> 4

@@ -1,0 +1,1 @@
+"""C files compiled at first use, and the loader that finds them."""
