@@ -1,0 +1,28 @@
+"""Lanes on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import torch
+
+from ttmesh.chip.backends.protocol import Backend
+
+
+class CudaBackend(Backend):
+    """Torch's current CUDA device."""
+
+    device = torch.device("cuda")
+
+    def unavailable(self) -> str | None:
+        """Torch must see a GPU."""
+        return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+    def synchronize(self) -> None:
+        """Wait for the GPU's current stream of every thread."""
+        torch.cuda.synchronize()
+
+    def release(self) -> None:
+        """Empty torch's caching allocator."""
+        torch.cuda.empty_cache()
+
+
+BACKEND = CudaBackend()

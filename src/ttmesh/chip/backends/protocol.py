@@ -1,0 +1,37 @@
+"""What a backend is: the torch device that holds the lanes, and how to prepare, wait for and tidy it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class Backend:
+    """One torch device; subclasses override what differs. A backend file holds one as `BACKEND`."""
+
+    device: torch.device
+
+    def unavailable(self) -> str | None:
+        """Why this backend cannot be used here, or None when it can."""
+        return None
+
+    def start(self) -> None:
+        """Prepare the process; called when a mesh opens, harmless when repeated."""
+
+    def synchronize(self) -> None:
+        """Return when everything enqueued so far has run."""
+
+    def release(self) -> None:
+        """Give freed memory back to the system; called when a mesh closes."""
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Lanes with unspecified values."""
+        return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
+    def use_threads(self, size_bytes: int) -> None:
+        """Choose how many host threads the next op of this size uses."""
+
+    def generator(self, seed: int) -> torch.Generator:
+        """A random stream of its own for ops that draw numbers."""
+        return torch.Generator(self.device).manual_seed(seed)
