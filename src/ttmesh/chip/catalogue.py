@@ -1,0 +1,111 @@
+"""Chips and systems by name: the catalogue's data files, generic RxC systems, and a user's own file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ttmesh.base.errors import SystemError_, near
+from ttmesh.chip.description import read_chip, read_system
+from ttmesh.chip.system import ChipSpec, System
+
+__all__ = ["ChipSpec", "System", "chip_names", "load_chip", "load_system", "system_names"]
+
+MAX_GENERIC_CHIPS = 128
+GENERIC_CHIP = "wormhole_8x8"  # a generic RxC system is made of t3000's chips ...
+GENERIC_LINKS = 2  # ... and links
+DATA = Path(__file__).parent / "data"
+
+
+def load_system(name_or_path: str) -> System:
+    """The system of this name, of this RxC shape, or described by this YAML file."""
+    text = name_or_path.strip()
+    if name := _names().get(text.lower()):
+        return _named(name)
+    if generic := re.fullmatch(r"(\d+)x(\d+)", text):
+        return _generic(int(generic[1]), int(generic[2]))
+    if text.endswith((".yaml", ".yml")):
+        return _from_file(Path(text).expanduser())
+    raise SystemError_(
+        f"no system named {name_or_path!r}",
+        expected=f"one of {system_names()}, a shape such as 4x8, or a YAML file",
+        fix=near(text.lower(), _names()),
+    )
+
+
+def load_chip(name: str) -> ChipSpec:
+    """The chip of this name."""
+    return _chips()[name]
+
+
+def system_names() -> list[str]:
+    """The names in the catalogue, without aliases, in the catalogue's order."""
+    return list(_entries())
+
+
+def chip_names() -> list[str]:
+    """The chips that a system can be made of."""
+    return sorted(_chips())
+
+
+def _generic(rows: int, cols: int) -> System:
+    if not 1 <= rows * cols <= MAX_GENERIC_CHIPS:
+        raise SystemError_(
+            f"a system of {rows}x{cols} = {rows * cols} chips cannot be made",
+            expected=f"1 to {MAX_GENERIC_CHIPS} chips",
+            fix="Choose a smaller shape, or describe the system in a YAML file.",
+        )
+    grid = [[row * cols + col for col in range(cols)] for row in range(rows)]
+    fields = {"chip": GENERIC_CHIP, "grid": grid, "links": GENERIC_LINKS}
+    return read_system(f"{rows}x{cols}", fields, chips=_chips(), source="the generic system")
+
+
+def _from_file(path: Path) -> System:
+    try:
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SystemError_(
+            f"the system file {str(path)!r} cannot be read ({error.strerror})",
+            expected="a YAML file that describes a system",
+            fix="Check the path; docs/systems.md shows the format.",
+        ) from error
+    except yaml.YAMLError as error:
+        raise SystemError_(
+            f"the system file {str(path)!r} is not YAML ({' '.join(str(error).split())})",
+            expected="a mapping of keys such as chip, grid and links",
+            fix="Correct it; docs/systems.md shows the format.",
+        ) from error
+    return read_system(path.stem, fields, chips=_chips(), source=str(path))
+
+
+@cache
+def _named(name: str) -> System:
+    fields = {key: value for key, value in _entries()[name].items() if key != "aliases"}
+    return read_system(name, fields, chips=_chips(), source="systems.yaml")
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Every name and alias, and the name it stands for."""
+    names = {name: name for name in _entries()}
+    return names | {alias: name for name, entry in _entries().items() for alias in entry.get("aliases", ())}
+
+
+@cache
+def _entries() -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "systems.yaml").read_text(encoding="utf-8"))
+    return entries
+
+
+@cache
+def _chips() -> Mapping[str, ChipSpec]:
+    data = yaml.safe_load((DATA / "chips.yaml").read_text(encoding="utf-8"))
+    return {
+        name: read_chip(name, {**data["architectures"][fields["arch"]], **fields})
+        for name, fields in data["chips"].items()
+    }

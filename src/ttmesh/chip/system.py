@@ -1,0 +1,113 @@
+"""What a chip and a system of chips are: frozen figures, ids on a grid, links, boards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ttmesh.base.cores import CoreCoord
+from ttmesh.base.dtypes import Arch
+from ttmesh.base.geometry import MeshShape
+
+Pair = tuple[int, int]  # two physical chip ids, the smaller one first
+
+
+@dataclass(frozen=True)
+class ChipSpec:
+    """The figures of one chip (origin: data/chips.yaml)."""
+
+    name: str
+    arch: Arch
+    compute_grid: CoreCoord
+    l1_bytes: int
+    l1_unreserved_base: int
+    l1_bank_bytes: int
+    l1_alignment: int
+    max_worker_l1_bytes: int
+    mem_map_end: int
+    dram_banks: int
+    dram_view_bytes: int
+    dram_unreserved_base: int
+    dram_bank_bytes: int
+    dram_alignment: int
+    pcie_alignment: int
+    clock_mhz: int
+    eth_ports: int
+    eth_gbps: int
+    noc_flit_bytes: int
+    max_noc_packet_bytes: int
+
+    @property
+    def l1_banks(self) -> int:
+        """One bank per worker core."""
+        return self.compute_grid.x * self.compute_grid.y
+
+    @property
+    def l1_total_bytes(self) -> int:
+        """What the allocator can hand out of L1, all banks together."""
+        return self.l1_banks * self.l1_bank_bytes
+
+    @property
+    def dram_total_bytes(self) -> int:
+        """What the allocator can hand out of DRAM, all banks together."""
+        return self.dram_banks * self.dram_bank_bytes
+
+
+@dataclass(frozen=True)
+class System:
+    """Chips of one kind on a grid: physical ids by mesh coordinate, links, boards."""
+
+    name: str
+    chip: ChipSpec
+    grid: tuple[tuple[int, ...], ...]
+    links: Mapping[Pair, int] = field(hash=False)
+    boards: tuple[tuple[int, ...], ...]
+    remote: frozenset[int]
+    visible_by: str = "board"
+
+    @cached_property
+    def shape(self) -> MeshShape:
+        """Rows and columns of the system mesh."""
+        return MeshShape(len(self.grid), len(self.grid[0]))
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """Every physical id, ascending."""
+        return tuple(sorted(self._places))
+
+    @cached_property
+    def mmio(self) -> tuple[int, ...]:
+        """The chips with a PCIe endpoint of their own; the others are reached through their board."""
+        return tuple(i for i in self.ids if i not in self.remote)
+
+    @cached_property
+    def _places(self) -> dict[int, Pair]:
+        return {chip: (r, c) for r, row in enumerate(self.grid) for c, chip in enumerate(row)}
+
+    def place(self, physical_id: int) -> Pair:
+        """Row and column of a chip."""
+        return self._places[physical_id]
+
+    def link_count(self, a: int, b: int) -> int:
+        """How many links join two chips directly."""
+        return self.links.get(pair(a, b), 0)
+
+    def board_of(self, physical_id: int) -> tuple[int, ...]:
+        """The chips on the same board, the one asked about included."""
+        return next(board for board in self.boards if physical_id in board)
+
+    @cached_property
+    def wrap_axes(self) -> tuple[int, ...]:
+        """The mesh axes whose every line closes into a ring; two chips never do."""
+        lines = {0: tuple(zip(*self.grid, strict=True)), 1: self.grid}
+        return tuple(
+            axis
+            for axis, members in lines.items()
+            if len(members[0]) > 2 and all(self.link_count(line[-1], line[0]) for line in members)
+        )
+
+
+def pair(a: int, b: int) -> Pair:
+    """The key of the links between two chips."""
+    return (a, b) if a < b else (b, a)
