@@ -26,6 +26,15 @@ class CoreCoord:
         return f"{self.x}-{self.y}"
 
 
+class DramGrid(CoreCoord):
+    """The DRAM banks seen as a grid; equal to the plain coordinate, but a shard grid of this kind means DRAM."""
+
+    def __eq__(self, other: object) -> bool:
+        return (self.x, self.y) == (other.x, other.y) if isinstance(other, CoreCoord) else NotImplemented
+
+    __hash__ = CoreCoord.__hash__
+
+
 @dataclass(frozen=True)
 class CoreGrid:
     """So many rows (y) and columns (x) of cores from the origin."""
