@@ -10,30 +10,38 @@ Listener = Callable[[Record], None]
 
 
 class Signals:
-    """One bus per process. `listening` is the single attribute the hot path tests before it builds a record."""
+    """One bus per process; the hot paths test one attribute before they build a record.
 
-    __slots__ = ("_listeners", "_providers", "listening")
+    `listening`: somebody wants what happens to memory; `timing`: somebody also wants every command and crossing.
+    """
+
+    __slots__ = ("_listeners", "_providers", "listening", "timing")
 
     def __init__(self) -> None:
         self.listening = False
-        self._listeners: tuple[Listener, ...] = ()
+        self.timing = False
+        self._listeners: tuple[tuple[Listener, bool], ...] = ()
         self._providers: dict[str, Callable[[], object]] = {}
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every record from now on; returns a function that stops it."""
-        self._listeners = (*self._listeners, listener)
-        self.listening = True
+    def listen(self, listener: Listener, *, commands: bool = False) -> Callable[[], None]:
+        """Call `listener` with every record from now on, with `commands` also Enqueued, Finished and Crossed.
 
-        def stop() -> None:
-            self._listeners = tuple(known for known in self._listeners if known is not listener)
-            self.listening = bool(self._listeners)
-
-        return stop
+        Returns a function that stops it.
+        """
+        entry = (listener, commands)
+        self._set((*self._listeners, entry))
+        return lambda: self._set(tuple(known for known in self._listeners if known is not entry))
 
     def emit(self, record: Record) -> None:
-        """Hand a record to every listener, in the order they came."""
-        for listener in self._listeners:
+        """Hand a record about memory to every listener, in the order they came."""
+        for listener, _ in self._listeners:
             listener(record)
+
+    def emit_command(self, record: Record) -> None:
+        """Hand a record about a command or a crossing to those who asked for them."""
+        for listener, commands in self._listeners:
+            if commands:
+                listener(record)
 
     def provide(self, name: str, answer: Callable[[], object]) -> None:
         """Say who answers a question such as "holdings"; the last one to say so wins."""
@@ -43,6 +51,11 @@ class Signals:
         """The answer to a question, or None when nobody provides it."""
         answer = self._providers.get(name)
         return answer() if answer else None
+
+    def _set(self, listeners: tuple[tuple[Listener, bool], ...]) -> None:
+        self._listeners = listeners
+        self.listening = bool(listeners)
+        self.timing = any(commands for _, commands in listeners)
 
 
 signals = Signals()

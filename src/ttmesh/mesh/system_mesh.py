@@ -165,3 +165,30 @@ def get_ring_coordinates(ring_shape: MeshShape, mesh_shape: MeshShape) -> list[M
     if rows > 1 and cols > 1:
         places += [(rows - 1, col) for col in range(cols - 2, -1, -1)] + [(row, 0) for row in range(rows - 2, 0, -1)]
     return [MeshCoordinate(place) for place in places]
+
+
+def reshaped(system: System, shape: MeshShape, ids: Sequence[int], new: MeshShape) -> tuple[int, ...]:
+    """The same chips under another shape: a line walks the current grid, a grid is mapped anew from its corner."""
+    if new.mesh_size() != shape.mesh_size():
+        raise ShapeError(
+            f"New shape must have the same number of devices as current shape ({new!r} against {shape!r})",
+            expected=f"{shape.mesh_size()} devices",
+            fix="Choose a shape of that size.",
+        )
+    if new == shape:
+        return tuple(ids)
+    if new.is_line_topology():
+        return tuple(ids[coord.to_linear_index(shape)] for coord in get_line_coordinates(len(ids), shape))
+    corner = min(system.place(chip) for chip in ids)
+    try:
+        _, found = map_devices(system, new, MeshCoordinate(corner))
+    except ShapeError:
+        found = ()
+    if set(found) != set(ids):
+        raise ShapeError(
+            f"User has requested a reshape of the MeshDevice to shape: {new!r}, but it is not possible to form a "
+            f"physically connected mesh grid with the opened devices from the original shape: {shape!r}.",
+            expected="a shape that the opened devices form in the system",
+            fix="Open the mesh with that shape instead.",
+        )
+    return found

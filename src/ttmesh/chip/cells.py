@@ -1,0 +1,129 @@
+"""What an address holds: values with their format, or raw bytes; the last writer decides, reading converts."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+import torch
+
+from ttmesh.base.dtypes import BufferType
+
+
+class Format(Protocol):
+    """How values lie in memory: what a cell needs of a tensor's spec. Compared with ==."""
+
+    def to_bytes(self, values: torch.Tensor, lane_axes: int) -> torch.Tensor:
+        """Lanes of values → lanes of uint8, the pages of one chip in the last dimension."""
+
+    def from_bytes(self, raw: torch.Tensor, lane_axes: int) -> torch.Tensor:
+        """Lanes of uint8 (possibly longer than needed) → lanes of values."""
+
+    def blank(self, lane_axes: int, device: torch.device) -> torch.Tensor:
+        """Values of memory that nobody wrote: one lane, to be broadcast."""
+
+    def view_of(self, values: torch.Tensor, other: Format, lane_axes: int) -> torch.Tensor | None:
+        """Values of another format seen through this one without going through bytes, or None."""
+
+
+class Cell:
+    """The memory of one buffer on all chips of its mesh. Values are never changed, only replaced.
+
+    `values` has one leading dimension per mesh axis; an axis of length 1 means every chip along it holds the same.
+    """
+
+    __slots__ = (
+        "address", "bank_bytes", "banks", "buffer_id", "buffer_type", "device", "format", "label", "lane_axes",
+        "page_bytes", "raw", "size_bytes", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        buffer_id: int,
+        buffer_type: BufferType,
+        address: int,
+        size_bytes: int,
+        bank_bytes: int,
+        banks: int,
+        page_bytes: int,
+        label: str,
+        lane_axes: int,
+        device: torch.device,
+    ) -> None:
+        self.buffer_id = buffer_id
+        self.buffer_type = buffer_type
+        self.address = address
+        self.size_bytes = size_bytes
+        self.bank_bytes = bank_bytes
+        self.banks = banks
+        self.page_bytes = page_bytes
+        self.label = label
+        self.lane_axes = lane_axes
+        self.device = device
+        self.values: torch.Tensor | None = None
+        self.format: Format | None = None
+        self.raw: torch.Tensor | None = None
+
+    def read(self, wanted: Format) -> torch.Tensor:
+        """The contents as values of this format. Never change what you get."""
+        values = self.values
+        if values is not None:
+            held = self.format
+            if held is wanted or held == wanted:
+                return values
+            assert held is not None, "values always have a format"
+            seen = wanted.view_of(values, held, self.lane_axes)
+            if seen is not None:
+                return seen
+            return wanted.from_bytes(self.read_bytes(), self.lane_axes)
+        if self.raw is not None:
+            return wanted.from_bytes(self.raw, self.lane_axes)
+        return wanted.blank(self.lane_axes, self.device)
+
+    def write(self, values: torch.Tensor, form: Format) -> None:
+        """Replace the contents by values."""
+        self.values = values
+        self.format = form
+        self.raw = None
+
+    def read_bytes(self) -> torch.Tensor:
+        """The contents as bytes, `size_bytes` long in the last dimension."""
+        if self.values is not None:
+            assert self.format is not None, "values always have a format"
+            return _fitted(self.format.to_bytes(self.values, self.lane_axes), self.size_bytes)
+        if self.raw is not None:
+            return self.raw
+        return torch.zeros([1] * self.lane_axes + [self.size_bytes], dtype=torch.uint8, device=self.device)
+
+    def write_bytes(self, raw: torch.Tensor) -> None:
+        """Replace the contents by bytes; they stay the truth until values are written."""
+        self.raw = _fitted(raw, self.size_bytes)
+        self.values = None
+        self.format = None
+
+    def take(self, other: Cell) -> None:
+        """Hold what another cell holds."""
+        self.values, self.format, self.raw = other.values, other.format, other.raw
+
+    def take_out(self, form: Format) -> torch.Tensor:
+        """The contents, to be changed in place and written back; the cell is empty meanwhile.
+
+        A copy only when somebody else holds the same storage: a kv cache is updated without being copied.
+        """
+        values = self.read(form)
+        self.clear()
+        storage = values.untyped_storage()
+        tensors: int = torch._C._storage_Use_Count(storage._cdata) - 1  # type: ignore[attr-defined]  # less the wrapper
+        whole = storage.nbytes() == values.numel() * values.element_size()
+        sole = tensors == 1 and whole and sys.getrefcount(values) == 2  # the local name and the argument
+        return values if sole else values.clone()
+
+    def clear(self) -> None:
+        """Let go of the contents and of the host memory they use."""
+        self.values = self.format = self.raw = None
+
+
+def _fitted(raw: torch.Tensor, size: int) -> torch.Tensor:
+    if raw.shape[-1] >= size:
+        return raw[..., :size]
+    return torch.nn.functional.pad(raw, (0, size - raw.shape[-1]))

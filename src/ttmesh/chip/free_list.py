@@ -1,0 +1,142 @@
+"""First-fit allocation in one address range, the same in every bank: what TT-Metal's free list decides."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+
+class Block(NamedTuple):
+    """A span of the range, free or taken."""
+
+    address: int
+    size: int
+    allocated: bool
+
+
+class FreeList:
+    """Free spans in address order and taken blocks by address; sizes are rounded up to the alignment.
+
+    TT-Metal searches size classes but takes the lowest (or highest) address that fits, which is plain first fit
+    (tt-metal e4f9f0b, free_list_opt.cpp, SearchPolicy FIRST).
+    """
+
+    __slots__ = ("_ends", "_mask", "_starts", "alignment", "end", "live", "peak", "start", "used")
+
+    def __init__(self, start: int, size: int, alignment: int) -> None:
+        self.start, self.end, self.alignment = start, start + size, alignment
+        self._mask = alignment - 1
+        self._starts, self._ends = ([start], [start + size]) if size else ([], [])
+        self.live: dict[int, int] = {}
+        self.used = 0
+        self.peak = 0
+
+    @property
+    def size(self) -> int:
+        """The length of the whole range."""
+        return self.end - self.start
+
+    def allocate(self, size: int, *, bottom_up: bool) -> int | None:
+        """The address of a new block at the lowest (or highest) place that fits, or None."""
+        size = self._rounded(size)
+        starts, ends = self._starts, self._ends
+        span = range(len(starts)) if bottom_up else range(len(starts) - 1, -1, -1)
+        for i in span:
+            start = starts[i]
+            end = ends[i]
+            if end - start >= size:
+                address = start if bottom_up else end - size
+                if end - start == size:
+                    del starts[i], ends[i]
+                elif bottom_up:
+                    starts[i] = start + size
+                else:
+                    ends[i] = address
+                self.live[address] = size
+                self.used = used = self.used + size
+                if used > self.peak:
+                    self.peak = used
+                return address
+        return None
+
+    def allocate_at(self, address: int, size: int) -> bool:
+        """Take exactly this span; False when any of it is taken."""
+        size = self._rounded(size)
+        i = bisect_right(self._starts, address) - 1
+        if i < 0 or self._ends[i] < address + size:
+            return False
+        start, end = self._starts[i], self._ends[i]
+        pieces = [(a, b) for a, b in ((start, address), (address + size, end)) if b > a]
+        self._starts[i : i + 1] = [a for a, _ in pieces]
+        self._ends[i : i + 1] = [b for _, b in pieces]
+        self.live[address] = size
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        return True
+
+    def free(self, address: int) -> None:
+        """Give a block back and join it with its free neighbours."""
+        size = self.live.pop(address)
+        self.used -= size
+        starts, ends = self._starts, self._ends
+        end = address + size
+        i = bisect_right(starts, address)
+        joins_left = i > 0 and ends[i - 1] == address
+        joins_right = i < len(starts) and starts[i] == end
+        if joins_left and joins_right:
+            ends[i - 1] = ends[i]
+            del starts[i], ends[i]
+        elif joins_left:
+            ends[i - 1] = end
+        elif joins_right:
+            starts[i] = address
+        else:
+            starts.insert(i, address)
+            ends.insert(i, end)
+
+    def fit_at_or_above(self, address: int, size: int) -> int | None:
+        """The lowest address from `address` on where a block would fit."""
+        size = self._rounded(size)
+        for start, end in zip(self._starts, self._ends, strict=True):
+            low = max(start, address)
+            if end - low >= size:
+                return low
+        return None
+
+    def fit_at_or_below(self, address: int, size: int) -> int | None:
+        """The highest address up to `address` where a block would fit."""
+        size = self._rounded(size)
+        for start, end in zip(reversed(self._starts), reversed(self._ends), strict=True):
+            high = min(end - size, address)
+            if high >= start:
+                return high
+        return None
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Free spans as (start, end), in address order."""
+        return list(zip(self._starts, self._ends, strict=True))
+
+    def largest_free(self) -> int:
+        """The length of the longest free span."""
+        return max((end - start for start, end in self.spans()), default=0)
+
+    def lowest_used(self) -> int | None:
+        """The lowest taken address, or None when nothing is taken."""
+        return min(self.live, default=None)
+
+    def blocks(self) -> list[Block]:
+        """Every span, free and taken, in address order."""
+        taken = [Block(address, size, True) for address, size in self.live.items()]
+        free = [Block(start, end - start, False) for start, end in self.spans()]
+        return sorted(taken + free)
+
+    def copy(self) -> FreeList:
+        """An independent list in the same state."""
+        twin = FreeList(self.start, 0, self.alignment)
+        twin.end = self.end
+        twin._starts, twin._ends, twin.live = list(self._starts), list(self._ends), dict(self.live)
+        twin.used, twin.peak = self.used, self.peak
+        return twin
+
+    def _rounded(self, size: int) -> int:
+        return (size + self._mask) & ~self._mask or self.alignment

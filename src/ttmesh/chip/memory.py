@@ -1,0 +1,244 @@
+"""The memory of a chip: which banks there are, and one allocator for the chips of a mesh in lock step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import MeshError
+from ttmesh.chip.catalogue import ChipSpec
+from ttmesh.chip.free_list import Block, FreeList
+
+# A trace region is cut per bank in whole pages of this size (tt-metal e4f9f0b, trace buffers' largest page).
+TRACE_PAGE_BYTES = 8192
+
+BOTTOM_UP = {BufferType.DRAM: True, BufferType.L1: False, BufferType.L1_SMALL: False, BufferType.TRACE: False}
+
+
+@dataclass(frozen=True)
+class Banks:
+    """One buffer type on one chip: so many banks, each with this address range for buffers."""
+
+    count: int
+    start: int
+    size: int
+    page_alignment: int
+    alignment: int
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """Where each buffer type lies in its banks, as the options of `open_mesh_device` cut them."""
+
+    banks: dict[BufferType, Banks]
+    l1_bytes: int
+    trace_region_bytes: int
+
+    @staticmethod
+    def of(chip: ChipSpec, *, l1_small_size: int = 0, trace_region_size: int = 0, worker_l1_size: int = 0) -> MemoryMap:
+        """The map of a chip with these regions cut off (tt-metal e4f9f0b, l1_banking_allocator.cpp, allocator.cpp)."""
+        _check_not_negative(
+            l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
+        )
+        align = chip.dram_alignment
+        l1_base = chip.l1_unreserved_base
+        if worker_l1_size:
+            if worker_l1_size > chip.max_worker_l1_bytes:
+                raise MeshError(
+                    f"Worker L1 size {worker_l1_size} is larger than max size {chip.max_worker_l1_bytes}",
+                    expected="a size that leaves room for the kernels",
+                    fix="Ask for less, or leave worker_l1_size out.",
+                )
+            l1_base = _up(chip.l1_bytes - worker_l1_size, align)
+        small = _up(l1_small_size, align)
+        if small >= chip.l1_bytes - l1_base:
+            raise MeshError(
+                f"Reserved size must be less than bank size (l1_small_size={l1_small_size})",
+                expected=f"less than {chip.l1_bytes - l1_base} B",
+                fix="Ask for a smaller l1_small_size.",
+            )
+        l1_room = chip.l1_bytes - l1_base - small
+        dram_room = chip.dram_bank_bytes
+        per_bank = -(-_up(trace_region_size, align) // chip.dram_banks)
+        trace = _up(per_bank, TRACE_PAGE_BYTES) if trace_region_size else 0
+        if trace >= dram_room:
+            raise MeshError(
+                f"trace_region_size={trace_region_size} does not fit into DRAM",
+                expected=f"at most {dram_room * chip.dram_banks} B over {chip.dram_banks} banks",
+                fix="Ask for a smaller trace region.",
+            )
+        dram_base = chip.dram_unreserved_base
+        return MemoryMap(
+            banks={
+                BufferType.DRAM: Banks(chip.dram_banks, dram_base, dram_room - trace, align, align),
+                BufferType.L1: Banks(chip.l1_banks, l1_base, l1_room, chip.l1_alignment, align),
+                BufferType.L1_SMALL: Banks(chip.l1_banks, l1_base + l1_room, small, chip.l1_alignment, align),
+                BufferType.TRACE: Banks(chip.dram_banks, dram_base + dram_room - trace, trace, align, align),
+            },
+            l1_bytes=chip.l1_bytes,
+            trace_region_bytes=trace_region_size,
+        )
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """What TT-NN's `get_memory_view` answers for one buffer type."""
+
+    num_banks: int
+    total_bytes_per_bank: int
+    total_bytes_allocated_per_bank: int
+    total_bytes_free_per_bank: int
+    largest_contiguous_bytes_free_per_bank: int
+    block_table: list[dict[str, str]]
+
+
+class Space:
+    """The address space of some chips: one set of free lists per group of chips with the same history."""
+
+    __slots__ = ("_groups", "map", "version")
+
+    def __init__(self, chips: Iterable[int], memory_map: MemoryMap) -> None:
+        self.map = memory_map
+        lists = {kind: FreeList(b.start, b.size, b.alignment) for kind, b in memory_map.banks.items()}
+        self._groups: list[tuple[frozenset[int], dict[BufferType, FreeList]]] = [(frozenset(chips), lists)]
+        self.version = 0
+
+    def split(self, chips: Iterable[int]) -> None:
+        """From now on these chips may differ from the others: groups that straddle the border become two."""
+        inside = frozenset(chips)
+        groups = []
+        for members, lists in self._groups:
+            common = members & inside
+            if common and common != members:
+                groups.append((members - common, {kind: spans.copy() for kind, spans in lists.items()}))
+                groups.append((common, lists))
+            else:
+                groups.append((members, lists))
+        self._groups = groups
+        self.version += 1
+
+    def lists(self, kind: BufferType, chips: frozenset[int]) -> list[FreeList]:
+        """The free lists that together cover these chips."""
+        return [lists[kind] for members, lists in self._groups if members & chips]
+
+
+class Allocator:
+    """Lock-step allocation for the chips of one mesh: one address, free on all of them."""
+
+    __slots__ = ("_chips", "_lists", "_space", "_version", "map")
+
+    def __init__(self, space: Space, chips: Iterable[int]) -> None:
+        self._space, self._chips = space, frozenset(chips)
+        self.map = space.map
+        self._version = -1
+        self._lists: dict[BufferType, list[FreeList]] = {}
+        self._refresh()
+
+    def allocate(self, kind: BufferType, bank_bytes: int, *, bottom_up: bool | None = None) -> int | None:
+        """The address of a new block in every bank of every chip, or None when there is none."""
+        if self._version != self._space.version:
+            self._refresh()
+        lists = self._lists[kind]
+        upwards = BOTTOM_UP[kind] if bottom_up is None else bottom_up
+        if len(lists) == 1:
+            return lists[0].allocate(bank_bytes, bottom_up=upwards)
+        address = _common_fit(lists, bank_bytes, bottom_up=upwards)
+        if address is not None:
+            for spans in lists:
+                taken = spans.allocate_at(address, bank_bytes)
+                assert taken, "a common fit is free in every group"
+        return address
+
+    def allocate_at(self, kind: BufferType, address: int, bank_bytes: int) -> bool:
+        """Take exactly this address on every chip; False (and nothing taken) when it is not free."""
+        self._refresh()
+        lists = self._lists[kind]
+        if any(spans.fit_at_or_above(address, bank_bytes) != address for spans in lists):
+            return False
+        return all(spans.allocate_at(address, bank_bytes) for spans in lists)
+
+    def free(self, kind: BufferType, address: int) -> None:
+        """Give a block back on every chip."""
+        if self._version != self._space.version:
+            self._refresh()
+        for spans in self._lists[kind]:
+            spans.free(address)
+
+    def view(self, kind: BufferType) -> MemoryView:
+        """What this mesh could still allocate; with submeshes, what all of its chips have in common."""
+        self._refresh()
+        banks = self.map.banks[kind]
+        lists = self._lists[kind]
+        blocks = lists[0].blocks() if len(lists) == 1 else _common_blocks(lists)
+        free = sum(block.size for block in blocks if not block.allocated)
+        return MemoryView(
+            num_banks=banks.count if banks.size else 0,
+            total_bytes_per_bank=banks.size,
+            total_bytes_allocated_per_bank=banks.size - free,
+            total_bytes_free_per_bank=free,
+            largest_contiguous_bytes_free_per_bank=max((b.size for b in blocks if not b.allocated), default=0),
+            block_table=[
+                {
+                    "blockID": str(i),
+                    "address": str(block.address),
+                    "size": str(block.size),
+                    "prevID": str(i - 1),
+                    "nextID": str(i + 1 if i + 1 < len(blocks) else -1),
+                    "allocated": "yes" if block.allocated else "no",
+                }
+                for i, block in enumerate(blocks)
+            ],
+        )
+
+    def peak(self, kind: BufferType) -> int:
+        """The most bytes per bank that were ever taken at once on one of the chips."""
+        self._refresh()
+        return max(spans.peak for spans in self._lists[kind])
+
+    def lowest_used(self, kind: BufferType) -> int | None:
+        """The lowest taken address on any of the chips."""
+        self._refresh()
+        lows = [low for spans in self._lists[kind] if (low := spans.lowest_used()) is not None]
+        return min(lows, default=None)
+
+    def _refresh(self) -> None:
+        if self._version != self._space.version:
+            self._lists = {kind: self._space.lists(kind, self._chips) for kind in self.map.banks}
+            self._version = self._space.version
+
+
+def _common_fit(lists: list[FreeList], size: int, *, bottom_up: bool) -> int | None:
+    """The lowest (or highest) address that is free in all lists: move the candidate until nobody objects."""
+    candidate: int | None = lists[0].start if bottom_up else lists[0].end
+    while candidate is not None:
+        settled = candidate
+        for spans in lists:
+            candidate = (spans.fit_at_or_above if bottom_up else spans.fit_at_or_below)(candidate, size)
+            if candidate is None:
+                return None
+        if candidate == settled:
+            return candidate
+    return None
+
+
+def _common_blocks(lists: list[FreeList]) -> list[Block]:
+    """Spans that are free in every list, and the rest as taken."""
+    free = lists[0].spans()
+    for spans in lists[1:]:
+        pairs = ((max(a, c), min(b, d)) for a, b in free for c, d in spans.spans())
+        free = [(low, high) for low, high in pairs if low < high]
+    edges = [lists[0].start, *(edge for span in free for edge in span), lists[0].end]
+    gaps = zip(edges[0::2], edges[1::2], strict=True)
+    blocks = [Block(low, high - low, False) for low, high in free]
+    return sorted(blocks + [Block(low, high - low, True) for low, high in gaps if high > low])
+
+
+def _up(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+def _check_not_negative(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 0:
+            raise MeshError(f"{name}={size} is negative", expected="0 or more bytes", fix=f"Pass {name}=0 for none.")

@@ -1,0 +1,252 @@
+"""Buffers: memory at one address on every chip of a mesh, and the lock-step heap they come from."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from threading import Lock, local
+
+import torch
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import DeallocatedError, OutOfMemoryError
+from ttmesh.base.records import Allocated, Freed
+from ttmesh.base.signals import signals
+from ttmesh.chip.cells import Cell
+from ttmesh.chip.memory import Allocator, MemoryMap, MemoryView, Space
+
+log = logging.getLogger("ttmesh")
+_buffer_ids = itertools.count(1)
+_warned = local()
+
+
+class Heap:
+    """The memory of one mesh: allocates cells, frees them, knows what is live. Buffers hold it, it holds no buffer."""
+
+    __slots__ = (
+        "_allocator", "_freed_by_gc", "_lock", "chips", "closed", "device", "freed_mark", "lane_axes", "live",
+        "mesh_id", "taken_mark", "traces_live", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, mesh_id: int, space: Space, chips: tuple[int, ...], lane_axes: int, device: torch.device
+    ) -> None:
+        self.mesh_id = mesh_id
+        self.chips = chips
+        self.lane_axes = lane_axes
+        self.device = device
+        self.closed = False
+        self.live: dict[BufferType, dict[int, Cell]] = {kind: {} for kind in BufferType}
+        self.version = 0  # changes with every allocation and free: what traces bind to
+        self.taken_mark = 0  # highest end of a DRAM buffer allocated since a capture began
+        self.freed_mark = 0
+        self.traces_live = 0
+        self._allocator = Allocator(space, chips)
+        self._lock = Lock()
+        self._freed_by_gc: deque[Cell] = deque()
+
+    @property
+    def map(self) -> MemoryMap:
+        """Where each buffer type lies."""
+        return self._allocator.map
+
+    def allocate(
+        self,
+        kind: BufferType,
+        size_bytes: int,
+        page_bytes: int,
+        bank_bytes: int,
+        banks: int,
+        label: str = "",
+        *,
+        bottom_up: bool | None = None,
+    ) -> Buffer:
+        """A new buffer of `bank_bytes` in each bank; raises when no span is free on all chips."""
+        with self._lock:
+            if self._freed_by_gc:
+                self._drain()
+            address = self._allocator.allocate(kind, bank_bytes, bottom_up=bottom_up)
+            if address is None:
+                raise self._out_of_memory(kind, size_bytes, bank_bytes, banks, label)
+            return self._adopt(kind, address, size_bytes, page_bytes, bank_bytes, banks, label)
+
+    def allocate_at(
+        self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
+    ) -> Buffer:
+        """A new buffer at exactly this address."""
+        with self._lock:
+            self._drain()
+            if not self._allocator.allocate_at(kind, address, bank_bytes):
+                raise OutOfMemoryError(
+                    f"{kind.name} address {address} is not free for {bank_bytes} B per bank",
+                    expected="a free span on every chip of the mesh",
+                    fix="Free what lies there first, or let the allocator choose the address.",
+                )
+            return self._adopt(kind, address, size_bytes, page_bytes, bank_bytes, banks, label)
+
+    def free(self, cell: Cell) -> None:
+        """Give a cell's memory back."""
+        with self._lock:
+            self._release(cell)
+
+    def free_from_finalizer(self, cell: Cell) -> None:
+        """The same from `__del__`, which may run in the middle of an allocation: then it waits its turn."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._release(cell)
+            finally:
+                self._lock.release()
+        else:
+            self._freed_by_gc.append(cell)
+
+    def resolve(self, cell: Cell) -> Cell:
+        """The live cell at the same place, else the cell itself: how a traced command finds its memory."""
+        return self.live[cell.buffer_type].get(cell.address, cell)
+
+    def view(self, kind: BufferType) -> MemoryView:
+        """The state of one buffer type."""
+        with self._lock:
+            self._drain()
+            return self._allocator.view(kind)
+
+    def peak_bank_bytes(self, kind: BufferType) -> int:
+        """The most bytes per bank ever in use."""
+        return self._allocator.peak(kind)
+
+    def lowest_used(self, kind: BufferType) -> int | None:
+        """The lowest address in use."""
+        with self._lock:
+            self._drain()
+            return self._allocator.lowest_used(kind)
+
+    def cells(self) -> list[Cell]:
+        """Everything live, oldest first."""
+        with self._lock:
+            self._drain()
+            return sorted((c for kind in self.live.values() for c in kind.values()), key=lambda c: c.buffer_id)
+
+    def close(self) -> None:
+        """Free whatever is left; buffers that still point here are dead from now on."""
+        for cell in self.cells():
+            self.free(cell)
+            cell.clear()
+        self.closed = True
+
+    def _adopt(
+        self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
+    ) -> Buffer:
+        cell = Cell(
+            next(_buffer_ids),
+            kind,
+            address,
+            size_bytes,
+            bank_bytes,
+            banks,
+            page_bytes,
+            label,
+            self.lane_axes,
+            self.device,
+        )
+        self.live[kind][address] = cell
+        self.version += 1
+        if kind is BufferType.DRAM and address + bank_bytes > self.taken_mark:
+            self.taken_mark = address + bank_bytes
+        if self.traces_live:
+            _warn_of_traces()
+        if signals.listening:
+            signals.emit(allocated(cell, self.mesh_id, self.chips))
+        return Buffer(cell, self)
+
+    def _release(self, cell: Cell) -> None:
+        if self.closed:
+            return
+        del self.live[cell.buffer_type][cell.address]
+        self._allocator.free(cell.buffer_type, cell.address)
+        self.version += 1
+        if cell.buffer_type is BufferType.DRAM:
+            self.freed_mark = max(self.freed_mark, cell.address + cell.bank_bytes)
+        if signals.listening:
+            signals.emit(Freed(self.mesh_id, cell.buffer_id, time.monotonic_ns()))
+
+    def _drain(self) -> None:
+        while self._freed_by_gc:
+            self._release(self._freed_by_gc.popleft())
+
+    def _out_of_memory(
+        self, kind: BufferType, size_bytes: int, bank_bytes: int, banks: int, label: str
+    ) -> OutOfMemoryError:
+        view = self._allocator.view(kind)
+        largest = sorted(self.live[kind].values(), key=lambda cell: -cell.size_bytes)[:3]
+        names = ", ".join(f"{cell.label or 'unnamed'} {cell.size_bytes} B at {cell.address}" for cell in largest)
+        return OutOfMemoryError(
+            f"Out of Memory: Not enough space to allocate {size_bytes} B {kind.name} buffer across {banks} banks, where "
+            f"each bank needs to store {bank_bytes} B, but bank size is {view.total_bytes_per_bank} B (allocated: "
+            f"{view.total_bytes_allocated_per_bank} B, free: {view.total_bytes_free_per_bank} B, largest free block: "
+            f"{view.largest_contiguous_bytes_free_per_bank} B)",
+            expected=f"a free span of {bank_bytes} B in every {kind.name} bank{f' for {label}' if label else ''}",
+            fix=f"Deallocate something; the largest live buffers are: {names}."
+            if names
+            else "Nothing is live: ask for less.",
+        )
+
+
+class Buffer:
+    """Owns a cell: the memory is freed when the last tensor on it goes, or by `deallocate`."""
+
+    __slots__ = ("_cell", "heap")
+
+    def __init__(self, cell: Cell, heap: Heap) -> None:
+        self._cell: Cell | None = cell
+        self.heap = heap
+
+    @property
+    def cell(self) -> Cell:
+        """What the buffer holds; raises after it was freed."""
+        cell = self._cell
+        if cell is None or self.heap.closed:
+            raise DeallocatedError(
+                "Buffer must be allocated on device: this tensor's memory was freed"
+                if cell is None
+                else "Buffer must be allocated on device: its mesh was closed",
+                expected="a tensor that was not deallocated",
+                fix="Use it before deallocate() or close_mesh_device(), or make a copy.",
+            )
+        return cell
+
+    def is_allocated(self) -> bool:
+        """Whether the memory is still held."""
+        return self._cell is not None and not self.heap.closed
+
+    def deallocate(self) -> None:
+        """Free the memory now, for every tensor on it; a second time does nothing."""
+        cell, self._cell = self._cell, None
+        if cell is not None and not self.heap.closed:
+            self.heap.free(cell)
+
+    def __del__(self) -> None:
+        cell = self._cell
+        if cell is not None and not self.heap.closed:
+            self._cell = None
+            self.heap.free_from_finalizer(cell)
+
+
+def allocated(cell: Cell, mesh_id: int, chips: Iterable[int]) -> Allocated:
+    """The record that says a cell exists."""
+    return Allocated(
+        mesh_id, cell.buffer_id, tuple(chips), cell.buffer_type.name, cell.address, cell.size_bytes, cell.bank_bytes,
+        cell.banks, cell.page_bytes, cell.label, time.monotonic_ns(),
+    )  # fmt: skip
+
+
+def _warn_of_traces() -> None:
+    """TT-Metal's warning, once per thread."""
+    if not getattr(_warned, "said", False):
+        _warned.said = True
+        log.warning(
+            "Allocating device buffers is potentially unsafe due to the existence of an active trace. These buffers may "
+            "be corrupted once a trace is executed if they are not released before then. Use the trace allocation "
+            "tracker to verify."
+        )

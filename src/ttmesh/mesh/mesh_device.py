@@ -1,0 +1,447 @@
+"""MeshDevice: many chips as one device."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any
+
+from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import Arch, BufferType
+from ttmesh.base.errors import ClosedError, MeshError, QueueError, ShapeError, one_of
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
+from ttmesh.base.signals import signals
+from ttmesh.chip.backends.protocol import Backend
+from ttmesh.chip.memory import Space
+from ttmesh.chip.system import ChipSpec, System
+from ttmesh.fabric.nodes import FabricNodeId, MeshId
+from ttmesh.mesh import schedules
+from ttmesh.mesh.buffer import Buffer, Heap, allocated
+from ttmesh.mesh.command_queue import Command, CommandQueue
+from ttmesh.mesh.events import Ownership
+from ttmesh.mesh.program_cache import ProgramCache
+from ttmesh.mesh.reservations import RESERVATIONS
+from ttmesh.mesh.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
+from ttmesh.mesh.system_mesh import reshaped
+from ttmesh.mesh.traces import MeshTraceId, Trace
+from ttmesh.mesh.view import MeshDeviceView
+
+current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
+_mesh_ids = itertools.count(1)
+
+
+class MeshDevice:
+    """Chips in a grid that run one program; opened by `open_mesh_device`."""
+
+    def __init__(
+        self,
+        system: System,
+        shape: MeshShape,
+        physical_ids: tuple[int, ...],
+        space: Space,
+        backend: Backend,
+        *,
+        num_command_queues: int,
+        parent: MeshDevice | None = None,
+    ) -> None:
+        self._id = next(_mesh_ids)
+        self._shape = shape
+        self.physical_ids = physical_ids
+        self.system = system
+        self.backend = backend
+        self.parent = parent
+        self.space = space
+        self.heap = Heap(self._id, space, physical_ids, shape.dims(), backend.device)
+        schedule = schedules.current()
+        self.queues = tuple(CommandQueue(i, self._id, repr(self), schedule) for i in range(num_command_queues))
+        self.program_cache = ProgramCache()
+        self.traces: dict[MeshTraceId, Trace] = {}
+        self.trace_bytes = 0
+        self.sub_devices = SubDeviceTracker(CoreRangeSet([CoreRange((0, 0), self._last_core())]))
+        self._ownership: dict[int, Ownership] = {}
+        self._local_l1: Buffer | None = None
+        self._submeshes: list[weakref.ref[MeshDevice]] = []
+        self._closed = False
+        live[self._id] = self
+        if signals.listening:
+            for record in self.holdings():
+                signals.emit(record)
+
+    # ---- who it is
+
+    def id(self) -> int:
+        """The number of this mesh in this process."""
+        return self._id
+
+    @property
+    def shape(self) -> MeshShape:
+        """The extent of the mesh."""
+        return self._shape
+
+    @property
+    def chip(self) -> ChipSpec:
+        """What each of its chips is."""
+        return self.system.chip
+
+    def get_num_devices(self) -> int:
+        """How many chips."""
+        return len(self.physical_ids)
+
+    def get_device_ids(self) -> list[int]:
+        """Physical ids in row-major order; the first one coordinates."""
+        return list(self.physical_ids)
+
+    def get_device_id(self, coord: MeshCoordinate) -> int:
+        """The physical id at a coordinate."""
+        return self.physical_ids[coord.to_linear_index(self._shape)]
+
+    def reference_device(self) -> int:
+        """The physical id of the coordinator, logical device 0."""
+        return self.physical_ids[0]
+
+    def get_fabric_node_id(self, coord: MeshCoordinate) -> FabricNodeId:
+        """The fabric's name of the chip at a coordinate: its place on the system's own mesh."""
+        place = MeshCoordinate(self.system.place(self.get_device_id(coord)))
+        return FabricNodeId(MeshId(self.get_system_mesh_id()), place.to_linear_index(self.system.shape))
+
+    def get_system_mesh_id(self) -> int:
+        """Which mesh of a multi-mesh system this process is bound to."""
+        return 0
+
+    def arch(self) -> Arch:
+        """The chips' generation."""
+        return self.chip.arch
+
+    def get_view(self) -> MeshDeviceView:
+        """The mesh as a grid of devices."""
+        return MeshDeviceView(self._shape, self.physical_ids)
+
+    def is_parent_mesh(self) -> bool:
+        """Whether it was opened rather than cut out of another mesh."""
+        return self.parent is None
+
+    def get_parent_mesh(self) -> MeshDevice | None:
+        """The mesh it was cut out of."""
+        return self.parent
+
+    # ---- cores
+
+    def compute_with_storage_grid_size(self) -> CoreCoord:
+        """Columns and rows of compute cores."""
+        return self.chip.compute_grid
+
+    @property
+    def core_grid(self) -> CoreGrid:
+        """The compute cores as a grid."""
+        return CoreGrid(y=self.chip.compute_grid.y, x=self.chip.compute_grid.x)
+
+    def dram_grid_size(self) -> CoreCoord:
+        """DRAM banks as a grid."""
+        return CoreCoord(self.chip.dram_banks, 1)
+
+    def worker_core_from_logical_core(self, logical_core: CoreCoord) -> CoreCoord:
+        """Where a logical core sits on the NoC: tensix cores start at (18, 18) in virtual coordinates on Wormhole."""
+        base = 18 if self.chip.arch is Arch.WORMHOLE_B0 else 0
+        offset = (0, 0) if base else (1, 2)
+        return CoreCoord(logical_core.x + base + offset[0], logical_core.y + base + offset[1])
+
+    def get_optimal_dram_bank_to_logical_worker_assignment(
+        self, noc: object = None, coord: MeshCoordinate | None = None
+    ) -> list[CoreCoord]:
+        """A worker core near each DRAM bank: here simply one core per bank, row by row."""
+        columns = self.chip.compute_grid.x
+        return [CoreCoord(bank % columns, bank // columns) for bank in range(self.chip.dram_banks)]
+
+    def sfpu_eps(self) -> float:
+        """The vector unit's machine epsilon (tt-metal e4f9f0b, both architectures)."""
+        return 1.19209e-7
+
+    def sfpu_nan(self) -> float:
+        """The vector unit's NaN."""
+        return float("nan")
+
+    def sfpu_inf(self) -> float:
+        """The vector unit's infinity: on Wormhole a large number (tt-metal e4f9f0b)."""
+        return 1.7014e38
+
+    # ---- submeshes
+
+    def create_submesh(self, submesh_shape: MeshShape, offset: MeshCoordinate | None = None) -> MeshDevice:
+        """A mesh over part of the chips, sharing their memory."""
+        self.check_open()
+        start = offset if offset is not None else MeshCoordinate.zero_coordinate(self._shape.dims())
+        if any(extent <= 0 for extent in submesh_shape):
+            raise ShapeError(
+                f"Invalid submesh shape: ({submesh_shape!r}). All dimensions must be positive.",
+                expected="positive extents",
+                fix="Correct the shape.",
+            )
+        if submesh_shape.dims() != self._shape.dims():
+            raise ShapeError(
+                f"Submesh shape {submesh_shape!r} and mesh device shape {self._shape!r} must have the same number of "
+                "dimensions.",
+                expected=f"{self._shape.dims()} dimensions",
+                fix="Add an axis of length 1.",
+            )
+        if any(o + s > p for o, s, p in zip(start, submesh_shape, self._shape, strict=True)):
+            raise ShapeError(
+                f"Submesh shape {submesh_shape!r} and offset {start!r} does not fit within parent mesh ({self._shape!r}).",
+                expected="a part of the parent",
+                fix="Move or shrink it.",
+            )
+        last = MeshCoordinate([o + s - 1 for o, s in zip(start, submesh_shape, strict=True)])
+        ids = tuple(self.get_device_id(coord) for coord in MeshCoordinateRange(start, last))
+        self.space.split(ids)
+        child = MeshDevice(
+            self.system, submesh_shape, ids, self.space, self.backend, num_command_queues=len(self.queues), parent=self
+        )
+        self._submeshes.append(weakref.ref(child))
+        return child
+
+    def create_submeshes(self, submesh_shape: MeshShape) -> list[MeshDevice]:
+        """As many submeshes of this shape as tile the mesh, in row-major order."""
+        steps = []
+        for axis, (extent, part) in enumerate(zip(self._shape, submesh_shape, strict=True)):
+            if part <= 0 or extent % part:
+                raise ShapeError(
+                    f"Shape {self._shape!r} is not divisible by submesh shape {submesh_shape!r} along dimension {axis}",
+                    expected="a shape that tiles the mesh",
+                    fix="Choose divisors of the mesh's extents.",
+                )
+            steps.append(range(0, extent, part))
+        return [self.create_submesh(submesh_shape, MeshCoordinate(start)) for start in itertools.product(*steps)]
+
+    def reshape(self, new_shape: MeshShape) -> None:
+        """Give the mesh another shape over the same chips; what they hold moves with them."""
+        self.check_open()
+        ids = reshaped(self.system, self._shape, self.physical_ids, new_shape)
+        self._rearrange(new_shape, ids)
+
+    def get_submeshes(self) -> list[MeshDevice]:
+        """The open submeshes, in the order they were made."""
+        return [child for ref in self._submeshes if (child := ref()) is not None and not child._closed]
+
+    def quiesce_devices(self) -> None:
+        """Wait until this mesh and its submeshes are idle."""
+        for mesh in (self, *self.get_submeshes()):
+            for queue in mesh.queues:
+                queue.finish()
+
+    # ---- queues
+
+    def queue(self, cq_id: int | None = None) -> CommandQueue:
+        """The queue of that number, or the one that `command_queue(...)` put in force."""
+        self.check_open()
+        number = current_queue_id.get() if cq_id is None else int(cq_id)
+        if not 0 <= number < len(self.queues):
+            raise QueueError(
+                f"cq_id {number} is out of range",
+                expected=one_of(range(len(self.queues))),
+                fix=f"Open the mesh with num_command_queues={number + 1}.",
+            )
+        return self.queues[number]
+
+    def launch(self, command: Command) -> None:
+        """Enqueue a program on the queue in force, keeping TT-Metal's ownership rule between queues."""
+        queue = self.queues[0] if len(self.queues) == 1 and not current_queue_id.get() else self.queue()
+        if self._closed:
+            self.check_open()
+        if len(self.queues) > 1:
+            self.ownership().take(queue.id)
+        queue.enqueue(command)
+
+    def ownership(self, sub_device: int = 0) -> Ownership:
+        """Who may launch on a sub-device."""
+        return self._ownership.setdefault(sub_device, Ownership(sub_device))
+
+    def ownerships(self) -> Iterable[Ownership]:
+        """Every sub-device that was launched on."""
+        return self._ownership.values()
+
+    # ---- program cache
+
+    def enable_program_cache(self) -> None:
+        """Remember programs (the default)."""
+        self.program_cache.enabled = True
+
+    def clear_program_cache(self) -> None:
+        """Forget the programs."""
+        self.program_cache.clear()
+
+    def disable_and_clear_program_cache(self) -> None:
+        """Forget the programs and remember none from now on."""
+        self.program_cache.clear()
+        self.program_cache.enabled = False
+
+    def set_program_cache_misses_allowed(self, allowed: bool) -> None:
+        """Whether an operation may run that was not run before."""
+        self.program_cache.misses_allowed = allowed
+
+    def num_program_cache_entries(self) -> int:
+        """How many device programs are cached."""
+        return self.program_cache.count()
+
+    # ---- sub-devices
+
+    def create_sub_device_manager(self, sub_devices: Iterable[SubDevice], local_l1_size: int) -> SubDeviceManagerId:
+        """Describe a partition of the cores."""
+        return self.sub_devices.create(sub_devices, local_l1_size)
+
+    def load_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
+        """Put a partition in force; its local L1 is taken from the bottom of the banks."""
+        manager = self.sub_devices.get(sub_device_manager_id)
+        self.clear_loaded_sub_device_manager()
+        if manager.local_l1_size:
+            banks = self.heap.map.banks[BufferType.L1]
+            size = -(-manager.local_l1_size // banks.alignment) * banks.alignment
+            self._local_l1 = self.heap.allocate(
+                BufferType.L1, size * banks.count, size, size, banks.count, "sub-device local L1", bottom_up=True
+            )
+        self.sub_devices.load(manager)
+
+    def clear_loaded_sub_device_manager(self) -> None:
+        """Go back to one sub-device that is the whole chip."""
+        for queue in self.queues:
+            queue.finish()
+        if self._local_l1 is not None:
+            self._local_l1.deallocate()
+            self._local_l1 = None
+        self._ownership.clear()
+        self.sub_devices.load(self.sub_devices.default)
+
+    def remove_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
+        """Forget a partition."""
+        self.sub_devices.remove(sub_device_manager_id)
+
+    def set_sub_device_stall_group(self, sub_device_ids: Iterable[SubDeviceId]) -> None:
+        """Say which sub-devices transfers wait for."""
+        self.sub_devices.set_stall_group(sub_device_ids)
+
+    def reset_sub_device_stall_group(self) -> None:
+        """Transfers wait for all sub-devices again."""
+        self.sub_devices.reset_stall_group()
+
+    # ---- life
+
+    def check_open(self) -> None:
+        """Refuse to be used after close."""
+        if self._closed:
+            raise ClosedError(
+                f"{self!r} was closed", expected="an open mesh", fix="Open it again with open_mesh_device()."
+            )
+
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return not self._closed
+
+    def close(self) -> None:
+        """Finish all work, close the submeshes, free what is left. A second close is an error of the caller."""
+        self.check_open()
+        for child in self.get_submeshes():
+            child.close()
+        for queue in self.queues:
+            queue.finish()
+        self._shut()
+
+    def _rearrange(self, shape: MeshShape, physical_ids: tuple[int, ...]) -> None:
+        order = [self.physical_ids.index(chip) for chip in physical_ids]
+        for queue in self.queues:
+            queue.finish()
+        axes = self._shape.dims()
+        for cell in self.heap.cells():
+            if cell.values is not None:
+                cell.values = _reordered(cell.values, self._shape, shape, order, axes)
+            if cell.raw is not None:
+                cell.raw = _reordered(cell.raw, self._shape, shape, order, axes)
+            cell.lane_axes = shape.dims()
+        self._shape, self.physical_ids = shape, physical_ids
+        self.heap.chips, self.heap.lane_axes = physical_ids, shape.dims()
+        self.program_cache.plans.clear()
+
+    def holdings(self) -> list[Any]:
+        """Records that say what this mesh holds now: itself, its reservations, its buffers."""
+        now = time.monotonic_ns()
+        parent = self.parent.id() if self.parent else None
+        opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
+        everyone, first = self.physical_ids, self.physical_ids[:1]
+        reserved = [
+            Reserved(self._id, first if part.coordinator_only else everyone, "L1", part.size_bytes, part.label, now)
+            for part in (RESERVATIONS if self.parent is None else ())
+        ]
+        return [opened, *reserved, *(allocated(cell, self._id, everyone) for cell in self.heap.cells())]
+
+    def _chip_facts(self) -> tuple[ChipFacts, ...]:
+        banks = self.heap.map.banks
+        dram, l1 = banks[BufferType.DRAM], banks[BufferType.L1]
+        small, trace = banks[BufferType.L1_SMALL], banks[BufferType.TRACE]
+        coords = MeshCoordinateRange(self._shape).coords()
+        return tuple(
+            ChipFacts(
+                chip, i, coord.coords(), self.chip.arch.name, dram.count, dram.size, l1.count, l1.size,
+                chip in self.system.remote, dram.start, l1.start, small.size, trace.size,
+            )
+            for i, (chip, coord) in enumerate(zip(self.physical_ids, coords, strict=True))
+        )  # fmt: skip
+
+    def _last_core(self) -> CoreCoord:
+        return CoreCoord(self.chip.compute_grid.x - 1, self.chip.compute_grid.y - 1)
+
+    def _shut(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.traces.clear()
+        self.program_cache.clear()
+        self.heap.close()
+        live.pop(self._id, None)
+        if self.parent is None:
+            self.backend.release()
+        if signals.listening:
+            signals.emit(Closed(self._id, time.monotonic_ns()))
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._shut()
+
+    def __repr__(self) -> str:
+        return f"MeshDevice({'x'.join(map(str, self._shape))} grid, {self.get_num_devices()} devices)"
+
+
+live: weakref.WeakValueDictionary[int, MeshDevice] = weakref.WeakValueDictionary()
+
+
+def open_meshes() -> list[MeshDevice]:
+    """Every mesh and submesh open in this process, oldest first."""
+    return [mesh for _, mesh in sorted(live.items()) if mesh.is_open()]
+
+
+def _reordered(lanes: Any, old: MeshShape, new: MeshShape, order: list[int], axes: int) -> Any:
+    tail = lanes.shape[axes:]
+    if all(extent == 1 for extent in lanes.shape[:axes]):
+        return lanes.reshape(*[1] * new.dims(), *tail)
+    flat = lanes.expand(*old, *tail).reshape(old.mesh_size(), *tail)
+    return flat[order].reshape(*new, *tail)
+
+
+def _holdings() -> list[Any]:
+    from_all: list[Any] = []
+    for mesh in open_meshes():
+        from_all += mesh.holdings()
+    return from_all
+
+
+def same_mesh(a: MeshDevice, b: MeshDevice) -> None:
+    """Refuse operands on different devices, naming both."""
+    if a is not b:
+        raise MeshError(
+            f"operands live on different devices: {a!r} (id {a.id()}) and {b!r} (id {b.id()})",
+            expected="tensors on one mesh",
+            fix="Move one with to_device() first.",
+        )
+
+
+signals.provide("holdings", _holdings)

@@ -1,0 +1,230 @@
+"""Open and close meshes and devices."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+from ttmesh.base import settings
+from ttmesh.base.errors import BusyError, MeshError
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.chip.backends.registry import backend
+from ttmesh.chip.catalogue import load_system
+from ttmesh.chip.memory import MemoryMap, Space
+from ttmesh.chip.system import System
+from ttmesh.chip.visible import visible
+from ttmesh.mesh.coordinator import MeshType, check_mesh_type, place_mesh
+from ttmesh.mesh.dispatch import DispatchCoreConfig, with_dispatch
+from ttmesh.mesh.mesh_device import MeshDevice
+
+MAX_COMMAND_QUEUES = 2
+
+_in_use: dict[int, weakref.ref[MeshDevice]] = {}
+_default: MeshDevice | None = None
+
+
+def current_system() -> System:
+    """The system that the settings name, cut down to the visible devices."""
+    chosen = settings.get("TT_VISIBLE_DEVICES")
+    ids = tuple(str(part) for part in chosen) if isinstance(chosen, tuple) else None
+    return _system(settings.get_str("TTMESH_SYSTEM"), ids)
+
+
+@lru_cache(maxsize=16)
+def _system(name: str, ids: tuple[str, ...] | None) -> System:
+    system = load_system(name)
+    return system if ids is None else visible(system, ids)
+
+
+def open_mesh_device(
+    mesh_shape: MeshShape | None = None,
+    l1_small_size: int | Sequence[int | str] = 0,
+    trace_region_size: int = 0,
+    num_command_queues: int = 1,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    offset: MeshCoordinate | None = None,
+    physical_device_ids: Sequence[int | str] = (),
+    worker_l1_size: int = 0,
+    *,
+    device_ids: Sequence[int | str] | None = None,
+    mesh_type: MeshType | None = None,
+) -> MeshDevice:
+    """Open chips as one mesh; without a shape, the whole system.
+
+    A list in second position, or `device_ids`, names physical devices (or /dev/tenstorrent/N), the first of which
+    coordinates.
+    """
+    if not isinstance(l1_small_size, int):
+        device_ids, l1_small_size = l1_small_size, 0
+    system = with_dispatch(current_system(), dispatch_core_config)
+    shape, chips = place_mesh(
+        system,
+        mesh_shape,
+        offset=offset,
+        devices=physical_device_ids if device_ids is None else device_ids,
+        coordinator=settings.get_int("TT_COORDINATOR_DEVICE_ID"),
+    )
+    if mesh_type is not None:
+        check_mesh_type(mesh_type, shape, chips, system.links)
+    if not 1 <= num_command_queues <= MAX_COMMAND_QUEUES:
+        raise MeshError(
+            f"num_hw_cqs can be between 1 and {MAX_COMMAND_QUEUES}",
+            expected=f"1 or 2, not {num_command_queues}",
+            fix="Ask for one or two command queues.",
+        )
+    _refuse_busy(chips)
+    memory_map = MemoryMap.of(
+        system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
+    )
+    lanes = backend(settings.get_str("TTMESH_BACKEND"))
+    lanes.start()
+    mesh = MeshDevice(system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues)
+    for chip in chips:
+        _in_use[chip] = weakref.ref(mesh)
+    return mesh
+
+
+def close_mesh_device(mesh_device: MeshDevice) -> None:
+    """Finish its work and give the chips back."""
+    global _default
+    mesh_device.close()
+    if _default is mesh_device:
+        _default = None
+
+
+@contextmanager
+def create_mesh_device(
+    mesh_shape: MeshShape | None = None,
+    l1_small_size: int | Sequence[int | str] = 0,
+    trace_region_size: int = 0,
+    num_command_queues: int = 1,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    offset: MeshCoordinate | None = None,
+    physical_device_ids: Sequence[int | str] = (),
+    worker_l1_size: int = 0,
+) -> Iterator[MeshDevice]:
+    """A mesh that is closed at the end of the `with` block."""
+    mesh = open_mesh_device(
+        mesh_shape, l1_small_size, trace_region_size, num_command_queues, dispatch_core_config, offset,
+        physical_device_ids, worker_l1_size,
+    )  # fmt: skip
+    try:
+        yield mesh
+    finally:
+        if mesh.is_open():
+            close_mesh_device(mesh)
+
+
+def open_device(
+    *,
+    device_id: int,
+    l1_small_size: int = 0,
+    trace_region_size: int = 0,
+    num_command_queues: int = 1,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    worker_l1_size: int = 0,
+) -> MeshDevice:
+    """One chip, as a 1x1 mesh."""
+    return open_mesh_device(
+        MeshShape(1, 1), l1_small_size, trace_region_size, num_command_queues, dispatch_core_config, None,
+        [device_id], worker_l1_size,
+    )  # fmt: skip
+
+
+def create_device(
+    device_id: int,
+    num_command_queues: int = 1,
+    l1_small_size: int = 0,
+    trace_region_size: int = 0,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    *,
+    worker_l1_size: int = 0,
+) -> MeshDevice:
+    """TT-NN's `CreateDevice`: one chip, with another order of arguments."""
+    return open_device(
+        device_id=device_id,
+        l1_small_size=l1_small_size,
+        trace_region_size=trace_region_size,
+        num_command_queues=num_command_queues,
+        dispatch_core_config=dispatch_core_config,
+        worker_l1_size=worker_l1_size,
+    )
+
+
+def create_devices(
+    device_ids: Sequence[int],
+    num_command_queues: int = 1,
+    l1_small_size: int = 0,
+    trace_region_size: int = 0,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    *,
+    worker_l1_size: int = 0,
+) -> dict[int, MeshDevice]:
+    """TT-NN's `CreateDevices`: several chips, each a mesh of its own."""
+    return {
+        device_id: create_device(
+            device_id, num_command_queues, l1_small_size, trace_region_size, dispatch_core_config,
+            worker_l1_size=worker_l1_size,
+        )
+        for device_id in device_ids
+    }  # fmt: skip
+
+
+def close_device(device: MeshDevice) -> None:
+    """Give one chip back."""
+    close_mesh_device(device)
+
+
+def close_devices(devices: dict[int, MeshDevice]) -> None:
+    """Give several chips back."""
+    for device in devices.values():
+        close_device(device)
+
+
+@contextmanager
+def manage_device(device_id: int) -> Iterator[MeshDevice]:
+    """One chip for the length of a `with` block."""
+    device = open_device(device_id=device_id)
+    try:
+        yield device
+    finally:
+        close_device(device)
+
+
+def set_default_device(device: MeshDevice | None) -> None:
+    """The device that operations use when none is named."""
+    global _default
+    _default = device
+
+
+def get_default_device() -> MeshDevice | None:
+    """What `set_default_device` set."""
+    return _default
+
+
+def get_device_ids() -> list[int]:
+    """Ids that can be opened: 0 to the number of devices."""
+    return list(range(get_num_devices()))
+
+
+def get_num_devices() -> int:
+    """How many chips this process can use."""
+    return len(current_system().ids)
+
+
+def get_num_pcie_devices() -> int:
+    """How many of them sit on the host's own bus."""
+    return len(current_system().mmio)
+
+
+def _refuse_busy(chips: Sequence[int]) -> None:
+    for chip in chips:
+        holder = _in_use[chip]() if chip in _in_use else None
+        if holder is not None and holder.is_open():
+            raise BusyError(
+                f"device {chip} is in use by {holder!r} (id {holder.id()}) of this process",
+                expected="chips that no open mesh holds",
+                fix="Close that mesh first, or cut a submesh out of it with create_submesh().",
+            )

@@ -1,0 +1,42 @@
+"""What operations decided for a key, and the device programs TT-NN would have compiled for it, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from ttmesh.base.errors import MeshError
+
+
+class ProgramCache:
+    """The plans of one mesh. Plans are kept always; programs are counted as TT-NN's cache counts its entries."""
+
+    __slots__ = ("_programs", "enabled", "generation", "misses_allowed", "plans")
+
+    def __init__(self) -> None:
+        self.plans: dict[Hashable, Any] = {}
+        self._programs: set[Hashable] = set()
+        self.enabled = True
+        self.misses_allowed = True
+        self.generation = 0  # a plan counted under another generation must be counted again
+
+    def compile(self, name: str, programs: Iterable[Hashable]) -> None:
+        """Count the programs of a plan that is about to run for the first time since the cache was cleared."""
+        new = [program for program in programs if program not in self._programs]
+        if new and not self.misses_allowed:
+            raise MeshError(
+                f'Device operation "{name}": program cache miss occurred, but cache misses are forbidden',
+                expected="an operation that ran before with the same shapes, formats and options",
+                fix="Run it once before set_program_cache_misses_allowed(False).",
+            )
+        if self.enabled:
+            self._programs.update(new)
+
+    def count(self) -> int:
+        """How many device programs are cached."""
+        return len(self._programs)
+
+    def clear(self) -> None:
+        """Forget which programs were compiled."""
+        self._programs.clear()
+        self.generation += 1

@@ -1,0 +1,190 @@
+"""When commands run: at once, on a worker per queue, or as unluckily as the events allow."""
+
+from __future__ import annotations
+
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from ttmesh.base import settings
+from ttmesh.mesh.command_queue import Command, CommandQueue, deadlock
+
+
+class Schedule(Protocol):
+    """Decides when the commands of all queues run; one object serves the whole process."""
+
+    def submit(self, queue: CommandQueue, command: Command) -> None:
+        """Take a command; run it now or later, in the order of its queue."""
+
+    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+        """Return when the queue is empty (or this command has run); raise on a deadlock."""
+
+
+class Eager:
+    """A command runs as soon as it can; one that waits parks, and every later command tries again."""
+
+    def __init__(self) -> None:
+        self._parked: list[CommandQueue] = []
+
+    def submit(self, queue: CommandQueue, command: Command) -> None:
+        """Run at once unless something before it, or what it waits for, is missing."""
+        if not queue.pending and (command.ready is None or command.ready()):
+            queue.run(command)
+            if self._parked:
+                self._progress()
+            return
+        queue.pending.append(command)
+        if queue not in self._parked:
+            self._parked.append(queue)
+        self._progress()
+
+    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+        """Progress all queues until this one is done."""
+        while queue.pending and not (through and through.done):
+            if not self._progress():
+                raise deadlock(self._parked)
+
+    def _progress(self) -> bool:
+        moved = False
+        for queue in list(self._parked):
+            while queue.pending and (queue.pending[0].ready is None or queue.pending[0].ready()):
+                queue.run(queue.pending.popleft())
+                moved = True
+            if not queue.pending and queue in self._parked:
+                self._parked.remove(queue)
+        return moved
+
+
+class Async:
+    """One worker thread per queue; the caller goes on at once."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queues: weakref.WeakSet[CommandQueue] = weakref.WeakSet()
+        self._running: set[int] = set()
+
+    def submit(self, queue: CommandQueue, command: Command) -> None:
+        """Hand the command to the queue's worker, starting one on first use."""
+        with self._changed:
+            queue.pending.append(command)
+            if queue not in self._queues:
+                self._queues.add(queue)
+                worker = threading.Thread(
+                    target=_work, args=(weakref.ref(queue), self._changed, self._running), daemon=True
+                )
+                worker.start()
+            self._changed.notify_all()
+
+    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+        """Wait for the worker; a state in which nobody can move is a deadlock."""
+        with self._changed:
+            while queue.pending and not (through and through.done) and queue.failure is None:
+                if not self._running and not any(_runnable(q) for q in self._queues):
+                    raise deadlock(sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id)))
+                self._changed.wait(timeout=1.0)
+
+
+def _runnable(queue: CommandQueue) -> bool:
+    head = queue.pending[0] if queue.pending else None
+    return head is not None and (head.ready is None or head.ready())
+
+
+def _work(ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int]) -> None:
+    """Run the commands of one queue until it is gone; holds no reference to it while idle."""
+    me = threading.get_ident()
+    while True:
+        with changed:
+            queue = ref()
+            if queue is None:
+                return
+            if not _runnable(queue):
+                del queue
+                changed.wait(timeout=1.0)
+                continue
+            command = queue.pending[0]
+            running.add(me)
+        try:
+            queue.run(command)
+        except BaseException as failure:
+            queue.failure = failure
+        with changed:
+            running.discard(me)
+            if queue.failure is not None:
+                queue.pending.clear()  # what came after a failed command would read what it did not write
+            else:
+                queue.pending.popleft()
+            del queue, command
+            changed.notify_all()
+
+
+class Adversarial:
+    """Commands run as late as possible, and what overwrites a cell as early: a missing wait shows at once.
+
+    The host's order tells a producer from an overwriter: a command that writes what a later one reads is a producer
+    and is held back; one that writes what an earlier, still pending one reads runs first. Ties fall by the seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._queues: weakref.WeakSet[CommandQueue] = weakref.WeakSet()
+
+    def submit(self, queue: CommandQueue, command: Command) -> None:
+        """Only take it; nothing runs before somebody must see a result."""
+        self._queues.add(queue)
+        queue.pending.append(command)
+
+    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+        """Run this queue, others only where they are waited for or where they do the most harm."""
+        while queue.pending and not (through and through.done):
+            self._strike(queue)
+            head = queue.pending[0]
+            if head.ready is None or head.ready():
+                queue.run(queue.pending.popleft())
+            elif not self._step_other(queue):
+                raise deadlock(sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id)))
+
+    def _strike(self, victim: CommandQueue) -> None:
+        """Run, on the other queues, every reachable command that overwrites what the victim still has to read."""
+        for queue in self._others(victim):
+            while queue.pending and self._overwrites(queue, victim) and _runnable(queue):
+                queue.run(queue.pending.popleft())
+
+    def _overwrites(self, queue: CommandQueue, victim: CommandQueue) -> bool:
+        """Whether some command up to a reachable overwriter exists at the front of the queue."""
+        for command in queue.pending:
+            if command.ready is not None and not command.ready():
+                return False
+            for pending in victim.pending:
+                if pending.id < command.id and any(cell in pending.reads for cell in command.writes):
+                    return True
+        return False
+
+    def _step_other(self, waiting: CommandQueue) -> bool:
+        candidates = [queue for queue in self._others(waiting) if _runnable(queue)]
+        if not candidates:
+            return False
+        chosen = self._random.choice(candidates)
+        chosen.run(chosen.pending.popleft())
+        return True
+
+    def _others(self, queue: CommandQueue) -> list[CommandQueue]:
+        return sorted((q for q in self._queues if q is not queue), key=lambda q: (q.mesh_id, q.id))
+
+
+_BUILDERS: dict[str, Callable[[], Schedule]] = {
+    "eager": Eager,
+    "async": Async,
+    "adversarial": lambda: Adversarial(settings.get_int("TTMESH_SEED") or 0),
+}
+_current: tuple[object, Schedule] | None = None
+
+
+def current() -> Schedule:
+    """The schedule the settings ask for: one object for the process, a new one when the settings change."""
+    global _current
+    wanted = (settings.get_str("TTMESH_SCHEDULE"), settings.get_int("TTMESH_SEED"))
+    if _current is None or _current[0] != wanted:
+        _current = (wanted, _BUILDERS[wanted[0]]())
+    return _current[1]
