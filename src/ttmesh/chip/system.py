@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import Arch
 from ttmesh.base.geometry import MeshShape
-
-Pair = tuple[int, int]  # two physical chip ids, the smaller one first
+from ttmesh.base.links import Links, Pair, pair
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class System:
     name: str
     chip: ChipSpec
     grid: tuple[tuple[int, ...], ...]
-    links: Mapping[Pair, int] = field(hash=False)
+    links: Links = field(hash=False)
     boards: tuple[tuple[int, ...], ...]
     remote: frozenset[int]
     visible_by: str = "board"
@@ -106,8 +104,3 @@ class System:
             for axis, members in lines.items()
             if len(members[0]) > 2 and all(self.link_count(line[-1], line[0]) for line in members)
         )
-
-
-def pair(a: int, b: int) -> Pair:
-    """The key of the links between two chips."""
-    return (a, b) if a < b else (b, a)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ttmesh.base.errors import SystemError_
-from ttmesh.chip.system import System, pair
+from ttmesh.base.links import pair
+from ttmesh.chip.system import System
 
 
 def visible(system: System, devices: Sequence[int | str]) -> System:

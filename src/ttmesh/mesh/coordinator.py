@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from itertools import pairwise
 
 from ttmesh.base.errors import CoordinatorError, ShapeError, one_of
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.chip.system import Pair, System, pair
+from ttmesh.base.links import Links, pair
+from ttmesh.chip.system import System
 from ttmesh.mesh.system_mesh import get_line_coordinates, map_devices
 
 DEVICE_PATH = re.compile(r"/dev/tenstorrent/(\d+)")
@@ -102,7 +103,7 @@ def place_mesh(
     return shape, ids
 
 
-def check_mesh_type(kind: MeshType, shape: MeshShape, ids: Sequence[int], links: Mapping[Pair, int]) -> None:
+def check_mesh_type(kind: MeshType, shape: MeshShape, ids: Sequence[int], links: Links) -> None:
     """Refuse a mesh type whose links do not exist: the hops of the line, and what closes a ring of three or more."""
     line = list(ids)
     if not shape.is_line_topology():

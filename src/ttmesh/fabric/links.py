@@ -1,0 +1,75 @@
+"""How many bytes have crossed each link, in each direction, and gone to and from the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from ttmesh.base.errors import MeshError
+from ttmesh.base.links import HOST
+from ttmesh.base.records import Crossed
+from ttmesh.base.signals import signals
+from ttmesh.fabric.topology import Fabric
+
+
+class LinkCounters:
+    """Bytes by (from, to); the host is chip -1. Several links between two chips count as one: they share the load."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._bytes: dict[tuple[int, int], int] = {}
+        self._lock = threading.Lock()  # queue workers count at the same time
+
+    def send(self, route: Sequence[int], size_bytes: int) -> None:
+        """Count bytes over every link of a route."""
+        self.add(dict.fromkeys(pairwise(route), size_bytes))
+
+    def add(self, loads: Mapping[tuple[int, int], int]) -> None:
+        """Count bytes by (from, to), all at once; between chips that no link joins nothing can go."""
+        for source, target in loads:
+            if not self._fabric.link_count(source, target):
+                raise MeshError(
+                    f"no link from chip {source} to chip {target}",
+                    expected=f"one of {list(self._fabric.neighbours(source))}",
+                    fix="Send along a route.",
+                )
+        self._count(loads)
+
+    def to_host(self, chips: Iterable[int], size_bytes: int) -> None:
+        """Count bytes that the host read from each of these chips."""
+        self._count({(chip, HOST): size_bytes for chip in chips})
+
+    def from_host(self, chips: Iterable[int], size_bytes: int) -> None:
+        """Count bytes that the host wrote to each of these chips."""
+        self._count({(HOST, chip): size_bytes for chip in chips})
+
+    def _count(self, loads: Mapping[tuple[int, int], int]) -> None:
+        with self._lock:
+            for hop, size_bytes in loads.items():
+                self._bytes[hop] = self._bytes.get(hop, 0) + size_bytes
+        if signals.listening:
+            for (source, target), size_bytes in loads.items():
+                signals.emit(Crossed(source, target, size_bytes))
+
+    def crossed(self, source: int, target: int) -> int:
+        """Bytes so far from one chip to a neighbour, or between a chip and the host (-1)."""
+        return self._bytes.get((source, target), 0)
+
+    def loads(self) -> dict[tuple[int, int], int]:
+        """Bytes so far by (from, to); pairs that never carried any are absent."""
+        with self._lock:
+            return dict(self._bytes)
+
+    def fabric_bytes(self) -> int:
+        """Everything that crossed a link between chips."""
+        return sum(size for hop, size in self.loads().items() if HOST not in hop)
+
+    def host_bytes(self) -> int:
+        """Everything that went between host and chips."""
+        return sum(size for hop, size in self.loads().items() if HOST in hop)
+
+    def reset(self) -> None:
+        """Start again from zero."""
+        with self._lock:
+            self._bytes.clear()
