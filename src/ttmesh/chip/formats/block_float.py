@@ -7,6 +7,7 @@ from torch.nn.functional import pad
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b
 from ttmesh.base.errors import NotEmulatedError, one_of
+from ttmesh.chip.formats.kernels import block_tiles
 from ttmesh.chip.formats.tiles import FACE_WIDTH, Tile
 
 PACKERS = ("host", "device")
@@ -31,6 +32,8 @@ def quantise(
     if tile is not None and tile.transpose_tile:  # its faces are stored transposed, so columns share exponents
         columns = quantise(values.transpose(-1, -2), dtype, packer=packer, pad_value=pad_value)
         return columns.transpose(-1, -2).contiguous()
+    if block_tiles.serves(values):
+        return block_tiles.quantise(values, dtype, packer, pad_value)
     width = values.shape[-1] if values.dim() else 1
     rows = pad(values.reshape(-1, width), (0, -width % FACE_WIDTH), value=pad_value).view(-1, FACE_WIDTH)
     exponents, fields = encode(rows, dtype, packer)

@@ -1,0 +1,286 @@
+/* Block floats: rounding to the shared-exponent grid, packing to tiles and unpacking. The torch versions in
+ * block_float.py and packing.py give the same bits; tests/chip compares them. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define GROUP 16 /* elements that share an exponent: a row of a face */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint32_t u32v __attribute__((vector_size(GROUP * 4)));
+typedef int32_t i32v __attribute__((vector_size(GROUP * 4)));
+typedef float f32v __attribute__((vector_size(GROUP * 4)));
+typedef uint16_t u16v __attribute__((vector_size(GROUP * 2)));
+typedef uint8_t u8v __attribute__((vector_size(GROUP)));
+
+#ifdef __AVX512BW__ /* what compilers do not find by themselves */
+#include <immintrin.h>
+INLINE uint32_t largest(u32v v) { return _mm512_reduce_max_epu32((__m512i)v); }
+INLINE u32v at_most(u32v v, uint32_t limit) { return (u32v)_mm512_min_epu32((__m512i)v, _mm512_set1_epi32(limit)); }
+INLINE u32v from_bytes(u8v v) { return (u32v)_mm512_cvtepu8_epi32((__m128i)v); }
+INLINE u8v to_bytes(u32v v) { return (u8v)_mm512_cvtepi32_epi8((__m512i)v); }
+INLINE u16v high_halves(u32v v) { return (u16v)_mm512_cvtepi32_epi16((__m512i)(v >> 16)); }
+INLINE u32v shifted(u32v v, u32v by) { return (u32v)_mm512_srlv_epi32((__m512i)v, (__m512i)by); }
+#else
+INLINE uint32_t largest(u32v v) {
+    uint32_t most = 0;
+    for (int i = 0; i < GROUP; i++) most = v[i] > most ? v[i] : most;
+    return most;
+}
+INLINE u32v at_most(u32v v, uint32_t limit) {
+    u32v over = (u32v)(v > limit);
+    return (v & ~over) | (over & limit);
+}
+/* In two steps: one of four times the width is done element by element. */
+INLINE u32v from_bytes(u8v v) { return __builtin_convertvector(__builtin_convertvector(v, u16v), u32v); }
+INLINE u16v high_halves(u32v v) { return __builtin_convertvector(v >> 16, u16v); }
+INLINE u8v to_bytes(u32v v) { return __builtin_convertvector(__builtin_convertvector(v, u16v), u8v); }
+INLINE u32v shifted(u32v v, u32v by) { return v >> at_most(by, 31); } /* 24 bits: 31 clears as well as 200 */
+#endif
+
+INLINE u32v load(const void *source, int64_t at, int narrow) {
+    u32v bits;
+    if (narrow) {
+        u16v half;
+        memcpy(&half, (const uint16_t *)source + at, sizeof half);
+        bits = __builtin_convertvector(half, u32v) << 16;
+    } else {
+        memcpy(&bits, (const uint32_t *)source + at, sizeof bits);
+    }
+    return bits;
+}
+
+/* The first `left` elements at `at`, the rest padding. */
+static __attribute__((noinline)) void load_part(uint32_t *bits, const void *source, int64_t at, int64_t left,
+                                                int narrow, uint32_t pad) {
+    for (int i = 0; i < GROUP; i++) {
+        if (i >= left) bits[i] = pad;
+        else if (narrow) bits[i] = (uint32_t)((const uint16_t *)source)[at + i] << 16;
+        else bits[i] = ((const uint32_t *)source)[at + i];
+    }
+}
+
+INLINE u32v load_row(const void *source, int64_t at, int64_t left, int narrow, uint32_t pad) {
+    if (__builtin_expect(left >= GROUP, 1)) return load(source, at, narrow);
+    uint32_t part[GROUP];
+    load_part(part, source, at, left, narrow, pad);
+    return load(part, 0, 0);
+}
+
+static __attribute__((noinline)) void store_part(uint16_t *target, const uint16_t *lanes, int64_t left) {
+    for (int i = 0; i < left; i++) target[i] = lanes[i];
+}
+
+INLINE void store_row(uint16_t *target, u16v lanes, int64_t left) {
+    if (__builtin_expect(left >= GROUP, 1)) {
+        memcpy(target, &lanes, sizeof lanes);
+        return;
+    }
+    uint16_t part[GROUP];
+    memcpy(part, &lanes, sizeof part);
+    store_part(target, part, left);
+}
+
+/* Mantissas of 16 float32 bit patterns moved to the largest exponent among them; zeros and denormals are 0. */
+INLINE u32v align(u32v bits, int device, uint32_t *shared) {
+    u32v own = bits & 0x7f800000;
+    u32v normal = (u32v)(own != 0);
+    const uint32_t most = largest(own);
+    *shared = most >> 23;
+    /* The chip's packer first cuts to 7 bits, TT-NN's host code keeps all and loses what is shifted out. */
+    u32v mantissa = ((bits & (device ? 0x7e0000 : 0x7fffff)) | 0x800000) & normal;
+    return shifted(mantissa, (most - own) >> 23);
+}
+
+/* Aligned mantissas rounded to `width` bits, still in place: a multiple of 2^(24 - width), as a float's bits. */
+INLINE u32v rounded(u32v aligned, int width, int device) {
+    const int shift = 24 - width;
+    if (device) { /* to 7 bits, ties up; bfloat4_b is cut from that */
+        u32v kept = (aligned + 0x10000) & ~((1u << shift) - 1);
+        return (u32v)__builtin_convertvector((i32v)kept, f32v);
+    }
+    /* Added to a float whose last place is 2^shift, so that the machine rounds to nearest even. */
+    const float anchor = 1.5f * (float)(1ull << (23 + shift));
+    f32v value = (__builtin_convertvector((i32v)aligned, f32v) + anchor) - anchor;
+    const union { float value; uint32_t bits; } limit = {(float)(((1u << width) - 1) << shift)};
+    return at_most((u32v)value, limit.bits);
+}
+
+/* Sign and magnitude, `width` + 1 bits, as the host packs them. */
+INLINE u32v encode(u32v bits, int width, uint32_t *shared) {
+    const int shift = 24 - width;
+    const union { float value; uint32_t bits; } anchor = {1.5f * (float)(1ull << (23 + shift))};
+    u32v aligned = align(bits, 0, shared);
+    u32v places = (u32v)(__builtin_convertvector((i32v)aligned, f32v) + anchor.value);
+    u32v magnitude = at_most(places - anchor.bits, (1u << width) - 1);
+    return magnitude | (((bits >> 31) << width) & (u32v)(magnitude != 0));
+}
+
+/* The nearest values on the grid of a block float, as bfloat16 bit patterns. */
+INLINE u16v on_grid(u32v bits, int width, int device) {
+    uint32_t shared;
+    u32v aligned = align(bits, device, &shared);
+    u32v value = rounded(aligned, width, device);
+    u32v nonzero = (u32v)(value != 0);
+    value += (shared - 150u) << 23;
+    /* The chip keeps the sign of what it rounds to zero. */
+    if (device) value = (value & nonzero) | (bits & 0x80000000 & (u32v)((bits & 0x7f800000) != 0));
+    else value = (value | (bits & 0x80000000)) & nonzero;
+    return high_halves(value);
+}
+
+/* bfloat16 bit patterns of signs and magnitudes; a magnitude below the normal numbers has no value and gives 0. */
+INLINE u16v decode(u32v field, uint32_t shared, int width) {
+    u32v magnitude = field & ((1u << width) - 1);
+    i32v bits = (i32v)__builtin_convertvector((i32v)magnitude, f32v);
+    bits += (int32_t)((shared - 127u - (uint32_t)(width - 1)) << 23);
+    bits &= (i32v)(magnitude != 0) & (bits >= 0x800000);
+    return high_halves((u32v)bits | (field >> width << 31));
+}
+
+INLINE void quantise_rows(const void *source, uint16_t *target, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t columns,
+                          int narrow, int width, int device, uint32_t pad) {
+    for (ptrdiff_t row = begin; row < end; row++) {
+        for (ptrdiff_t column = 0; column < columns; column += GROUP) {
+            ptrdiff_t at = row * columns + column;
+            ptrdiff_t left = columns - column;
+            store_row(target + at, on_grid(load_row(source, at, left, narrow, pad), width, device), left);
+        }
+    }
+}
+
+/* Rows [begin, end) of a matrix of `columns`; formats and packers as constants so that each gets its own loop. */
+void quantise(const void *source, uint16_t *target, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t columns, int narrow,
+              int width, int device, uint32_t pad) {
+#define CASE(n, w, d)                            \
+    if (narrow == n && width == w && device == d) \
+        quantise_rows(source, target, begin, end, columns, n, w, d, pad)
+    CASE(0, 7, 0);
+    CASE(1, 7, 0);
+    CASE(0, 7, 1);
+    CASE(1, 7, 1);
+    CASE(0, 3, 0);
+    CASE(1, 3, 0);
+    CASE(0, 3, 1);
+    CASE(1, 3, 1);
+#undef CASE
+}
+
+/* How a matrix is cut into tiles. */
+typedef struct {
+    int64_t rows, columns;        /* of a matrix, without padding */
+    int64_t tile_rows, tile_columns; /* of a tile */
+    int64_t face_rows;            /* of a face; its columns are GROUP */
+    int64_t exponent_bytes, tile_bytes;
+} Cut;
+
+INLINE void store_fields(uint8_t *target, u32v fields, int width) {
+    u8v bytes = to_bytes(fields);
+    if (width == 7) {
+        memcpy(target, &bytes, sizeof bytes);
+    } else {
+        typedef uint16_t pairs __attribute__((vector_size(GROUP)));
+        typedef uint8_t half __attribute__((vector_size(GROUP / 2)));
+        pairs two = (pairs)bytes;
+        half packed = __builtin_convertvector(two | (two >> 4), half);
+        memcpy(target, &packed, sizeof packed);
+    }
+}
+
+INLINE u32v load_fields(const uint8_t *source, int width) {
+    if (width == 7) {
+        u8v bytes;
+        memcpy(&bytes, source, sizeof bytes);
+        return from_bytes(bytes);
+    }
+    typedef uint16_t pairs __attribute__((vector_size(GROUP)));
+    typedef uint8_t half __attribute__((vector_size(GROUP / 2)));
+    half packed;
+    memcpy(&packed, source, sizeof packed);
+    pairs two = __builtin_convertvector(packed, pairs);
+    two = (two | (two << 4)) & 0x0f0f;
+    return from_bytes((u8v)two);
+}
+
+/* BAND rows are walked from tile to tile: few enough streams for the prefetcher, enough rows to fill a line of a tile. */
+#define BAND 4
+
+INLINE void pack_rows(const void *source, uint8_t *target, int64_t begin, int64_t end, const Cut *cut, int narrow,
+                      int width, uint32_t pad) {
+    const int64_t down = (cut->rows + cut->tile_rows - 1) / cut->tile_rows;
+    const int64_t across = (cut->columns + cut->tile_columns - 1) / cut->tile_columns;
+    const int64_t faces_across = cut->tile_columns / GROUP;
+    const int64_t face_rows = cut->face_rows;
+    const int64_t field_bytes = width == 7 ? GROUP : GROUP / 2;
+    const int64_t band = face_rows < BAND ? face_rows : BAND;
+    for (int64_t strip = begin; strip < end; strip++) {
+        const int64_t top = strip % down * cut->tile_rows;
+        const int64_t matrix = strip / down * cut->rows * cut->columns;
+        uint8_t *tiles = target + strip * across * cut->tile_bytes;
+        for (int64_t at = 0; at < across; at++) memset(tiles + at * cut->tile_bytes, 0, (size_t)cut->exponent_bytes);
+        for (int64_t row = 0; row < cut->tile_rows; row += band) {
+            const int64_t first = row / face_rows * faces_across * face_rows + row % face_rows;
+            for (int64_t face = 0; face < across * faces_across; face++) {
+                uint8_t *tile = tiles + face / faces_across * cut->tile_bytes;
+                const int64_t index = first + face % faces_across * face_rows;
+                uint8_t *fields = tile + cut->exponent_bytes + index * field_bytes;
+                for (int64_t i = 0; i < band; i++) {
+                    const int64_t y = top + row + i, x = face * GROUP;
+                    const int64_t left = y < cut->rows && x < cut->columns ? cut->columns - x : 0;
+                    const int64_t from = matrix + y * cut->columns + x;
+                    uint32_t shared;
+                    u32v packed = encode(load_row(source, from, left, narrow, pad), width, &shared);
+                    tile[index + i] = (uint8_t)shared;
+                    store_fields(fields + i * field_bytes, packed, width);
+                }
+            }
+        }
+    }
+}
+
+INLINE void unpack_rows(const uint8_t *source, uint16_t *target, int64_t begin, int64_t end, const Cut *cut,
+                        int width) {
+    const int64_t down = (cut->rows + cut->tile_rows - 1) / cut->tile_rows;
+    const int64_t across = (cut->columns + cut->tile_columns - 1) / cut->tile_columns;
+    const int64_t faces_across = cut->tile_columns / GROUP;
+    const int64_t face_rows = cut->face_rows;
+    const int64_t field_bytes = width == 7 ? GROUP : GROUP / 2;
+    const int64_t band = face_rows < BAND ? face_rows : BAND;
+    for (int64_t strip = begin; strip < end; strip++) {
+        const int64_t top = strip % down * cut->tile_rows;
+        const int64_t matrix = strip / down * cut->rows * cut->columns;
+        const uint8_t *tiles = source + strip * across * cut->tile_bytes;
+        for (int64_t row = 0; row < cut->tile_rows; row += band) {
+            const int64_t first = row / face_rows * faces_across * face_rows + row % face_rows;
+            const int64_t height = cut->rows - top - row < band ? cut->rows - top - row : band;
+            for (int64_t face = 0; face * GROUP < cut->columns; face++) {
+                const uint8_t *tile = tiles + face / faces_across * cut->tile_bytes;
+                const int64_t index = first + face % faces_across * face_rows;
+                const uint8_t *fields = tile + cut->exponent_bytes + index * field_bytes;
+                __builtin_prefetch(fields + 8 * cut->tile_bytes); /* a line of each tile: no stream to foresee */
+                for (int64_t i = 0; i < height; i++) {
+                    u32v field = load_fields(fields + i * field_bytes, width);
+                    u16v lanes = decode(field, tile[index + i], width);
+                    const int64_t to = matrix + (top + row + i) * cut->columns + face * GROUP;
+                    store_row(target + to, lanes, cut->columns - face * GROUP);
+                }
+            }
+        }
+    }
+}
+
+/* Strips [begin, end): a strip is one row of tiles, counted over all matrices. */
+void pack_tiles(const void *source, uint8_t *target, int64_t begin, int64_t end, const Cut *cut, int narrow, int width,
+                uint32_t pad) {
+    const Cut whole = *cut;
+    if (narrow && width == 7) pack_rows(source, target, begin, end, &whole, 1, 7, pad);
+    else if (narrow) pack_rows(source, target, begin, end, &whole, 1, 3, pad);
+    else if (width == 7) pack_rows(source, target, begin, end, &whole, 0, 7, pad);
+    else pack_rows(source, target, begin, end, &whole, 0, 3, pad);
+}
+
+void unpack_tiles(const uint8_t *source, uint16_t *target, int64_t begin, int64_t end, const Cut *cut, int width) {
+    const Cut whole = *cut;
+    if (width == 7) unpack_rows(source, target, begin, end, &whole, 7);
+    else unpack_rows(source, target, begin, end, &whole, 3);
+}

@@ -1,0 +1,113 @@
+"""Calls the compiled block-float kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import torch
+
+from ttmesh.base.dtypes import DataType, bfloat8_b
+from ttmesh.chip.formats.kernels import threads
+from ttmesh.chip.formats.kernels.loader import library
+from ttmesh.chip.formats.tiles import Tile, exponent_bytes, padded_shape, tile_bytes
+
+
+class _Cut(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "rows",
+            "columns",
+            "tile_rows",
+            "tile_columns",
+            "face_rows",
+            "exponent_bytes",
+            "tile_bytes",
+        )
+    ]
+
+
+_POINTER, _COUNT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_SIGNATURES = {
+    "quantise": [_POINTER, _POINTER, _COUNT, _COUNT, _COUNT, _INT, _INT, _INT, ctypes.c_uint32],
+    "pack_tiles": [_POINTER, _POINTER, _COUNT, _COUNT, ctypes.POINTER(_Cut), _INT, _INT, ctypes.c_uint32],
+    "unpack_tiles": [_POINTER, _POINTER, _COUNT, _COUNT, ctypes.POINTER(_Cut), _INT],
+}
+
+
+def serves(values: torch.Tensor, tile: Tile | None = None) -> bool:
+    """Whether the kernels can take these values."""
+    plain = tile is None or not tile.transpose_tile
+    return plain and values.device.type == "cpu" and library("block_tiles") is not None
+
+
+def quantise(values: torch.Tensor, dtype: DataType, packer: str, pad_value: float) -> torch.Tensor:
+    """Values on the grid of a block float, as bfloat16."""
+    source = values.contiguous()
+    target = torch.empty(source.shape, dtype=torch.bfloat16)
+    columns = source.shape[-1] if source.dim() else 1
+    quantise_rows = _function("quantise")
+    pointers = source.data_ptr(), target.data_ptr()
+    options = columns, _narrow(source), _width(dtype), int(packer == "device"), _bits(pad_value)
+    threads.run(
+        lambda begin, end: quantise_rows(*pointers, begin, end, *options), source.numel() // columns, source.nbytes
+    )
+    return target
+
+
+def pack(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) -> torch.Tensor:
+    """Matrices [n, H, W] as packed tiles [n, bytes], by the host's rounding."""
+    source = matrices.contiguous()
+    count, rows, columns = source.shape
+    down, across = _tiles(rows, columns, tile)
+    target = torch.empty((count, down * across * tile_bytes(dtype, tile)), dtype=torch.uint8)
+    cut = _cut(rows, columns, dtype, tile)
+    pack_tiles = _function("pack_tiles")
+    pointers = source.data_ptr(), target.data_ptr()
+    options = ctypes.byref(cut), _narrow(source), _width(dtype), _bits(pad_value)
+    threads.run(lambda begin, end: pack_tiles(*pointers, begin, end, *options), count * down, source.nbytes)
+    return target
+
+
+def unpack(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: Tile) -> torch.Tensor:
+    """Packed tiles [n, bytes] as matrices [n, H, W]."""
+    source = packed.contiguous()
+    target = torch.empty((source.shape[0], *shape), dtype=torch.bfloat16)
+    cut = _cut(*shape, dtype, tile)
+    unpack_tiles = _function("unpack_tiles")
+    pointers = source.data_ptr(), target.data_ptr()
+    strips = source.shape[0] * _tiles(*shape, tile)[0]
+    options = ctypes.byref(cut), _width(dtype)
+    threads.run(lambda begin, end: unpack_tiles(*pointers, begin, end, *options), strips, target.nbytes)
+    return target
+
+
+def _function(name: str) -> ctypes._NamedFuncPointer:
+    compiled = library("block_tiles")
+    assert compiled is not None, "called without asking serves()"
+    function = getattr(compiled, name)
+    if function.argtypes is None:
+        function.argtypes, function.restype = _SIGNATURES[name], None
+    return function  # type: ignore[no-any-return]
+
+
+def _cut(rows: int, columns: int, dtype: DataType, tile: Tile) -> _Cut:
+    return _Cut(rows, columns, *tile.tile_shape, tile.face_shape[0], exponent_bytes(tile), tile_bytes(dtype, tile))
+
+
+def _tiles(rows: int, columns: int, tile: Tile) -> tuple[int, int]:
+    height, width = padded_shape((rows, columns), tile)
+    return height // tile.height, width // tile.width
+
+
+def _narrow(source: torch.Tensor) -> int:
+    return int(source.dtype == torch.bfloat16)
+
+
+def _width(dtype: DataType) -> int:
+    return 7 if dtype == bfloat8_b else 3
+
+
+def _bits(value: float) -> int:
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])

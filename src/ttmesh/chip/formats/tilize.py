@@ -1,0 +1,59 @@
+"""Row-major matrices to tile order and back: tiles, the faces of a tile and the elements of a face row by row."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.chip.formats.kernels import tile_order
+from ttmesh.chip.formats.tiles import Tile, padded_shape
+
+
+def tilize(values: torch.Tensor, tile: Tile | None = None, *, pad_value: float = 0) -> torch.Tensor:
+    """Matrices [..., H, W] as [..., padded H * padded W] elements in tile order."""
+    tile = tile or Tile()
+    if values.dim() < 2:
+        raise ShapeError(f"rank {values.dim()} is no matrix", expected="rank 2 or more", fix="Reshape to (1, W) first.")
+    if tile_order.serves(values, tile):
+        return tile_order.tilize(values, tile, pad_value)
+    lead = values.shape[:-2]
+    height, width = padded_shape(tuple(values.shape[-2:]), tile)
+    bottom, right = height - values.shape[-2], width - values.shape[-1]
+    if bottom or right:
+        values = pad(values, (0, right, 0, bottom), value=pad_value)
+    faces = values.reshape(-1, *_grid(height, width, tile))
+    return faces.permute(_order(tile)).reshape(*lead, height * width)
+
+
+def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile | None = None) -> torch.Tensor:
+    """Elements [..., padded H * padded W] in tile order as matrices [..., H, W] without their padding."""
+    tile = tile or Tile()
+    height, width = padded_shape(shape, tile)
+    if elements.shape[-1:] != (height * width,):
+        raise ShapeError(
+            f"{list(elements.shape)} elements are not the tiles of a {shape[0]}x{shape[1]} matrix",
+            expected=f"{height * width} in the last dim",
+            fix="Pass the logical shape that was tilized.",
+        )
+    if tile_order.serves(elements, tile):
+        return tile_order.untilize(elements, shape, tile)
+    lead = elements.shape[:-1]
+    stored = [_grid(height, width, tile)[axis - 1] for axis in _order(tile)[1:]]
+    matrices = elements.reshape(-1, *stored).permute(_inverse(_order(tile))).reshape(*lead, height, width)
+    return matrices[..., : shape[0], : shape[1]].contiguous()
+
+
+def _grid(height: int, width: int, tile: Tile) -> tuple[int, ...]:
+    """A padded matrix's axes: tile row, face row, row in face, tile column, face column, column in face."""
+    rows, columns = tile.face_shape
+    return (height // tile.height, tile.height // rows, rows, width // tile.width, tile.width // columns, columns)
+
+
+def _order(tile: Tile) -> tuple[int, ...]:
+    """The axes (after the batch axis 0) in the order in which they are stored."""
+    return (0, 1, 4, 5, 2, 6, 3) if tile.transpose_tile else (0, 1, 4, 2, 5, 3, 6)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(axis) for axis in range(len(order)))
