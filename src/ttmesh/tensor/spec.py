@@ -7,11 +7,15 @@ from copy import copy
 from functools import cached_property
 from math import prod
 
+import torch
+
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.cells import Format
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.tensor import extents
+from ttmesh.tensor import values as memory
 from ttmesh.tensor.memory_config import (
     DRAM_MEMORY_CONFIG,
     MemoryConfig,
@@ -238,6 +242,24 @@ class TensorSpec:
         rows, columns = (box.y, box.x) if orientation is ShardOrientation.ROW_MAJOR else (box.x, box.y)
         shape = div_up(self.physical_shape[0], rows), div_up(self.physical_shape[1], columns)
         return self.sharded(NdShardSpec(shape, cores, orientation, ShardDistributionStrategy.GRID_2D))
+
+    # -- values in memory: what a cell asks of its format ------------------------------------------------------------
+
+    def to_bytes(self, values: torch.Tensor, lane_axes: int) -> torch.Tensor:
+        """Lanes of values → lanes of packed pages."""
+        return memory.to_bytes(self, values, lane_axes)
+
+    def from_bytes(self, raw: torch.Tensor, lane_axes: int) -> torch.Tensor:
+        """Lanes of packed pages → lanes of values."""
+        return memory.from_bytes(self, raw, lane_axes)
+
+    def blank(self, lane_axes: int, device: torch.device) -> torch.Tensor:
+        """Values of memory that nobody wrote."""
+        return memory.blank(self, lane_axes, device)
+
+    def view_of(self, values: torch.Tensor, other: Format, lane_axes: int) -> torch.Tensor | None:
+        """Values of another spec seen through this one, or None where that needs bytes."""
+        return memory.view_of(self, values, other, lane_axes) if isinstance(other, TensorSpec) else None
 
     # -- checks ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,207 @@
+"""How an operation enters the catalogue: a name, a lane function, a spec rule, checks and a golden function.
+
+    @op("ttnn.softmax", golden=lambda input_tensor, dim=-1: torch.softmax(input_tensor, dim))
+    def softmax(input_tensor, dim):
+        return torch.softmax(input_tensor.float(), dim)
+
+The signature comes from signatures.txt. A lane function names the parameters it uses; parameters that it does not name
+must be in `parameters.COMMON` (used by the machinery, or without effect here for a stated reason).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.mesh.queues import command_queue
+from ttmesh.ops.signature_table import REQUIRED, overloads
+from ttmesh.ops.specs import like_first
+from ttmesh.tensor.launch import Arguments, Call, Operation, SpecRule, execute, launch, prepare
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.topology import TensorTopology
+
+Golden = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the catalogue keeps of an operation besides how to run it."""
+
+    name: str
+    function: Callable[..., Any]
+    operation: Operation | None  # None for composites, which call other operations
+    golden: Golden | None
+    same_as: str | None = None
+
+
+class OpFunction:
+    """A TT-NN operation as Python sees it: callable, with its qualified name and golden function."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Arguments], Any],
+        golden: Golden | None,
+        doc: str | None,
+        operation: Operation | None = None,
+    ) -> None:
+        self.python_fully_qualified_name = name
+        self.__name__ = name.rpartition(".")[2]
+        self.__qualname__ = self.__name__
+        self.__doc__ = doc
+        self.golden_function = golden
+        self.operation = operation
+        self._run = run
+        self._overloads = overloads(name)
+        self._binders = tuple(binder(overload.signature) for overload in self._overloads)
+        # A call without options and with tensors only can go from its kinds straight to its plan.
+        self._plain = operation is not None and operation.writes is None
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self._overloads[0].signature
+
+    def __call__(  # noqa: D102  (the operation documents itself)
+        self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
+    ) -> Any:
+        if self._plain and not kwargs and queue_id is None and cq_id is None and 1 <= len(args) <= 2:
+            first, last = args[0], args[-1]
+            if type(first) is Tensor and type(last) is Tensor:
+                mesh = first._mesh
+                if mesh is not None and last._mesh is mesh:
+                    key = (self, first.kind, last.kind, len(args))
+                    plan = mesh.program_cache.plans.get(key)
+                    if plan is not None:
+                        return execute(plan, mesh, args, {})
+                    assert self.operation is not None, "plain calls have an operation"
+                    ready = prepare(self.operation, self.bind(args, kwargs))
+                    if ready.plan.body is not None:
+                        mesh.program_cache.plans[key] = ready.plan
+                    return execute(ready.plan, mesh, ready.tensors, ready.arguments)
+        arguments = self.bind(args, kwargs)
+        queue = cq_id if queue_id is None else queue_id
+        if queue is None:
+            return self._run(arguments)
+        with command_queue(queue):
+            return self._run(arguments)
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        """Arguments by name with defaults, through the first overload that takes the call."""
+        problems = []
+        for overload, binder_ in zip(self._overloads, self._binders, strict=True):
+            try:
+                bound: Arguments = binder_(*args, **kwargs)
+            except TypeError as problem:
+                problems.append(f"{self.__name__}{overload.signature}: {problem}")
+                continue
+            missing = [name for name, value in bound.items() if value is REQUIRED]
+            if not missing:
+                return bound
+            problems.append(f"{self.__name__}{overload.signature}: missing {missing}")
+        raise TypeError(
+            f"{self.python_fully_qualified_name}(): incompatible function arguments. " + " | ".join(problems)
+        )
+
+    def __repr__(self) -> str:
+        return f"<operation {self.python_fully_qualified_name}>"
+
+
+def binder(signature: inspect.Signature) -> Callable[..., Arguments]:
+    """A function with this signature that returns its arguments as a dict: Python's own binding is the fastest."""
+    names = list(signature.parameters)
+    defaults = {f"_default_{name}": p.default for name, p in signature.parameters.items() if p.default is not p.empty}
+    parts, keyword_only = [], False
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
+            parts.append("*")
+            keyword_only = True
+        parts.append(name if parameter.default is parameter.empty else f"{name}=_default_{name}")
+    source = f"def bind({', '.join(parts)}):\n    return {{{', '.join(f'{name!r}: {name}' for name in names)}}}"
+    scope: dict[str, Any] = dict(defaults)
+    exec(source, scope)
+    bound: Callable[..., Arguments] = scope["bind"]
+    return bound
+
+
+catalogue: dict[str, Entry] = {}
+
+
+def op(
+    name: str,
+    *,
+    golden: Golden | None = None,
+    out: SpecRule = like_first,
+    check: Callable[[Call], None] | None = None,
+    topology: Callable[[Call], TensorTopology] | None = None,
+    runtime: Sequence[str] = (),
+    programs: Callable[[Call], tuple[Hashable, ...]] | None = None,
+    scratch: Callable[[Call], int] | None = None,
+    writes: str | None = None,
+) -> Callable[[Callable[..., Any]], OpFunction]:
+    """Enter a lane function as the operation of this name."""
+
+    def enter(lane: Callable[..., Any]) -> OpFunction:
+        operation = Operation(
+            name,
+            lane,
+            out,
+            check=check,
+            topology=topology,
+            runtime=frozenset(runtime),
+            programs=programs,
+            scratch=scratch,
+            writes=writes,
+            lane_arguments=frozenset(inspect.signature(lane).parameters),
+        )
+        return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation)
+
+    return enter
+
+
+def composite(name: str, *, golden: Golden | None = None) -> Callable[[Callable[..., Any]], OpFunction]:
+    """Enter a function that calls other operations; it gets the arguments it names."""
+
+    def enter(function: Callable[..., Any]) -> OpFunction:
+        wanted = frozenset(inspect.signature(function).parameters)
+
+        def call(arguments: Arguments) -> Any:
+            return function(**{key: value for key, value in arguments.items() if key in wanted})
+
+        return _entered(name, call, golden, function.__doc__, None)
+
+    return enter
+
+
+def alias(name: str, of: OpFunction) -> OpFunction:
+    """Enter a second name of an operation."""
+    catalogue[name] = Entry(
+        name, of, catalogue[of.python_fully_qualified_name].operation, of.golden_function, of.__name__
+    )
+    return of
+
+
+def get_golden_function(operation: OpFunction) -> Golden:
+    """The torch function an operation is compared with."""
+    if not isinstance(operation, OpFunction):
+        raise MeshError(
+            f"{operation!r} is not an operation", expected="an operation of ttnn", fix="Pass ttnn.add, say."
+        )
+    if operation.golden_function is None:
+        raise NotEmulatedError(
+            f"{operation.python_fully_qualified_name} has no golden function",
+            expected="an operation with a torch equivalent",
+            fix="Compare with your own torch code.",
+        )
+    return operation.golden_function
+
+
+def _entered(
+    name: str, call: Callable[[Arguments], Any], golden: Golden | None, doc: str | None, operation: Operation | None
+) -> OpFunction:
+    assert name not in catalogue, f"{name} is entered twice"
+    function = OpFunction(name, call, golden, doc, operation)
+    catalogue[name] = Entry(name, function, operation, golden)
+    return function
