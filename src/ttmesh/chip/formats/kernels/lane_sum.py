@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,10 +12,10 @@ import torch
 from ttmesh.chip.formats.kernels import threads
 from ttmesh.chip.formats.kernels.loader import library
 
-# Below this many bytes torch.sum's single call is cheaper than ours (benchmarks/formats.py).
+# torch.sum is one chain up to this many lanes (beyond, it adds partial sums in an order that depends on the shape) ...
+TORCH_CHAIN = 4
+# ... and below this many bytes its single call is cheaper than ours (benchmarks/formats.py).
 TORCH_BYTES = 64 << 10
-# torch.sum over a leading dim is one chain up to this many lanes; beyond, it adds partial sums of 16.
-TORCH_CHAIN = 16
 
 _FLOATS = (torch.float32, torch.bfloat16)
 
@@ -36,9 +37,10 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     assert set(summed) <= {0, 1}, f"mesh axes are 0 and 1, not {summed}"
     if not summed or not values.dtype.is_floating_point:
         return (values.sum(summed, keepdim=True, dtype=torch.int64) if summed else values).to(out_dtype)
-    if values.is_meta:
-        return values.sum(summed, keepdim=True, dtype=out_dtype)
-    if values.nbytes >= TORCH_BYTES and _kernel_takes(values, out_dtype):
+    lanes = math.prod(values.shape[axis] for axis in summed)
+    if values.is_meta or (lanes <= TORCH_CHAIN and values.nbytes < TORCH_BYTES):
+        return values.sum(summed, keepdim=True, dtype=torch.float32).to(out_dtype)
+    if _kernel_takes(values, out_dtype):
         return _compiled(values, summed, out_dtype)
     return _chained(values, summed, out_dtype)
 
@@ -46,17 +48,18 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
 def _kernel_takes(values: torch.Tensor, out_dtype: torch.dtype) -> bool:
     if values.device.type != "cpu" or values.dtype not in _FLOATS or out_dtype not in _FLOATS:
         return False
-    return values[0, 0].is_contiguous() and library("lane_sum") is not None
+    return (values.is_contiguous() or values[0, 0].is_contiguous()) and library("lane_sum") is not None
 
 
 def _compiled(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtype) -> torch.Tensor:
-    rows, columns = values.shape[:2]
-    length = values[0, 0].numel()
-    target = torch.empty((1 if 0 in axes else rows, 1 if 1 in axes else columns, *values.shape[2:]), dtype=out_dtype)
-    lanes = _Lanes(rows, columns, *values.stride()[:2], length, int(0 in axes), int(1 in axes))
+    rows, columns, *shape = values.shape
+    length = math.prod(shape)
+    over_rows, over_columns = 0 in axes, 1 in axes
+    target = torch.empty((1 if over_rows else rows, 1 if over_columns else columns, *shape), dtype=out_dtype)
+    lanes = _Lanes(rows, columns, *values.stride()[:2], length, over_rows, over_columns)
     function = _function()
     pointers = values.data_ptr(), target.data_ptr()
-    options = ctypes.byref(lanes), int(values.dtype == torch.bfloat16), int(out_dtype == torch.bfloat16)
+    options = ctypes.byref(lanes), values.dtype == torch.bfloat16, out_dtype == torch.bfloat16
     threads.run(lambda begin, end: function(*pointers, begin, end, *options), length, values.nbytes)
     return target
 
@@ -66,7 +69,7 @@ def _chained(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtype
     moved = values.movedim(axes, tuple(range(len(axes)))).flatten(0, len(axes) - 1)
     total = torch.zeros(moved.shape[1:], dtype=torch.float32, device=values.device)
     for lane in moved:
-        total = total + lane
+        total = total + lane.float()
     shape = [1 if axis in axes else size for axis, size in enumerate(values.shape)]
     return total.reshape(shape).to(out_dtype)
 
