@@ -9,9 +9,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.fabric.config import (
     FabricConfig,
     FabricManagerMode,
-    FabricNodeId,
     FabricRouterConfig,
-    MeshId,
     Topology,
     axis_topology,
     convert_2d_to_1d_topology,
@@ -19,6 +17,7 @@ from ttmesh.fabric.config import (
     get_usable_topology,
     is_2d,
 )
+from ttmesh.fabric.nodes import FabricNodeId, MeshId
 
 
 def test_names_print_as_in_tt_nn() -> None:

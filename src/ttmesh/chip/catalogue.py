@@ -10,11 +10,13 @@ from typing import Any
 
 import yaml
 
+from ttmesh.base import settings
 from ttmesh.base.errors import SystemError_, near
 from ttmesh.chip.description import read_chip, read_system
 from ttmesh.chip.system import ChipSpec, System
+from ttmesh.chip.visible import visible
 
-__all__ = ["ChipSpec", "System", "chip_names", "load_chip", "load_system", "system_names"]
+__all__ = ["ChipSpec", "System", "chip_names", "current_system", "load_chip", "load_system", "system_names"]
 
 MAX_GENERIC_CHIPS = 128
 GENERIC_CHIP = "wormhole_8x8"  # a generic RxC system is made of t3000's chips ...
@@ -36,6 +38,13 @@ def load_system(name_or_path: str) -> System:
         expected=f"one of {system_names()}, a shape such as 4x8, or a YAML file",
         fix=near(text.lower(), _names()),
     )
+
+
+def current_system(name_or_path: str | None = None) -> System:
+    """The system that the settings (or the caller) name, cut down to the visible devices."""
+    system = load_system(settings.get_str("TTMESH_SYSTEM") if name_or_path is None else name_or_path)
+    chosen = settings.get("TT_VISIBLE_DEVICES")
+    return visible(system, [str(device) for device in chosen]) if isinstance(chosen, tuple) else system
 
 
 def load_chip(name: str) -> ChipSpec:

@@ -81,30 +81,6 @@ class FabricRouterConfig:
     max_packet_payload_size_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class MeshId:
-    """Which mesh of a multi-mesh system."""
-
-    value: int
-
-    def __int__(self) -> int:
-        return self.value
-
-    def __repr__(self) -> str:
-        return f"MeshId({self.value})"
-
-
-@dataclass(frozen=True)
-class FabricNodeId:
-    """One chip in the fabric: its mesh and its row-major place in the system mesh."""
-
-    mesh_id: MeshId
-    chip_id: int
-
-    def __repr__(self) -> str:
-        return f"FabricNodeId(M{self.mesh_id.value}, D{self.chip_id})"
-
-
 TOPOLOGY_OF_CONFIG = {
     FabricConfig.FABRIC_1D_NEIGHBOR_EXCHANGE: Topology.NeighborExchange,
     FabricConfig.FABRIC_1D: Topology.Linear,

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class MeshId(int):
+@dataclass(frozen=True)
+class MeshId:
     """The number of a mesh in a system of several."""
 
+    value: int
+
+    def __int__(self) -> int:
+        return self.value
+
     def __repr__(self) -> str:
-        return f"MeshId({int(self)})"
+        return f"MeshId({self.value})"
 
 
-class FabricNodeId(NamedTuple):
-    """A chip as the fabric knows it."""
+@dataclass(frozen=True)
+class FabricNodeId:
+    """A chip as the fabric knows it: its mesh and its row-major place in the system mesh."""
 
     mesh_id: MeshId
     chip_id: int
 
     def __repr__(self) -> str:
-        return f"(M{int(self.mesh_id)}, D{self.chip_id})"
+        return f"FabricNodeId(M{self.mesh_id.value}, D{self.chip_id})"

@@ -5,16 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
 from ttmesh.base import settings
 from ttmesh.base.errors import BusyError, MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.backends.registry import backend
-from ttmesh.chip.catalogue import load_system
+from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.memory import MemoryMap, Space
-from ttmesh.chip.system import System
-from ttmesh.chip.visible import visible
 from ttmesh.mesh.coordinator import MeshType, check_mesh_type, place_mesh
 from ttmesh.mesh.dispatch import DispatchCoreConfig, with_dispatch
 from ttmesh.mesh.mesh_device import MeshDevice
@@ -23,19 +20,6 @@ MAX_COMMAND_QUEUES = 2
 
 _in_use: dict[int, weakref.ref[MeshDevice]] = {}
 _default: MeshDevice | None = None
-
-
-def current_system() -> System:
-    """The system that the settings name, cut down to the visible devices."""
-    chosen = settings.get("TT_VISIBLE_DEVICES")
-    ids = tuple(str(part) for part in chosen) if isinstance(chosen, tuple) else None
-    return _system(settings.get_str("TTMESH_SYSTEM"), ids)
-
-
-@lru_cache(maxsize=16)
-def _system(name: str, ids: tuple[str, ...] | None) -> System:
-    system = load_system(name)
-    return system if ids is None else visible(system, ids)
 
 
 def open_mesh_device(
