@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ttmesh.base.errors import SystemError_
-from ttmesh.chip.catalogue import load_system
+from ttmesh.chip.catalogue import System, load_system
 
 GOOD = """
 name: desk
@@ -103,3 +104,14 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(SystemError_, match=r"'nowhere/box\.yaml' cannot be read \(No such file or directory\)"):
         load_system("nowhere/box.yaml")
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "systems.md"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_documented_examples_load(tmp_path: Path, number: int) -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+
+    assert len(examples) == 2
+    assert isinstance(_load(tmp_path, examples[number]), System)
