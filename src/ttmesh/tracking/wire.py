@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -31,6 +30,14 @@ Name = Annotated[str, Meta(max_length=512)]
 Site = Annotated[str, Meta(max_length=4096)]
 Extent = Annotated[tuple[Count, ...], Meta(max_length=8)]
 MemoryType = Literal["DRAM", "L1", "L1_SMALL", "TRACE", "CB", "KERNEL"]
+
+
+class Who(NamedTuple):
+    """A process for good: a pid is used again, a pid with its start time is not. `host` is empty on this machine."""
+
+    host: str
+    pid: int
+    started: int
 
 
 class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
@@ -220,36 +227,37 @@ def message(kind: int, body: bytes) -> Message:
 
 
 class Frames:
-    """Cuts a stream of bytes into (kind, body); keeps at most one incomplete frame."""
+    """Cuts a stream of bytes into frames; what is not taken stays."""
 
     def __init__(self, *, max_body: int = MAX_BODY) -> None:
         self.max_body = max_body
         self._pending = bytearray()
+        self._start = 0
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Every frame that is complete now; FrameError at the first byte that cannot be one."""
-        pending = self._pending
-        pending += data
-        start = 0
-        try:
-            while len(pending) - start >= HEADER.size:
-                magic, version, kind, length = HEADER.unpack_from(pending, start)
-                if magic != MAGIC:
-                    raise FrameError(f"a frame begins with {bytes(magic)!r}; expected {MAGIC!r}")
-                if version != VERSION:
-                    raise FrameError(f"the peer speaks version {version}; expected {VERSION}")
-                if length > self.max_body:
-                    raise FrameError(f"a frame of {length} bytes is announced; at most {self.max_body} are allowed")
-                end = start + HEADER.size + length
-                if end > len(pending):
-                    break
-                body = bytes(memoryview(pending)[start + HEADER.size : end])
-                start = end
-                yield kind, body
-        finally:
-            del pending[:start]
+    def feed(self, data: bytes) -> None:
+        """Add bytes as they came."""
+        del self._pending[: self._start]
+        self._start = 0
+        self._pending += data
+
+    def take(self) -> tuple[int, bytes] | None:
+        """The next whole frame as (kind, body), None when there is none yet; FrameError when there never will be."""
+        if len(self._pending) - self._start < HEADER.size:
+            return None
+        magic, version, kind, length = HEADER.unpack_from(self._pending, self._start)
+        if magic != MAGIC:
+            raise FrameError(f"a frame begins with {magic!r}; expected {MAGIC!r}")
+        if version != VERSION:
+            raise FrameError(f"the peer speaks version {version}; expected {VERSION}")
+        if length > self.max_body:
+            raise FrameError(f"a frame of {length} bytes is announced; at most {self.max_body} are allowed")
+        begin = self._start + HEADER.size
+        if begin + length > len(self._pending):
+            return None
+        self._start = begin + length
+        return kind, bytes(memoryview(self._pending)[begin : self._start])
 
     @property
-    def incomplete(self) -> bool:
-        """Whether the stream stopped inside a frame."""
-        return bool(self._pending)
+    def incomplete_bytes(self) -> int:
+        """What waits for the rest of its frame."""
+        return len(self._pending) - self._start

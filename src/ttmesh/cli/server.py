@@ -1,0 +1,49 @@
+"""`ttmesh server`: the allocation server, also installed as `allocation_server_poc`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from ttmesh.base import settings
+from ttmesh.base.errors import MeshError
+from ttmesh.tracking.address import chosen, parse
+from ttmesh.tracking.printing import Printer
+from ttmesh.tracking.server import Server
+
+HELP = "know what every process holds on every chip"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `ttmesh server`."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="no line per buffer; statistics only when asked")
+    parser.add_argument("--socket", default="", metavar="P", help="Unix socket (default: TTMESH_SOCKET, else yours)")
+    parser.add_argument("--group", action="store_true", help="let the socket's group in too (mode 0660)")
+    parser.add_argument("--listen", default="", metavar="HOST:PORT", help="listen on TCP as well; needs a token")
+    parser.add_argument("--token-file", type=Path, metavar="F", help="file with the token (default: TTMESH_TOKEN)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted; SIGUSR1 prints statistics."""
+    token = args.token_file.read_text().strip() if args.token_file else settings.get_str("TTMESH_TOKEN")
+    addresses = [chosen(args.socket), *([parse(args.listen)] if args.listen else [])]
+    server = Server(addresses, Printer(sys.stdout, quiet=args.quiet), token=token, mode=0o660 if args.group else 0o600)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.stop())
+    signal.signal(signal.SIGUSR1, lambda *_: server.ask_statistics())
+    print(f"Allocation server listens at {' and '.join(map(str, server.listening))} (Ctrl-C stops it)", flush=True)
+    server.run()
+    return 0
+
+
+def main() -> int:
+    """The entry point of `allocation_server_poc`."""
+    parser = argparse.ArgumentParser(prog="allocation_server_poc", description=HELP)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args())
+    except MeshError as error:
+        print(error, file=sys.stderr)
+        return 1

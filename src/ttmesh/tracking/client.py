@@ -1,0 +1,261 @@
+"""Tells the allocation server what this process holds; the program never waits for it and never fails because of it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from ttmesh.base import settings
+from ttmesh.base.errors import MeshError
+from ttmesh.base.records import Allocated, Crossed, Enqueued, Finished, Record
+from ttmesh.base.signals import signals
+from ttmesh.tracking import wire
+from ttmesh.tracking.address import Address, chosen, connect, start_ticks
+from ttmesh.tracking.call_sites import call_site
+from ttmesh.tracking.outbox import Outbox
+
+MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
+TICK_S = 0.05
+RETRY_S = 0.2  # with the tick: a server that comes back knows everything again well within a second
+STALL_S = 10.0  # a server that takes nothing for so long is as good as gone
+EXIT_S = 0.5
+
+log = logging.getLogger("ttmesh.tracking")
+
+
+class Client:
+    """A queue that the program fills and a thread that empties it."""
+
+    def __init__(self, address: Address, *, token: str, stacks: bool, since_ns: int = 0) -> None:
+        self._sites: dict[tuple[int, int], str] = {}
+        self.outbox = Outbox(lambda: signals.ask("holdings"), self._sites, since_ns=since_ns)
+        self.stacks = stacks
+        self.address = address
+        self.token = token
+        self._lost = self._lost_told = 0
+        self._counting = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._sock: socket.socket | None = None
+        self._frames = wire.Frames()
+        self._retry_s = 0.0
+        self._resync = False
+        self._give_up_s = float("inf")
+        self._warned = ""
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    def begin(self, *, lazily: bool) -> None:
+        """Listen to the runtime; `lazily` leaves the thread and the connection to the first record."""
+        if not lazily:
+            self._start_thread()
+        self._stop_listening = signals.listen(self._hear_first if lazily else self._listener())
+
+    def end(self, *, timeout_s: float) -> None:
+        """Send what there is, for at most `timeout_s`, and stop."""
+        self._stop_listening()
+        self._give_up_s = time.monotonic() + timeout_s
+        self._stopping.set()
+        if self._thread:
+            self._thread.join(timeout_s)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's without touching its connection."""
+        self._stop_listening()
+        if self._sock:
+            self._sock.close()
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="ttmesh-tracking", daemon=True)
+        self._thread.start()
+
+    def _listener(self) -> Callable[[Record], None]:
+        queue, append = self.outbox.queue, self.outbox.queue.append
+        sites = self._sites
+
+        def hear(record: Record) -> None:
+            if len(queue) < MOST_QUEUED:
+                append(record)
+            else:
+                self._count_lost(record)
+
+        def hear_where(record: Record) -> None:
+            if isinstance(record, Allocated):
+                sites[record.mesh_id, record.buffer_id] = call_site()
+            hear(record)
+
+        return hear_where if self.stacks else hear
+
+    def _hear_first(self, record: Record) -> None:
+        self._stop_listening()
+        try:
+            self._start_thread()
+        except RuntimeError:  # the interpreter is shutting down
+            return
+        if util := sys.modules.get("multiprocessing.util"):  # its children leave without atexit
+            util.Finalize(None, stop, exitpriority=0)
+        listener = self._listener()
+        self._stop_listening = signals.listen(listener)
+        listener(record)
+
+    def _count_lost(self, record: Record) -> None:
+        if not isinstance(record, (Enqueued, Finished, Crossed)):
+            with self._counting:
+                self._lost += 1
+
+    def _run(self) -> None:
+        while True:
+            stopping = self._stopping.is_set()
+            try:
+                self._turn(leaving=stopping)
+            except OSError as error:
+                self._disconnect(str(error))
+            if stopping:
+                break
+            self._stopping.wait(TICK_S)
+        if self._sock:
+            self._sock.close()
+
+    def _turn(self, *, leaving: bool) -> None:
+        if self._sock is None and time.monotonic() >= self._retry_s:
+            self._connect()
+        if self._sock is None:
+            self.outbox.discard()
+            return
+        self._read()
+        self._empty_queue()
+        if self._lost != self._lost_told or self._resync:
+            self._send_snapshot()
+        if activity := self.outbox.activity():
+            self._send(activity)
+        if leaving:
+            self._send(wire.frame(wire.BYE, (self.outbox.next,)))
+
+    def _connect(self) -> None:
+        self._retry_s = time.monotonic() + RETRY_S
+        sock = connect(self.address, timeout_s=1.0)
+        sock.setblocking(False)
+        pid = os.getpid()
+        hello = wire.Hello("program", pid, start_ticks(pid), program_name(), socket.gethostname(), self.token)
+        self._sock = sock
+        self._frames = wire.Frames()
+        self._send(wire.frame(wire.HELLO, hello))
+        self.outbox.retell_activity()
+        self._resync = True
+
+    def _disconnect(self, reason: str) -> None:
+        self._retry_s = time.monotonic() + RETRY_S
+        if self._sock:
+            self._sock.close()
+            self._sock = None
+            log.info("lost the allocation server at %s: %s", self.address, reason)
+
+    def _empty_queue(self) -> None:
+        while self.outbox.queue:
+            if frame := self.outbox.take():
+                self._send(frame)
+
+    def _send_snapshot(self) -> None:
+        with self._counting:
+            lost = self._lost
+        self.outbox.skip(lost - self._lost_told)
+        self._lost_told = lost
+        try:
+            frames = self.outbox.snapshot()
+        except RuntimeError:  # a table changed while it was read: the next turn has better luck
+            self._resync = True
+            return
+        self._resync = False
+        for frame in frames:
+            self._send(frame)
+
+    def _read(self) -> None:
+        assert self._sock is not None, "reads only while connected"
+        try:
+            data = self._sock.recv(65536)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionError("it hung up")
+        self._frames.feed(data)
+        while (taken := self._frames.take()) is not None:
+            kind, body = taken
+            if kind == wire.REFUSED:
+                self._warn_once(msgspec.msgpack.decode(body, type=wire.Refused).reason)
+            self._resync = self._resync or kind == wire.RESYNC
+
+    def _send(self, data: bytes) -> None:
+        assert self._sock is not None, "sends only while connected"
+        rest = memoryview(data)
+        stalled_s = time.monotonic() + STALL_S
+        while rest:
+            try:
+                # MSG_NOSIGNAL: a program with the default SIGPIPE must not die of a server that went away.
+                rest = rest[self._sock.send(rest, socket.MSG_NOSIGNAL) :]
+                stalled_s = time.monotonic() + STALL_S
+            except BlockingIOError:
+                if time.monotonic() > min(stalled_s, self._give_up_s):
+                    raise TimeoutError("it takes nothing") from None
+                poll = select.poll()
+                poll.register(self._sock, select.POLLOUT)
+                poll.poll(50)
+
+    def _warn_once(self, reason: str) -> None:
+        if reason != self._warned:
+            self._warned = reason
+            log.warning("the allocation server at %s refused this process: %s", self.address, reason)
+
+
+_client: Client | None = None
+_hooked = False
+
+
+def start() -> None:
+    """Report to the allocation server from now on; a second call does nothing."""
+    global _client, _hooked
+    if _client is not None:
+        return
+    try:
+        address = chosen()
+    except (MeshError, OSError) as error:
+        log.warning("allocations are not tracked: %s", error)
+        return
+    stacks = settings.get_bool("TTMESH_TRACK_STACKS")
+    _client = Client(address, token=settings.get_str("TTMESH_TOKEN"), stacks=stacks)
+    _client.begin(lazily=False)
+    if not _hooked:
+        _hooked = True
+        atexit.register(stop)
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def stop(*, timeout_s: float = EXIT_S) -> None:
+    """Send what there is and report no more."""
+    global _client
+    client, _client = _client, None
+    if client is not None:
+        client.end(timeout_s=timeout_s)
+
+
+def _after_fork() -> None:
+    global _client
+    parents = _client
+    if parents is None:
+        return
+    parents.abandon()
+    _client = Client(parents.address, token=parents.token, stacks=parents.stacks, since_ns=time.time_ns())
+    _client.begin(lazily=True)
+
+
+def program_name() -> str:
+    """The command line, short enough for a table."""
+    command, *arguments = sys.orig_argv or ["python"]
+    return " ".join([os.path.basename(command), *arguments])[:200]

@@ -1,0 +1,56 @@
+"""What was still held at an end: summed by the place that allocated it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from ttmesh.tracking.wire import Allocated, Who
+
+PLACES_KEPT = 256
+
+
+class Leftover(Struct, frozen=True):
+    """Buffers of one place in the program that were never freed; bytes over all chips."""
+
+    end: str
+    site: str
+    label: str
+    buffer_type: str
+    buffers: int
+    chips: int
+    size_bytes: int
+
+
+class Ended(Struct, frozen=True):
+    """A process that is gone, what it held then, and what its meshes held when they closed."""
+
+    who: Who
+    name: str
+    time_s: float
+    orderly: bool
+    held: list[Leftover]
+    at_close: list[Leftover]
+    next: int
+    missed: int
+
+
+def sum_up(end: str, buffers: Iterable[Allocated]) -> list[Leftover]:
+    """Leftovers by place, the largest first; beyond the limit the rest is one entry."""
+    sums: dict[tuple[str, str, str, int], list[int]] = {}
+    for record in buffers:
+        key = (record.site, record.label, record.buffer_type, len(record.chips))
+        total = sums.setdefault(key, [0, 0])
+        total[0] += 1
+        total[1] += record.size_bytes * len(record.chips)
+    places = [
+        Leftover(end, site, label, kind, count, chips, size)
+        for (site, label, kind, chips), (count, size) in sums.items()
+    ]
+    places.sort(key=lambda place: place.size_bytes, reverse=True)
+    rest = places[PLACES_KEPT:]
+    if rest:
+        count, size = sum(p.buffers for p in rest), sum(p.size_bytes for p in rest)
+        places[PLACES_KEPT:] = [Leftover(end, "", f"{len(rest)} more places", "", count, 0, size)]
+    return places

@@ -1,0 +1,96 @@
+"""Sockets to listen on: a Unix socket that only its owner (or group) can open, or TCP with a token."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import socket
+import struct
+from pathlib import Path
+
+from ttmesh.base.errors import MeshError
+from ttmesh.tracking.address import Address
+
+
+class ServerError(MeshError):
+    """The allocation server cannot start."""
+
+
+def listen(address: Address, files: contextlib.ExitStack, *, mode: int, token: str) -> tuple[socket.socket, Address]:
+    """A listening socket and its real address; `files` closes it and removes what it left in the file system."""
+    if not address.is_tcp:
+        listener = _listen_at_path(address, files, mode)
+    elif token:
+        listener = files.enter_context(socket.create_server((address.host, address.port), backlog=128))
+        address = Address(host=address.host, port=listener.getsockname()[1])
+    else:
+        raise ServerError(
+            f"listening on {address} needs a token",
+            expected="TTMESH_TOKEN or --token-file",
+            fix="Choose a secret and give it to the server and to its clients.",
+        )
+    listener.setblocking(False)
+    return listener, address
+
+
+def _listen_at_path(address: Address, files: contextlib.ExitStack, mode: int) -> socket.socket:
+    lock = os.open(f"{address.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    files.callback(os.close, lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ServerError(
+            f"a server listens at {address} already", expected="a free address", fix="Stop it or choose another."
+        ) from None
+    path = Path(address.path)
+    if path.is_socket():
+        path.unlink()  # the lock is ours, so whoever made it is gone
+    elif path.exists():
+        raise ServerError(f"{address} is not a socket", expected="a free path", fix="Choose another path.")
+    listener = files.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    files.callback(path.unlink, missing_ok=True)
+    previous = os.umask(0o777 & ~mode)  # never open to others, not even before the chmod
+    try:
+        listener.bind(address.path)
+    finally:
+        os.umask(previous)
+    os.chmod(address.path, mode)
+    listener.listen(128)
+    return listener
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process at the other end of a Unix socket as the kernel knows it; 0 where it does not say."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])
+
+
+def process_handle(pid: int) -> int:
+    """A file descriptor that becomes readable when the process ends; -1 where there is no such thing."""
+    if not pid or not hasattr(os, "pidfd_open"):
+        return -1
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # it is gone already: its socket says so
+        return -1
+
+
+def notice_loss(sock: socket.socket) -> None:
+    """Let the kernel find out within 20 s that the other host is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Allow so many file descriptors as far as the system lets us; returns how many there may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft

@@ -1,0 +1,118 @@
+"""What a client has to tell: numbers the records, sums up activity, and finds what is held. No sockets, no threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ttmesh.base.records import Allocated, Closed, Crossed, Enqueued, Finished, Freed, Marked, Opened, Record, Reserved
+from ttmesh.tracking import wire
+
+BATCH = 1024  # records per frame: encoding them holds the interpreter for 0.3 ms
+LABEL = 500  # wire.Name allows a little more
+TRIES = 5
+
+Row = tuple[object, ...]
+Holdings = Callable[[], object]
+
+
+class Outbox:
+    """Turns records into frames. `queue` is filled by the program's threads, everything else is the sender's.
+
+    What was held before `since_ns` is not ours.
+    """
+
+    def __init__(self, holdings: Holdings, sites: dict[tuple[int, int], str], *, since_ns: int) -> None:
+        self.queue: deque[Record] = deque()
+        self.next = 0
+        self._taken = 0
+        self._holdings = holdings
+        self._sites = sites
+        self._since_ns = since_ns
+        self._commands = self._busy_ns = 0
+        self._links: dict[tuple[int, int], int] = {}
+        self._activity_told = (0, 0)
+
+    def take(self) -> bytes:
+        """A frame with the oldest records, empty when only activity was waiting."""
+        first = self.next
+        rows = self._rows(BATCH)
+        return wire.frame(wire.EVENTS, (first, rows)) if rows else b""
+
+    def discard(self) -> None:
+        """Nobody listens: forget the records, but not that they were."""
+        while self.queue:
+            self._rows(BATCH)
+
+    def skip(self, lost: int) -> None:
+        """Records that never reached the queue have numbers too."""
+        self.next += lost
+
+    def snapshot(self) -> list[bytes]:
+        """Everything that is held, as frames; call `take` until the queue is empty first. RuntimeError: try again."""
+        for _ in range(TRIES):  # best with no record in between: the ledger would see it twice, and a false peak
+            seen = self._taken + len(self.queue)
+            held = self._held()
+            if self._taken + len(self.queue) == seen:
+                break
+        alive = {(r.mesh_id, r.buffer_id) for r in held if isinstance(r, Allocated)}
+        for key in [key for key in list(self._sites) if key not in alive]:
+            self._sites.pop(key, None)
+        rows = [self._row(r) for r in held]
+        parts = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)] or [[]]
+        return [wire.frame(wire.SNAPSHOT, (self.next, i, i == len(parts) - 1, part)) for i, part in enumerate(parts)]
+
+    def activity(self) -> bytes:
+        """Totals of commands and links, empty when they were told already."""
+        now = (self._commands, sum(self._links.values()))
+        if now == self._activity_told:
+            return b""
+        self._activity_told = now
+        links = [(*ends, size) for ends, size in self._links.items()]
+        return wire.frame(wire.ACTIVITY, (self._commands, self._busy_ns, links))
+
+    def retell_activity(self) -> None:
+        """The next server has not heard it."""
+        self._activity_told = (0, 0)
+
+    def _held(self) -> list[Record]:
+        answer = self._holdings()
+        if not isinstance(answer, list):
+            return []  # no runtime yet
+        # A forked child finds its parent's tables in its memory, but the chips hold that only once.
+        return [r for r in answer if isinstance(r, Opened) or r.time_ns >= self._since_ns]
+
+    def _rows(self, most: int) -> list[Row]:
+        rows: list[Row] = []
+        queue = self.queue
+        while queue and len(rows) < most:
+            record = queue.popleft()
+            self._taken += 1
+            kind = type(record)
+            if kind is Finished:
+                self._commands += 1
+                self._busy_ns += record.duration_ns  # type: ignore[union-attr]
+            elif kind is Crossed:
+                source, target, size = record  # type: ignore[misc]
+                self._links[source, target] = self._links.get((source, target), 0) + size
+            elif kind is not Enqueued:
+                rows.append(self._row(record))
+                if self._sites and isinstance(record, (Freed, Closed)):
+                    self._forget_sites(record)
+        self.next += len(rows)
+        return rows
+
+    def _row(self, record: Record) -> Row:
+        if isinstance(record, (Allocated, Reserved, Marked)) and len(record.label) > LABEL:
+            record = record._replace(label=record.label[:LABEL])
+        row = wire.TAGS[type(record)] + record
+        if self._sites and isinstance(record, Allocated):
+            row += (self._sites.get((record.mesh_id, record.buffer_id), ""),)
+        return row
+
+    def _forget_sites(self, record: Freed | Closed) -> None:
+        if isinstance(record, Freed):
+            self._sites.pop((record.mesh_id, record.buffer_id), None)
+        else:
+            for key in [key for key in list(self._sites) if key[0] == record.mesh_id]:
+                self._sites.pop(key, None)

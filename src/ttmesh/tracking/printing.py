@@ -1,0 +1,116 @@
+"""The server's lines: one per buffer and device, and statistics."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TextIO
+
+from ttmesh.tracking.ledger import Ledger, Process
+from ttmesh.tracking.state import BUFFER_CLASSES
+from ttmesh.tracking.wire import Allocated
+
+TEXTS_WAITING = 256  # each holds the lines of one round, at most a few MB
+SYSTEM_CLASSES = ("SYSTEM_DRAM", "SYSTEM_L1")
+
+
+class Printer:
+    """Collects lines; a thread writes them, so that a terminal that stands still holds nobody up."""
+
+    def __init__(self, out: TextIO, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self.changes = 0
+        self._out = out
+        self._lines: list[str] = []
+        self._texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._left_out = 0
+        self._thread: threading.Thread | None = None
+
+    def watch(self, process: Process, came: bool, record: Allocated) -> None:
+        """A buffer came or went."""
+        self.changes += 1
+        if not self.quiet:
+            self._lines += buffer_lines(process.who.pid, came, record)
+
+    def process_gone(self, process: Process) -> None:
+        """A process ended; its buffers went with it."""
+        buffers = sum(len(record.chips) for record in process.held.values())
+        if buffers:
+            size = sum(record.size_bytes * len(record.chips) for record in process.held.values())
+            self.changes += 1
+            self.note(f"✓ Removed {buffers} buffers ({size / 1e6:.1f} MB) from PID {process.who.pid}")
+
+    def note(self, text: str) -> None:
+        """A line that is shown in quiet mode too."""
+        self._lines.append(text)
+
+    def statistics(self, ledger: Ledger) -> None:
+        """What every device holds."""
+        self._lines += statistics_lines(ledger)
+
+    def flush(self) -> None:
+        """Hand over what was collected; lines are left out while the reader is too slow."""
+        if not self._lines:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="ttmesh-printer", daemon=True)
+            self._thread.start()
+        if self._texts.qsize() < TEXTS_WAITING:
+            if self._left_out:
+                self._lines.append(f"⚠ {self._left_out} lines were left out: the output was too slow")
+            self._texts.put("\n".join(self._lines) + "\n")
+            self._left_out = 0
+        else:
+            self._left_out += len(self._lines)
+        self._lines.clear()
+
+    def close(self) -> None:
+        """Wait a moment for the last lines."""
+        self.flush()
+        self._texts.put(None)
+        if self._thread:
+            self._thread.join(2.0)
+
+    def _write(self) -> None:
+        try:
+            while (text := self._texts.get()) is not None:
+                self._out.write(text)
+                self._out.flush()
+        except BrokenPipeError:  # nobody reads any more
+            return
+
+
+def buffer_lines(pid: int, came: bool, record: Allocated) -> list[str]:
+    """One line per device for a buffer that came or went."""
+    size, kind, number = record.size_bytes, record.buffer_type, record.buffer_id
+    if came:
+        start = f"✓ [PID {pid}] Allocated {size} bytes of {kind} on device "
+        return [f"{start}{chip} (buffer_id={number})" for chip in record.chips]
+    start = f"✗ [PID {pid}] Freed buffer {number} on device "
+    return [f"{start}{chip} ({size} bytes of {kind})" for chip in record.chips]
+
+
+def statistics_lines(ledger: Ledger) -> list[str]:
+    """Buffers and bytes per device; what the runtime reserves is told apart and not in the total."""
+    lines = ["", "📊 Current Statistics:"]
+    active = 0
+    for (host, physical_id), device in sorted(ledger.devices.items()):
+        accounts = device.accounts
+        buffers = sum(accounts[kind].count for kind in BUFFER_CLASSES if kind in accounts)
+        total = sum(accounts[kind].used for kind in BUFFER_CLASSES if kind in accounts)
+        system = sum(accounts[kind].used for kind in SYSTEM_CLASSES if kind in accounts)
+        lines += [f"  Device {physical_id}{f' on {host}' if host else ''}:", f"    Buffers: {buffers}"]
+        lines += [
+            f"    {kind}: {accounts[kind].used} bytes"
+            for kind in BUFFER_CLASSES
+            if kind in accounts and accounts[kind].used
+        ]
+        lines.append(f"    Total: {total} bytes")
+        if system:
+            lines.append(f"    System: {system} bytes (outside the allocator)")
+        active += buffers
+    missed = sum(process.missed for process in ledger.processes.values())
+    lines.append(f"  Active allocations: {active}")
+    if missed:
+        lines.append(f"  Records that came too early or were lost: {missed}")
+    return [*lines, ""]

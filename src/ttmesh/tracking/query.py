@@ -1,0 +1,101 @@
+"""How a monitor asks the server: a blocking connection, one question at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from ttmesh.base import settings
+from ttmesh.base.errors import MeshError
+from ttmesh.tracking import wire
+from ttmesh.tracking.address import Address, connect, start_ticks
+from ttmesh.tracking.state import Buffers, Histories, Leaks, State
+
+Reply = TypeVar("Reply", State, Buffers, Histories, Leaks)
+
+
+class UnreachableError(MeshError):
+    """No allocation server answers."""
+
+
+class Monitor:
+    """A connection to the allocation server; made anew when it breaks."""
+
+    def __init__(self, address: Address, *, token: str = "", timeout_s: float = 5.0) -> None:
+        self.address = address
+        self._token = token or settings.get_str("TTMESH_TOKEN")
+        self._timeout_s = timeout_s
+        self._sock: socket.socket | None = None
+
+    def state(self) -> State:
+        """Every device and process."""
+        return self._ask(wire.Query("state"), State)
+
+    def buffers(self, device: int = -1, *, host: str = "", limit: int = 2000) -> Buffers:
+        """The largest buffers of one device, or of all."""
+        return self._ask(wire.Query("buffers", device, host, limit), Buffers)
+
+    def histories(self, device: int = -1, *, host: str = "", window_s: int = 120) -> Histories:
+        """What was held over the last seconds."""
+        return self._ask(wire.Query("history", device, host, 0, window_s), Histories)
+
+    def leaks(self) -> Leaks:
+        """What was still held at an end."""
+        return self._ask(wire.Query("leaks"), Leaks)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._sock:
+            self._sock.close()
+            self._sock = None
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, query: wire.Query, answer: type[Reply]) -> Reply:
+        try:
+            if self._sock is None:
+                self._sock = self._connected()
+            self._sock.sendall(wire.frame(wire.QUERY, query))
+            kind, body = self._receive(self._sock)
+        except (OSError, wire.FrameError) as error:
+            self.close()
+            raise UnreachableError(
+                f"the allocation server at {self.address} does not answer ({error})",
+                expected="a running server",
+                fix="Start one with `ttmesh server`.",
+            ) from None
+        if kind == wire.REFUSED:
+            self.close()
+            reason = msgspec.msgpack.decode(body, type=wire.Refused).reason
+            raise UnreachableError(
+                f"the allocation server at {self.address} refused: {reason}",
+                expected="a server of this version and its token",
+                fix="Check TTMESH_SOCKET and TTMESH_TOKEN.",
+            )
+        return msgspec.msgpack.decode(body, type=answer)
+
+    def _connected(self) -> socket.socket:
+        sock = connect(self.address, timeout_s=self._timeout_s)
+        pid = os.getpid()
+        hello = wire.Hello("monitor", pid, start_ticks(pid), "monitor", socket.gethostname(), self._token)
+        sock.sendall(wire.frame(wire.HELLO, hello))
+        return sock
+
+    def _receive(self, sock: socket.socket) -> tuple[int, bytes]:
+        frames = wire.Frames(max_body=wire.MAX_REPLY)
+        while (taken := frames.take()) is None:
+            data = sock.recv(1 << 20)
+            if not data:
+                raise ConnectionError("it hung up")
+            frames.feed(data)
+        return taken

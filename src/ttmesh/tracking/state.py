@@ -1,0 +1,153 @@
+"""What the server tells a monitor: plain values, the same on both ends of the socket."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ttmesh.tracking.history import Point
+from ttmesh.tracking.leftovers import Ended
+from ttmesh.tracking.spans import Span
+
+BUFFER_CLASSES = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL")
+POOLS: dict[str, tuple[str, ...]] = {
+    "DRAM": ("DRAM", "TRACE", "SYSTEM_DRAM"),
+    "L1": ("L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1"),
+}
+
+
+class Usage(Struct, frozen=True, array_like=True):
+    """One class of memory on one device: bytes and buffers now, and the most bytes ever."""
+
+    used_bytes: int
+    buffers: int
+    peak_bytes: int
+
+
+class Pool(Struct, frozen=True):
+    """A kind of memory of one device: all banks together, and the free part of one bank."""
+
+    name: str
+    capacity_bytes: int
+    used_bytes: int
+    banks: int
+    bank: Span
+    free_in_bank_bytes: int
+    largest_free_in_bank_bytes: int
+    fragmentation: float
+
+
+class DeviceState(Struct, frozen=True):
+    """One physical chip."""
+
+    host: str
+    physical_id: int
+    logical_id: int
+    coord: tuple[int, ...]
+    arch: str
+    system: str
+    is_remote: bool
+    is_coordinator: bool
+    usage: dict[str, Usage]
+    pools: dict[str, Pool]
+
+
+class Mark(Struct, frozen=True, array_like=True):
+    """A moment that the program named."""
+
+    label: str
+    time_ns: int
+
+
+class LinkState(Struct, frozen=True, array_like=True):
+    """Bytes that one process sent over one link."""
+
+    source: int
+    target: int
+    size_bytes: int
+
+
+class ProcessState(Struct, frozen=True):
+    """One connected process; `usage` is by physical id and class."""
+
+    host: str
+    pid: int
+    started: int
+    name: str
+    joined_s: float
+    in_step: bool
+    records: int
+    missed: int
+    meshes: list[tuple[int, ...]]
+    usage: dict[int, dict[str, Usage]]
+    marks: list[Mark]
+    commands: int
+    busy_ns: int
+    links: list[LinkState]
+
+
+class ServerState(Struct, frozen=True):
+    """The server itself."""
+
+    pid: int
+    protocol: int
+    started_s: float
+    now_s: float
+    records: int
+    connections: int
+    refused: int
+
+
+class State(Struct, frozen=True):
+    """Everything but the single buffers."""
+
+    server: ServerState
+    devices: list[DeviceState]
+    processes: list[ProcessState]
+
+
+class BufferState(Struct, frozen=True):
+    """One buffer on one device."""
+
+    pid: int
+    mesh_id: int
+    buffer_id: int
+    buffer_type: str
+    address: int
+    size_bytes: int
+    bank_bytes: int
+    label: str
+    site: str
+    time_ns: int
+
+
+class Buffers(Struct, frozen=True):
+    """The largest buffers of one device, how many more there are, and the reservations (label, type, bytes)."""
+
+    buffers: list[BufferState]
+    left_out: int
+    reserved: list[tuple[str, str, int]]
+
+
+class HistoryState(Struct, frozen=True):
+    """One class of memory of one device over time."""
+
+    host: str
+    physical_id: int
+    memory_class: str
+    points: list[Point]
+
+
+class Histories(Struct, frozen=True):
+    """What was asked for, of one device or all."""
+
+    series: list[HistoryState]
+
+
+class Leaks(Struct, frozen=True):
+    """Processes that ended, the latest last, and what the living ones' meshes still held when they closed."""
+
+    ended: list[Ended]
+    living: list[Ended]
+
+
+Answer = State | Buffers | Histories | Leaks
