@@ -140,6 +140,7 @@ def op(
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None,
     scratch: Callable[[Call], int] | None = None,
     writes: str | None = None,
+    outputs: Sequence[str] | None = None,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name."""
 
@@ -154,6 +155,7 @@ def op(
             programs=programs,
             scratch=scratch,
             writes=writes,
+            outputs=None if outputs is None else tuple(outputs),
             lane_arguments=frozenset(inspect.signature(lane).parameters),
         )
         return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation)

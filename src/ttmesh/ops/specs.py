@@ -8,24 +8,26 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.tensor.launch import OUTPUTS, Call, SpecRule
+from ttmesh.tensor.launch import Call, SpecRule
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
-from ttmesh.tensor.tensor import Tensor
 
 Inferred = Sequence[tuple[tuple[int, ...], torch.dtype]]
 
 
 def like_first(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """The first tensor's format, layout and memory, unless dtype=, memory_config= or an output tensor say otherwise."""
-    return [out_spec(call, shape) for shape, _ in inferred]
+    return [out_spec(call, shape, result=i) for i, (shape, _) in enumerate(inferred)]
 
 
 def like(position: int = 0, *, dtype: DataType | None = None, layout: Layout | None = None) -> SpecRule:
     """The tensor argument at this position decides, except for what is given here."""
 
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
-        return [out_spec(call, shape, source=position, dtype=dtype, layout=layout) for shape, _ in inferred]
+        return [
+            out_spec(call, shape, source=position, dtype=dtype, layout=layout, result=i)
+            for i, (shape, _) in enumerate(inferred)
+        ]
 
     return rule
 
@@ -38,9 +40,10 @@ def out_spec(
     dtype: DataType | None = None,
     layout: Layout | None = None,
     memory_config: MemoryConfig | None = None,
+    result: int = 0,
 ) -> TensorSpec:
     """One output spec: what the caller asked for, else what the rule says, else what the source tensor has."""
-    given = given_output(call)
+    given = call.outputs[result] if result < len(call.outputs) else None
     if given is not None:
         if tuple(given.shape) != tuple(shape):
             raise ShapeError(
@@ -59,15 +62,6 @@ def out_spec(
         tile=spec.tile if spec.layout is Layout.TILE else None,
         memory_config=config,
     )
-
-
-def given_output(call: Call) -> Tensor | None:
-    """The tensor that the caller wants the result in."""
-    for name in OUTPUTS:
-        given = call[name]
-        if isinstance(given, Tensor):
-            return given
-    return None
 
 
 def inherited(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:

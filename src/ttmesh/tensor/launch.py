@@ -36,6 +36,7 @@ class Call:
     mesh: MeshDevice
     arguments: Arguments
     tensors: tuple[Tensor, ...]
+    outputs: tuple[Tensor | None, ...] = ()  # tensors of the caller to write results into, by result
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -62,6 +63,7 @@ class Operation:
     programs: how many device programs TT-NN launches for one call.
     scratch: bytes of circular buffers per core.
     writes: the tensor argument that the result is written into (in-place operations), by name.
+    outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Operation:
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None
     scratch: Callable[[Call], int] | None = None
     writes: str | None = None
+    outputs: tuple[str, ...] | None = None
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -124,15 +127,17 @@ class Prepared:
 
 def prepare(operation: Operation, arguments: Arguments) -> Prepared:
     """Check and infer, or find what was decided for the same key before."""
-    tensors = tensors_in({name: value for name, value in arguments.items() if name not in OUTPUTS})
+    targets = OUTPUTS if operation.outputs is None else operation.outputs
+    inputs = {name: value for name, value in arguments.items() if name not in targets}
+    tensors = tensors_in(inputs)
     mesh = _mesh_of(operation.name, tensors)
+    outputs = _given_outputs(operation, arguments)
     key = (operation.name, *(key_of(value, name in operation.runtime) for name, value in arguments.items()))
     plan = mesh.program_cache.plans.get(key)
     if plan is None:
-        inputs = {name: value for name, value in arguments.items() if name not in OUTPUTS}
-        plan = _plan(operation, Call(operation.name, mesh, arguments, tensors), inputs, key)
+        plan = _plan(operation, Call(operation.name, mesh, arguments, tensors, outputs), inputs, key)
         mesh.program_cache.plans[key] = plan
-    return Prepared(plan, mesh, tensors, arguments, _given_outputs(operation, arguments))
+    return Prepared(plan, mesh, tensors, arguments, outputs)
 
 
 def launch(operation: Operation, arguments: Arguments) -> Any:
@@ -234,6 +239,9 @@ def check_circular_buffers(plan: Plan, mesh: MeshDevice) -> None:
 def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor | None, ...]:
     if operation.writes is not None:
         return (arguments[operation.writes],)
+    if operation.outputs is not None:
+        first = arguments.get(operation.outputs[0])
+        return tuple(first) if isinstance(first, (list, tuple)) else tuple(map(arguments.get, operation.outputs))
     for name in OUTPUTS:
         given = arguments.get(name)
         if given is not None:
