@@ -242,3 +242,12 @@ def test_the_system_as_a_mesh() -> None:
         half.get_device_id(MeshCoordinate(0, 0))
     with pytest.raises(ShapeError, match=r"MeshCoordinate\(\[2, 0\]\) lies outside MeshShape\(\[2, 4\]\)"):
         whole.is_local(MeshCoordinate(2, 0))
+
+
+def test_the_descriptor_describes_the_system_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTMESH_SYSTEM", "galaxy")
+    assert SystemMeshDescriptor().shape() == MeshShape(8, 4)
+
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3000")
+    monkeypatch.setenv("TT_VISIBLE_DEVICES", "0,1")
+    assert SystemMeshDescriptor().shape() == MeshShape(2, 2)

@@ -203,6 +203,12 @@ def get_num_pcie_devices() -> int:
     return len(current_system().mmio)
 
 
+def open_meshes() -> list[MeshDevice]:
+    """The meshes of this process that hold chips now."""
+    held = {id(mesh): mesh for ref in _in_use.values() if (mesh := ref()) is not None and mesh.is_open()}
+    return list(held.values())
+
+
 def _refuse_busy(chips: Sequence[int]) -> None:
     for chip in chips:
         holder = _in_use[chip]() if chip in _in_use else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.system import System
 from ttmesh.mesh.walk import Place, walk
 
@@ -13,11 +14,11 @@ PERIMETER_SHAPES = ((2, 4), (4, 2))  # tt-metal issue 33737: on these a line wal
 
 
 class SystemMeshDescriptor:
-    """The whole system as a mesh; `local` is the part this process drives."""
+    """The whole system (by default the one in force) as a mesh; `local` is the part this process drives."""
 
-    def __init__(self, system: System, local: MeshCoordinateRange | None = None) -> None:
-        self._system = system
-        self._local = MeshCoordinateRange(system.shape) if local is None else local
+    def __init__(self, system: System | None = None, local: MeshCoordinateRange | None = None) -> None:
+        self._system = current_system() if system is None else system
+        self._local = MeshCoordinateRange(self._system.shape) if local is None else local
 
     def shape(self) -> MeshShape:
         """The extent of the whole system."""
