@@ -1,0 +1,76 @@
+"""Modules whose names are looked up in a table: what `ttnn` and its submodules are made of."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from ttmesh.base.errors import near
+
+Lookup = Callable[[str], Any]
+
+
+class NotHereError(AttributeError):
+    """TT-NN may have the name, ttmesh does not."""
+
+
+class Namespace(ModuleType):
+    """A module that finds its names in a table, in the catalogue of operations, then (unless strict) in the root."""
+
+    def __init__(
+        self, name: str, doc: str, table: Mapping[str, str], operations: Lookup, root: ModuleType | None = None
+    ) -> None:
+        super().__init__(name, doc)
+        self.__dict__["_table"] = table
+        self.__dict__["_operations"] = operations
+        self.__dict__["_root"] = root
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = self._find(name)
+        self.__dict__[name] = value
+        return value
+
+    def _find(self, name: str) -> Any:
+        where = self._table.get(name)
+        if where is not None:
+            module, _, attribute = where.partition(":")
+            return getattr(importlib.import_module(module), attribute)
+        found = self._operations(f"{_public(self.__name__)}.{name}")
+        if found is not None:
+            return found
+        if self._root is not None:
+            return getattr(self._root, name)
+        known = [*self._table, *(key for key in self.__dict__ if not key.startswith("_"))]
+        raise NotHereError(
+            f"{_public(self.__name__)}.{name} is not emulated by ttmesh; expected a name that `ttmesh ops` lists. "
+            f"{near(name, known)}"
+        )
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self._table, *(key for key in self.__dict__ if not key.startswith("_"))})
+
+
+def _public(name: str) -> str:
+    return name.removeprefix("ttmesh.")
+
+
+def load_folder(package: str) -> None:
+    """Import every module of a package, so that what they register is there."""
+    folder = importlib.import_module(package)
+    for module in pkgutil.iter_modules(folder.__path__):
+        importlib.import_module(f"{package}.{module.name}")
+
+
+def install(module: ModuleType) -> None:
+    """Make a module importable under its own name."""
+    sys.modules[module.__name__] = module
+    parent, _, child = module.__name__.rpartition(".")
+    if parent in sys.modules:
+        sys.modules[parent].__dict__[child] = module
