@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import Arch, BufferType, PrintedEnum
 from ttmesh.base.errors import MeshError
+from ttmesh.chip.catalogue import current_system
 from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import current_system
 
 
 class ClusterType(PrintedEnum):

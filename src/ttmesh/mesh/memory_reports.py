@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +49,10 @@ def get_buffers(devices: MeshDevice | list[MeshDevice] | None = None) -> list[Bu
 def dump_device_memory_state(device: MeshDevice, prefix: str = "") -> None:
     """Write three CSV files: a summary for L1, one for every buffer type, and every block."""
     REPORT_FOLDER.mkdir(parents=True, exist_ok=True)
-    views = {kind: get_memory_view(device, kind) for kind in (BufferType.DRAM, BufferType.L1, BufferType.L1_SMALL, BufferType.TRACE)}
+    views = {
+        kind: get_memory_view(device, kind)
+        for kind in (BufferType.DRAM, BufferType.L1, BufferType.L1_SMALL, BufferType.TRACE)
+    }
     header = ["buffer_type", "banks", "bank_bytes", "allocated", "free", "largest_free", "peak"]
     rows = {
         kind: [
@@ -63,6 +67,6 @@ def dump_device_memory_state(device: MeshDevice, prefix: str = "") -> None:
     _write(prefix + "detailed_memory_usage.csv", [["buffer_type", "address", "size", "allocated"], *blocks])
 
 
-def _write(name: str, rows: list[list[object]] | list[list[str]]) -> None:
+def _write(name: str, rows: Iterable[Iterable[object]]) -> None:
     with (REPORT_FOLDER / name).open("w", newline="") as file:
         csv.writer(file).writerows(rows)

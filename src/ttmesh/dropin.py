@@ -1,0 +1,64 @@
+"""Plain `import ttnn` means ttmesh: one finder that hands out ttmesh's modules under TT-NN's names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+from ttmesh.base.errors import MeshError
+
+
+class _Alias(Loader):
+    """Gives an existing module under another name."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module itself."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It ran already; take back the spec that the import system put on it."""
+        module.__spec__ = self._spec
+
+
+class TtnnFinder(MetaPathFinder):
+    """`ttnn` and `ttnn.x` are the same module objects as `ttmesh.ttnn` and `ttmesh.ttnn.x`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for ttnn's names, None for all others."""
+        if fullname != "ttnn" and not fullname.startswith("ttnn."):
+            return None
+        try:
+            module = importlib.import_module(f"ttmesh.{fullname}")
+        except ModuleNotFoundError:
+            return None
+        return ModuleSpec(fullname, _Alias(module), is_package=hasattr(module, "__path__"))
+
+
+def real_ttnn() -> str | None:
+    """Where the real ttnn is installed, or None."""
+    spec = PathFinder.find_spec("ttnn")
+    return None if spec is None or spec.origin is None else spec.origin
+
+
+def install(*, force: bool = False) -> None:
+    """Let `import ttnn` mean ttmesh in this process; refuse when the real one is installed, unless forced."""
+    origin = real_ttnn()
+    if origin is not None and not force:
+        raise MeshError(
+            f"the real ttnn is installed at {origin}",
+            expected="an environment without it, or --force",
+            fix="Pass --force to let `import ttnn` mean ttmesh all the same.",
+        )
+    if not any(isinstance(finder, TtnnFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TtnnFinder())

@@ -1,0 +1,41 @@
+"""The TT-NN namespace: `import ttmesh.ttnn as ttnn`, or plain `import ttnn` under `ttmesh run`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ttmesh.ops.entry import catalogue
+from ttmesh.ttnn.names import NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
+from ttmesh.ttnn.namespace import Namespace, install, load_folder
+
+load_folder("ttmesh.ops")
+
+
+def _operation(name: str) -> Any:
+    entry = catalogue.get(name)
+    return None if entry is None else entry.function
+
+
+_root = sys.modules[__name__]
+_inner = Namespace(__name__, __doc__ or "", NAMES, _operation)
+
+for _name in SUBMODULES:
+    install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, _root))
+for _name in OPERATION_MODULES:
+    install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation))
+
+TILE_SIZE = 32
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    value = _inner._find(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    public = (key for key in globals() if not key.startswith("_"))
+    return sorted({*NAMES, *public, *(n.split(".")[1] for n in catalogue if n.startswith("ttnn."))})

@@ -1,0 +1,110 @@
+"""Where each public name of TT-NN lives here: a table, no logic. Operations are not listed; they register themselves."""
+
+from __future__ import annotations
+
+_MODULES = {
+    "ttmesh.base.geometry": "MeshShape MeshCoordinate MeshCoordinateRange MeshCoordinateRangeSet",
+    "ttmesh.base.cores": "CoreCoord CoreRange CoreRangeSet CoreGrid",
+    "ttmesh.base.core_work": (
+        "num_cores_to_corerangeset num_cores_to_corerangeset_in_subcoregrids grid_to_cores corerange_to_cores "
+        "split_work_to_cores"
+    ),
+    "ttmesh.base.dtypes": (
+        "DataType bfloat16 float32 uint32 bfloat8_b bfloat4_b uint8 uint16 int32 int8 fp8_e4m3 Layout ROW_MAJOR_LAYOUT "
+        "TILE_LAYOUT BufferType TensorMemoryLayout ShardOrientation ShardStrategy StorageType MathFidelity Arch"
+    ),
+    "ttmesh.base.placement": "PlacementShard PlacementReplicate",
+    "ttmesh.base.config": (
+        "Config CONFIG CONFIG_PATH CONFIG_OVERRIDES load_config_from_dictionary load_config_from_json_file "
+        "save_config_to_json_file manage_config"
+    ),
+    "ttmesh.chip.formats.tiles": "Tile",
+    "ttmesh.chip.memory": "MemoryView",
+    "ttmesh.fabric.config": (
+        "FabricConfig FabricReliabilityMode FabricTensixConfig FabricUDMMode FabricManagerMode FabricRouterConfig "
+        "FabricType Topology MeshId FabricNodeId"
+    ),
+    "ttmesh.mesh.opening": (
+        "open_mesh_device close_mesh_device create_mesh_device open_device close_device manage_device get_device_ids "
+        "get_num_devices get_num_pcie_devices"
+    ),
+    "ttmesh.mesh.mesh_device": "MeshDevice",
+    "ttmesh.mesh.view": "MeshDeviceView",
+    "ttmesh.mesh.system_mesh": "SystemMeshDescriptor",
+    "ttmesh.mesh.coordinator": "MeshType",
+    "ttmesh.mesh.dispatch": "DispatchCoreType DispatchCoreAxis DispatchCoreConfig",
+    "ttmesh.mesh.events": "MeshEvent",
+    "ttmesh.mesh.traces": "MeshTraceId",
+    "ttmesh.mesh.queues": (
+        "command_queue record_event wait_for_event event_synchronize synchronize_device synchronize_mesh_device "
+        "synchronize_devices"
+    ),
+    "ttmesh.mesh.tracing": "begin_trace_capture end_trace_capture execute_trace release_trace",
+    "ttmesh.mesh.semaphores": (
+        "create_global_semaphore get_global_semaphore_address reset_global_semaphore_value GlobalSemaphore"
+    ),
+    "ttmesh.mesh.sub_devices": "SubDevice SubDeviceId SubDeviceManagerId",
+    "ttmesh.mesh.memory_reports": "get_memory_view dump_device_memory_state get_buffers",
+    "ttmesh.mesh.cluster": (
+        "ClusterType get_cluster_type get_arch_name is_wormhole_b0 is_blackhole get_pcie_device_ids get_dram_alignment "
+        "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address"
+    ),
+    "ttmesh.tensor.shape": "Shape",
+    "ttmesh.tensor.memory_config": (
+        "MemoryConfig ShardSpec NdShardSpec ShardDistributionStrategy ShardShapeAlignment DRAM_MEMORY_CONFIG "
+        "L1_MEMORY_CONFIG L1_BLOCK_SHARDED_MEMORY_CONFIG L1_HEIGHT_SHARDED_MEMORY_CONFIG L1_WIDTH_SHARDED_MEMORY_CONFIG"
+    ),
+    "ttmesh.tensor.sharding": "create_sharded_memory_config create_sharded_memory_config_",
+    "ttmesh.tensor.spec": "TensorSpec",
+    "ttmesh.tensor.tensor": "Tensor",
+    "ttmesh.tensor.topology": "TensorTopology",
+    "ttmesh.tensor.mappers": (
+        "MeshMapperConfig TensorToMesh ReplicateTensorToMesh ReplicateTensorToMeshWrapper ShardTensorToMesh "
+        "ShardTensor2dMesh create_mesh_mapper replicate_tensor_to_mesh_mapper shard_tensor_to_mesh_mapper"
+    ),
+    "ttmesh.tensor.composers": (
+        "MeshComposerConfig MeshToTensor ListMeshToTensor ConcatMeshToTensor ConcatMesh2dToTensor create_mesh_composer "
+        "concat_mesh_to_tensor_composer"
+    ),
+    "ttmesh.tensor.distribution": "compute_distribution_to_mesh_mapping",
+    "ttmesh.ops.entry": "get_golden_function",
+}
+
+_RENAMED = {
+    "Device": "ttmesh.mesh.mesh_device:MeshDevice",
+    "CreateDevice": "ttmesh.mesh.opening:create_device",
+    "CreateDevices": "ttmesh.mesh.opening:create_devices",
+    "CloseDevice": "ttmesh.mesh.opening:close_device",
+    "CloseDevices": "ttmesh.mesh.opening:close_devices",
+    "SetDefaultDevice": "ttmesh.mesh.opening:set_default_device",
+    "GetDefaultDevice": "ttmesh.mesh.opening:get_default_device",
+    "GetNumAvailableDevices": "ttmesh.mesh.opening:get_num_devices",
+    "GetNumPCIeDevices": "ttmesh.mesh.opening:get_num_pcie_devices",
+    "GetPCIeDeviceID": "ttmesh.mesh.cluster:get_pcie_device_id",
+    "CppTensorToMesh": "ttmesh.tensor.mappers:TensorToMesh",
+    "CppMeshToTensor": "ttmesh.tensor.composers:MeshToTensor",
+}
+
+# Names by the root's own spelling; every submodule without a table of its own looks names up here.
+NAMES: dict[str, str] = {
+    **{name: f"{module}:{name}" for module, names in _MODULES.items() for name in names.split()},
+    **_RENAMED,
+}
+
+# Submodules that are only another way to the root's names.
+_SUBMODULES = (
+    "types device core distributed distributed.distributed operations operations.core operations.ccl operations.conv2d "
+    "operations.pool operations.activations operations.unary operations.binary operations.ternary operations.reduction "
+    "operations.matmul operations.normalization operations.data_movement operations.embedding operations.transformer "
+    "operations.trace operations.moreh cluster fabric decorators tools graph tracer events reports profiler "
+    "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
+    "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
+    "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler"
+)
+SUBMODULES = tuple(_SUBMODULES.split())
+
+# Submodules that hold operations of their own; a name they lack is not looked up in the root.
+OPERATION_MODULES = ["experimental", "transformer", "kv_cache", "experimental.moe"]
+
+# Names that only a submodule has.
+OWN_NAMES: dict[str, dict[str, str]] = {}
