@@ -1,0 +1,271 @@
+"""The ledger with plain values: no sockets, no clocks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ttmesh.tracking import ledger as ledger_module
+from ttmesh.tracking.answers import Answers
+from ttmesh.tracking.history import History
+from ttmesh.tracking.ledger import Ledger, LedgerError
+from ttmesh.tracking.spans import Free, Span, free, holes
+from ttmesh.tracking.state import ServerState
+from ttmesh.tracking.wire import Allocated, ChipFacts, Closed, Freed, Marked, Opened, Query, Reserved, Who
+
+ME = Who("", 100, 1)
+YOU = Who("", 200, 1)
+
+
+def buffer(number: int, size: int = 1000, *, chips=(0, 1), kind="DRAM", address=0, mesh=1, site="") -> Allocated:
+    return Allocated(mesh, number, chips, kind, address, size, size // 2, 2, 16, "op", number, site)
+
+
+def mesh(number: int = 1, chips=(3, 0), parent: int | None = None) -> Opened:
+    facts = tuple(
+        ChipFacts(chip, i, (0, i), "wormhole_b0", 2, 10_000, 4, 4_000, False, l1_base=1000, l1_small_bytes=500)
+        for i, chip in enumerate(chips)
+    )
+    return Opened(number, parent, (1, len(chips)), "n300", facts, 0)
+
+
+def used(ledger: Ledger, chip: int = 0, kind: str = "DRAM", host: str = "") -> tuple[int, int]:
+    account = ledger.devices[host, chip].accounts[kind]
+    return account.used, account.count
+
+
+def state(ledger: Ledger):
+    return Answers(ledger).state(ServerState(1, 1, 0.0, 0.0, 0, 0, 0))
+
+
+def test_two_processes_at_one_address_are_two_buffers():
+    ledger = Ledger()
+    for who in (ME, YOU):
+        ledger.events(ledger.join(who, "p", 0.0), 0, [buffer(1)])
+
+    assert used(ledger) == (2000, 2)
+    assert [p.usage[0]["DRAM"].used_bytes for p in state(ledger).processes] == [1000, 1000]
+
+
+def test_a_pid_used_again_is_another_process():
+    ledger = Ledger()
+    before = ledger.join(ME, "p", 0.0)
+    ledger.events(before, 0, [buffer(1)])
+    after = ledger.join(Who("", 100, 2), "p", 0.0)
+    ledger.events(after, 0, [buffer(1, 5)])
+
+    ledger.leave(before, orderly=False, now_s=1.0)
+
+    assert used(ledger) == (5, 1)
+
+
+def test_the_same_device_id_on_another_host_is_another_device():
+    ledger = Ledger()
+    ledger.events(ledger.join(ME, "p", 0.0), 0, [buffer(1)])
+    ledger.events(ledger.join(Who("far", 100, 1), "p", 0.0), 0, [buffer(1, 7)])
+
+    assert used(ledger) == (1000, 1)
+    assert used(ledger, host="far") == (7, 1)
+
+
+def test_a_record_told_twice_counts_once():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.snapshot(process, 1, [buffer(1)])
+
+    assert ledger.events(process, 1, [buffer(1), buffer(2), Freed(1, 2, 0), Freed(1, 2, 0), Freed(1, 77, 0)])
+
+    assert used(ledger) == (1000, 1)
+
+
+def test_records_sent_again_are_skipped():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.snapshot(process, 0, [])
+    ledger.events(process, 0, [buffer(1), Freed(1, 1, 0), buffer(2)])
+
+    ledger.events(process, 1, [Freed(1, 1, 0), buffer(2), buffer(3)])
+
+    assert used(ledger) == (2000, 2)
+    assert (process.next, process.missed) == (4, 0)
+
+
+def test_a_gap_is_counted_and_a_snapshot_mends_it():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.snapshot(process, 0, [])
+
+    in_step = ledger.events(process, 10, [buffer(5)])
+    ledger.snapshot(process, 12, [buffer(6), buffer(7, 1)])
+
+    assert not in_step
+    assert (process.missed, process.in_step) == (11, True)
+    assert used(ledger) == (1001, 2)
+
+
+def test_a_process_thought_dead_goes_on_where_it_was():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.events(process, 0, [buffer(1), buffer(2)])
+    ledger.leave(process, orderly=False, now_s=1.0)
+
+    again = ledger.join(ME, "p", 2.0)
+    ledger.snapshot(again, 5, [buffer(1)])
+
+    assert not ledger.ended
+    assert again.missed == 3
+    assert used(ledger) == (1000, 1)
+
+
+def test_a_closed_mesh_holds_nothing_and_what_it_held_is_remembered_by_place():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    held = [buffer(1, site="a.py:1 in f"), buffer(2, site="a.py:1 in f"), buffer(3, 10, mesh=2)]
+    ledger.events(process, 0, [mesh(), Reserved(1, (0,), "L1", 64, "dispatch", 0), *held, Closed(1, 9)])
+
+    assert used(ledger) == (10, 1)
+    assert used(ledger, kind="SYSTEM_L1") == (0, 0)
+    (left,) = process.leftovers
+    assert (left.end, left.site, left.buffers, left.size_bytes) == ("close of mesh 1", "a.py:1 in f", 2, 4000)
+
+
+def test_a_reservation_told_twice_is_replaced():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.events(process, 0, [Reserved(1, (0,), "L1", 64, "dispatch", 0), Reserved(1, (0,), "L1", 80, "dispatch", 1)])
+    ledger.events(process, 2, [Reserved(1, (0,), "DRAM", 5, "dispatch", 1)])
+
+    assert used(ledger, kind="SYSTEM_L1") == (80, 0)
+    assert used(ledger, kind="SYSTEM_DRAM") == (5, 0)
+
+
+def test_peaks_survive_frees_ticks_and_deaths():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.events(process, 0, [buffer(1), buffer(2), Freed(1, 1, 0), Freed(1, 2, 0)])
+    ledger.tick(1.0)
+    ledger.events(process, 4, [buffer(3)])
+    ledger.leave(process, orderly=True, now_s=2.0)
+
+    assert ledger.devices["", 0].accounts["DRAM"].peak == 2000
+    assert used(ledger) == (0, 0)
+
+
+def test_history_has_least_most_and_last_of_every_second():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.events(process, 0, [buffer(1), buffer(2), Freed(1, 1, 0)])
+    ledger.tick(100.0)
+    ledger.tick(101.0)
+    ledger.events(process, 3, [Freed(1, 2, 0), buffer(3, 7)])
+    ledger.tick(102.0)
+
+    answer = Answers(ledger).histories(Query("history", 0, window_s=10), 104.0)
+
+    assert [tuple(p) for p in answer.series[0].points] == [
+        (100, 0, 2000, 1000),
+        (101, 1000, 1000, 1000),
+        (102, 0, 1000, 7),
+        (103, 7, 7, 7),
+        (104, 7, 7, 7),
+    ]
+
+
+def test_history_keeps_an_hour_of_seconds_and_a_day_of_minutes():
+    history = History()
+    for second in range(0, 100_000, 7):
+        history.push(second, second, second, second)
+
+    seconds = history.window(now_s=99_999, length_s=3600)
+    minutes = history.window(now_s=99_999, length_s=86_400)
+
+    assert len(seconds) == 3600
+    assert [p.time_s for p in seconds] == list(range(96_400, 100_000))
+    assert [p.last for p in seconds] == [t - t % 7 for t in range(96_400, 100_000)]
+    assert len(minutes) == 1440
+    assert all(p.low // 60 == p.high // 60 == p.time_s // 60 for p in minutes)
+
+
+def test_the_coordinator_is_the_first_chip_of_the_root_mesh():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.events(process, 0, [mesh(1, (3, 0)), mesh(2, (0,), parent=1)])
+
+    assert {d.physical_id: d.is_coordinator for d in state(ledger).devices} == {0: False, 3: True}
+
+
+def test_largest_free_block_and_fragmentation_come_from_the_holes():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    low, high = buffer(1, 2000, address=2000), buffer(2, 2000, address=6000)
+    ledger.events(process, 0, [mesh(chips=(0, 1)), low, high, buffer(3, 1000, kind="CB", address=1000)])
+
+    dram, l1 = state(ledger).devices[0].pools["DRAM"], state(ledger).devices[0].pools["L1"]
+
+    assert (dram.capacity_bytes, dram.used_bytes) == (20_000, 4000)
+    assert (dram.free_in_bank_bytes, dram.largest_free_in_bank_bytes) == (8000, 3000)
+    assert dram.fragmentation == pytest.approx(1 - 3000 / 8000)
+    assert (l1.free_in_bank_bytes, l1.largest_free_in_bank_bytes, l1.fragmentation) == (3000, 3000, 0.0)
+
+
+def test_limits_are_refusals_with_a_reason(monkeypatch):
+    monkeypatch.setattr(ledger_module, "MAX_HELD", 2)
+    monkeypatch.setattr(ledger_module, "MAX_DEVICES", 4)
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+
+    with pytest.raises(LedgerError, match="one process holds more than 2 buffers"):
+        ledger.events(process, 0, [buffer(1), buffer(2), buffer(3)])
+    with pytest.raises(LedgerError, match="device 6 would be one more than the 4 that are kept"):
+        ledger.events(process, 3, [Freed(1, 1, 0), buffer(4, chips=(4, 5, 6))])
+
+
+def test_marks_are_kept_in_order_and_not_for_ever():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.events(process, 0, [Marked(f"step {i}", i) for i in range(150)])
+
+    assert [m.label for m in state(ledger).processes[0].marks][-2:] == ["step 148", "step 149"]
+    assert len(process.marks) == 100
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(0, 2), st.sampled_from(["DRAM", "L1"]))))
+def test_totals_equal_the_tables_after_any_history(steps):
+    ledger = Ledger()
+    processes = {i: ledger.join(Who("", i, 1), "p", 0.0) for i in range(3)}
+    for what, number, who, kind in steps:
+        process = processes[who]
+        if what == 0:
+            ledger.events(process, process.next, [buffer(number, number * 10, kind=kind, chips=(who, who + 1))])
+        elif what == 1:
+            ledger.events(process, process.next, [Freed(1, number, 0)])
+        elif what == 2:
+            ledger.snapshot(process, process.next + 2, [buffer(number, 5, kind=kind)])
+        else:
+            ledger.leave(process, orderly=False, now_s=0.0)
+            processes[who] = ledger.join(Who("", who, 1), "p", 0.0)
+
+    for (_, chip), device in ledger.devices.items():
+        for kind, account in device.accounts.items():
+            held = [
+                r.size_bytes
+                for p in processes.values()
+                for r in p.held.values()
+                if chip in r.chips and r.buffer_type == kind
+            ]
+            assert (account.used, account.count) == (sum(held), len(held))
+            assert account.peak >= account.used
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 120), st.integers(0, 40))))
+def test_holes_are_exactly_what_nothing_covers(pieces):
+    taken = [Span(start, start + length) for start, length in pieces]
+
+    found = holes(Span(10, 100), taken)
+
+    covered = {a for span in taken for a in range(*span)}
+    assert {a for hole in found for a in range(*hole)} == set(range(10, 100)) - covered
+    assert free(Span(10, 100), taken) == Free(sum(h.length for h in found), max((h.length for h in found), default=0))
