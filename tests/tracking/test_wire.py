@@ -30,7 +30,7 @@ GOOD = [
     wire.frame(wire.HELLO, wire.Hello("monitor", 1, 2, "python", "here")),
     wire.frame(wire.EVENTS, (0, RECORDS)),
     wire.frame(wire.SNAPSHOT, (6, 0, True, RECORDS[:3])),
-    wire.frame(wire.ACTIVITY, (3, 100, [(-1, 0, 64)])),
+    wire.frame(wire.TRAFFIC, ([(-1, 0, 64)],)),
     wire.frame(wire.BYE, (6,)),
     wire.frame(wire.QUERY, ("state",)),
     wire.frame(wire.QUERY, ("buffers", 0, "", 10)),

@@ -1,7 +1,8 @@
 """What the runtime reports: one record per mesh-wide happening, never one per chip.
 
-Change the table behind `signals.ask("holdings")` first, emit second, and never use an id again: a tracker that asks
-for the holdings between two records then counts nothing twice. Times are `time.time_ns()`.
+Change the table behind `signals.ask("holdings")` first, emit second, and give ids in rising order, none twice: a
+tracker that asks for the holdings between two records then counts nothing twice, and a forked child can tell what is
+its own. Times are `time.time_ns()`.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Heap:
         if cell.buffer_type is BufferType.DRAM:
             self.freed_mark = max(self.freed_mark, cell.address + cell.bank_bytes)
         if signals.listening:
-            signals.emit(Freed(self.mesh_id, cell.buffer_id, time.monotonic_ns()))
+            signals.emit(Freed(self.mesh_id, cell.buffer_id, time.time_ns()))
 
     def _drain(self) -> None:
         while self._freed_by_gc:
@@ -237,7 +237,7 @@ def allocated(cell: Cell, mesh_id: int, chips: Iterable[int]) -> Allocated:
     """The record that says a cell exists."""
     return Allocated(
         mesh_id, cell.buffer_id, tuple(chips), cell.buffer_type.name, cell.address, cell.size_bytes, cell.bank_bytes,
-        cell.banks, cell.page_bytes, cell.label, time.monotonic_ns(),
+        cell.banks, cell.page_bytes, cell.label, time.time_ns(),
     )  # fmt: skip
 
 

@@ -364,7 +364,7 @@ class MeshDevice:
 
     def holdings(self) -> list[Any]:
         """Records that say what this mesh holds now: itself, its reservations, its buffers."""
-        now = time.monotonic_ns()
+        now = time.time_ns()
         parent = self.parent.id() if self.parent else None
         opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
         everyone, first = self.physical_ids, self.physical_ids[:1]
@@ -401,7 +401,7 @@ class MeshDevice:
         if self.parent is None:
             self.backend.release()
         if signals.listening:
-            signals.emit(Closed(self._id, time.monotonic_ns()))
+            signals.emit(Closed(self._id, time.time_ns()))
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

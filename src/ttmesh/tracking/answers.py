@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 
 from ttmesh.tracking import spans
 from ttmesh.tracking.ledger import Account, Device, Ledger, Process
@@ -161,7 +160,6 @@ def _process(process: Process) -> ProcessState:
     usage: dict[int, dict[str, Usage]] = {}
     for (chip, kind), account in process.accounts.items():
         usage.setdefault(chip, {})[kind] = _usage(account)
-    activity = process.activity
     return ProcessState(
         host=process.who.host,
         pid=process.who.pid,
@@ -174,15 +172,8 @@ def _process(process: Process) -> ProcessState:
         meshes=[mesh.shape for mesh in process.meshes.values()],
         usage=usage,
         marks=[Mark(m.label, m.time_ns) for m in process.marks],
-        commands=activity.commands if activity else 0,
-        busy_ns=activity.busy_ns if activity else 0,
-        links=list(_links(process)),
+        links=[LinkState(link.source, link.target, link.size_bytes) for link in process.links],
     )
-
-
-def _links(process: Process) -> Iterator[LinkState]:
-    for link in process.activity.links if process.activity else ():
-        yield LinkState(link.source, link.target, link.size_bytes)
 
 
 def _buffer(record: Allocated, process: Process) -> BufferState:

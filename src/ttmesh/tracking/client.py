@@ -16,7 +16,7 @@ import msgspec
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
-from ttmesh.base.records import Allocated, Crossed, Enqueued, Finished, Record
+from ttmesh.base.records import Allocated, Record
 from ttmesh.base.signals import signals
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address, chosen, connect, start_ticks
@@ -35,9 +35,9 @@ log = logging.getLogger("ttmesh.tracking")
 class Client:
     """A queue that the program fills and a thread that empties it."""
 
-    def __init__(self, address: Address, *, token: str, stacks: bool, since_ns: int = 0) -> None:
+    def __init__(self, address: Address, *, token: str, stacks: bool, forked: bool = False) -> None:
         self._sites: dict[tuple[int, int], str] = {}
-        self.outbox = Outbox(lambda: signals.ask("holdings"), self._sites, since_ns=since_ns)
+        self.outbox = Outbox(lambda: signals.ask("holdings"), self._sites, forked=forked)
         self.stacks = stacks
         self.address = address
         self.token = token
@@ -107,7 +107,7 @@ class Client:
         listener(record)
 
     def _count_lost(self, record: Record) -> None:
-        if not isinstance(record, (Enqueued, Finished, Crossed)):
+        if type(record) in wire.TAGS:
             with self._counting:
                 self._lost += 1
 
@@ -134,8 +134,8 @@ class Client:
         self._empty_queue()
         if self._lost != self._lost_told or self._resync:
             self._send_snapshot()
-        if activity := self.outbox.activity():
-            self._send(activity)
+        if traffic := self.outbox.traffic():
+            self._send(traffic)
         if leaving:
             self._send(wire.frame(wire.BYE, (self.outbox.next,)))
 
@@ -148,7 +148,7 @@ class Client:
         self._sock = sock
         self._frames = wire.Frames()
         self._send(wire.frame(wire.HELLO, hello))
-        self.outbox.retell_activity()
+        self.outbox.retell_traffic()
         self._resync = True
 
     def _disconnect(self, reason: str) -> None:
@@ -251,7 +251,7 @@ def _after_fork() -> None:
     if parents is None:
         return
     parents.abandon()
-    _client = Client(parents.address, token=parents.token, stacks=parents.stacks, since_ns=time.time_ns())
+    _client = Client(parents.address, token=parents.token, stacks=parents.stacks, forked=True)
     _client.begin(lazily=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ttmesh.tracking.history import History
 from ttmesh.tracking.leftovers import Ended, Leftover, sum_up
-from ttmesh.tracking.wire import Activity, Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved, Who
+from ttmesh.tracking.wire import Allocated, ChipFacts, Closed, Event, Freed, Link, Marked, Opened, Reserved, Who
 
 # The bounds of the server's memory, together with wire.MAX_BODY and server.MAX_CONNECTIONS.
 MAX_HELD = 1_000_000  # buffers of one process; about 0.4 KB each
@@ -85,7 +85,7 @@ class Process:
         self.accounts: dict[tuple[int, str], Account] = {}
         self.routes: dict[tuple[tuple[int, ...], str], list[Account]] = {}
         self.marks: deque[Marked] = deque(maxlen=MARKS_KEPT)
-        self.activity: Activity | None = None
+        self.links: list[Link] = []
         self.leftovers: list[Leftover] = []
 
 
@@ -207,9 +207,7 @@ class Ledger:
         key = (record.mesh_id, record.buffer_id)
         held = process.held
         if key in held:  # a snapshot and the records around it may both tell of it
-            if held[key] == record:
-                return
-            self._free(process, key)
+            return
         if len(held) >= MAX_HELD:
             raise LedgerError(f"one process holds more than {MAX_HELD} buffers")
         route = process.routes.get((record.chips, record.buffer_type)) or self._route(

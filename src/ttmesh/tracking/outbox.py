@@ -1,16 +1,17 @@
-"""What a client has to tell: numbers the records, sums up activity, and finds what is held. No sockets, no threads."""
+"""What a client has to tell: numbers the records, sums up traffic, and finds what is held. No sockets, no threads."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 
-from ttmesh.base.records import Allocated, Closed, Crossed, Enqueued, Finished, Freed, Marked, Opened, Record, Reserved
+from ttmesh.base.records import Allocated, Closed, Crossed, Freed, Marked, Opened, Record, Reserved
 from ttmesh.tracking import wire
 
 BATCH = 1024  # records per frame: encoding them holds the interpreter for 0.3 ms
 LABEL = 500  # wire.Name allows a little more
 TRIES = 5
+NOTHING_YET = 2**63  # above every id
 
 Row = tuple[object, ...]
 Holdings = Callable[[], object]
@@ -19,22 +20,22 @@ Holdings = Callable[[], object]
 class Outbox:
     """Turns records into frames. `queue` is filled by the program's threads, everything else is the sender's.
 
-    What was held before `since_ns` is not ours.
+    A `forked` child finds its parent's tables in its memory, but the chips hold that only once: it tells of what it
+    allocated itself.
     """
 
-    def __init__(self, holdings: Holdings, sites: dict[tuple[int, int], str], *, since_ns: int) -> None:
+    def __init__(self, holdings: Holdings, sites: dict[tuple[int, int], str], *, forked: bool) -> None:
         self.queue: deque[Record] = deque()
         self.next = 0
         self._taken = 0
         self._holdings = holdings
         self._sites = sites
-        self._since_ns = since_ns
-        self._commands = self._busy_ns = 0
+        self._first_mesh = self._first_buffer = NOTHING_YET if forked else 0
         self._links: dict[tuple[int, int], int] = {}
-        self._activity_told = (0, 0)
+        self._traffic_told = 0
 
     def take(self) -> bytes:
-        """A frame with the oldest records, empty when only activity was waiting."""
+        """A frame with the oldest records, empty when only crossings were waiting."""
         first = self.next
         rows = self._rows(BATCH)
         return wire.frame(wire.EVENTS, (first, rows)) if rows else b""
@@ -62,25 +63,28 @@ class Outbox:
         parts = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)] or [[]]
         return [wire.frame(wire.SNAPSHOT, (self.next, i, i == len(parts) - 1, part)) for i, part in enumerate(parts)]
 
-    def activity(self) -> bytes:
-        """Totals of commands and links, empty when they were told already."""
-        now = (self._commands, sum(self._links.values()))
-        if now == self._activity_told:
+    def traffic(self) -> bytes:
+        """Bytes over every link since the program began, empty when they were told already."""
+        total = sum(self._links.values())
+        if total == self._traffic_told:
             return b""
-        self._activity_told = now
-        links = [(*ends, size) for ends, size in self._links.items()]
-        return wire.frame(wire.ACTIVITY, (self._commands, self._busy_ns, links))
+        self._traffic_told = total
+        return wire.frame(wire.TRAFFIC, ([(*ends, size) for ends, size in self._links.items()],))
 
-    def retell_activity(self) -> None:
+    def retell_traffic(self) -> None:
         """The next server has not heard it."""
-        self._activity_told = (0, 0)
+        self._traffic_told = 0
 
     def _held(self) -> list[Record]:
         answer = self._holdings()
         if not isinstance(answer, list):
             return []  # no runtime yet
-        # A forked child finds its parent's tables in its memory, but the chips hold that only once.
-        return [r for r in answer if isinstance(r, Opened) or r.time_ns >= self._since_ns]
+        return [r for r in answer if self._is_ours(r)]
+
+    def _is_ours(self, record: Record) -> bool:
+        if isinstance(record, Allocated):
+            return record.buffer_id >= self._first_buffer
+        return not isinstance(record, Reserved) or record.mesh_id >= self._first_mesh
 
     def _rows(self, most: int) -> list[Row]:
         rows: list[Row] = []
@@ -88,17 +92,17 @@ class Outbox:
         while queue and len(rows) < most:
             record = queue.popleft()
             self._taken += 1
-            kind = type(record)
-            if kind is Finished:
-                self._commands += 1
-                self._busy_ns += record.duration_ns  # type: ignore[union-attr]
-            elif kind is Crossed:
-                source, target, size = record  # type: ignore[misc]
-                self._links[source, target] = self._links.get((source, target), 0) + size
-            elif kind is not Enqueued:
+            if isinstance(record, Crossed):
+                ends = (record.source, record.target)
+                self._links[ends] = self._links.get(ends, 0) + record.size_bytes
+            elif type(record) in wire.TAGS:  # commands are not for the allocation server
                 rows.append(self._row(record))
                 if self._sites and isinstance(record, (Freed, Closed)):
                     self._forget_sites(record)
+                elif self._first_buffer == NOTHING_YET and isinstance(record, Allocated):
+                    self._first_buffer = record.buffer_id
+                elif self._first_mesh == NOTHING_YET and isinstance(record, Opened):
+                    self._first_mesh = record.mesh_id
         self.next += len(rows)
         return rows
 

@@ -11,7 +11,7 @@ from ttmesh.tracking import wire
 from ttmesh.tracking.address import start_ticks
 from ttmesh.tracking.ledger import MAX_HELD, Ledger, Process
 from ttmesh.tracking.state import Answer
-from ttmesh.tracking.wire import Activity, Batch, Bye, Event, FrameError, Hello, Query, Snapshot, Who
+from ttmesh.tracking.wire import Batch, Bye, Event, FrameError, Hello, Query, Snapshot, Traffic, Who
 
 MAX_HELLO = 16 << 10  # nobody has shown a token yet
 
@@ -62,8 +62,8 @@ class Session:
             return self._ask_once(self._ledger.events(process, said.first, said.records))
         if isinstance(said, Snapshot):
             self._snapshot(process, said)
-        elif isinstance(said, Activity):
-            process.activity = said
+        elif isinstance(said, Traffic):
+            process.links = said.links
         elif isinstance(said, Bye):
             self._orderly = True
         return b""

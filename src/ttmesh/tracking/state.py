@@ -80,8 +80,6 @@ class ProcessState(Struct, frozen=True):
     meshes: list[tuple[int, ...]]
     usage: dict[int, dict[str, Usage]]
     marks: list[Mark]
-    commands: int
-    busy_ns: int
     links: list[LinkState]
 
 

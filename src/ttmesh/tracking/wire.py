@@ -16,7 +16,7 @@ HEADER = struct.Struct("<2sBBI")  # magic, version, kind, length of the body
 MAX_BODY = 4 << 20  # a batch of 4096 records on 32 chips is 0.6 MB; nothing honest comes near this
 MAX_REPLY = 64 << 20  # what a monitor accepts from its server
 
-HELLO, EVENTS, SNAPSHOT, ACTIVITY, BYE, RESYNC, QUERY, REPLY, REFUSED = range(1, 10)
+HELLO, EVENTS, SNAPSHOT, TRAFFIC, BYE, RESYNC, QUERY, REPLY, REFUSED = range(1, 10)
 
 
 class FrameError(Exception):
@@ -166,11 +166,9 @@ class Link(Struct, array_like=True, frozen=True, gc=False):
     size_bytes: Count
 
 
-class Activity(Struct, array_like=True, frozen=True):
+class Traffic(Struct, array_like=True, frozen=True):
     """Totals since the program began; each message replaces the one before it."""
 
-    commands: Count
-    busy_ns: Count
     links: Annotated[list[Link], Meta(max_length=65536)]
 
 
@@ -196,13 +194,13 @@ class Refused(Struct, array_like=True, frozen=True):
     reason: Name
 
 
-Message = Hello | Batch | Snapshot | Activity | Bye | Query
+Message = Hello | Batch | Snapshot | Traffic | Bye | Query
 
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     HELLO: msgspec.msgpack.Decoder(Hello),
     EVENTS: msgspec.msgpack.Decoder(Batch),
     SNAPSHOT: msgspec.msgpack.Decoder(Snapshot),
-    ACTIVITY: msgspec.msgpack.Decoder(Activity),
+    TRAFFIC: msgspec.msgpack.Decoder(Traffic),
     BYE: msgspec.msgpack.Decoder(Bye),
     QUERY: msgspec.msgpack.Decoder(Query),
 }
