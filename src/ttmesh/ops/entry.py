@@ -17,6 +17,7 @@ from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.mesh.queues import command_queue
+from ttmesh.ops.instrumentation import after, before
 from ttmesh.ops.signature_table import REQUIRED, overloads
 from ttmesh.ops.specs import like_first
 from ttmesh.tensor.launch import Arguments, Call, Operation, SpecRule, execute, launch, prepare
@@ -67,7 +68,21 @@ class OpFunction:
     def __call__(  # noqa: D102  (the operation documents itself)
         self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
     ) -> Any:
-        if self._plain and not kwargs and queue_id is None and cq_id is None and 1 <= len(args) <= 2:
+        if before or after:
+            return self._hooked(args, {**kwargs, "queue_id": queue_id, "cq_id": cq_id})
+        return self._called(args, kwargs, cq_id if queue_id is None else queue_id)
+
+    def _hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        queue_id, cq_id = kwargs.pop("queue_id"), kwargs.pop("cq_id")
+        for pre in before:
+            pre(self, args, kwargs)
+        result = self._called(args, kwargs, cq_id if queue_id is None else queue_id)
+        for post in after:
+            post(self, args, kwargs, result)
+        return result
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
+        if self._plain and not kwargs and queue is None and 1 <= len(args) <= 2:
             first, last = args[0], args[-1]
             if type(first) is Tensor and type(last) is Tensor:
                 mesh = first._mesh
@@ -82,7 +97,6 @@ class OpFunction:
                         mesh.program_cache.plans[key] = ready.plan
                     return execute(ready.plan, mesh, ready.tensors, ready.arguments)
         arguments = self.bind(args, kwargs)
-        queue = cq_id if queue_id is None else queue_id
         if queue is None:
             return self._run(arguments)
         with command_queue(queue):

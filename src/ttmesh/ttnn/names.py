@@ -68,6 +68,7 @@ _MODULES = {
     ),
     "ttmesh.tensor.distribution": "compute_distribution_to_mesh_mapping",
     "ttmesh.ops.entry": "get_golden_function",
+    "ttmesh.ops.instrumentation": "register_pre_operation_hook register_post_operation_hook",
 }
 
 _RENAMED = {
@@ -107,4 +108,10 @@ SUBMODULES = tuple(_SUBMODULES.split())
 OPERATION_MODULES = ["experimental", "transformer", "kv_cache", "experimental.moe"]
 
 # Names that only a submodule has.
-OWN_NAMES: dict[str, dict[str, str]] = {}
+OWN_NAMES: dict[str, dict[str, str]] = {
+    "tracer": {
+        name: f"ttmesh.ops.instrumentation:{name}"
+        for name in ("enable_tracing", "disable_tracing", "is_tracing_enabled")
+    },
+    "graph": {"reset_comparison_records_data": "ttmesh.ops.instrumentation:reset_comparison_records_data"},
+}

@@ -1,0 +1,57 @@
+"""Looking at operations as they run: hooks before and after each, and the state of TT-NN's tracing and comparison modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ttmesh.base.errors import NotEmulatedError
+
+PreHook = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+PostHook = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Any]
+
+before: list[PreHook] = []
+after: list[PostHook] = []
+
+
+@contextmanager
+def register_pre_operation_hook(hook: PreHook) -> Iterator[None]:
+    """Call `hook(operation, args, kwargs)` before every operation inside the `with` block."""
+    before.append(hook)
+    try:
+        yield
+    finally:
+        before.remove(hook)
+
+
+@contextmanager
+def register_post_operation_hook(hook: PostHook) -> Iterator[None]:
+    """Call `hook(operation, args, kwargs, output)` after every operation inside the `with` block."""
+    after.append(hook)
+    try:
+        yield
+    finally:
+        after.remove(hook)
+
+
+def enable_tracing() -> None:
+    """TT-NN's graph tracer (not device traces) is not emulated."""
+    raise NotEmulatedError(
+        "ttnn.tracer is not emulated",
+        expected="programs that do not draw their graph",
+        fix="Use operation hooks instead.",
+    )
+
+
+def disable_tracing() -> None:
+    """Tracing is never on, so this is always true afterwards."""
+
+
+def is_tracing_enabled() -> bool:
+    """Whether the graph tracer records."""
+    return False
+
+
+def reset_comparison_records_data() -> None:
+    """Comparison mode is not emulated: there is never a record to forget."""
