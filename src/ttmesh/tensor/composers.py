@@ -74,7 +74,7 @@ class MeshToTensor:
         rank = mesh_shape.dims()
         local = tuple(values.shape[rank:])
         if len(present) <= 1:  # one part needs no dim; none gives an empty tensor
-            return _lane(values, present[0]).to(dtype or values.dtype, copy=True) if present else values.new_empty(0)
+            return lane_at(values, present[0]).to(dtype or values.dtype, copy=True) if present else values.new_empty(0)
         if len(config.dims) > 1 and len(present) != distribution.mesh_size():
             raise ShapeError(
                 f"ND composition requires the number of tensors {len(present)} to match the mesh shape {distribution}",
@@ -90,7 +90,7 @@ class MeshToTensor:
             box = tuple(slice(a, a + n) for a, n in zip(start, distribution, strict=True))
             view, groups = values.expand(*mesh_shape, *local)[box], dims
         else:
-            parts = torch.stack([_lane(values, coord) for coord in present])
+            parts = torch.stack([lane_at(values, coord) for coord in present])
             counts = (len(present),) if len(dims) == 1 else distribution.to_tuple()
             view, groups = parts.view(*counts, *local), dims
         return _joined(view, groups, dtype or values.dtype)
@@ -120,7 +120,7 @@ class ListMeshToTensor:
     ) -> list[torch.Tensor]:
         """Every lane as a tensor of its own."""
         held = sorted(_held(mesh_shape, presence))
-        return [_lane(values, coord).to(dtype or values.dtype, copy=True) for coord in held]
+        return [lane_at(values, coord).to(dtype or values.dtype, copy=True) for coord in held]
 
 
 Composer = MeshToTensor | ListMeshToTensor
@@ -165,7 +165,7 @@ def _joined(view: torch.Tensor, groups: Sequence[int], dtype: torch.dtype) -> to
     return joined
 
 
-def _lane(values: torch.Tensor, coord: Coord) -> torch.Tensor:
+def lane_at(values: torch.Tensor, coord: Coord) -> torch.Tensor:
     """The part of one device; replicated axes have size one."""
     return values[tuple(at if values.shape[axis] > 1 else 0 for axis, at in enumerate(coord))]
 

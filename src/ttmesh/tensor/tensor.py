@@ -2,79 +2,92 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout, StorageType
-from ttmesh.base.errors import DeallocatedError
+from ttmesh.base.dtypes import Layout, StorageType
+from ttmesh.base.errors import DeallocatedError, MeshError, ShapeError
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.chip.formats.storage import torch_dtype
 from ttmesh.mesh.buffer import Buffer
+from ttmesh.mesh.command_queue import Command, CommandQueue
 from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.tensor import host_shapes, movement, operators, printing
+from ttmesh.tensor.allocate import Footprint
+from ttmesh.tensor.building import built
+from ttmesh.tensor.composers import Composer, MeshToTensor, lane_at
+from ttmesh.tensor.described import Described
+from ttmesh.tensor.distribution import Coord
+from ttmesh.tensor.ingest import ALONE
 from ttmesh.tensor.kind import Kind, kind_of
 from ttmesh.tensor.memory_config import MemoryConfig
-from ttmesh.tensor.shape import Shape
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.topology import TensorTopology
 
+_ids = itertools.count(1)
 
-class Tensor:
+
+class Tensor(Described):
     """On a device it is a kind and a buffer; on the host a kind and lanes. Tensors on one buffer share its contents.
 
     Lanes have one leading dimension per mesh axis (length 1 where every device has the same), then the local shape.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_lanes", "_mesh", "kind")
+    __slots__ = ("__weakref__", "_arriving", "_buffer", "_lanes", "_mesh", "_mesh_shape", "_tensor_id")
 
-    def __init__(self, kind: Kind, buffer: Buffer | None, mesh: MeshDevice | None, lanes: torch.Tensor | None) -> None:
-        self.kind = kind
-        self._buffer = buffer
-        self._mesh = mesh
-        self._lanes = lanes
+    _buffer: Buffer | None
+    _mesh: MeshDevice | None
+    _lanes: torch.Tensor | None
+    _mesh_shape: MeshShape | None  # of a host tensor: the mesh it was cut for
+    _arriving: tuple[CommandQueue, Command] | None
+    _tensor_id: int | None
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        if len(args) == 4 and type(args[0]) is Kind:  # from launch, transfers and views
+            self.kind, self._buffer, self._mesh, self._lanes = args
+            self._mesh_shape = self._arriving = self._tensor_id = None
+        else:
+            self._adopt(args[0] if args and isinstance(args[0], Tensor) else Tensor._built(*args, **given))
 
     @staticmethod
     def on_device(kind: Kind, buffer: Buffer, mesh: MeshDevice) -> Tensor:
-        """A tensor over a buffer; called by launch, transfers and views."""
+        """A tensor over a buffer."""
         return Tensor(kind, buffer, mesh, None)
 
     @staticmethod
-    def on_host(kind: Kind, lanes: torch.Tensor) -> Tensor:
-        """A tensor that holds its values itself."""
-        return Tensor(kind, None, None, lanes)
+    def on_host(kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape = ALONE) -> Tensor:
+        """A tensor that holds its values itself, cut for a mesh of this shape."""
+        tensor = Tensor(kind, None, None, lanes)
+        tensor._mesh_shape = mesh_shape
+        return tensor
+
+    @staticmethod
+    def _built(*args: Any, **given: Any) -> Tensor:
+        made, device, cq_id = built(*args, **given)
+        host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape)
+        return host if device is None else host.onto(device, None, cq_id)
+
+    def _adopt(self, other: Tensor) -> None:
+        self.kind, self._buffer, self._mesh, self._lanes = other.kind, other._buffer, other._mesh, other._lanes
+        self._mesh_shape, self._arriving, self._tensor_id = other._mesh_shape, other._arriving, None
 
     @property
-    def spec(self) -> TensorSpec:
-        """Shape, format, layout and memory."""
-        return self.kind.spec
+    def tensor_id(self) -> int:
+        """A number of its own."""
+        if self._tensor_id is None:
+            self._tensor_id = next(_ids)
+        return self._tensor_id
 
-    @property
-    def shape(self) -> Shape:
-        """The logical shape on one device."""
-        return self.kind.spec.shape
+    @tensor_id.setter
+    def tensor_id(self, value: int) -> None:
+        self._tensor_id = value
 
-    @property
-    def padded_shape(self) -> Shape:
-        """The shape rounded up to whole tiles or pages."""
-        return self.kind.spec.padded_shape
-
-    @property
-    def dtype(self) -> DataType:
-        """The number format."""
-        return self.kind.spec.dtype
-
-    @property
-    def layout(self) -> Layout:
-        """ROW_MAJOR or TILE."""
-        return self.kind.spec.layout
-
-    def memory_config(self) -> MemoryConfig:
-        """Where the values lie on a chip."""
-        return self.kind.spec.memory_config
-
-    def tensor_topology(self) -> TensorTopology:
-        """How the tensor lies over the mesh."""
-        return self.kind.topology
-
-    def update_tensor_topology(self, topology: TensorTopology) -> None:
-        """Say something else about how it lies over the mesh; values do not move."""
-        self.kind = kind_of(self.kind.spec, topology, self.kind.presence)
+    # -- where it is -----------------------------------------------------------------------------------------------
 
     def storage_type(self) -> StorageType:
         """HOST or DEVICE."""
@@ -83,6 +96,27 @@ class Tensor:
     def device(self) -> MeshDevice | None:
         """The mesh that holds it, or None on the host."""
         return self._mesh
+
+    def devices(self) -> list[MeshDevice | None]:
+        """The same in a list, as TT-NN gives it."""
+        return [self._mesh]
+
+    @property
+    def mesh_shape(self) -> MeshShape:
+        """The mesh it lies on, or was cut for."""
+        if self._mesh is not None:
+            return self._mesh.shape
+        return ALONE if self._mesh_shape is None else self._mesh_shape
+
+    def device_coords(self) -> list[MeshCoordinate]:
+        """The coordinates that hold a part."""
+        return [MeshCoordinate(coord) for coord in self.coords()]
+
+    def coords(self) -> list[Coord]:
+        """The same as plain tuples, row-major."""
+        if self.kind.presence is not None:
+            return sorted(self.kind.presence)
+        return [coord.coords() for coord in MeshCoordinateRange(self.mesh_shape)]
 
     @property
     def buffer(self) -> Buffer:
@@ -95,8 +129,267 @@ class Tensor:
 
     def is_allocated(self) -> bool:
         """Whether its values are still there."""
-        return self._buffer.is_allocated() if self._buffer is not None else self._lanes is not None
+        if self._buffer is not None:
+            return self._buffer.is_allocated()
+        return self._lanes is not None or self._arriving is not None
+
+    def deallocate(self, force: bool = False) -> None:
+        """Give the memory back: at once for every tensor on it when forced, else only if this is the last one."""
+        if self._buffer is None:
+            self._lanes = self._arriving = None
+        elif force or sys.getrefcount(self._buffer) == 2:  # this attribute and the argument
+            self._buffer.deallocate()
 
     def buffer_address(self) -> int:
         """Where it lies, the same on every device."""
         return self.buffer.cell.address
+
+    def buffer_unique_id(self) -> int:
+        """A number of the buffer's own."""
+        return self.buffer.cell.buffer_id
+
+    def buffer_page_size(self) -> int:
+        """Bytes of a page."""
+        return self.kind.spec.page_size_bytes
+
+    def buffer_num_pages(self) -> int:
+        """Pages on one chip."""
+        return self.kind.spec.num_pages
+
+    def buffer_aligned_page_size(self) -> int:
+        """Bytes of a page as the memory aligns them."""
+        step = self.buffer.heap.map.banks[self.kind.spec.buffer_type].page_alignment
+        return -(-self.buffer_page_size() // step) * step
+
+    def host_buffer(self) -> host_shapes.HostBuffer:
+        """The parts of a host tensor by coordinate."""
+        if self._mesh is not None:
+            raise _not_on_host("host_buffer")
+        return host_shapes.HostBuffer(self.lanes, self.mesh_shape, self.coords())
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    @property
+    def lanes(self) -> torch.Tensor:
+        """The lanes of a host tensor; never change what you get."""
+        if self._lanes is None and self._arriving is not None:
+            queue, command = self._arriving
+            queue.finish_through(command)
+        if self._lanes is None:
+            raise DeallocatedError(
+                "Buffer is not allocated: this host tensor was freed"
+                if self._mesh is None
+                else "this tensor is on a device",
+                expected="a tensor on the host",
+                fix="Use it before deallocate()." if self._mesh is None else "Bring it with from_device() first.",
+            )
+        return self._lanes
+
+    @lanes.setter
+    def lanes(self, values: torch.Tensor) -> None:
+        self._lanes = values
+        self._arriving = None
+
+    def arriving(self, queue: CommandQueue, command: Command) -> None:
+        """Say which command brings the lanes."""
+        if self._lanes is None:
+            self._arriving = (queue, command)
+
+    def cpu(self, blocking: bool = True, cq_id: int | None = None) -> Tensor:
+        """The tensor on the host."""
+        if self._mesh is None:
+            return self
+        result = Tensor(self.kind, None, None, None)
+        result._mesh_shape = self._mesh.shape
+        queue, command = movement.read(self._mesh, self.buffer.cell, self.kind.spec, result._arrive, cq_id)
+        result.arriving(queue, command)
+        if blocking:
+            queue.finish_through(command)
+        return result
+
+    def _arrive(self, values: torch.Tensor) -> None:
+        self.lanes = values
+
+    def to(
+        self, target: Any = None, mem_config: MemoryConfig | None = None, cq_id: int | None = None, **named: Any
+    ) -> Tensor:
+        """The tensor on a device, or in another layout."""
+        for name in ("device", "target_layout", "layout"):
+            target = named.pop(name, target)
+        if named:
+            raise TypeError(f"Tensor.to() takes no {sorted(named)}")
+        if isinstance(target, Layout):
+            return operators.call("to_layout", self, target)  # type: ignore[no-any-return]
+        if not isinstance(target, MeshDevice):
+            raise TypeError(f"Tensor.to({target!r}): expected a MeshDevice or a Layout")
+        return self.onto(target, mem_config, cq_id)
+
+    def onto(self, mesh: MeshDevice, memory_config: MemoryConfig | None = None, cq_id: int | None = None) -> Tensor:
+        """The tensor on a mesh; a host tensor that no mapper cut is copied to every device."""
+        if self._mesh is not None:
+            if self._mesh is not mesh:
+                raise MeshError(
+                    f"Currently do not support moving between devices: from {self._mesh!r} to {mesh!r}",
+                    expected="a host tensor",
+                    fix="Bring it to the host with from_device() first.",
+                )
+            return self
+        lanes, kind = self.lanes, self.kind
+        spec = kind.spec if memory_config is None else kind.spec.with_memory_config(memory_config)
+        if self.mesh_shape == mesh.shape:
+            kind = kind_of(spec, kind.topology, kind.presence)
+        elif self.mesh_shape.mesh_size() == 1:
+            kind = kind_of(spec, TensorTopology.create_fully_replicated_tensor_topology(mesh.shape))
+            lanes = lanes.reshape(*(1 for _ in mesh.shape), *self.shape)
+        else:
+            raise ShapeError(
+                f"a host tensor cut for {self.mesh_shape!r} does not fit {mesh!r}",
+                expected=f"a tensor cut for {mesh.shape!r}, or one that is not cut",
+                fix="Make the mapper from the mesh the tensor goes to.",
+            )
+        mesh.queue(cq_id)
+        tensor = Tensor(kind, Footprint(spec, mesh.heap.map).allocate(mesh, "to_device"), mesh, None)
+        movement.write(mesh, tensor.buffer.cell, spec, lanes, None, cq_id)
+        return tensor
+
+    def to_torch(
+        self,
+        *,
+        mesh_composer: Composer | None = None,
+        dtype: torch.dtype | None = None,
+        cq_id: int | None = None,
+    ) -> torch.Tensor:
+        """The values as a new torch tensor; more than one part needs a composer."""
+        wanted = torch_dtype(self.dtype) if dtype is None else dtype
+        host = self.cpu(cq_id=cq_id)
+        if mesh_composer is not None:
+            return mesh_composer.compose(host.lanes, host.mesh_shape, host.kind.presence, wanted)  # type: ignore[return-value]
+        coords = host.coords()
+        if len(coords) != 1:
+            raise MeshError(
+                f"Can't convert a tensor distributed on {host.mesh_shape!r} mesh to row-major logical tensor. Supply a "
+                "mesh composer to concatenate multi-device shards.",
+                expected="mesh_composer=, for example ConcatMeshToTensor(mesh_device, dim=0)",
+                fix="Or convert each of get_device_tensors() by itself.",
+            )
+        return lane_at(host.lanes, coords[0]).to(wanted, copy=True)
+
+    def to_numpy(self, *, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
+        """The values as a new numpy array; bfloat16 becomes float32."""
+        values = self.to_torch(mesh_composer=mesh_composer)
+        narrow = values.dtype in (torch.bfloat16, torch.float8_e4m3fn)
+        return (values.float() if narrow else values).numpy()
+
+    def to_list(self) -> Any:
+        """The values as nested lists."""
+        return self.to_torch().tolist()
+
+    def to_torch_with_padded_shape(self) -> torch.Tensor:
+        """The values with their padding, which reads as zeros here."""
+        return host_shapes.padded(self.to_torch(), self.padded_shape)
+
+    def item(self) -> int | float:
+        """The only value."""
+        if self.logical_volume() != 1:
+            raise MeshError(
+                f"tensor.item() requires tensor to have exactly one element, but got {self.logical_volume()} elements",
+                expected="one element",
+                fix="Index the tensor first.",
+            )
+        return self.to_torch().item()
+
+    # -- shapes on the host ------------------------------------------------------------------------------------------
+
+    def pad(self, output_tensor_shape: Sequence[int], input_tensor_start: Sequence[int], pad_value: float) -> Tensor:
+        """The same values in a larger padded shape, moved to a start; row-major host tensors only."""
+        self._check_host("padding")
+        if self.layout is not Layout.ROW_MAJOR:
+            return self  # TT-NN warns and returns it too
+        window = host_shapes.moved(self.lanes, self.shape, input_tensor_start, pad_value)
+        return self._host_copy(self.spec.with_padded_shape(output_tensor_shape), window)
+
+    def unpad(self, output_tensor_start: Sequence[int], output_tensor_end: Sequence[int]) -> Tensor:
+        """The box between two corners (the end is outside)."""
+        self._check_host("unpadding")
+        rank = len(self.padded_shape)
+        wide = host_shapes.padded(self.lanes, self.padded_shape)
+        part = host_shapes.box(wide, rank, output_tensor_start, output_tensor_end)
+        return self._host_copy(self.spec.with_shape(part.shape[-rank:]), part)
+
+    def pad_to_tile(self, pad_value: float) -> Tensor:
+        """The same values with height and width padded to whole tiles."""
+        self._check_host("pad_to_tile conversion")
+        if self.layout is not Layout.ROW_MAJOR or len(self.shape) < 2:
+            return self
+        shape = [*self.shape[:-2], *(-(-extent // 32) * 32 for extent in self.shape[-2:])]
+        return self.pad(shape, [0] * len(shape), pad_value)
+
+    def unpad_from_tile(self, output_tensor_shape: Sequence[int]) -> Tensor:
+        """The values in the front corner of this shape."""
+        self._check_host("unpad_from_tile conversion")
+        return self.unpad([0] * len(output_tensor_shape), output_tensor_shape)
+
+    def _check_host(self, what: str) -> None:
+        if self._mesh is not None:
+            raise _not_on_host(what)
+
+    def _host_copy(self, spec: TensorSpec, lanes: torch.Tensor) -> Tensor:
+        return Tensor.on_host(kind_of(spec, self.kind.topology, self.kind.presence), lanes, self.mesh_shape)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same values in another shape."""
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return operators.call("reshape", self, wanted)  # type: ignore[no-any-return]
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return operators.call("getitem", self, key)  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Any:
+        raise TypeError("a ttnn.Tensor cannot be iterated over; index it or use to_torch()")
+
+    def __len__(self) -> int:
+        raise TypeError("a ttnn.Tensor has no len(); use shape[0]")
+
+    def __bool__(self) -> bool:
+        return True  # an object, as in TT-NN: `if tensor:` asks whether there is one
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        if not self.is_allocated():
+            return printing.freed_text(self.spec)
+        host = self.cpu()
+        parts = [(coord, printing.tensor_text(lane_at(host.lanes, coord), self.spec)) for coord in host.coords()]
+        if self._mesh is None or self._mesh.get_num_devices() == 1:
+            return "\n".join(text for _, text in parts)
+        ids = ((self._mesh.get_device_id(MeshCoordinate(coord)), coord, text) for coord, text in parts)
+        return "\n".join(f"device_id: {i}, {MeshCoordinate(coord)!r}\n{text}" for i, coord, text in ids)
+
+
+def _not_on_host(what: str) -> MeshError:
+    return MeshError(
+        f"Tensor must be on host for {what}", expected="a host tensor", fix="Bring it with from_device() first."
+    )
+
+
+def _operator(name: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Any]:
+    def operate(self: Tensor, other: Any) -> Any:
+        return operators.call(name, other, self) if swapped else operators.call(name, self, other)
+
+    return operate
+
+
+# TT-NN's own table (ttnn/__init__.py of tt-metal e4f9f0b), and the operators it leaves out that torch has.
+for _dunder, _name in {
+    "__add__": "add", "__radd__": "add", "__sub__": "subtract", "__rsub__": "rsub", "__mul__": "multiply",
+    "__rmul__": "multiply", "__truediv__": "divide", "__rtruediv__": "rdiv", "__eq__": "eq", "__ne__": "ne",
+    "__gt__": "gt", "__ge__": "ge", "__lt__": "lt", "__le__": "le", "__matmul__": "matmul", "__pow__": "pow",
+}.items():  # fmt: skip
+    setattr(Tensor, _dunder, _operator(_name))
+
+
+def _negated(self: Tensor) -> Any:
+    return operators.call("neg", self)
+
+
+setattr(Tensor, "__neg__", _negated)  # noqa: B010

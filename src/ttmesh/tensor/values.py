@@ -11,6 +11,8 @@ from ttmesh.base import settings
 from ttmesh.base.dtypes import FLOATS, Layout
 from ttmesh.chip.formats.packing import pack, unpack
 from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.chip.formats.tiles import padded_shape as tile_padded
+from ttmesh.tensor.host_shapes import box, padded
 
 if TYPE_CHECKING:
     from ttmesh.tensor.spec import TensorSpec
@@ -18,16 +20,19 @@ if TYPE_CHECKING:
 
 def to_bytes(spec: TensorSpec, values: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Lanes of values → lanes of packed pages."""
-    return pack(_matrices(spec, values, lane_axes), spec.dtype, spec.layout, spec.tile)
+    shape = _stored_shape(spec)
+    stored = padded(values, shape) if shape != tuple(spec.shape) else values
+    return pack(stored, spec.dtype, spec.layout, spec.tile, rank=len(shape))
 
 
 def from_bytes(spec: TensorSpec, raw: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Lanes of packed pages, possibly with more behind them, → lanes of values."""
-    size = spec.packed_size_bytes
+    size, shape = spec.packed_size_bytes, _stored_shape(spec)
     if raw.shape[-1] < size:
         raw = torch.nn.functional.pad(raw, (0, size - raw.shape[-1]))
-    shape = tuple(spec.shape) if len(spec.shape) >= 2 else (1,) * (2 - len(spec.shape)) + tuple(spec.shape)
     values = unpack(raw[..., :size], shape, spec.dtype, spec.layout, spec.tile)
+    if shape != tuple(spec.shape):
+        values = box(values, len(shape), [0] * len(shape), spec.shape.to_rank(len(shape)))
     return values.reshape(*raw.shape[:lane_axes], *spec.shape)
 
 
@@ -61,8 +66,8 @@ def _whole_rows(spec: TensorSpec) -> int | None:
     return spec.shape[-1]
 
 
-def _matrices(spec: TensorSpec, values: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    missing = 2 - len(spec.shape)
-    if missing > 0:
-        return values.reshape(*values.shape[:lane_axes], *[1] * missing, *spec.shape)
-    return values
+def _stored_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """What is packed: the logical shape where tiles are the only padding, else the shape with its own padding."""
+    if spec.layout is Layout.TILE and tuple(spec.padded_shape) == tile_padded(tuple(spec.shape), spec.tile):
+        return tuple(spec.shape)
+    return tuple(spec.padded_shape)

@@ -1,0 +1,67 @@
+"""`tensor[...]` in terms of slice and squeeze, as TT-NN does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.errors import MeshError
+from ttmesh.tensor import operators
+from ttmesh.tensor.kind import kind_of
+from ttmesh.tensor.tensor import Tensor
+
+
+def normalised(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list[int]]:
+    """One slice with plain numbers per dim, and the dims that an int picked out."""
+    keys = [key] if isinstance(key, (int, slice, type(...))) else list(key)
+    if sum(part is Ellipsis for part in keys) > 1:
+        raise ValueError("Only one ellipsis ('...') is allowed in a slice.")
+    given = [part for part in keys if part is not Ellipsis]
+    if len(given) > len(shape):
+        raise IndexError(f"Too many indices for tensor of dimension {len(shape)}")
+    at = next((i for i, part in enumerate(keys) if part is Ellipsis), len(keys))
+    parts = [*given[:at], *[slice(None)] * (len(shape) - len(given)), *given[at:]]
+    slices, picked = [], []
+    for dim, (part, extent) in enumerate(zip(parts, shape, strict=True)):
+        if isinstance(part, int):
+            index = part + extent if part < 0 else part
+            if not 0 <= index < extent:
+                raise IndexError(
+                    f"Index {part} (converted to {index}) is out of bounds for dimension {dim} of size {extent}"
+                )
+            slices.append(slice(index, index + 1, 1))
+            picked.append(dim)
+        elif isinstance(part, slice):
+            start = 0 if part.start is None else part.start
+            stop = extent if part.stop is None else part.stop
+            slices.append(slice(start, stop, 1 if part.step is None else part.step))
+        else:
+            raise TypeError(f"Invalid slice type: {part}")
+    return slices, picked
+
+
+def getitem(tensor: Tensor, key: Any) -> Tensor:
+    """The part of every device's values that the key names."""
+    slices, picked = normalised(key, tensor.shape)
+    if tensor.device() is not None:
+        begins, ends, steps = zip(*((s.start, s.stop, s.step) for s in slices), strict=True) if slices else ((), (), ())
+        result: Tensor = operators.call("slice", tensor, list(begins), list(ends), list(steps))
+        for shift, dim in enumerate(picked):
+            result = operators.call("squeeze", result, dim - shift)
+        return result
+    if any(part.step != 1 for part in slices):
+        raise MeshError(
+            "Host tensors cannot be accessed with non-unit stride", expected="step 1", fix="Move it to a device first."
+        )
+    index: tuple[Any, ...] = (..., *slices)
+    lanes: torch.Tensor = tensor.lanes[index]
+    axes = tensor.mesh_shape.dims()
+    for shift, dim in enumerate(picked):
+        lanes = lanes.squeeze(axes + dim - shift)
+    spec = tensor.spec.with_shape(lanes.shape[axes:])
+    kind = kind_of(spec, tensor.kind.topology, tensor.kind.presence)
+    return Tensor.on_host(kind, lanes.contiguous(), tensor.mesh_shape)
+
+
+operators.fill(getitem=getitem)

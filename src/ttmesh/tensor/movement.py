@@ -1,0 +1,72 @@
+"""Lanes between host and cells, through the command queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.command_queue import Cells, Command, CommandQueue
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.traces import not_while_capturing
+from ttmesh.tensor.distribution import Coord
+from ttmesh.tensor.spec import TensorSpec
+
+Presence = frozenset[Coord]
+
+
+def write(
+    mesh: MeshDevice,
+    cell: Cell,
+    spec: TensorSpec,
+    values: torch.Tensor,
+    presence: Presence | None,
+    cq_id: int | None = None,
+) -> None:
+    """Enqueue a write of whole lanes; with a presence only those chips change."""
+    queue = _queue(mesh, cq_id, "Writes are not supported during trace capture.")
+    lanes = values.to(mesh.backend.device)
+    shape = mesh.shape.to_tuple()
+
+    def whole(reads: Cells, writes: Cells) -> None:
+        writes[0].write(lanes, spec)
+
+    def partly(reads: Cells, writes: Cells) -> None:
+        writes[0].write(merged(writes[0].read(spec), lanes, presence or frozenset(), shape), spec)
+
+    body = whole if presence is None else partly
+    queue.enqueue(Command("write", body, (), (cell,)))
+
+
+def read(
+    mesh: MeshDevice, cell: Cell, spec: TensorSpec, arrived: Callable[[torch.Tensor], None], cq_id: int | None = None
+) -> tuple[CommandQueue, Command]:
+    """Enqueue a read of whole lanes; `arrived` gets them when the command runs. They must not be changed."""
+    queue = _queue(mesh, cq_id, "Reads are not supported during trace capture.")
+    on_host = mesh.backend.device.type in ("cpu", "meta")  # meta lanes have no values to bring
+
+    def body(reads: Cells, writes: Cells) -> None:
+        lanes = reads[0].read(spec)
+        arrived(lanes if on_host else lanes.cpu())
+
+    command = Command("read", body, (cell,), ())
+    queue.enqueue(command)
+    return queue, command
+
+
+def merged(old: torch.Tensor, new: torch.Tensor, presence: Presence, mesh: tuple[int, ...]) -> torch.Tensor:
+    """Lanes with the new values at the present coordinates and the old ones elsewhere."""
+    local = old.shape[len(mesh) :]
+    lanes, every = old.expand(*mesh, *local).clone(), new.expand(*mesh, *local)
+    for coord in presence:
+        lanes[coord] = every[coord]
+    return lanes
+
+
+def _queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:
+    queue = mesh.queue(cq_id)
+    if queue.recording is not None:
+        trace = next(trace.id for trace in mesh.traces.values() if trace.commands is queue.recording)
+        raise not_while_capturing(text, trace)
+    return queue

@@ -1,0 +1,196 @@
+"""Tensors in files: safetensors underneath, with formats, memory and placement beside the values."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import BufferType, DataType, Layout, PrintedEnum, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.placement import Replicate, Shard
+from ttmesh.chip.formats.tiles import Tile
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.tensor.distribute import Mapper
+from ttmesh.tensor.kind import kind_of
+from ttmesh.tensor.mappers import ReplicateTensorToMeshWrapper
+from ttmesh.tensor.memory_config import MemoryConfig, NdShardSpec, ShardDistributionStrategy, ShardSpec
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.topology import TensorTopology
+from ttmesh.tensor.transfers import from_torch
+
+log = logging.getLogger("ttmesh")
+
+SUFFIX = ".tensorbin"
+VERSION = 1
+
+
+class DumpTensorMode(PrintedEnum):
+    """Whether a distributed tensor is gathered into one file; with one process both are the same."""
+
+    DISTRIBUTED_GATHER = 0
+    LOCAL = 1
+
+
+def dump_tensor(
+    file_name: str | Path, tensor: Tensor, *, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
+) -> None:
+    """Write a tensor to a .tensorbin file of ttmesh's own format."""
+    path = _checked(file_name)
+    if not isinstance(mode, DumpTensorMode):
+        raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out.")
+    host = tensor.cpu()
+    save_file({"lanes": host.lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(host))})
+
+
+def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> Tensor:
+    """Read a tensor that `dump_tensor` wrote, and move it to a device if one is given."""
+    path = _checked(file_name)
+    for wrong, found in (("does not exist", path.exists()), ("is not a file", path.is_file())):
+        if not found:
+            raise MeshError(
+                f"Unable to load the tensor from {path}.  The file {wrong}.",
+                expected="a .tensorbin file",
+                fix="Check it.",
+            )
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = (file.metadata() or {}).get("ttmesh")
+            lanes = file.get_tensor("lanes") if told else None
+    except (SafetensorError, OSError) as problem:
+        raise _foreign(path, str(problem)) from problem
+    if told is None or lanes is None:
+        raise _foreign(path, "no ttmesh description")
+    kind, mesh_shape = _understood(json.loads(told))
+    tensor = Tensor.on_host(kind, lanes, mesh_shape)
+    return tensor if device is None else tensor.onto(device)
+
+
+def as_tensor(
+    tensor: Any,
+    dtype: DataType | None = None,
+    *,
+    layout: Layout | None = Layout.ROW_MAJOR,
+    device: MeshDevice | None = None,
+    memory_config: MemoryConfig | None = None,
+    cache_file_name: str | Path | None = None,
+    preprocess: Callable[[Any], Any] | None = None,
+    mesh_mapper: Mapper | None = None,
+) -> Tensor:
+    """`from_torch` with a cache file: read when it is there, else written."""
+    if device is not None and memory_config is None:
+        raise MeshError(
+            "memory_config must be specified when device is specified", expected="memory_config=", fix="Name one."
+        )
+
+    def made(on: MeshDevice | None, mapper: Mapper | None) -> Tensor:
+        values = tensor if preprocess is None else preprocess(tensor)
+        result = from_torch(values, dtype, layout=layout, device=on, memory_config=memory_config, mesh_mapper=mapper)
+        assert result is not None, "as_tensor was given values"
+        return result
+
+    if cache_file_name is None:
+        return made(device, mesh_mapper)
+    names = (dtype.name if dtype is not None else "None", layout.name if layout is not None else "None")
+    path = Path(f"{cache_file_name}_dtype_{names[0]}_layout_{names[1]}{SUFFIX}")
+    if path.is_file():
+        try:
+            return load_tensor(path, device=device)
+        except MeshError as problem:
+            log.warning("Failed to load cache for %s: %s", path, problem)
+    replicates = isinstance(mesh_mapper, ReplicateTensorToMeshWrapper)  # TT-NN keeps one copy of those in the file
+    host = made(None, None if replicates else mesh_mapper)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dump_tensor(path, host)
+    return host if device is None else host.onto(device, memory_config)
+
+
+def _checked(file_name: str | Path) -> Path:
+    if not str(file_name).endswith(SUFFIX):
+        raise MeshError(
+            f"File {file_name} must have {SUFFIX} extension", expected=f"a name ending in {SUFFIX}", fix="Rename it."
+        )
+    return Path(file_name)
+
+
+def _foreign(path: Path, problem: str) -> MeshError:
+    return MeshError(
+        f"{path} was not written by ttmesh ({problem})",
+        expected="a file of ttmesh.ttnn.dump_tensor; TT-NN's own flatbuffer files cannot be read here",
+        fix="Convert it where TT-NN runs: to_torch there, torch.save, from_torch here.",
+    )
+
+
+def _described(host: Tensor) -> dict[str, Any]:
+    spec, topology = host.spec, host.tensor_topology()
+    presence = host.kind.presence
+    return {
+        "version": VERSION,
+        "shape": list(spec.shape),
+        "dtype": spec.dtype.name,
+        "layout": spec.layout.name,
+        "tile": [list(spec.tile.tile_shape), spec.tile.transpose_tile] if spec.layout is Layout.TILE else None,
+        "alignment": list(spec.alignment),
+        "memory": _memory_to(spec.memory_config),
+        "mesh": list(host.mesh_shape),
+        "presence": None if presence is None else sorted(map(list, presence)),
+        "topology": [
+            list(topology.distribution_shape()),
+            [placement.dim if isinstance(placement, Shard) else None for placement in topology.placements()],
+            [list(coord) for coord in topology.mesh_coords()],
+        ],
+    }
+
+
+def _understood(told: dict[str, Any]) -> tuple[Any, MeshShape]:
+    if told["version"] != VERSION:
+        raise MeshError(
+            f"the file has version {told['version']}",
+            expected=f"version {VERSION}",
+            fix="Write it again with this ttmesh.",
+        )
+    tile = None if told["tile"] is None else Tile(tuple(told["tile"][0]), told["tile"][1])
+    spec = TensorSpec(
+        told["shape"],
+        DataType[told["dtype"]],
+        Layout[told["layout"]],
+        tile=tile,
+        memory_config=_memory_from(told["memory"]),
+        alignment=tuple(told["alignment"]),
+    )
+    extents, dims, coords = told["topology"]
+    placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
+    topology = TensorTopology(MeshShape(extents), placements, [MeshCoordinate(coord) for coord in coords])
+    presence = None if told["presence"] is None else frozenset(tuple(coord) for coord in told["presence"])
+    return kind_of(spec, topology, presence), MeshShape(told["mesh"])
+
+
+def _memory_to(config: MemoryConfig) -> dict[str, Any]:
+    spec: ShardSpec | NdShardSpec | None
+    spec = config.nd_shard_spec if config.created_with_nd_shard_spec else config.shard_spec
+    told: dict[str, Any] = {"layout": config.memory_layout.name, "buffer": config.buffer_type.name}
+    if spec is not None:
+        boxes = [[*box.start, *box.end] for box in spec.grid.ranges()]
+        shape = spec.shard_shape if isinstance(spec, NdShardSpec) else spec.shape
+        strategy = spec.shard_distribution_strategy.name if isinstance(spec, NdShardSpec) else None
+        told["shard"] = [list(shape), boxes, spec.orientation.name, strategy]
+    return told
+
+
+def _memory_from(told: dict[str, Any]) -> MemoryConfig:
+    layout, buffer = TensorMemoryLayout[told["layout"]], BufferType[told["buffer"]]
+    if "shard" not in told:
+        return MemoryConfig(layout, buffer)
+    shape, boxes, turn, strategy = told["shard"]
+    grid = CoreRangeSet([CoreRange(CoreCoord(a, b), CoreCoord(c, d)) for a, b, c, d in boxes])
+    if strategy is None:
+        return MemoryConfig(layout, buffer, ShardSpec(grid, shape, ShardOrientation[turn]))
+    return MemoryConfig(buffer, NdShardSpec(shape, grid, ShardOrientation[turn], ShardDistributionStrategy[strategy]))
