@@ -138,10 +138,99 @@ INLINE u16v decode(u32v field, uint32_t shared, int width) {
     return high_halves((u32v)bits | (field >> width << 31));
 }
 
+#ifdef __AVX512BW__
+/* Two groups at a time in 16-bit lanes: enough for bfloat16 values, and for float32 ones where the chip's packer cuts
+ * them to fewer bits anyway. A bfloat16 mantissa that reaches below these 16 bits is too small to round up. */
+typedef struct {
+    __m512i own, most, behind, magnitude;
+} Pair;
+
+INLINE Pair encode_pair(__m512i bits, int width, int device) {
+    const int shift = 16 - width;
+    Pair pair;
+    pair.own = _mm512_and_si512(bits, _mm512_set1_epi16(0x7f80));
+    __m512i most = pair.own; /* the largest of each half, in all of its lanes */
+    most = _mm512_max_epu16(most, _mm512_permutex_epi64(most, 0x4e));
+    most = _mm512_max_epu16(most, _mm512_shuffle_epi32(most, _MM_PERM_BADC));
+    most = _mm512_max_epu16(most, _mm512_shuffle_epi32(most, _MM_PERM_CDAB));
+    most = _mm512_max_epu16(most, _mm512_rol_epi32(most, 16));
+    pair.most = most;
+    pair.behind = _mm512_srli_epi16(_mm512_sub_epi16(most, pair.own), 7);
+    const __m512i fraction =
+        _mm512_and_si512(_mm512_slli_epi16(bits, 8), _mm512_set1_epi16(device ? 0x7e00 : 0x7f00));
+    const __mmask32 normal = _mm512_test_epi16_mask(pair.own, pair.own);
+    const __m512i mantissa =
+        _mm512_maskz_mov_epi16(normal, _mm512_or_si512(fraction, _mm512_set1_epi16((short)0x8000)));
+    __m512i aligned = _mm512_srlv_epi16(mantissa, pair.behind);
+    if (device) {
+        aligned = _mm512_add_epi16(aligned, _mm512_set1_epi16(0x100));
+    } else { /* to nearest even, saturating */
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(aligned, shift), _mm512_set1_epi16(1));
+        const short half_less_one = (short)((1 << (shift - 1)) - 1);
+        aligned = _mm512_adds_epu16(_mm512_add_epi16(aligned, odd), _mm512_set1_epi16(half_less_one));
+    }
+    pair.magnitude = _mm512_srli_epi16(aligned, shift);
+    return pair;
+}
+
+INLINE __m512i pair_on_grid(__m512i bits, int width, int device) {
+    const Pair pair = encode_pair(bits, width, device);
+    const __m512i back = _mm512_add_epi16(pair.behind, _mm512_set1_epi16(8 - width));
+    const __m512i mantissa = _mm512_sllv_epi16(pair.magnitude, back); /* with its leading one, or 256 when it carried */
+    const __m512i value = _mm512_add_epi16(pair.own, _mm512_sub_epi16(mantissa, _mm512_set1_epi16(0x80)));
+    const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi16((short)0x8000));
+    const __mmask32 nonzero = _mm512_test_epi16_mask(pair.magnitude, pair.magnitude);
+    if (!device) return _mm512_maskz_mov_epi16(nonzero, _mm512_or_si512(value, sign));
+    const __mmask32 normal = _mm512_test_epi16_mask(pair.own, pair.own);
+    return _mm512_or_si512(_mm512_maskz_mov_epi16(nonzero, value), _mm512_maskz_mov_epi16(normal, sign));
+}
+
+INLINE __m512i load_pair(const void *source, int64_t at, int narrow) {
+    if (narrow) return _mm512_loadu_si512((const uint16_t *)source + at);
+    const uint32_t *words = (const uint32_t *)source + at;
+    const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(words), 16));
+    const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(words + GROUP), 16));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+/* As many columns of a row as come in pairs; the number done. */
+INLINE int64_t quantise_pairs(const void *source, uint16_t *target, int64_t at, int64_t columns, int narrow, int width,
+                              int device) {
+    if (!narrow && !device) return 0;
+    int64_t column = 0;
+    for (; column + 2 * GROUP <= columns; column += 2 * GROUP)
+        _mm512_storeu_si512(target + at + column, pair_on_grid(load_pair(source, at + column, narrow), width, device));
+    return column;
+}
+
+/* Two bfloat16 face rows, one under the other: their fields and exponents lie side by side. */
+INLINE void pack_pair(const uint16_t *upper, const uint16_t *lower, uint8_t *fields, uint8_t *exponents, int width) {
+    const __m256i first = _mm256_loadu_si256((const __m256i *)upper);
+    const __m256i second = _mm256_loadu_si256((const __m256i *)lower);
+    const __m512i bits = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+    const Pair pair = encode_pair(bits, width, 0);
+    const __mmask32 nonzero = _mm512_test_epi16_mask(pair.magnitude, pair.magnitude);
+    const __m512i sign = _mm512_maskz_slli_epi16(nonzero, _mm512_srli_epi16(bits, 15), (unsigned)width);
+    const __m512i field = _mm512_or_si512(pair.magnitude, sign);
+    exponents[0] = (uint8_t)(_mm_cvtsi128_si32(_mm512_castsi512_si128(pair.most)) >> 7);
+    exponents[1] = (uint8_t)(_mm_cvtsi128_si32(_mm512_extracti32x4_epi32(pair.most, 2)) >> 7);
+    if (width == 7) {
+        _mm256_storeu_si256((__m256i *)fields, _mm512_cvtepi16_epi8(field));
+    } else {
+        const __m512i nibbles = _mm512_or_si512(field, _mm512_srli_epi32(field, 12));
+        _mm_storeu_si128((__m128i *)fields, _mm512_cvtepi32_epi8(nibbles));
+    }
+}
+#endif
+
 INLINE void quantise_rows(const void *source, uint16_t *target, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t columns,
                           int narrow, int width, int device, uint32_t pad) {
     for (ptrdiff_t row = begin; row < end; row++) {
-        for (ptrdiff_t column = 0; column < columns; column += GROUP) {
+        ptrdiff_t column = 0;
+#ifdef __AVX512BW__
+        column = quantise_pairs(source, target, row * columns, columns, narrow, width, device);
+#endif
+        for (; column < columns; column += GROUP) {
             ptrdiff_t at = row * columns + column;
             ptrdiff_t left = columns - column;
             store_row(target + at, on_grid(load_row(source, at, left, narrow, pad), width, device), left);
@@ -228,6 +317,14 @@ INLINE void pack_rows(const void *source, uint8_t *target, int64_t begin, int64_
                     const int64_t y = top + row + i, x = face * GROUP;
                     const int64_t left = y < cut->rows && x < cut->columns ? cut->columns - x : 0;
                     const int64_t from = matrix + y * cut->columns + x;
+#ifdef __AVX512BW__
+                    if (narrow && i + 1 < band && y + 1 < cut->rows && left >= GROUP) {
+                        const uint16_t *upper = (const uint16_t *)source + from;
+                        pack_pair(upper, upper + cut->columns, fields + i * field_bytes, tile + index + i, width);
+                        i++;
+                        continue;
+                    }
+#endif
                     uint32_t shared;
                     u32v packed = encode(load_row(source, from, left, narrow, pad), width, &shared);
                     tile[index + i] = (uint8_t)shared;

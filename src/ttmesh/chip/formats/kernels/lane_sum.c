@@ -30,16 +30,42 @@ INLINE f32v load(const void *source, int64_t at, int narrow) {
     return values;
 }
 
+/* Float32 bits to bfloat16's, still in the high halves. */
+INLINE u32v rounded(f32v values) {
+    u32v bits = (u32v)values;
+    u32v nan = (u32v)(values != values);
+    return ((bits + 0x7fff + ((bits >> 16) & 1)) & ~nan) | (nan & 0x7fc00000);
+}
+
 INLINE void store(void *target, int64_t at, f32v values, int narrow) {
     if (narrow) {
-        u32v bits = (u32v)values;
-        u32v nan = (u32v)(values != values);
-        bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-        u16v half = __builtin_convertvector((bits & ~nan) | (nan & 0x7fc0), u16v);
+        u16v half = __builtin_convertvector(rounded(values) >> 16, u16v);
         memcpy((uint16_t *)target + at, &half, sizeof half);
     } else {
         memcpy((float *)target + at, &values, sizeof values);
     }
+}
+
+/* bfloat16 to bfloat16: a word holds two neighbours, whose sums are kept apart and joined at the end. */
+INLINE void add_words(const uint16_t *source, int64_t first, const Lanes *lanes, int64_t rows, int64_t columns,
+                      uint16_t *target) {
+    f32v even_a = {0}, odd_a = even_a, even_b = even_a, odd_b = even_a;
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t column = 0; column < columns; column++) {
+            const uint16_t *at = source + first + row * lanes->row_stride + column * lanes->column_stride;
+            u32v a, b;
+            memcpy(&a, at, sizeof a);
+            memcpy(&b, at + 2 * WIDE, sizeof b);
+            even_a += (f32v)(a << 16);
+            odd_a += (f32v)(a & 0xffff0000);
+            even_b += (f32v)(b << 16);
+            odd_b += (f32v)(b & 0xffff0000);
+        }
+    }
+    u32v a = (rounded(even_a) >> 16) | (rounded(odd_a) & 0xffff0000);
+    u32v b = (rounded(even_b) >> 16) | (rounded(odd_b) & 0xffff0000);
+    memcpy(target, &a, sizeof a);
+    memcpy(target + 2 * WIDE, &b, sizeof b);
 }
 
 INLINE void add_block(const void *source, int64_t first, const Lanes *lanes, int64_t rows, int64_t columns,
@@ -68,8 +94,11 @@ INLINE void sum(const void *source, void *target, int64_t begin, int64_t end, co
         const int64_t first =
             lane / kept_columns * lanes->row_stride + lane % kept_columns * lanes->column_stride;
         int64_t i = begin;
-        for (; i + BLOCK <= end; i += BLOCK)
-            add_block(source, first + i, lanes, rows, columns, target, lane * lanes->length + i, narrow_in, narrow_out);
+        for (; i + BLOCK <= end; i += BLOCK) {
+            const int64_t out = lane * lanes->length + i;
+            if (narrow_in && narrow_out) add_words(source, first + i, lanes, rows, columns, (uint16_t *)target + out);
+            else add_block(source, first + i, lanes, rows, columns, target, out, narrow_in, narrow_out);
+        }
         for (; i < end; i++) {
             float total = 0;
             for (int64_t row = 0; row < rows; row++) {

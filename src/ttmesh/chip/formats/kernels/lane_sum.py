@@ -60,7 +60,10 @@ def _compiled(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtyp
     function = _function()
     pointers = values.data_ptr(), target.data_ptr()
     options = ctypes.byref(lanes), values.dtype == torch.bfloat16, out_dtype == torch.bfloat16
-    threads.run(lambda begin, end: function(*pointers, begin, end, *options), length, values.nbytes)
+    if values.nbytes < threads.SPLIT_BYTES:
+        function(*pointers, 0, length, *options)
+    else:
+        threads.run(lambda begin, end: function(*pointers, begin, end, *options), length, values.nbytes)
     return target
 
 
