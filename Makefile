@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing ttmesh and its tools into $(VENV) (a minute on a fresh machine)"
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[monitor,web,dev]'
+	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[monitor,web,mpi,dev]'
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## the main job: a 2x4 mesh, tensors on every chip, and what each chip holds

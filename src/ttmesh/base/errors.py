@@ -54,6 +54,14 @@ class ShapeError(MeshError):
     """A shape, coordinate or placement does not fit."""
 
 
+class RankError(MeshError):
+    """A rank died, stopped, was cut off, is late, or was started wrongly; `ranks` are the ones to look at."""
+
+    def __init__(self, wrong: str, *, expected: str, fix: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(wrong, expected=expected, fix=fix)
+        self.ranks = ranks
+
+
 class NotEmulatedError(MeshError, NotImplementedError):
     """TT-NN has it, ttmesh does not."""
 

@@ -13,6 +13,13 @@ def _integer(text: str) -> int:
     return int(text.strip())
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError(text)
+    return value
+
+
 def _switch(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered in ("1", "true", "on", "yes"):
@@ -74,6 +81,27 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "a name from fabric/transports",
         "what joins ranks (default: how it was started)",
+    ),
+    Setting(
+        "TTMESH_TIMEOUT_S",
+        _seconds,
+        300.0,
+        "seconds, more than 0",
+        "how long a rank waits for the others in one operation",
+    ),
+    Setting(
+        "TTMESH_CLAIMS",
+        _choice("auto", "exclusive", "shared"),
+        "auto",
+        one_of(["auto", "exclusive", "shared"]),
+        "whether a chip belongs to one process: auto = only when TT_VISIBLE_DEVICES partitions the system",
+    ),
+    Setting(
+        "TTMESH_RUNTIME_DIR",
+        str.strip,
+        "",
+        "a directory",
+        "where processes of one host see each other's claims (default: XDG_RUNTIME_DIR or the temporary directory)",
     ),
     Setting("TTMESH_SOCKET", str.strip, "", "a path or HOST:PORT", "where the allocation server listens"),
     Setting("TTMESH_TOKEN", str.strip, "", "a secret", "what a client shows to an allocation server over TCP"),

@@ -1,0 +1,175 @@
+"""`ttmesh launch` (also installed as `tt-run`): start a program as many ranks."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from ttmesh.base import settings
+from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.launch.bindings import Bindings, LaunchError, one_mesh, read_bindings, read_mapping, with_mock_clusters
+from ttmesh.launch.commands import ENGINES, Command, Plan, commands, default_engine
+from ttmesh.launch.watch import INTERRUPTED
+from ttmesh.launch.watch import run as watch_to_the_end
+
+HELP = "start a program as many ranks, on this host or several (tt-run compatible)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of tt-run that have a meaning here, and ttmesh's own."""
+    parser.add_argument("-n", "--ranks", type=int, metavar="N", help="so many ranks that present one mesh together")
+    parser.add_argument("--rank-binding", type=Path, metavar="FILE", help="rank-binding YAML")
+    parser.add_argument(
+        "--rank-bindings-mapping", type=Path, metavar="FILE", help="YAML: sub-context id to rank-binding YAML"
+    )
+    parser.add_argument(
+        "-m", "--mesh-graph-descriptor", metavar="FILE", help="not emulated: discovery needs the hardware"
+    )
+    parser.add_argument(
+        "--mock-cluster-rank-binding", type=Path, metavar="FILE", help="YAML: rank to cluster descriptor"
+    )
+    parser.add_argument(
+        "--hosts", type=_hosts, default=(), metavar="A,B", help="hosts that ranks fill in blocks, by ssh"
+    )
+    parser.add_argument(
+        "--rsh", default="", metavar="CMD", help="what reaches a host instead of ssh: CMD HOST PROGRAM …"
+    )
+    parser.add_argument("--rdzv", default="", metavar="HOST:PORT", help="where ranks meet (torchdist)")
+    parser.add_argument(
+        "--node", type=_node, default=(0, 1), metavar="I/N", help="this is host I of N, each started by hand"
+    )
+    parser.add_argument("--engine", choices=ENGINES, help="what joins the ranks (default: mpi where it is installed)")
+    parser.add_argument(
+        "--mpi-args", type=shlex.split, default=(), metavar="ARGS", help="more arguments for mpirun, quoted"
+    )
+    parser.add_argument("--tcp-interface", default="", metavar="IF", help="network interface between the hosts")
+    parser.add_argument("--bare", action="store_true", help="leave mpirun's own choice of transports")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be started")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print what is started, then start it")
+    parser.add_argument(
+        "--skip-executable-check", action="store_true", help="the program exists on the other hosts only"
+    )
+    parser.add_argument("--skip-mgd-check", action="store_true", help="the mesh graph descriptor exists there only")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="what every rank runs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Launch; the exit code of the first rank that failed, or 0."""
+    plan = _plan(args)
+    made = commands(plan)
+    if args.dry_run or args.verbose:
+        for command in made:
+            print(f"[ttmesh launch] {_printed(command)}", file=sys.stderr)
+    return 0 if args.dry_run else watch_to_the_end(made)
+
+
+def main() -> int:
+    """The console script `tt-run`."""
+    parser = argparse.ArgumentParser(prog="tt-run", description=HELP)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args())
+    except MeshError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    bindings = _bindings(args)
+    program = _program(args)
+    engine = args.engine or settings.get_str("TTMESH_ENGINE") or default_engine()
+    if engine == "mpi" and (args.node != (0, 1) or args.rdzv):
+        raise LaunchError(
+            "--node and --rdzv were given with the engine mpi",
+            expected="mpirun to reach every host itself",
+            fix="Use --hosts, or --engine torchdist.",
+        )
+    if args.node != (0, 1) and not args.rdzv:
+        raise LaunchError("--node was given without --rdzv", expected="a meeting point", fix="Give --rdzv HOST:PORT.")
+    return Plan(
+        bindings=bindings,
+        program=program,
+        engine=engine,
+        hosts=tuple(args.hosts),
+        node=args.node,
+        rendezvous=args.rdzv,
+        mpi_args=tuple(args.mpi_args),
+        tcp_interface=args.tcp_interface,
+        bare=args.bare,
+        rsh=tuple(shlex.split(args.rsh)) or Plan.rsh,
+    )
+
+
+def _bindings(args: argparse.Namespace) -> Bindings:
+    if args.mesh_graph_descriptor:
+        raise NotEmulatedError(
+            "-m/--mesh-graph-descriptor finds rank bindings by looking at the hardware (tt-run's phase 1)",
+            expected="rank bindings that are already known",
+            fix="Give --rank-binding FILE, or -n N.",
+        )
+    given = [x for x in (args.ranks, args.rank_binding, args.rank_bindings_mapping) if x is not None]
+    if len(given) != 1:
+        raise LaunchError(
+            "Specify exactly one of --rank-binding, --rank-bindings-mapping or -n",
+            expected=f"one, got {len(given)}",
+            fix="For example `ttmesh launch -n 2 program.py`.",
+        )
+    if args.rank_binding is not None:
+        bindings = read_bindings(args.rank_binding, check_mesh_graph=not args.skip_mgd_check)
+    elif args.rank_bindings_mapping is not None:
+        bindings = read_mapping(args.rank_bindings_mapping, check_mesh_graph=not args.skip_mgd_check)
+    elif args.ranks < 1:
+        raise LaunchError(f"-n {args.ranks} starts nothing", expected="1 or more", fix="Give a number of ranks.")
+    else:
+        bindings = one_mesh(args.ranks)
+    mocks = args.mock_cluster_rank_binding
+    return bindings if mocks is None else with_mock_clusters(bindings, mocks)
+
+
+def _program(args: argparse.Namespace) -> tuple[str, ...]:
+    words = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not words:
+        raise LaunchError(
+            "No program specified. Please provide a program to run.", expected="a program", fix="Put it last."
+        )
+    if words[0].endswith(".py"):
+        words = [sys.executable, *words]
+    known = Path(words[0]).exists() or shutil.which(words[0])
+    if not known and not args.skip_executable_check:
+        raise LaunchError(f"Program not found: {words[0]}", expected="a file or a command", fix="Check the path.")
+    return tuple(words)
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not hosts:
+        raise argparse.ArgumentTypeError("No valid hostnames in --hosts after removing empty entries")
+    for host in hosts:
+        if hosts.count(host) > 1:
+            raise argparse.ArgumentTypeError(f"Duplicate hostname in --hosts: {host!r}")
+        if host.startswith("-") or any(c.isspace() for c in host):
+            raise argparse.ArgumentTypeError(f"Invalid hostname in --hosts: {host!r}")
+    return hosts
+
+
+def _node(text: str) -> tuple[int, int]:
+    try:
+        node, nodes = map(int, text.split("/"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N, for example 0/2") from None
+    if not 0 <= node < nodes:
+        raise argparse.ArgumentTypeError(f"{text!r}: hosts are numbered 0 to {nodes - 1}")
+    return node, nodes
+
+
+def _printed(command: Command) -> str:
+    return shlex.join(command.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Which engine joins the ranks: the one named by TTMESH_ENGINE, else the one whose launcher started this process."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ttmesh.base import settings
+from ttmesh.base.errors import RankError, SettingError, near, one_of
+
+if TYPE_CHECKING:
+    from ttmesh.fabric.transports.protocol import Transport
+
+FOLDER = Path(__file__).parent / "transports"
+
+
+def names() -> list[str]:
+    """Every engine: the files of `transports/`, less the protocol they share."""
+    return sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_") and p.stem != "protocol")
+
+
+def load(name: str) -> ModuleType:
+    """The module of an engine."""
+    if name not in names():
+        raise SettingError(f"no engine named {name!r}", expected=one_of(names()), fix=near(name, names()))
+    return importlib.import_module(f"ttmesh.fabric.transports.{name}")
+
+
+def chosen(environ: Mapping[str, str] | None = None) -> str | None:
+    """The engine this process should use, or None when it was started alone."""
+    env = os.environ if environ is None else environ
+    named = str(settings.get("TTMESH_ENGINE", env))
+    if named:
+        load(named)
+        return named
+    fitting = [name for name in names() if load(name).started(env)]
+    if len(fitting) > 1:
+        raise RankError(
+            f"the environment fits several engines: {fitting}",
+            expected="one launcher's variables",
+            fix="Set TTMESH_ENGINE to the one that is meant.",
+        )
+    return fitting[0] if fitting else None
+
+
+def connect(timeout_s: float | None = None) -> Transport:
+    """Join the other ranks: the group of all of them."""
+    name = chosen()
+    if name is None:
+        raise RankError(
+            "this process was started alone",
+            expected="mpirun, torchrun or `ttmesh launch` to start several",
+            fix="Use one of them, for example `ttmesh launch -n 2 program.py`.",
+        )
+    limit_s = float(str(settings.get("TTMESH_TIMEOUT_S"))) if timeout_s is None else timeout_s
+    joined: Transport = load(name).connect(limit_s)
+    return joined
+
+
+_world: Transport | None = None
+
+
+def world() -> Transport | None:
+    """The group of all ranks, joined at the first call and left at exit; None in a process started alone."""
+    global _world
+    if _world is None and chosen() is not None:
+        _world = connect()
+        atexit.register(_leave, _world)
+    return _world
+
+
+def _leave(joined: Transport) -> None:
+    crash = getattr(sys, "last_value", None)  # set by the interpreter for an exception that ended the program
+    if crash is not None:
+        joined.abort(f"{type(crash).__name__}: {crash}")
+    joined.close()

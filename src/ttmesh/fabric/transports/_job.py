@@ -1,0 +1,142 @@
+"""Running one operation between ranks to its end or its deadline, and finding out who is to blame when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+from collections.abc import Callable
+from os import sched_yield
+
+from ttmesh.base.errors import RankError
+from ttmesh.fabric.liveness import LEFT, Liveness
+
+KEEP_S = 3.0  # how long rank 0 of a failed job keeps the store, for the others to find out why
+LATE_S = 0.5  # an operation that takes longer starts listening to the other ranks' signs of life
+VERDICT_S = 1.0  # after a failure: a rank that is quiet for this long (four signs) is the culprit
+LEAVING = "leave"  # the last barrier: here it is in order that the others have left
+
+Done = Callable[[], bool]
+
+
+class Job:
+    """What all groups of this process share: signs of life, and the error that broke it."""
+
+    def __init__(self, liveness: Liveness, keep: object) -> None:
+        self.liveness = liveness
+        self.broken: RankError | None = None
+        self._keep = keep  # rank 0's store lives as long as this
+
+    def run(self, place: Place, operation: str, start: Callable[[], Done], limit_s: float) -> None:
+        """Start an operation and wait for it; whatever goes wrong becomes a RankError that says who and where."""
+        if self.broken is not None:
+            raise self.broken
+        place.calls += 1
+        self.liveness.doing = place.now(operation)
+        try:
+            done = start()
+            for _ in range(place.spins):
+                if done():
+                    break
+            else:
+                self._wait(place, operation, done, limit_s)
+        except RankError:
+            raise
+        except Exception as cause:  # every engine has its own exception types
+            raise self._diagnose(place, operation, limit_s, in_short(cause)) from cause
+        self.liveness.doing = f"after {place.now(operation)}"
+
+    def leave(self, place: Place, start: Callable[[], Done]) -> bool:
+        """Meet every rank once more, for as long as it takes; whether the job ended well, so that freeing it cannot hang."""
+        self.liveness.leave()
+        with contextlib.suppress(RankError):  # it is kept in `broken`
+            self.run(place, LEAVING, start, math.inf)
+        self.liveness.stop(0.0 if self.broken is None else KEEP_S)
+        return self.broken is None
+
+    def fail(self, error: RankError) -> None:
+        """Every operation fails from now on, here and, once they hear of it, on the other ranks."""
+        self.broken = self.broken or error
+        self.liveness.tell_failure(error.wrong)
+
+    def _wait(self, place: Place, operation: str, done: Done, limit_s: float) -> None:
+        began = time.monotonic()
+        deadline, late, look = began + limit_s, began + min(LATE_S, limit_s), 0.0
+        while not done():
+            sched_yield()
+            now = time.monotonic()
+            if now < late:
+                continue
+            if now >= deadline:
+                raise self._diagnose(place, operation, limit_s, f"not finished after {limit_s:g} s")
+            if now >= look:
+                look = now + 0.05
+                self.liveness.watch()
+                lives = self.liveness
+                left = operation != LEAVING and lives.left(place.ranks)
+                if lives.failure or left or lives.silent(place.ranks):
+                    raise self._diagnose(place, operation, limit_s, "waiting for it was given up")
+            time.sleep(0.0001)  # long transfers progress only while they are looked at
+        self.liveness.relax()
+
+    def _diagnose(self, place: Place, operation: str, limit_s: float, symptom: str) -> RankError:
+        """Find out who is to blame, tell the others, and make every later operation fail the same way."""
+        self.liveness.watch()
+        while True:
+            silent = self.liveness.silent(place.ranks, VERDICT_S)
+            if silent or self.liveness.failure or self.liveness.watched_s > 2 * VERDICT_S:
+                break
+            time.sleep(0.02)
+        others = {r: s for r, s in self.liveness.elsewhere(place.ranks).items() if s != place.now(operation)}
+        ranks, wrong = verdict(place.here(operation), symptom, tuple(sorted(silent)), self.liveness.failure, others)
+        error = RankError(
+            wrong,
+            expected=f"every rank of the group to finish it within {limit_s:g} s",
+            fix=f"Look at the output of {named(ranks)}; TTMESH_TIMEOUT_S sets the time.",
+            ranks=ranks,
+        )
+        self.fail(error)
+        return error
+
+
+class Place:
+    """Where an operation happens: the group, its ranks, who looks, and how many calls it has seen."""
+
+    def __init__(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int) -> None:
+        self.group, self.ranks, self.world_rank, self.spins = group, ranks, world_rank, spins
+        self.calls = 0
+
+    def now(self, operation: str) -> str:
+        """The operation as signs of life name it; the same text on every rank that is in the same call."""
+        return f"{operation} #{self.calls} on group {self.group!r}"
+
+    def here(self, operation: str) -> str:
+        """The operation as errors name it."""
+        return f"{operation} on group {self.group!r} of ranks {list(self.ranks)}, seen by rank {self.world_rank}"
+
+
+def verdict(
+    here: str, symptom: str, silent: tuple[int, ...], failure: str, others: dict[int, str]
+) -> tuple[tuple[int, ...], str]:
+    """The ranks to blame and the sentence that says so: first the silent, then what another rank told, then the absent."""
+    if silent:
+        return silent, f"{named(silent)} died, stopped or was cut off during {here} ({symptom})"
+    if failure:
+        return (), f"{failure}; this ended {here}"
+    if others:
+        ranks = tuple(sorted(others))
+        where = ", ".join(f"rank {r}: {'it left' if s == LEFT else s}" for r, s in sorted(others.items()))
+        return ranks, f"{named(ranks)} alive but not in {here} ({symptom}; {where})"
+    return (), f"{symptom} in {here}"
+
+
+def named(ranks: tuple[int, ...]) -> str:
+    """Ranks in words."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "every rank"
+
+
+def in_short(cause: Exception) -> str:
+    """An engine's own words without its source file and advice."""
+    line = str(cause).strip().split("\n")[0]
+    return re.sub(r"^\[[^\]]*\]\s*", "", line).split(". ")[0][:200]

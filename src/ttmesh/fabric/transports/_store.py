@@ -1,0 +1,62 @@
+"""The small store in rank 0 through which ranks show signs of life; torch's TCPStore, whatever the engine is."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+
+import psutil
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from ttmesh.base.errors import RankError
+from ttmesh.fabric.liveness import Liveness, Store
+
+
+def open_liveness(rank: int, size: int, broadcast: Callable[[str], str], timeout_s: float) -> tuple[Liveness, object]:
+    """Start signs of life between all ranks; returns them and what must be kept alive (rank 0's store).
+
+    `broadcast` hands rank 0's text to every rank.
+    """
+    keeper: TCPStore | None = None
+    where = ""
+    if rank == 0:
+        keeper = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+        job = secrets.token_hex(8)
+        keeper.set(job, "here")
+        where = f"{keeper.port} {job} {' '.join(own_addresses())}"
+    port, job, *addresses = broadcast(where).split()
+    candidates = ["127.0.0.1"] if rank == 0 else addresses
+
+    def connect() -> Store:
+        return reach(candidates, int(port), job)
+
+    liveness = Liveness(connect, rank, size)
+    if not liveness.start(timeout_s):
+        raise RankError(
+            f"rank {rank} cannot reach rank 0 at any of {addresses} port {port}",
+            expected=f"rank 0's store to answer within {timeout_s:g} s",
+            fix="Check names, routes and firewalls between the hosts.",
+        )
+    return liveness, keeper
+
+
+def own_addresses() -> list[str]:
+    """This host's addresses, loopback first (ranks of one host meet there)."""
+    found = [a.address for cards in psutil.net_if_addrs().values() for a in cards if a.family == socket.AF_INET]
+    return ["127.0.0.1", *sorted(a for a in set(found) if not a.startswith("127."))]
+
+
+def reach(addresses: list[str], port: int, job: str) -> Store:
+    """A connection to the store of this job; an address may lead to another job's, as bridges repeat on every host."""
+    for address in addresses:
+        try:
+            socket.create_connection((address, port), timeout=2.0).close()
+            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=5))
+            if store.check([job]):
+                found: Store = store
+                return found
+        except (OSError, RuntimeError):  # torch's DistNetworkError is a RuntimeError
+            continue
+    raise ConnectionError(f"no store of this job at {addresses} port {port}")

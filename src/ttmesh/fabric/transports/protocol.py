@@ -1,0 +1,230 @@
+"""What every engine offers: collectives and messages between the ranks of a group, each with a deadline.
+
+An engine is a file in this folder with `started(environ) -> bool` (did its launcher start this process?) and
+`connect(timeout_s) -> Transport`. It implements the underscored primitives on flat contiguous tensors; dtypes, shapes,
+pieces, deadlines and the naming of culprits are solved here once.
+
+Order of additions: with two ranks every engine gives a + b. With more, the engine chooses (Open MPI: recursive doubling
+for short messages, ring or reduce-scatter for long ones; gloo: ring by segments), so float32 sums may differ in the last
+bits between engines and sizes; every rank gets the same bits. `ordered=True` adds in rank order, 0 first, in every engine,
+at the traffic of an all_gather. bfloat16, float16 and fp8 are added in float32 and rounded once; narrow integers wrap as
+torch's do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from ttmesh.base.errors import RankError, ShapeError
+from ttmesh.fabric.transports._job import Done, Job, Place
+from ttmesh.fabric.transports._layout import COMBINE, as_bytes, check_out, deliver, pieces, room, sum_dtype
+
+Tensor = torch.Tensor
+WORLD = "world"
+
+
+class Transport(ABC):
+    """One group of ranks; `rank` and `size` count within it, `ranks` are the world's numbers."""
+
+    name: str  # the engine
+    spins = 0  # so many quick looks at an operation before the clock is asked
+
+    def __init__(self, job: Job, group: str, ranks: tuple[int, ...], rank: int, timeout_s: float) -> None:
+        self.group = group
+        self.ranks = ranks
+        self.rank = rank
+        self.size = len(ranks)
+        self.timeout_s = timeout_s
+        self._job = job
+        self._place = Place(group, ranks, ranks[rank], self.spins)
+        self._children: list[Transport] = []
+
+    @property
+    def world_rank(self) -> int:
+        """This process among all."""
+        return self.ranks[self.rank]
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Return when every rank of the group has come here."""
+        self._run("barrier", self._start_barrier, timeout_s)
+
+    def all_reduce(
+        self,
+        tensor: Tensor,
+        op: str = "sum",
+        *,
+        out: Tensor | None = None,
+        ordered: bool = False,
+        timeout_s: float | None = None,
+    ) -> Tensor:
+        """The sum (max, min) over the ranks, on every rank; in `out` when given (it may be the tensor itself)."""
+        dtype = sum_dtype(tensor.dtype, op)
+        check_out(out, tensor.shape, tensor)
+        if ordered:
+            rows = self.all_gather(tensor, timeout_s=timeout_s)
+            total = rows[0].to(dtype, copy=True)
+            for row in rows[1:]:
+                COMBINE[op](total, row.to(dtype))
+            return deliver(total, tensor.shape, tensor, out)
+        source = self._staged(tensor).to(dtype)
+        private = source.data_ptr() != tensor.data_ptr() and out is None
+        into = source if private else room(out, source.shape, dtype, source.device)
+        flat, result = source.view(-1), into.view(-1)
+        for a, b in pieces(flat):
+            self._run("all_reduce", partial(self._start_all_reduce, flat[a:b], result[a:b], op), timeout_s)
+        return deliver(into, tensor.shape, tensor, out)
+
+    def all_gather(self, tensor: Tensor, *, out: Tensor | None = None, timeout_s: float | None = None) -> Tensor:
+        """Every rank's tensor, stacked: [size, *shape]."""
+        shape = (self.size, *tensor.shape)
+        check_out(out, shape, tensor)
+        source = self._staged(tensor)
+        flat = as_bytes(source)
+        stacked = room(out, shape, tensor.dtype, source.device)
+        rows = as_bytes(stacked).view(self.size, flat.numel())
+        for a, b in pieces(flat):
+            whole = b - a == flat.numel()
+            piece = rows if whole else rows.new_empty((self.size, b - a))
+            self._run("all_gather", partial(self._start_all_gather, flat[a:b], piece.view(-1)), timeout_s)
+            if not whole:
+                rows[:, a:b] = piece
+        return deliver(stacked, shape, tensor, out)
+
+    def reduce_scatter(
+        self, tensor: Tensor, op: str = "sum", *, out: Tensor | None = None, timeout_s: float | None = None
+    ) -> Tensor:
+        """From [size, *shape] on every rank: the reduced row of this rank."""
+        if tensor.dim() == 0 or tensor.shape[0] != self.size:
+            raise ShapeError(
+                f"reduce_scatter over {self.size} ranks got shape {list(tensor.shape)}",
+                expected=f"a first dimension of {self.size}, one row per rank",
+                fix="Split the dimension to scatter and move it to the front.",
+            )
+        dtype = sum_dtype(tensor.dtype, op)
+        check_out(out, tensor.shape[1:], tensor)
+        rows = self._staged(tensor).to(dtype).view(self.size, tensor.numel() // self.size)
+        into = room(out, tensor.shape[1:], dtype, rows.device)
+        row = into.view(-1)
+        for a, b in pieces(row):
+            part = rows[:, a:b].contiguous().view(-1)
+            self._run("reduce_scatter", partial(self._start_reduce_scatter, part, row[a:b], op), timeout_s)
+        return deliver(into, tensor.shape[1:], tensor, out)
+
+    def broadcast(self, tensor: Tensor, root: int, *, timeout_s: float | None = None) -> Tensor:
+        """The root's tensor on every rank; the others pass one of the same shape and dtype, which is filled."""
+        self._check_member(root)
+        staged = self._staged(tensor)
+        flat = as_bytes(staged)
+        for a, b in pieces(flat):
+            self._run("broadcast", partial(self._start_broadcast, flat[a:b], root), timeout_s)
+        return tensor if self.rank == root else deliver(staged, tensor.shape, tensor, tensor)
+
+    def send(self, tensor: Tensor, dest: int, *, tag: int = 0, timeout_s: float | None = None) -> None:
+        """Hand a tensor to a rank of the group; may wait until that rank receives it."""
+        self._check_member(dest)
+        flat = as_bytes(self._staged(tensor))
+        operation = f"send to rank {self.ranks[dest]}"
+        for a, b in pieces(flat):
+            self._run(operation, partial(self._start_send, flat[a:b], dest, tag), timeout_s)
+
+    def recv(self, out: Tensor, source: int, *, tag: int = 0, timeout_s: float | None = None) -> Tensor:
+        """Fill `out` with what a rank of the group sends under this tag."""
+        self._check_member(source)
+        staged = self._staged(out)
+        flat = as_bytes(staged)
+        operation = f"recv from rank {self.ranks[source]}"
+        for a, b in pieces(flat):
+            self._run(operation, partial(self._start_recv, flat[a:b], source, tag), timeout_s)
+        return deliver(staged, out.shape, out, out)
+
+    def send_bytes(self, data: bytes, dest: int, *, tag: int = 0, timeout_s: float | None = None) -> None:
+        """Hand bytes to a rank of the group."""
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        self.send(flat, dest, tag=tag, timeout_s=timeout_s)
+
+    def recv_bytes(self, size: int, source: int, *, tag: int = 0, timeout_s: float | None = None) -> bytes:
+        """So many bytes from a rank of the group."""
+        out = self.recv(torch.empty(size, dtype=torch.uint8), source, tag=tag, timeout_s=timeout_s)
+        return bytes(out.numpy())
+
+    def subgroup(self, members: Sequence[int], name: str) -> Transport:
+        """A group of some ranks (numbered as here) with its own communicator; every member calls it, no one else."""
+        for member in members:
+            self._check_member(member)
+        if len(set(members)) != len(members) or self.rank not in members:
+            raise RankError(
+                f"rank {self.rank} asked for group {name!r} of ranks {list(members)}",
+                expected="different ranks, the caller's among them",
+                fix="Call subgroup on the members only.",
+            )
+        child = self._split(tuple(members), name)
+        self._children.append(child)
+        return child
+
+    def abort(self, reason: str) -> None:
+        """Make the running and later operations of every rank fail with this reason."""
+        self._job.fail(
+            RankError(
+                f"rank {self.world_rank} aborted: {reason}",
+                expected="every rank to carry on",
+                fix=f"Look at the output of rank {self.world_rank}.",
+                ranks=(self.world_rank,),
+            )
+        )
+
+    def close(self) -> None:
+        """Leave: the whole job when this is the world, where all ranks meet once more; else only this group."""
+        ended_well = self._job.broken is None
+        if self.group == WORLD:
+            ended_well = self._job.leave(self._place, self._start_barrier)
+        if ended_well:  # freeing is collective: in a failed job it would wait for ever
+            for child in self._children:
+                child.close()
+            self._free()
+        self._children.clear()
+
+    def _run(self, operation: str, start: Callable[[], Done], timeout_s: float | None) -> None:
+        self._job.run(self._place, operation, start, self.timeout_s if timeout_s is None else timeout_s)
+
+    def _staged(self, tensor: Tensor) -> Tensor:
+        """The values, contiguous, where the engine can read them; the tensor itself when it already is so."""
+        return tensor.detach().cpu().contiguous()
+
+    def _check_member(self, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise RankError(
+                f"group {self.group!r} has no rank {rank}",
+                expected=f"0 to {self.size - 1}",
+                fix="Ranks count within their group.",
+            )
+
+    @abstractmethod
+    def _start_barrier(self) -> Done: ...
+
+    @abstractmethod
+    def _start_all_reduce(self, source: Tensor, out: Tensor, op: str) -> Done: ...
+
+    @abstractmethod
+    def _start_all_gather(self, source: Tensor, out: Tensor) -> Done: ...
+
+    @abstractmethod
+    def _start_reduce_scatter(self, source: Tensor, out: Tensor, op: str) -> Done: ...
+
+    @abstractmethod
+    def _start_broadcast(self, data: Tensor, root: int) -> Done: ...
+
+    @abstractmethod
+    def _start_send(self, data: Tensor, dest: int, tag: int) -> Done: ...
+
+    @abstractmethod
+    def _start_recv(self, data: Tensor, source: int, tag: int) -> Done: ...
+
+    @abstractmethod
+    def _split(self, members: tuple[int, ...], name: str) -> Transport: ...
+
+    @abstractmethod
+    def _free(self) -> None: ...

@@ -1,0 +1,171 @@
+"""Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs; started by torchrun or `ttmesh launch`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from ttmesh.base.errors import RankError
+from ttmesh.fabric.transports._job import Done, Job
+from ttmesh.fabric.transports._store import open_liveness
+from ttmesh.fabric.transports.protocol import WORLD, Transport
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+# torch 2.13 renamed these two and warns about the old names
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+GRACE_S = 10.0  # gloo's own deadline lies behind ours: when it fires, gloo drops every connection and names nobody
+SLICE = timedelta(milliseconds=20)
+
+
+def started(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun, or something like it, started this process."""
+    return all(variable in environ for variable in VARIABLES)
+
+
+def connect(timeout_s: float) -> Transport:
+    """The group of all ranks; a torch.distributed that the program has set up itself is used as it is."""
+    limit = timedelta(seconds=timeout_s + GRACE_S)
+    owns_torch = not dist.is_initialized()
+    if owns_torch:
+        missing = [variable for variable in VARIABLES if variable not in os.environ]
+        if missing:
+            raise RankError(
+                f"the engine 'torchdist' misses {', '.join(missing)}",
+                expected="a program started by torchrun or `ttmesh launch`",
+                fix="Start it so, or unset TTMESH_ENGINE.",
+            )
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(os.environ["MASTER_ADDR"]))
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(backend, timeout=limit)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(size)), timeout=limit)
+
+    def broadcast(text: str) -> str:
+        box = [text]
+        dist.broadcast_object_list(box, src=0, group=group, device=torch.device("cpu"))
+        return box[0]
+
+    liveness, keep = open_liveness(rank, size, broadcast, timeout_s)
+    return TorchTransport(group, Job(liveness, keep), WORLD, tuple(range(size)), rank, timeout_s, owns_torch)
+
+
+def interface_towards(host: str) -> str:
+    """The network interface on the way to a host; gloo's own guess is the host's name, which often means loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: it only asks the routing table
+        address = probe.getsockname()[0]
+    cards = psutil.net_if_addrs().items()
+    return next((name for name, known in cards if any(a.address == address for a in known)), "lo")
+
+
+class TorchTransport(Transport):
+    """Asynchronous torch.distributed calls, waited for in slices until they are done or late."""
+
+    name = "torchdist"
+
+    def __init__(
+        self,
+        group: Any,
+        job: Job,
+        name: str,
+        ranks: tuple[int, ...],
+        rank: int,
+        timeout_s: float,
+        owns_torch: bool = False,
+    ) -> None:
+        super().__init__(job, name, ranks, rank, timeout_s)
+        self._group = group
+        self._owns_torch = owns_torch
+
+    def _staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        flat = tensor.detach().contiguous()
+        return flat if flat.device.type in ("cpu", "cuda") else flat.cpu()
+
+    def _start_barrier(self) -> Done:
+        # NCCL's barrier would need a GPU even when nothing on one is in use; a sum of one number is a barrier too.
+        return self._start_all_reduce(torch.zeros(1), torch.zeros(1), "sum")
+
+    def _start_all_reduce(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
+        if source.data_ptr() != out.data_ptr():
+            out.copy_(source)
+        return _sliced(dist.all_reduce(out, OPS[op], group=self._group, async_op=True), out)
+
+    def _start_all_gather(self, source: torch.Tensor, out: torch.Tensor) -> Done:
+        return _sliced(_gather(out, source, group=self._group, async_op=True), out)
+
+    def _start_reduce_scatter(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
+        return _sliced(_scatter(out, source, OPS[op], group=self._group, async_op=True), out)
+
+    def _start_broadcast(self, data: torch.Tensor, root: int) -> Done:
+        return _sliced(dist.broadcast(data, self.ranks[root], group=self._group, async_op=True), data)
+
+    def _start_send(self, data: torch.Tensor, dest: int, tag: int) -> Done:
+        return _apart(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
+
+    def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
+        return _apart(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
+
+    def _split(self, members: tuple[int, ...], name: str) -> Transport:
+        ranks = tuple(self.ranks[m] for m in members)
+        group = dist.new_group(
+            list(ranks), timeout=timedelta(seconds=self.timeout_s + GRACE_S), use_local_synchronization=True
+        )
+        return TorchTransport(group, self._job, name, ranks, members.index(self.rank), self.timeout_s)
+
+    def _free(self) -> None:
+        dist.destroy_process_group(self._group)
+        if self.group == WORLD and self._owns_torch:
+            dist.destroy_process_group()
+
+
+def _sliced(work: Any, tensor: torch.Tensor) -> Done:
+    """Whether a collective is over; sleeps in torch for a slice, because gloo's own threads need the processor."""
+    if tensor.is_cuda:
+        return work.is_completed  # type: ignore[no-any-return]
+
+    def done() -> bool:
+        try:
+            work.wait(SLICE)
+        except RuntimeError as error:
+            if "timed out" in str(error).lower() and not work.is_completed():
+                return False
+            raise
+        return True
+
+    return done
+
+
+def _apart(work: Any, tensor: torch.Tensor) -> Done:
+    """The same for a message: gloo drops every connection when waiting for one times out, so a thread of its own waits."""
+    if tensor.is_cuda:
+        return work.is_completed  # type: ignore[no-any-return]
+    failures: list[Exception] = []
+    over = threading.Event()
+
+    def wait() -> None:
+        try:
+            work.wait()
+        except Exception as error:  # handed to the caller below
+            failures.append(error)
+        over.set()
+
+    threading.Thread(target=wait, daemon=True, name="ttmesh-message").start()
+
+    def done() -> bool:
+        if not over.wait(0.02):
+            return False
+        if failures:
+            raise failures[0]
+        return True
+
+    return done

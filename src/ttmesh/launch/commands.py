@@ -1,0 +1,186 @@
+"""What is executed to start the ranks: one mpirun for all of them, or one process each, here or through ssh."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ttmesh.launch.bindings import Bindings, LaunchError
+from ttmesh.launch.environment import inherited, rank_environment
+
+ENGINES = ("mpi", "torchdist")
+RANK_SCRIPT = Path(__file__).with_name("rank.py")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch, decided: nothing here needs another look at the command line."""
+
+    bindings: Bindings
+    program: tuple[str, ...]
+    engine: str
+    hosts: tuple[str, ...] = ()  # none: everything on this host
+    node: tuple[int, int] = (0, 1)  # this host's number and how many there are, when each is started by hand
+    rendezvous: str = ""
+    mpi_args: tuple[str, ...] = ()
+    tcp_interface: str = ""
+    bare: bool = False
+    rsh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process to start: its arguments, its environment and the ranks whose output it carries."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    ranks: tuple[int, ...]
+
+    @property
+    def carries_one(self) -> bool:
+        """Whether all output is one rank's; mpirun's is tagged instead."""
+        return len(self.ranks) == 1 and Path(self.argv[0]).name not in MPI_LAUNCHERS
+
+
+MPI_LAUNCHERS = ("mpirun-ulfm", "mpirun")
+
+
+def find_mpirun() -> str | None:
+    """Open MPI's launcher: on the PATH, or beside this Python (where the wheel puts it)."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return next(filter(None, map(shutil.which, MPI_LAUNCHERS)), str(beside) if beside.exists() else None)
+
+
+def default_engine() -> str:
+    """MPI where it is installed, because it is the quickest; else torch.distributed."""
+    return "mpi" if find_mpirun() and find_spec("mpi4py") else "torchdist"
+
+
+def commands(plan: Plan) -> list[Command]:
+    """Everything to start on this host."""
+    return [_mpirun(plan)] if plan.engine == "mpi" else _processes(plan)
+
+
+def host_of(rank: int, ranks: int, hosts: Sequence[str]) -> str:
+    """Ranks fill the hosts in blocks, in order."""
+    return hosts[rank * len(hosts) // ranks]
+
+
+def _wrapped(rank: int, program: Sequence[str], *, stdin: str) -> list[str]:
+    return [sys.executable, "-I", "-S", str(RANK_SCRIPT), str(rank), stdin, "--", *program]
+
+
+def _mpirun(plan: Plan) -> Command:
+    launcher = find_mpirun()
+    if launcher is None:
+        raise LaunchError(
+            "no mpirun on the PATH or beside this Python",
+            expected="Open MPI",
+            fix="pip install 'ttmesh[mpi]', or choose --engine torchdist.",
+        )
+    version = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
+    if "Open MPI" not in version and "OpenRTE" not in version:
+        raise LaunchError(
+            f"{launcher} is not Open MPI ({version.strip().splitlines()[:1]})",
+            expected="Open MPI's mpirun, whose options set each rank's environment",
+            fix="Put Open MPI first on the PATH, or choose --engine torchdist.",
+        )
+    count = len(plan.bindings.ranks)
+    argv = [launcher, *_mpi_options(plan, count)]
+    for index, binding in enumerate(plan.bindings.ranks):
+        env = rank_environment(binding, plan.bindings, os.environ, Path.cwd()) | {"TTMESH_ENGINE": "mpi"}
+        argv += [":"] if index else []
+        argv += ["-np", "1", *(["--host", host_of(index, count, plan.hosts)] if plan.hosts else [])]
+        for name, value in env.items():
+            argv += ["-x", f"{name}={value}"]
+        argv += _wrapped(binding.rank, plan.program, stdin="keep")
+    env = inherited(os.environ)
+    if os.geteuid() == 0:  # containers; mpirun refuses root without both
+        env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return Command(tuple(argv), env, tuple(range(count)))
+
+
+def _mpi_options(plan: Plan, count: int) -> list[str]:
+    given = list(plan.mpi_args)
+    # Survivors of a dead rank get an error instead of being killed with it, and name it; the launcher ends them afterwards.
+    options = ["--tag-output", "--with-ft", "ulfm", "--enable-recovery"]
+    if not any("bind-to" in arg or "rankfile" in arg for arg in given):
+        options += ["--bind-to", "none"]
+    if "--oversubscribe" not in given and not any("map-by" in arg or "rankfile" in arg for arg in given):
+        options += ["--map-by", ":OVERSUBSCRIBE"]
+    several = bool(plan.hosts) or any("host" in arg for arg in given)
+    if not plan.bare and (several or plan.tcp_interface):  # on one host shared memory is five times quicker
+        if "btl" not in given:
+            options += ["--mca", "btl", "self,tcp"]
+        if plan.tcp_interface:
+            options += ["--mca", "btl_tcp_if_include", plan.tcp_interface]
+        elif not any(arg.startswith("btl_tcp_if_") for arg in given):
+            options += ["--mca", "btl_tcp_if_exclude", "docker0,lo"]
+    if plan.hosts and plan.rsh[0] != "ssh":
+        options += ["--prtemca", "plm_ssh_agent", " ".join(plan.rsh)]
+    return options + given
+
+
+def _processes(plan: Plan) -> list[Command]:
+    count = len(plan.bindings.ranks)
+    node, nodes = plan.node
+    address, port = _meeting_point(plan)
+    made = []
+    for binding in plan.bindings.ranks:
+        if binding.rank * nodes // count != node:
+            continue
+        env = rank_environment(binding, plan.bindings, os.environ, Path.cwd())
+        same_host = [
+            r
+            for r in range(count)
+            if r * max(nodes, len(plan.hosts)) // count == binding.rank * max(nodes, len(plan.hosts)) // count
+        ]
+        env |= {
+            "TTMESH_ENGINE": plan.engine,
+            "RANK": str(binding.rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_RANK": str(same_host.index(binding.rank)),
+            "LOCAL_WORLD_SIZE": str(len(same_host)),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+        }
+        if plan.tcp_interface:
+            env["GLOO_SOCKET_IFNAME"] = env["NCCL_SOCKET_IFNAME"] = plan.tcp_interface
+        argv = _wrapped(binding.rank, plan.program, stdin="stdin")
+        if plan.hosts:
+            argv = _there(plan.rsh, host_of(binding.rank, count, plan.hosts), argv, env)
+        made.append(Command(tuple(argv), inherited(os.environ) | env, (binding.rank,)))
+    return made
+
+
+def _there(rsh: Sequence[str], host: str, argv: list[str], env: dict[str, str]) -> list[str]:
+    """The same command on another host, in the same directory (shared, as tt-run assumes too)."""
+    settings = [f"{name}={value}" for name, value in env.items()]
+    inner = ["env", "-C", str(Path.cwd()), *settings, *argv]
+    return [*rsh, host, shlex.join(inner)] if Path(rsh[0]).name in ("ssh", "rsh") else [*rsh, host, *inner]
+
+
+def _meeting_point(plan: Plan) -> tuple[str, str]:
+    if plan.rendezvous:
+        address, _, port = plan.rendezvous.rpartition(":")
+        if not address or not port.isdigit():
+            raise LaunchError(
+                f"--rdzv {plan.rendezvous!r} is no meeting point",
+                expected="HOST:PORT",
+                fix="For example --rdzv node1:29500.",
+            )
+        return address, port
+    if plan.hosts:
+        return plan.hosts[0], str(random.randint(20000, 60000))  # free there, most likely; --rdzv says otherwise
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1", str(probe.getsockname()[1])

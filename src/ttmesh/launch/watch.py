@@ -1,0 +1,174 @@
+"""Watching ranks: their output with their number before it, the first cause of a failure once, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO, TextIO
+
+import psutil
+
+from ttmesh.launch.commands import Command
+from ttmesh.launch.rank import MARK, die_with_parent
+
+ALONE_S = 3.0  # after the first failure: time for the others to say what they saw
+TERM_S = 3.0  # then SIGTERM; after this SIGKILL. Together below the promised 10 s
+INTERRUPTED = 130  # 128 + SIGINT, as tt-run has it
+TAGGED = re.compile(r"^\[[^\]]*,(\d+)\]<(stdout|stderr|stddiag)>: ?")
+
+
+@dataclass
+class Stream:
+    """One pipe of a started process."""
+
+    command: Command
+    pipe: IO[bytes]
+    to: TextIO
+    pending: bytes = b""
+
+
+@dataclass
+class Watch:
+    """The state of a running launch."""
+
+    stdout: TextIO
+    stderr: TextIO
+    ended: dict[int, int] = field(default_factory=dict)
+    cause: str = ""
+    code: int = 0
+    interrupts: int = 0
+
+
+def run(commands: Sequence[Command], *, stdout: TextIO = sys.stdout, stderr: TextIO = sys.stderr) -> int:
+    """Start everything, watch it to the end; 0, the first failing rank's code, 128 + its signal, or 130 after Ctrl-C."""
+    watch = Watch(stdout, stderr)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def interrupted(number: int, frame: object) -> None:
+        watch.interrupts += 1
+
+    for number in before:
+        signal.signal(number, interrupted)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with selectors.DefaultSelector() as selector:
+            for command in commands:
+                started.append(_start(command, selector, watch))
+            _attend(started, selector, watch)
+    finally:
+        _sweep(started)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if watch.interrupts:
+        return INTERRUPTED
+    return watch.code
+
+
+def _start(command: Command, selector: selectors.BaseSelector, watch: Watch) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        command.argv,
+        env=command.env,
+        stdin=subprocess.PIPE if command.carries_one else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C comes to the launcher only, which then ends them in order
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+    )
+    for pipe, to in ((process.stdout, watch.stdout), (process.stderr, watch.stderr)):
+        assert pipe is not None, "pipes were asked for"
+        os.set_blocking(pipe.fileno(), False)
+        selector.register(pipe, selectors.EVENT_READ, Stream(command, pipe, to))
+    return process
+
+
+def _attend(started: list[subprocess.Popen[bytes]], selector: selectors.BaseSelector, watch: Watch) -> None:
+    term_at = kill_at = float("inf")
+    seen_interrupts = 0
+    while selector.get_map() or any(p.poll() is None for p in started):
+        for key, _ in selector.select(timeout=0.05):
+            if not _read(key.data, watch):
+                selector.unregister(key.fileobj)
+        for process in started:
+            if process.poll() not in (None, 0):
+                _failed(watch, f"process {process.pid} ended", process.returncode)
+        now = time.monotonic()
+        if watch.interrupts > seen_interrupts:
+            seen_interrupts = watch.interrupts
+            print("[ttmesh launch] interrupted: stopping every rank", file=watch.stderr, flush=True)
+            _signal(started, signal.SIGINT if seen_interrupts == 1 else signal.SIGKILL)
+            term_at = min(term_at, now + TERM_S)
+        if watch.cause and term_at == float("inf"):
+            term_at = now + ALONE_S
+        if now >= term_at and kill_at == float("inf"):
+            _signal(started, signal.SIGTERM)
+            kill_at = now + TERM_S
+        if now >= kill_at:
+            _sweep(started)
+            return
+
+
+def _read(stream: Stream, watch: Watch) -> bool:
+    """Pass on what is there; False at the end."""
+    chunk = stream.pipe.read(1 << 16)
+    if chunk is None:
+        return True
+    lines = (stream.pending + chunk).split(b"\n")
+    stream.pending = lines.pop()
+    if not chunk and stream.pending:
+        lines.append(stream.pending)
+    for line in lines:
+        _line(stream, line.decode(errors="replace"), watch)
+    return bool(chunk)
+
+
+def _line(stream: Stream, text: str, watch: Watch) -> None:
+    rank: int | None = stream.command.ranks[0] if stream.command.carries_one else None
+    tag = None if stream.command.carries_one else TAGGED.match(text)
+    if tag:
+        rank, text = int(tag.group(1)), text[tag.end() :]
+    if text.startswith(MARK):
+        number, code = map(int, text[len(MARK) :].split())
+        watch.ended[number] = code
+        if code:
+            _failed(watch, f"rank {number} ended", code)
+        return
+    print(text if rank is None else f"[{rank}] {text}", file=stream.to, flush=True)
+
+
+def _failed(watch: Watch, what: str, code: int) -> None:
+    """The first cause is said once; what follows from it is not."""
+    if watch.cause or watch.interrupts:
+        return
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    watch.cause = f"{what} {how}"
+    watch.code = 128 - code if code < 0 else code
+    print(f"[ttmesh launch] first cause: {watch.cause}; stopping the others", file=watch.stderr, flush=True)
+
+
+def _signal(started: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(number)
+
+
+def _sweep(started: list[subprocess.Popen[bytes]]) -> None:
+    """End what is still there of the launched processes, and everything below them."""
+    left = [psutil.Process(p.pid) for p in started if p.poll() is None and psutil.pid_exists(p.pid)]
+    below = [child for process in left for child in process.children(recursive=True)]
+    for process in [*left, *below]:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    for started_process in started:
+        started_process.wait()
+        for pipe in (started_process.stdin, started_process.stdout, started_process.stderr):
+            if pipe is not None:
+                pipe.close()

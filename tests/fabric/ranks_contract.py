@@ -1,0 +1,140 @@
+"""What every rank of a contract launch runs: all promises of `transports/protocol.py`, in one process start."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from ttmesh.base.errors import RankError, ShapeError
+from ttmesh.fabric import engines
+from ttmesh.fabric.transports import _layout
+
+w = engines.world()
+assert w is not None
+r, n = w.rank, w.size
+
+
+def mine(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    g = torch.Generator().manual_seed(rank)
+    return (torch.rand(shape, generator=g) * 40 - 20).to(dtype)
+
+
+def all_of(shape, dtype):
+    return torch.stack([mine(i, shape, dtype).to(torch.float64) for i in range(n)])
+
+
+def check_reductions() -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int32, torch.int64):
+        rows = all_of((3, 5), dtype)
+        got = w.all_reduce(mine(r, (3, 5), dtype))
+        assert got.dtype == dtype
+        want = rows.sum(0)
+        # one rounding of a float32 sum: half a unit in the last place of the result's format, plus float32's own error
+        eps = torch.finfo(dtype).eps if dtype.is_floating_point else 0
+        assert ((got.to(torch.float64) - want).abs() <= want.abs() * eps + 1e-4 * (eps > 0)).all(), dtype
+        assert torch.equal(w.all_reduce(mine(r, (3, 5), dtype), "max").double(), rows.amax(0)), dtype
+        assert torch.equal(w.all_reduce(mine(r, (3, 5), dtype), "min").double(), rows.amin(0)), dtype
+    positive = (mine(r, (4, 4), torch.float32).abs()).to(torch.uint8)
+    assert w.all_reduce(positive).dtype == torch.uint8
+    wrapped = w.all_reduce(torch.full((4,), 100, dtype=torch.int8))
+    assert torch.equal(wrapped, torch.full((4,), (100 * n + 128) % 256 - 128, dtype=torch.int8))
+
+
+def check_order_and_outputs() -> None:
+    rows = [mine(i, (1000,), torch.float32) for i in range(n)]
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    assert torch.equal(w.all_reduce(rows[r], ordered=True), total)
+    same = w.all_gather(w.all_reduce(rows[r]))
+    assert all(torch.equal(same[0], row) for row in same)
+    if n == 2:
+        assert torch.equal(w.all_reduce(rows[r]), total)
+    kept = rows[r].clone()
+    out = torch.empty(1000)
+    assert w.all_reduce(kept, out=out) is out
+    assert torch.equal(kept, rows[r])
+    assert w.all_reduce(kept, out=kept) is kept
+    assert torch.equal(kept, out)
+    b = mine(r, (100,), torch.bfloat16)
+    exact = torch.stack([mine(i, (100,), torch.bfloat16).float() for i in range(n)]).sum(0).bfloat16()
+    if n == 2:
+        assert torch.equal(w.all_reduce(b), exact)
+    with pytest.raises(ShapeError, match=r"out has shape \[3\]"):
+        w.all_reduce(rows[r], out=torch.empty(3))
+    with pytest.raises(RankError, match="no reduction named 'mean'; expected one of"):
+        w.all_reduce(rows[r], "mean")
+    with pytest.raises(RankError, match=r"torch\.bool cannot be reduced"):
+        w.all_reduce(torch.ones(2, dtype=torch.bool))
+
+
+def check_shapes() -> None:
+    strided = mine(r, (6, 8), torch.bfloat16).t()[::2]
+    want = torch.stack([mine(i, (6, 8), torch.bfloat16).t()[::2] for i in range(n)])
+    assert torch.equal(w.all_gather(strided), want)
+    assert w.all_reduce(torch.empty(0, 4)).shape == (0, 4)
+    assert w.all_gather(torch.empty(0, 4)).shape == (n, 0, 4)
+    assert torch.equal(w.all_reduce(torch.tensor(2.0)), torch.tensor(2.0 * n))
+    fp8 = mine(r, (16,), torch.float8_e4m3fn)
+    assert torch.equal(w.all_gather(fp8)[0].float(), mine(0, (16,), torch.float8_e4m3fn).float())
+    rows = torch.stack([mine(r * 10 + i, (2, 3), torch.float32) for i in range(n)])
+    summed = sum(mine(i * 10 + r, (2, 3), torch.float32) for i in range(n))
+    torch.testing.assert_close(w.reduce_scatter(rows), summed)
+    with pytest.raises(ShapeError, match="one row per rank"):
+        w.reduce_scatter(torch.zeros(n + 1, 2))
+    column = torch.zeros(4, 4)[:, 1]
+    w.broadcast(column if r else column.copy_(torch.arange(4.0)), 0)
+    assert torch.equal(column, torch.arange(4.0))
+
+
+def check_pieces() -> None:
+    whole, _layout.PIECE_BYTES = _layout.PIECE_BYTES, 100
+    x = mine(r, (7, 11), torch.float32)
+    gathered = torch.stack([mine(i, (7, 11), torch.float32) for i in range(n)])
+    torch.testing.assert_close(w.all_reduce(x), gathered.sum(0))
+    assert torch.equal(w.all_gather(x), gathered)
+    torch.testing.assert_close(w.reduce_scatter(gathered), gathered[r] * n)
+    assert torch.equal(w.broadcast(x, n - 1), gathered[n - 1])
+    _layout.PIECE_BYTES = whole
+
+
+def check_messages() -> None:
+    right, left = (r + 1) % n, (r - 1) % n
+    payload = mine(r, (33,), torch.bfloat16)
+    got = torch.zeros(66, dtype=torch.bfloat16)[::2]
+    if r % 2 == 0:
+        w.send(payload, right, tag=3)
+        w.recv(got, left, tag=3)
+        w.send_bytes(b"hello %d" % r, right, tag=4)
+        w.send_bytes(b"", right)
+    else:
+        w.recv(got, left, tag=3)
+        w.send(payload, right, tag=3)
+        assert w.recv_bytes(7, left, tag=4) == b"hello %d" % left
+        assert w.recv_bytes(0, left) == b""
+    assert torch.equal(got, mine(left, (33,), torch.bfloat16))
+    with pytest.raises(RankError, match=f"group 'world' has no rank {n}"):
+        w.send(payload, n)
+
+
+def check_groups() -> None:
+    half = w.subgroup([i for i in range(n) if i % 2 == r % 2], f"parity{r % 2}")
+    again = w.subgroup([i for i in range(n) if i % 2 == r % 2], "queue1")
+    assert half.ranks == tuple(i for i in range(n) if i % 2 == r % 2)
+    assert half.ranks[half.rank] == r == half.world_rank
+    assert half.all_reduce(torch.tensor([r])).item() == sum(half.ranks)
+    assert again.all_gather(torch.tensor([r])).flatten().tolist() == list(again.ranks)
+    backwards = w.subgroup(list(range(n))[::-1], "backwards")
+    assert backwards.rank == n - 1 - r
+    assert backwards.broadcast(torch.tensor([r]), 0).item() == n - 1
+    with pytest.raises(RankError, match="Call subgroup on the members only"):
+        w.subgroup([(r + 1) % n], "others")
+
+
+for check in (check_reductions, check_order_and_outputs, check_shapes, check_pieces, check_messages, check_groups):
+    check()
+    w.barrier()
+print(f"rank {r} of {n} kept the contract of {w.name}")
+sys.stdout.flush()

@@ -1,0 +1,133 @@
+"""Which engine is chosen, and what signs of life and verdicts say; no processes are started here."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ttmesh.base.errors import RankError, SettingError
+from ttmesh.fabric import engines
+from ttmesh.fabric.liveness import LEFT, Liveness
+from ttmesh.fabric.transports import _layout
+from ttmesh.fabric.transports._job import in_short, verdict
+
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def test_a_file_in_the_folder_is_an_engine() -> None:
+    assert {"mpi", "torchdist"} <= set(engines.names())
+    assert not {"protocol", "_job"} & set(engines.names())
+
+
+@pytest.mark.parametrize("name", engines.names())
+def test_every_engine_says_who_starts_it_and_connects(name: str) -> None:
+    module = engines.load(name)
+
+    assert module.started({}) is False
+    assert callable(module.connect)
+
+
+def test_the_launcher_decides_the_engine() -> None:
+    assert engines.chosen({}) is None
+    assert engines.chosen({"OMPI_COMM_WORLD_RANK": "0"}) == "mpi"
+    assert engines.chosen(TORCHRUN) == "torchdist"
+
+
+def test_the_setting_decides_before_the_launcher() -> None:
+    assert engines.chosen({"OMPI_COMM_WORLD_RANK": "0", "TTMESH_ENGINE": "torchdist"}) == "torchdist"
+
+
+def test_two_launchers_at_once_need_a_choice() -> None:
+    with pytest.raises(RankError, match=r"fits several engines: \['mpi', 'torchdist'\].*Set TTMESH_ENGINE"):
+        engines.chosen({"OMPI_COMM_WORLD_RANK": "0", **TORCHRUN})
+
+
+def test_an_unknown_engine_lists_the_known_ones() -> None:
+    with pytest.raises(SettingError, match=r"no engine named 'mpl'; expected one of .*Did you mean mpi\?"):
+        engines.chosen({"TTMESH_ENGINE": "mpl"})
+
+
+def test_a_process_started_alone_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (*TORCHRUN, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TTMESH_ENGINE"):
+        monkeypatch.delenv(variable, raising=False)
+
+    with pytest.raises(RankError, match="started alone; expected mpirun, torchrun or `ttmesh launch`"):
+        engines.connect()
+    assert engines.world() is None
+
+
+def test_the_silent_are_blamed_before_the_absent() -> None:
+    here = "all_reduce on group 'axis1' of ranks [0, 1, 2], seen by rank 0"
+
+    assert verdict(here, "late", (2,), "", {1: "barrier"}) == (
+        (2,),
+        f"rank 2 died, stopped or was cut off during {here} (late)",
+    )
+    assert verdict(here, "late", (), "rank 1 aborted: x", {}) == ((), f"rank 1 aborted: x; this ended {here}")
+    assert verdict(here, "late", (), "", {1: LEFT}) == ((1,), f"rank 1 alive but not in {here} (late; rank 1: it left)")
+    assert verdict(here, "late", (), "", {}) == ((), f"late in {here}")
+
+
+def test_an_engines_words_lose_their_source_file() -> None:
+    words = "[/src/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:77. This is typically …\nmore"
+
+    assert in_short(RuntimeError(words)) == "Connection closed by peer [10.0.0.1]:77"
+
+
+class _Store:
+    """A store in a dict; `frozen` ranks are no longer written."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [self.values[key].encode() for key in keys]
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        if self.values.get(key, "") == expected:
+            self.values[key] = desired
+        return self.values[key].encode()
+
+
+def test_signs_of_life_tell_silent_ranks_from_busy_ones() -> None:
+    store = _Store()
+    store.values["sign/2"] = "7 barrier #1 on group 'world'"
+    lives = [Liveness(lambda: store, rank, 3) for rank in (0, 1)]
+    assert all(live.start(5.0) for live in lives)
+
+    lives[0].watch()
+    deadline = time.monotonic() + 5.0
+    while not lives[0].silent([0, 1, 2], 0.6) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert list(lives[0].silent([0, 1, 2], 0.6)) == [2]
+    assert lives[0].elsewhere([1, 2]) == {1: "starting", 2: "barrier #1 on group 'world'"}
+    lives[1].tell_failure("rank 1 has no paper")
+    lives[0].tell_failure("a later cause")
+    assert lives[0].failure == "rank 1 has no paper"
+    for live in lives:
+        live.stop(0.0)
+    assert store.values["sign/1"].endswith(LEFT)
+
+
+def test_large_tensors_go_in_pieces_that_fit_32_bit_counts() -> None:
+    class Flat:
+        def __init__(self, numel: int, size: int) -> None:
+            self._numel, self._size = numel, size
+
+        def numel(self) -> int:
+            return self._numel
+
+        def element_size(self) -> int:
+            return self._size
+
+    spans = list(_layout.pieces(Flat(3 * 2**30 + 5, 4)))  # type: ignore[arg-type]
+
+    assert spans[0][0] == 0
+    assert spans[-1][1] == 3 * 2**30 + 5
+    assert all(b - a <= 2**31 - 1 and (b - a) * 4 <= _layout.PIECE_BYTES for a, b in spans)
+    assert list(_layout.pieces(Flat(0, 4))) == []  # type: ignore[arg-type]

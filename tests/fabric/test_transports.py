@@ -1,0 +1,74 @@
+"""Every engine keeps the contract with real processes, and names the rank that fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ttmesh.fabric import engines
+from ttmesh.launch.commands import find_mpirun
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent.parent / "src"
+NEEDS = {"mpi": find_spec("mpi4py") is not None and find_mpirun() is not None}
+
+
+def launched(engine: str, ranks: int, *program: str) -> subprocess.CompletedProcess[str]:
+    if not NEEDS.get(engine, True):
+        pytest.skip("mpi4py or mpirun is not installed: pip install 'ttmesh[mpi]'")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TTMESH_")}
+    return subprocess.run(
+        [sys.executable, "-m", "ttmesh.cli.launch", "-n", str(ranks), "--engine", engine, *program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=env | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("engine", engines.names())
+def test_the_engine_keeps_the_contract(engine: str, ranks: int) -> None:
+    done = launched(engine, ranks, str(HERE / "ranks_contract.py"))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(ranks):
+        assert f"[{rank}] rank {rank} of {ranks} kept the contract of {engine}" in done.stdout
+
+
+FAULTS = [
+    ("kill", r"rank 2 died, stopped or was cut off during all_reduce on group 'axis1' of ranks \[0, 1, 2\]"),
+    ("stop-first", "rank 0 died, stopped or was cut off during all_reduce on group 'axis1'"),
+    pytest.param("kill-first", "rank 0 died, stopped or was cut off during all_reduce", marks=pytest.mark.slow),
+    pytest.param("stop-message", "rank 2 died, stopped or was cut off during recv from rank 2", marks=pytest.mark.slow),
+    pytest.param("kill-message", "rank 2 died, stopped or was cut off during recv from rank 2", marks=pytest.mark.slow),
+    pytest.param(
+        "elsewhere", "rank 2 alive but not in all_reduce .*rank 2: barrier #2 on group 'world'", marks=pytest.mark.slow
+    ),
+    pytest.param(
+        "abort", "rank 2 aborted: out of paper; this ended all_reduce on group 'axis1'", marks=pytest.mark.slow
+    ),
+    pytest.param("leave", "rank 2 alive but not in all_reduce .*rank 2: it left", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("fault", "words"), FAULTS)
+@pytest.mark.parametrize("engine", engines.names())
+def test_the_others_name_the_rank_the_operation_and_the_group(engine: str, fault: str, words: str) -> None:
+    done = launched(engine, 3, str(HERE / "ranks_faults.py"), fault, "3")
+
+    victim = 0 if "first" in fault else 2
+    for rank in {0, 1, 2} - {victim}:
+        said = re.search(rf"\[{rank}\] rank {rank} after ([\d.]+) s: (.*)", done.stdout)
+        assert said, done.stdout + done.stderr
+        assert re.search(words, said.group(2)), said.group(2)
+        # the timeout of 3 s, and up to a second in which the verdict is told to the others
+        assert float(said.group(1)) <= 4.5
+    assert done.stderr.count("first cause") == 1
+    assert done.returncode != 0
