@@ -1,0 +1,199 @@
+"""Reductions over dims: sum, mean, max, min, prod, var, std. Accumulated in float32, rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod as product
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
+from ttmesh.ops.checks import dim_of, dims_of, require, require_dtype
+from ttmesh.ops.entry import op
+from ttmesh.ops.specs import Inferred, like, out_spec
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.spec import TensorSpec
+
+Dims = int | Sequence[int] | None
+
+
+def reduced_count(values: torch.Tensor, dims: Sequence[int]) -> int:
+    """How many elements go into one result."""
+    return product(values.shape[dim] for dim in dims)
+
+
+def total(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+    """The sum over dims; bfloat16 is accumulated in float32 by torch and rounded once."""
+    return values.sum(dims, keepdim) if dims else values
+
+
+def scaled(values: torch.Tensor, scalar: float) -> torch.Tensor:
+    """The result times the scalar of the call."""
+    return values if scalar == 1.0 else values.float() * scalar
+
+
+def _summed(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+    """Sum over one dim, several or all."""
+    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    if scalar != 1.0 and input_tensor.is_floating_point():
+        return input_tensor.sum(dims, keepdim, dtype=torch.float32) * scalar if dims else input_tensor.float() * scalar
+    return scaled(total(input_tensor, dims, keepdim), scalar)
+
+
+def _averaged(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+    """Mean over one dim, several or all."""
+    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    if not dims:
+        return scaled(input_tensor, scalar)
+    factor = scalar / max(reduced_count(input_tensor, dims), 1)
+    return input_tensor.sum(dims, keepdim, dtype=torch.float32) * factor
+
+
+def _extreme(pick: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def lane(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+        dims = dims_of(dim, input_tensor.dim() - lane_axes)
+        return scaled(pick(input_tensor, dims, keepdim) if dims else input_tensor, scalar)
+
+    return lane
+
+
+def _spread(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, correction: bool, lane_axes: int) -> torch.Tensor:
+    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    values = input_tensor.float()
+    if reduced_count(values, dims) <= int(correction):  # torch warns and gives the same NaN
+        return total(values, dims, keepdim) * torch.nan
+    return torch.var(values, dims, correction=int(correction), keepdim=keepdim) if dims else torch.zeros_like(values)
+
+
+def _varied(
+    input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
+) -> torch.Tensor:
+    """Variance, with Bessel's correction unless told otherwise."""
+    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar)
+
+
+def _deviated(
+    input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
+) -> torch.Tensor:
+    """Standard deviation, with Bessel's correction unless told otherwise."""
+    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes).sqrt(), scalar)
+
+
+def _multiplied(
+    input_tensor: torch.Tensor, lane_axes: int, dim: int | None = None, keepdim: bool = False, dims: Dims = ()
+) -> torch.Tensor:
+    """Product over one dim or all; `dims` keeps them as ones."""
+    rank = input_tensor.dim() - lane_axes
+    values = input_tensor.float()
+    if dims:
+        for one in dims_of(dims, rank):
+            values = values.prod(one, keepdim=True)
+        return values
+    if dim is not None:
+        return values.prod(dim_of(dim, rank), keepdim) if rank else values
+    whole = values.flatten(lane_axes).prod(-1) if rank else values
+    return whole.reshape(*whole.shape, *[1] * rank) if keepdim else whole
+
+
+# -- what comes out --------------------------------------------------------------------------------------------------
+
+
+def _stays_row_major(call: Call) -> bool:
+    """TT-NN sums and averages a 4D ROW_MAJOR tensor over H or over W without tiles; all else comes out in tiles."""
+    spec, rank = call.specs[0], len(call.specs[0].shape)
+    if spec.layout is Layout.TILE or rank != 4 or not spec.memory_config.interleaved:
+        return False
+    if spec.dtype not in (DataType.BFLOAT16, DataType.FLOAT32):
+        return False
+    return dims_of(call["dim"], rank) in ((-1,), (-2,))
+
+
+def _sum_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    layout = call["output_layout"]
+    if layout is None:
+        layout = Layout.ROW_MAJOR if _stays_row_major(call) else Layout.TILE
+    return [out_spec(call, inferred[0][0], layout=layout)]
+
+
+def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape = inferred[0][0]
+    if call["dim"] is not None or call["dims"]:
+        return [out_spec(call, shape, layout=Layout.TILE)]
+    wide = call.specs[0].dtype is DataType.FLOAT32 or call.specs[0].dtype in BLOCK_FLOATS
+    return [out_spec(call, shape, dtype=DataType.FLOAT32 if wide else DataType.BFLOAT16, layout=Layout.TILE)]
+
+
+def _check_sum(call: Call) -> None:
+    dtype = call.specs[0].dtype
+    require(
+        not (call["output_layout"] is Layout.ROW_MAJOR and dtype in BLOCK_FLOATS),
+        f"output_layout=ROW_MAJOR is not supported for a {dtype} result: block-float formats only exist in TILE layout, so "
+        "honoring the request would silently widen the dtype to BFLOAT16. Reduce to TILE and typecast explicitly if a "
+        "row-major result is needed.",
+        "output_layout=ttnn.TILE_LAYOUT",
+    )
+
+
+def _check_mean(call: Call) -> None:
+    dtype = call.specs[0].dtype
+    require(
+        dtype not in INTEGERS, f"ttnn.mean does not support integer inputs - got {dtype}.", "floats", "Typecast first."
+    )
+    _check_sum(call)
+
+
+def _check_product(call: Call) -> None:
+    spec, dim = call.specs[0], call["dim"]
+    rank = len(spec.shape)
+    if dim is not None:
+        wrong = f"Dimension for prod is out of range (expected to be in range of [{-rank}, {rank - 1}])"
+        dim_of(dim, rank, wrong)
+        wrong = "ttnn.prod with a dim argument does not support bfloat4_b"
+        require(spec.dtype is not DataType.BFLOAT4_B, wrong, "another format", "Typecast first.")
+    allowed = {DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B}
+    wrong = f"Error - unsupported data type for prod, expected BFLOAT16, FLOAT32, BFLOAT8_B or BFLOAT4_B but got {spec.dtype}."
+    require_dtype(spec, allowed, wrong)
+
+
+# -- goldens -----------------------------------------------------------------------------------------------------------
+
+
+def _golden(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def golden(input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0) -> torch.Tensor:
+        dims = tuple(range(input_tensor.dim())) if dim is None else dim
+        return reduce(input_tensor, dims, keepdim=keepdim) * scalar
+
+    return golden
+
+
+def _golden_spread(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def golden(
+        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, correction: bool = True
+    ) -> torch.Tensor:
+        dims = tuple(range(input_tensor.dim())) if dim is None else dim
+        return reduce(input_tensor, dims, correction=int(correction), keepdim=keepdim)
+
+    return golden
+
+
+def _golden_product(
+    input_tensor: torch.Tensor, dim: int | None = None, keepdim: bool = False, dims: Sequence[int] = ()
+) -> torch.Tensor:
+    if dims:
+        for one in dims:
+            input_tensor = input_tensor.prod(one, keepdim=True)
+        return input_tensor
+    if dim is not None:
+        return input_tensor.prod(dim, keepdim=keepdim)
+    return input_tensor.prod().reshape([1] * input_tensor.dim() if keepdim else [])
+
+
+in_tiles = like(layout=Layout.TILE)
+
+sum_ = op("ttnn.sum", golden=_golden(torch.sum), out=_sum_spec, check=_check_sum)(_summed)
+mean = op("ttnn.mean", golden=_golden(torch.mean), out=_sum_spec, check=_check_mean)(_averaged)
+max_ = op("ttnn.max", golden=_golden(torch.amax), out=in_tiles)(_extreme(torch.amax))
+min_ = op("ttnn.min", golden=_golden(torch.amin), out=in_tiles)(_extreme(torch.amin))
+var = op("ttnn.var", golden=_golden_spread(torch.var), out=in_tiles)(_varied)
+std = op("ttnn.std", golden=_golden_spread(torch.std), out=in_tiles)(_deviated)
+prod = op("ttnn.prod", golden=_golden_product, out=_product_spec, check=_check_product)(_multiplied)

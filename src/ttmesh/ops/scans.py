@@ -1,0 +1,84 @@
+"""Running sums and products along a dim, and the exponential moving average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isnan
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.checks import dim_of, require, require_dtype, require_tiles
+from ttmesh.ops.entry import op
+from ttmesh.ops.specs import like
+from ttmesh.tensor.launch import Call
+
+Scan = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def scanned(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> torch.Tensor:
+    """A running reduction from either end, accumulated in float32 (integers in int64)."""
+    wide = values.float() if values.is_floating_point() else values.long()
+    return scan(wide.flip(dim), dim).flip(dim) if reverse else scan(wide, dim)
+
+
+def _check_scan(call: Call) -> None:
+    rank, dim = len(call.specs[0].shape), call["dim"]
+    dim_of(dim, rank, f"The requested accumulation axis is {dim}, while the input tensor has rank {rank}.")
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        wrong = (
+            f"Shape mismatch: input tensor shape {call.specs[0].shape!r} does not match output tensor shape "
+            f"{given.shape!r}."
+        )
+        require(tuple(given.shape) == tuple(call.specs[0].shape), wrong, "equal shapes")
+
+
+def _golden_cumsum(input: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
+    return scanned(input, dim, reverse_order, torch.cumsum)
+
+
+def _golden_cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
+    return scanned(input_tensor, dim, reverse_order, torch.cumprod)
+
+
+@op("ttnn.cumsum", golden=_golden_cumsum, check=_check_scan, outputs=("out",))
+def cumsum(input: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
+    """Running sum along a dim."""
+    rank = input.dim() - lane_axes
+    return scanned(input, dim_of(dim, rank), reverse_order, torch.cumsum) if rank else input
+
+
+@op("ttnn.cumprod", golden=_golden_cumprod, check=_check_scan, outputs=("out",))
+def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
+    """Running product along a dim."""
+    rank = input_tensor.dim() - lane_axes
+    return scanned(input_tensor, dim_of(dim, rank), reverse_order, torch.cumprod) if rank else input_tensor
+
+
+def moving_average(values: torch.Tensor, alpha: float) -> torch.Tensor:
+    """y[0] = x[0]; y[t] = alpha y[t-1] + (1 - alpha) x[t], along the last dim, in float32."""
+    out = values.float().clone()
+    for t in range(1, out.shape[-1]):
+        out[..., t] = alpha * out[..., t - 1] + (1 - alpha) * out[..., t]
+    return out
+
+
+def _check_ema(call: Call) -> None:
+    spec = call.specs[0]
+    require_dtype(spec, {DataType.BFLOAT16}, f"Input tensor must be BFLOAT16, got: {spec.dtype}")
+    require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
+    rank = len(spec.shape)
+    require(rank == 4, f"EMA input must be 4D [1, B, C, T], got rank {rank}", "a 4D tensor")
+    require(spec.shape[0] == 1, f"EMA expects leading dimension to be 1, got {spec.shape[0]}", "[1, B, C, T]")
+    require(not isnan(call["alpha"]), "EMA alpha must be a valid number, got NaN", "a number")
+
+
+def _golden_ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
+    return moving_average(input_tensor, alpha)
+
+
+@op("ttnn.ema", golden=_golden_ema, check=_check_ema, out=like(layout=Layout.TILE), outputs=("out",))
+def ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
+    """Exponential moving average along the last dim."""
+    return moving_average(input_tensor, alpha)
