@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError, one_of
@@ -51,9 +52,10 @@ def dims_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
         )
         dims.append(dim_of(one, rank, wrong))
     ordered = sorted(dims)
-    for i, (a, b) in enumerate(zip(ordered, ordered[1:], strict=False)):
+    for i, (a, b) in enumerate(pairwise(ordered)):
         wrong = (
-            f"reduce dim list contains a duplicate axis after sorting (indices {i} and {i + 1}, value {a + max(rank, 1)})"
+            f"reduce dim list contains a duplicate axis after sorting (indices {i} and {i + 1}, value {a + max(rank, 1)}"
+            ")"
         )
         require(a != b, wrong, "different dims", "Name every dim once.")
     return tuple(ordered) if rank else ()

@@ -155,6 +155,7 @@ def op(
     scratch: Callable[[Call], int] | None = None,
     writes: str | None = None,
     outputs: Sequence[str] | None = None,
+    host: bool = False,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name."""
 
@@ -170,6 +171,7 @@ def op(
             scratch=scratch,
             writes=writes,
             outputs=None if outputs is None else tuple(outputs),
+            host=host,
             lane_arguments=frozenset(inspect.signature(lane).parameters),
         )
         return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation)

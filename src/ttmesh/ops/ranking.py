@@ -92,7 +92,9 @@ def _check_topk(call: Call) -> None:
             require(list(given.shape) == shape, wrong, "the result's shape")
     if call.outputs and call.outputs[0] is not None:
         out = call.outputs[0].dtype
-        wrong = f"Preallocated output tensor dtype must match input tensor dtype. Got output: {out}, input: {spec.dtype}"
+        wrong = (
+            f"Preallocated output tensor dtype must match input tensor dtype. Got output: {out}, input: {spec.dtype}"
+        )
         require(out is spec.dtype, wrong, f"{spec.dtype}")
 
 
@@ -100,7 +102,9 @@ def _check_given_indices(call: Call, dim: int, rank: int) -> None:
     spec, indices = call.specs[0], call["indices_tensor"].spec
     wrong = f"Indices tensor has incorrect shape! Got : {indices.shape!r}, expected: {spec.shape!r}"
     require(tuple(indices.shape) == tuple(spec.shape), wrong, "the input's shape")
-    wrong = f"Indices tensor is only supported for a reduction on the last dimension, got dim={call['dim']} for rank {rank}"
+    wrong = (
+        f"Indices tensor is only supported for a reduction on the last dimension, got dim={call['dim']} for rank {rank}"
+    )
     require(dim == -1, wrong, "dim=-1")
     if spec.dtype is DataType.FLOAT32:
         wrong = "Optional indices tensor must be UINT32 when input tensor is FLOAT32, got UINT16"
@@ -141,7 +145,7 @@ def topk(
     """The k largest (or smallest) values along a dim, and where they are."""
     at = dim_of(dim, input_tensor.dim() - lane_axes)
     if stable:  # torch.topk promises no order among equals
-        values, indices = torch.sort(input_tensor, at, largest, stable=True)
+        values, indices = torch.sort(input_tensor, stable=True, dim=at, descending=largest)
         values, indices = values.narrow(at, 0, k), indices.narrow(at, 0, k)
     else:
         values, indices = torch.topk(input_tensor, k, at, largest, sorted)
@@ -181,7 +185,7 @@ def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _golden_sort(input_tensor: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    return torch.sort(input_tensor, dim, descending, stable=True)
+    return torch.sort(input_tensor, stable=True, dim=dim, descending=descending)
 
 
 @op("ttnn.sort", golden=_golden_sort, out=_sort_specs, check=_check_sort, outputs=("out",))
@@ -190,5 +194,5 @@ def sort(input_tensor: torch.Tensor, dim: int, descending: bool, lane_axes: int)
     rank = input_tensor.dim() - lane_axes
     if not rank:
         return input_tensor, torch.zeros_like(input_tensor, dtype=torch.int64)
-    values, indices = torch.sort(input_tensor, dim_of(dim, rank), descending, stable=True)
+    values, indices = torch.sort(input_tensor, stable=True, dim=dim_of(dim, rank), descending=descending)
     return values, indices

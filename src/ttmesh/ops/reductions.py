@@ -22,7 +22,7 @@ def reduced_count(values: torch.Tensor, dims: Sequence[int]) -> int:
     return product(values.shape[dim] for dim in dims)
 
 
-def total(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+def total(values: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
     """The sum over dims; bfloat16 is accumulated in float32 by torch and rounded once."""
     return values.sum(dims, keepdim) if dims else values
 
@@ -151,7 +151,10 @@ def _check_product(call: Call) -> None:
         wrong = "ttnn.prod with a dim argument does not support bfloat4_b"
         require(spec.dtype is not DataType.BFLOAT4_B, wrong, "another format", "Typecast first.")
     allowed = {DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B}
-    wrong = f"Error - unsupported data type for prod, expected BFLOAT16, FLOAT32, BFLOAT8_B or BFLOAT4_B but got {spec.dtype}."
+    wrong = (
+        "Error - unsupported data type for prod, expected BFLOAT16, FLOAT32, BFLOAT8_B or BFLOAT4_B but got "
+        f"{spec.dtype}."
+    )
     require_dtype(spec, allowed, wrong)
 
 
@@ -159,7 +162,9 @@ def _check_product(call: Call) -> None:
 
 
 def _golden(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def golden(input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0) -> torch.Tensor:
+    def golden(
+        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0
+    ) -> torch.Tensor:
         dims = tuple(range(input_tensor.dim())) if dim is None else dim
         return reduce(input_tensor, dims, keepdim=keepdim) * scalar
 

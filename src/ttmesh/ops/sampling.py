@@ -20,7 +20,6 @@ from ttmesh.tensor.tensor import Tensor
 USERS = 32  # one core draws for one user
 INDEX_TYPES = {DataType.UINT32, DataType.INT32}
 
-_seeds: dict[int, int] = {}  # user -> seed given with manual_seed, until drawn from
 _streams: dict[int, torch.Generator] = {}
 
 
@@ -123,7 +122,7 @@ def sampling(
     """One index per user, drawn from softmax(values * temp) cut to the k likeliest and to a total chance of p."""
     values, indices, k, p, temp = aligned([input_values_tensor, input_indices_tensor, k, p, temp], lane_axes)
     local = (*values.shape[:lane_axes], 1, 1, values.shape[-2], 1)
-    logits, order = torch.sort(values.float() * temp.float().reshape(local), -1, descending=True, stable=True)
+    logits, order = torch.sort(values.float() * temp.float().reshape(local), stable=True, descending=True)
     place = torch.arange(values.shape[-1], device=values.device)
     logits = logits.masked_fill(place >= k.reshape(local), -torch.inf)
     chance = torch.softmax(logits, -1)

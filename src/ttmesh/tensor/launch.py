@@ -12,20 +12,29 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, BufferType, DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
-from ttmesh.chip.formats.storage import finish, lane_dtype
-from ttmesh.mesh.command_queue import Body, Cells, Command
+from ttmesh.mesh.command_queue import Body, Command
 from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.tensor.allocate import Footprint
+from ttmesh.tensor.circular_buffers import check_circular_buffers
 from ttmesh.tensor.kind import Kind, kind_of
+from ttmesh.tensor.lane_calls import (
+    Arguments as Arguments,
+)
+from ttmesh.tensor.lane_calls import (
+    Lane,
+    body_of,
+    described,
+    filled,
+    infer,
+    positions_of,
+    rounder,
+    static_arguments,
+)
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology, merged_topology
-
-Lane = Callable[..., Any]
-Arguments = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class Operation:
     scratch: bytes of circular buffers per core.
     writes: the tensor argument that the result is written into (in-place operations), by name.
     outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
+    host: whether it takes host tensors too, and gives host tensors then.
     """
 
     name: str
@@ -76,6 +86,7 @@ class Operation:
     scratch: Callable[[Call], int] | None = None
     writes: str | None = None
     outputs: tuple[str, ...] | None = None
+    host: bool = False
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -141,9 +152,44 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
 
 
 def launch(operation: Operation, arguments: Arguments) -> Any:
-    """Run an operation on device tensors."""
+    """Run an operation on device tensors, or on host tensors where it takes them."""
+    if operation.host:
+        tensors = tensors_in(arguments)
+        if tensors and all(tensor.device() is None for tensor in tensors):
+            return launch_on_host(operation, arguments, tensors)
     ready = prepare(operation, arguments)
     return execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
+
+
+def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence[Tensor]) -> Any:
+    """The same on the lanes of host tensors: nothing is allocated or enqueued."""
+    # Rules of operations that take host tensors do not look at the mesh.
+    call = Call(operation.name, None, arguments, tuple(tensors))  # type: ignore[arg-type]
+    if operation.check is not None:
+        operation.check(call)
+    shapes = [tensor.mesh_shape for tensor in tensors]
+    whole = max(shapes, key=lambda shape: shape.mesh_size())
+    lanes = []
+    for tensor in tensors:
+        if tensor.mesh_shape != whole and tensor.mesh_shape.mesh_size() != 1:
+            raise MeshError(
+                f"{operation.name} got host tensors cut for {tensor.mesh_shape!r} and {whole!r}",
+                expected="tensors cut for one mesh",
+                fix="Cut them with mappers of the same mesh.",
+            )
+        own = tensor.lanes
+        lanes.append(own if tensor.mesh_shape == whole else own.reshape(*[1] * whole.dims(), *tensor.shape))
+    axes = whole.dims()
+    static = static_arguments(operation.lane_arguments, arguments, call.specs, axes)
+    result = operation.lane(**filled(positions_of(arguments), static, lanes))
+    specs = operation.out(call, described(result, axes))
+    parts = [result] if isinstance(result, torch.Tensor) else result
+    source = next(tensor for tensor in tensors if tensor.mesh_shape == whole)
+    made = [
+        Tensor.on_host(kind_of(spec, source.kind.topology, source.kind.presence), rounder(spec.dtype)(part), whole)
+        for spec, part in zip(specs, parts, strict=True)
+    ]
+    return made[0] if isinstance(result, torch.Tensor) else tuple(made)
 
 
 def execute(
@@ -156,7 +202,7 @@ def execute(
         plan.generation = cache.generation if cache.enabled else -1
     reads = [tensor.buffer.cell for tensor in tensors]
     if plan.cb_bytes:
-        check_circular_buffers(plan, mesh)
+        check_circular_buffers(plan.name, plan.cb_bytes, mesh)
     results: list[Tensor] = []
     for i, kind in enumerate(plan.kinds):
         given = outputs[i] if i < len(outputs) else None
@@ -211,31 +257,6 @@ def common_presence(tensors: Sequence[Tensor]) -> frozenset[tuple[int, ...]] | N
     return common
 
 
-def check_circular_buffers(plan: Plan, mesh: MeshDevice) -> None:
-    """Refuse a program whose circular buffers do not fit below the L1 buffers, as the chip's loader would."""
-    banks = mesh.heap.map.banks[BufferType.L1]
-    last = mesh.compute_with_storage_grid_size()
-    cores = f"[(x=0,y=0) - (x={last.x - 1},y={last.y - 1})]"
-    end = banks.start + plan.cb_bytes
-    if end > mesh.heap.map.l1_bytes:
-        raise MeshError(
-            f"Statically allocated circular buffers on core range {cores} grow to {end} B which is beyond max L1 size of "
-            f"{mesh.heap.map.l1_bytes} B",
-            expected=f"{plan.name} to need at most {mesh.heap.map.l1_bytes - banks.start} B per core",
-            fix="Use smaller blocks in program_config, or a smaller input.",
-        )
-    lowest = mesh.heap.lowest_used(BufferType.L1)
-    if lowest is not None and end > lowest:
-        users = sorted(mesh.heap.live[BufferType.L1].values(), key=lambda cell: cell.address)[:3]
-        names = ", ".join(f"{cell.label or 'unnamed'} at {cell.address}" for cell in users)
-        raise MeshError(
-            f"Statically allocated circular buffers in program {plan.name} clash with L1 buffers on core range {cores}. "
-            f"L1 buffer allocated at {lowest} and static circular buffer region ends at {end}",
-            expected=f"{plan.cb_bytes} B free at the bottom of L1 for {plan.name}",
-            fix=f"Move something to DRAM; the lowest L1 buffers are: {names}.",
-        )
-
-
 def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor | None, ...]:
     if operation.writes is not None:
         return (arguments[operation.writes],)
@@ -274,7 +295,9 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     if operation.check is not None:
         operation.check(call)
     axes = call.mesh.shape.dims()
-    inferred = _infer(operation, call, inputs, axes)
+    names = positions_of(inputs)
+    static = static_arguments(operation.lane_arguments, inputs, call.specs, axes)
+    inferred = infer(operation.lane, names, static, call.specs, axes)
     specs = tuple(operation.out(call, inferred))
     presence = common_presence(call.tensors)
     topology = operation.topology(call) if operation.topology else _merged(call)
@@ -282,120 +305,17 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     programs = operation.programs(call) if operation.programs else (key,)
     scratch = operation.scratch(call) if operation.scratch else 0
     footprints = tuple(Footprint(spec, call.mesh.heap.map) for spec in specs)
-    names = _positions(inputs)
-    dynamic = any(name in operation.runtime and not _is_tensor(value) for name, value in inputs.items())
+    dynamic = any(name in operation.runtime and type(value) is not Tensor for name, value in inputs.items())
     in_specs = call.specs
 
     def body_for(arguments: Arguments) -> Body:
-        static = _static(operation, arguments, in_specs, axes)
-        return _body(operation.lane, names, static, in_specs, specs)
+        static = static_arguments(operation.lane_arguments, arguments, in_specs, axes)
+        return body_of(operation.lane, names, static, in_specs, specs)
 
     body = None if dynamic else body_for(call.arguments)
     return Plan(
         operation.name, kinds, footprints, programs, scratch, body, body_for, single=not isinstance(inferred, tuple)
     )
-
-
-def _infer(operation: Operation, call: Call, inputs: Arguments, axes: int) -> Any:
-    """Local shapes and torch dtypes of the results, from one run on meta: a list for one result, a tuple for many."""
-    lanes = [
-        torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in call.specs
-    ]
-    static = _static(operation, inputs, call.specs, axes)
-    result = operation.lane(**_filled(_positions(inputs), static, lanes))
-    if isinstance(result, torch.Tensor):
-        return [(tuple(result.shape[axes:]), result.dtype)]
-    return tuple((tuple(part.shape[axes:]), part.dtype) for part in result)
-
-
-def _static(operation: Operation, arguments: Arguments, specs: Sequence[TensorSpec], axes: int) -> Arguments:
-    """The arguments that the lane function takes, and what it asks the machinery for."""
-    wanted = operation.lane_arguments
-    static = {name: value for name, value in arguments.items() if name in wanted}
-    if "lane_axes" in wanted:
-        static["lane_axes"] = axes
-    if "specs" in wanted:
-        static["specs"] = specs
-    return static
-
-
-Positions = dict[str, int | list[int | None]]
-
-
-def _is_tensor(value: Any) -> bool:
-    return type(value) is Tensor
-
-
-def _positions(arguments: Arguments) -> Positions:
-    """Which arguments are tensors, and which number among all tensors; lists keep their places."""
-    positions: Positions = {}
-    count = 0
-    for name, value in arguments.items():
-        if type(value) is Tensor:
-            positions[name] = count
-            count += 1
-        elif type(value) in (list, tuple) and any(type(item) is Tensor for item in value):
-            places: list[int | None] = []
-            for item in value:
-                places.append(count if type(item) is Tensor else None)
-                count += type(item) is Tensor
-            positions[name] = places
-    return positions
-
-
-def _filled(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor]) -> Arguments:
-    filled = dict(static)
-    for name, place in positions.items():
-        if name in static:
-            if isinstance(place, int):
-                filled[name] = lanes[place]
-            else:
-                filled[name] = [None if i is None else lanes[i] for i in place]
-    return filled
-
-
-def _body(
-    lane: Lane, positions: Positions, static: Arguments, in_specs: Sequence[TensorSpec], out_specs: Sequence[TensorSpec]
-) -> Body:
-    """The command's body: read lanes, compute, round once, write. The common arities avoid building dicts."""
-    rounders = [_rounder(spec.dtype) for spec in out_specs]
-    plain = all(isinstance(place, int) and name in static for name, place in positions.items())
-    rest = {name: value for name, value in static.items() if name not in positions}
-    if plain and len(out_specs) == 1 and len(in_specs) in (1, 2):
-        names = list(positions)
-        round_, out = rounders[0], out_specs[0]
-        if len(in_specs) == 1:
-            (only,), (spec,) = names, in_specs
-
-            def one(reads: Cells, writes: Cells) -> None:
-                writes[0].write(round_(lane(**{only: reads[0].read(spec)}, **rest)), out)
-
-            return one
-        first, second = names
-        spec_a, spec_b = in_specs
-
-        def two(reads: Cells, writes: Cells) -> None:
-            result = lane(**{first: reads[0].read(spec_a), second: reads[1].read(spec_b)}, **rest)
-            writes[0].write(round_(result), out)
-
-        return two
-
-    def many(reads: Cells, writes: Cells) -> None:
-        lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
-        results = lane(**_filled(positions, static, lanes))
-        parts = (results,) if isinstance(results, torch.Tensor) else results
-        for part, round_, cell, spec in zip(parts, rounders, writes, out_specs, strict=True):
-            cell.write(round_(part), spec)
-
-    return many
-
-
-def _rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Rounds a computed result once to the output format."""
-    wanted = lane_dtype(dtype)
-    if dtype in BLOCK_FLOATS or dtype in INTEGERS:
-        return lambda values: finish(values, dtype)
-    return lambda values: values if values.dtype is wanted else values.to(wanted)
 
 
 def _merged(call: Call) -> TensorTopology:

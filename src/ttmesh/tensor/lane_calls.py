@@ -1,0 +1,114 @@
+"""Calling a lane function: its arguments filled in, its shapes inferred on meta, its result rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType
+from ttmesh.chip.formats.storage import finish, lane_dtype
+from ttmesh.mesh.command_queue import Body, Cells
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Lane = Callable[..., Any]
+Arguments = dict[str, Any]
+Positions = dict[str, int | list[int | None]]
+
+
+def infer(lane: Lane, positions: Positions, static: Arguments, specs: Sequence[TensorSpec], axes: int) -> Any:
+    """Local shapes and torch dtypes of the results, from one run on meta: a list for one result, a tuple for many."""
+    lanes = [torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in specs]
+    return described(lane(**filled(positions, static, lanes)), axes)
+
+
+def described(result: Any, axes: int) -> Any:
+    """Local shapes and torch dtypes of results: a list for one, a tuple for many."""
+    if isinstance(result, torch.Tensor):
+        return [(tuple(result.shape[axes:]), result.dtype)]
+    return tuple((tuple(part.shape[axes:]), part.dtype) for part in result)
+
+
+def static_arguments(wanted: frozenset[str], arguments: Arguments, specs: Sequence[TensorSpec], axes: int) -> Arguments:
+    """The arguments that the lane function takes, and what it asks the machinery for."""
+    static = {name: value for name, value in arguments.items() if name in wanted}
+    if "lane_axes" in wanted:
+        static["lane_axes"] = axes
+    if "specs" in wanted:
+        static["specs"] = specs
+    return static
+
+
+def positions_of(arguments: Arguments) -> Positions:
+    """Which arguments are tensors, and which number among all tensors; lists keep their places."""
+    positions: Positions = {}
+    count = 0
+    for name, value in arguments.items():
+        if type(value) is Tensor:
+            positions[name] = count
+            count += 1
+        elif type(value) in (list, tuple) and any(type(item) is Tensor for item in value):
+            places: list[int | None] = []
+            for item in value:
+                places.append(count if type(item) is Tensor else None)
+                count += type(item) is Tensor
+            positions[name] = places
+    return positions
+
+
+def filled(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor]) -> Arguments:
+    """The arguments with lanes where the tensors were."""
+    filled = dict(static)
+    for name, place in positions.items():
+        if name in static:
+            if isinstance(place, int):
+                filled[name] = lanes[place]
+            else:
+                filled[name] = [None if i is None else lanes[i] for i in place]
+    return filled
+
+
+def body_of(
+    lane: Lane, positions: Positions, static: Arguments, in_specs: Sequence[TensorSpec], out_specs: Sequence[TensorSpec]
+) -> Body:
+    """The command's body: read lanes, compute, round once, write. The common arities avoid building dicts."""
+    rounders = [rounder(spec.dtype) for spec in out_specs]
+    plain = all(isinstance(place, int) and name in static for name, place in positions.items())
+    rest = {name: value for name, value in static.items() if name not in positions}
+    if plain and len(out_specs) == 1 and len(in_specs) in (1, 2):
+        names = list(positions)
+        round_, out = rounders[0], out_specs[0]
+        if len(in_specs) == 1:
+            (only,), (spec,) = names, in_specs
+
+            def one(reads: Cells, writes: Cells) -> None:
+                writes[0].write(round_(lane(**{only: reads[0].read(spec)}, **rest)), out)
+
+            return one
+        first, second = names
+        spec_a, spec_b = in_specs
+
+        def two(reads: Cells, writes: Cells) -> None:
+            result = lane(**{first: reads[0].read(spec_a), second: reads[1].read(spec_b)}, **rest)
+            writes[0].write(round_(result), out)
+
+        return two
+
+    def many(reads: Cells, writes: Cells) -> None:
+        lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
+        results = lane(**filled(positions, static, lanes))
+        parts = (results,) if isinstance(results, torch.Tensor) else results
+        for part, round_, cell, spec in zip(parts, rounders, writes, out_specs, strict=True):
+            cell.write(round_(part), spec)
+
+    return many
+
+
+def rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Rounds a computed result once to the output format."""
+    wanted = lane_dtype(dtype)
+    if dtype in BLOCK_FLOATS or dtype in INTEGERS:
+        return lambda values: finish(values, dtype)
+    return lambda values: values if values.dtype is wanted else values.to(wanted)
