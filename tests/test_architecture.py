@@ -77,7 +77,7 @@ def test_every_folder_is_a_layer() -> None:
 
 def test_folder_inits_hold_only_a_docstring() -> None:
     for path in SOURCE.rglob("__init__.py"):
-        if _layer(path) in ROOTS | {"__init__"}:
+        if _layer(path) in ROOTS | {"__init__", "tracking"}:  # tracking exports mark(): users call ttmesh.tracking.mark
             continue
         body = ast.parse(path.read_text()).body
         assert [type(node) for node in body] == [ast.Expr], f"{path} holds more than a docstring"

@@ -1,5 +1,62 @@
-"""ttmesh: run multi-device Tenstorrent programs anywhere and see what every chip holds."""
+"""ttmesh: run multi-device Tenstorrent programs anywhere and see what every chip holds.
+
+Names are looked up when they are first used: `import ttmesh` costs nothing, `ttmesh.open_mesh_device` loads the runtime.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
+from ttmesh.base import settings
+from ttmesh.base.errors import MeshError
+
 __version__ = "0.1.0"
+
+__all__ = ["MeshError", "configure"]
+
+_PACKAGES = (
+    "base",
+    "chip",
+    "fabric",
+    "mesh",
+    "programs",
+    "tensor",
+    "ops",
+    "ccl",
+    "nn",
+    "tracking",
+    "monitor",
+    "launch",
+)
+
+
+def configure(
+    *,
+    system: str | None = None,
+    backend: str | None = None,
+    schedule: str | None = None,
+    seed: int | None = None,
+    unwritten: str | None = None,
+) -> None:
+    """Choose for this process what the TTMESH_* variables choose; takes effect at the next open. None leaves as is."""
+    chosen = {
+        "TTMESH_SYSTEM": system,
+        "TTMESH_BACKEND": backend,
+        "TTMESH_SCHEDULE": schedule,
+        "TTMESH_SEED": seed,
+        "TTMESH_UNWRITTEN": unwritten,
+    }
+    for variable, value in chosen.items():
+        if value is not None:
+            settings.override(variable, value)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"ttmesh.{name}")
+    value = getattr(importlib.import_module("ttmesh.ttnn"), name)
+    globals()[name] = value
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -58,7 +59,7 @@ def test_free_list_agrees_with_a_naive_model(seed: int, bottom_up: bool) -> None
                 live[64 + expected * 32] = count
 
         starts_and_ends = spans.spans()
-        assert all(a[1] < b[0] for a, b in zip(starts_and_ends, starts_and_ends[1:], strict=False)), "not coalesced"
+        assert all(a[1] < b[0] for a, b in itertools.pairwise(starts_and_ends)), "not coalesced"
         assert spans.used == sum(naive.taken) * 32
     for address in list(live):
         spans.free(address)

@@ -197,7 +197,7 @@ def test_submeshes_that_do_not_fit_are_refused(mesh, shape, offset, text) -> Non
 
 
 def test_submeshes_must_tile_the_mesh(mesh) -> None:
-    with pytest.raises(RuntimeError, match="is not divisible by submesh shape .* along dimension 1"):
+    with pytest.raises(RuntimeError, match=r"is not divisible by submesh shape .* along dimension 1"):
         mesh.create_submeshes(MeshShape(1, 3))
 
 

@@ -169,9 +169,9 @@ def test_a_second_queue_must_wait_before_it_launches_programs(program) -> None:
         mesh.launch(Command("program", lambda reads, writes: None, programs=1))
 
     launch()
-    with pytest.raises(RuntimeError, match="Sub device id 0 currently in use by cq 0. Can't enqueue program from cq 1"):
-        with command_queue(1):
-            launch()
+    text = r"Sub device id 0 currently in use by cq 0\. Can't enqueue program from cq 1"
+    with pytest.raises(RuntimeError, match=text), command_queue(1):
+        launch()
     wait_for_event(1, record_event(mesh, 0))
     with command_queue(1):
         launch()

@@ -132,7 +132,7 @@ def test_without_a_region_a_trace_goes_to_the_top_of_dram_and_must_not_meet_trac
     everything.deallocate()
 
     with pytest.raises(
-        RuntimeError, match="overlaps with DRAM activity during trace capture. Allocation high water mark"
+        RuntimeError, match=r"overlaps with DRAM activity during trace capture\. Allocation high water mark"
     ):
         end_trace_capture(mesh, trace, cq_id=0)
 
