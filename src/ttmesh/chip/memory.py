@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import ChipSpec
@@ -34,6 +35,7 @@ class MemoryMap:
     banks: dict[BufferType, Banks]
     l1_bytes: int
     trace_region_bytes: int
+    compute_grid: CoreCoord  # columns and rows of cores that have an L1 bank
 
     @staticmethod
     def of(chip: ChipSpec, *, l1_small_size: int = 0, trace_region_size: int = 0, worker_l1_size: int = 0) -> MemoryMap:
@@ -78,6 +80,7 @@ class MemoryMap:
             },
             l1_bytes=chip.l1_bytes,
             trace_region_bytes=trace_region_size,
+            compute_grid=chip.compute_grid,
         )
 
 

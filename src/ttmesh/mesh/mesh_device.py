@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
 
-from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet
+from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet, DramGrid
 from ttmesh.base.dtypes import Arch, BufferType
 from ttmesh.base.errors import ClosedError, MeshError, QueueError, ShapeError, one_of
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
@@ -141,7 +141,7 @@ class MeshDevice:
 
     def dram_grid_size(self) -> CoreCoord:
         """DRAM banks as a grid."""
-        return CoreCoord(self.chip.dram_banks, 1)
+        return DramGrid(self.chip.dram_banks, 1)  # tells create_sharded_memory_config that DRAM is meant
 
     def worker_core_from_logical_core(self, logical_core: CoreCoord) -> CoreCoord:
         """Where a logical core sits on the NoC: tensix cores start at (18, 18) in virtual coordinates on Wormhole."""

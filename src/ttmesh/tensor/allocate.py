@@ -7,6 +7,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.chip.memory import MemoryMap
 from ttmesh.mesh.buffer import Buffer
 from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.tensor.shard_layout import ShardLayout
 from ttmesh.tensor.spec import TensorSpec
 
 
@@ -30,9 +31,38 @@ class Footprint:
         self.bank_bytes = spec.bytes_per_bank(banks.page_alignment, banks.count)
         shards = spec.shard_layout
         self.banks = banks.count if shards is None else len(shards.cores)
+        if shards is not None:
+            _check_grid(shards, kind, banks.count, memory_map)
 
     def allocate(self, mesh: MeshDevice, label: str) -> Buffer:
         """A buffer of this size."""
         return mesh.heap.allocate(
             self.buffer_type, self.size_bytes, self.page_bytes, self.bank_bytes, self.banks, label
         )
+
+
+def _check_grid(shards: ShardLayout, kind: BufferType, count: int, memory_map: MemoryMap) -> None:
+    """Refuse shards on cores or banks that the chip does not have."""
+    if kind is not BufferType.DRAM and len(shards.cores) > count:
+        raise MeshError(
+            f"Expected number of shards {len(shards.cores)} to be less than or equal to total number of L1 banks {count} "
+            "in compute cores",
+            expected="a grid of compute cores",
+            fix="Derive the grid from compute_with_storage_grid_size().",
+        )
+    columns, rows = (count, 1) if kind is BufferType.DRAM else (memory_map.compute_grid.x, memory_map.compute_grid.y)
+    for core in shards.cores:
+        if kind is BufferType.DRAM and core.y:
+            raise MeshError(
+                f"Invalid DRAM shard grid: shard core ({core.x}, {core.y}) is not on row 0. DRAM banks are 1D (bank_id == "
+                "logical x-coordinate), so every shard core must have y == 0.",
+                expected=f"cores (0, 0) to ({columns - 1}, 0)",
+                fix="Derive the grid from dram_grid_size().",
+            )
+        if core.x >= columns or core.y >= rows:
+            raise MeshError(
+                f"Invalid shard grid: shard core ({core.x}, {core.y}) has no {kind.name} bank on this device, which has "
+                f"{count} of them.",
+                expected=f"cores (0, 0) to ({columns - 1}, {rows - 1})",
+                fix="Derive the grid from dram_grid_size() for DRAM, compute_with_storage_grid_size() for L1.",
+            )

@@ -7,6 +7,7 @@ makes a `Plan`; later calls with the same key only allocate and enqueue.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ from ttmesh.tensor.lane_calls import (
     rounder,
     static_arguments,
 )
+from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology, merged_topology
@@ -236,6 +238,8 @@ def key_of(value: Any, runtime: bool = False) -> Hashable:
         return (type(value), *(key_of(item) for item in value))
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.dtype, value.data_ptr())
+    if type(value) is MemoryConfig:
+        return copy(value)  # shard specs can be written to, keys must not change
     if isinstance(value, slice):
         return ("slice", value.start, value.stop, value.step)
     if isinstance(value, (int, float)):

@@ -165,6 +165,8 @@ class MemoryConfig:
         return config
 
     def __copy__(self) -> MemoryConfig:
+        if self.interleaved:
+            return self  # nothing in it can be written to
         return self.with_specs(self.memory_layout, self.shard_spec, self.nd_shard_spec)
 
     def __eq__(self, other: object) -> bool:

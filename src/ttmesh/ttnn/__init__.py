@@ -14,6 +14,7 @@ from ttmesh.ttnn.namespace import Namespace, install, load_folder
 settings.check_environment()
 if settings.get_bool("TT_ALLOC_TRACKING_ENABLED"):
     client.start()
+load_folder("ttmesh.tensor")  # conversions and indexing fill the operators table
 load_folder("ttmesh.ops")
 
 

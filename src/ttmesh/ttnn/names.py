@@ -67,6 +67,18 @@ _MODULES = {
         "concat_mesh_to_tensor_composer"
     ),
     "ttmesh.tensor.distribution": "compute_distribution_to_mesh_mapping",
+    "ttmesh.tensor.transfers": (
+        "from_torch to_torch to_device from_device copy_host_to_device_tensor copy_device_to_host_tensor "
+        "allocate_tensor_on_device allocate_tensor_on_host deallocate reallocate get_memory_config "
+        "is_tensor_storage_on_device has_storage_type_of"
+    ),
+    "ttmesh.tensor.conversions": "to_layout to_dtype to_memory_config",
+    "ttmesh.tensor.serialization": "dump_tensor load_tensor as_tensor DumpTensorMode",
+    "ttmesh.tensor.distribute": (
+        "distribute distribute_tensor aggregate_tensor get_device_tensors from_host_shards combine_device_tensors"
+    ),
+    "ttmesh.tensor.visualize": "visualize_mesh_device visualize_tensor visualize_system_mesh",
+    "ttmesh.tensor.printing": "set_printoptions",
     "ttmesh.ops.entry": "get_golden_function",
     "ttmesh.ops.instrumentation": "register_pre_operation_hook register_post_operation_hook",
 }
