@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench sizes clean
+.PHONY: demo test test-ops check bench sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -18,6 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## the main job: a 2x4 mesh, tensors on every chip, and what each chip holds
 	@$(PY) examples/mesh_allocation.py
+
+test-ops: $(STAMP)  ## every operation against torch over formats, layouts, placements and meshes
+	@$(PY) -m pytest tests/ops/test_goldens.py -m full
 
 test: $(STAMP)  ## every test
 	@$(PY) -m pytest

@@ -11,8 +11,9 @@ must be in `parameters.COMMON` (used by the machinery, or without effect here fo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
@@ -25,6 +26,7 @@ from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
 
 Golden = Callable[..., Any]
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class OpFunction:
         golden: Golden | None,
         doc: str | None,
         operation: Operation | None = None,
+        names: Mapping[str, str] = NO_NAMES,
     ) -> None:
         self.python_fully_qualified_name = name
         self.__name__ = name.rpartition(".")[2]
@@ -57,7 +60,7 @@ class OpFunction:
         self.operation = operation
         self._run = run
         self._overloads = overloads(name)
-        self._binders = tuple(binder(overload.signature) for overload in self._overloads)
+        self._binders = tuple(binder(overload.signature, names) for overload in self._overloads)
         # A call without options and with tensors only can go from its kinds straight to its plan.
         self._plain = operation is not None and operation.writes is None
 
@@ -102,8 +105,19 @@ class OpFunction:
         with command_queue(queue):
             return self._run(arguments)
 
+    def also_for(self, kind: type, run: Callable[..., Any]) -> None:
+        """Hand calls whose first argument is of this type to another function, which gets the arguments it names."""
+        usual, other = self._run, _picking(run)
+
+        def choose(arguments: Arguments) -> Any:
+            return (other if isinstance(next(iter(arguments.values())), kind) else usual)(arguments)
+
+        self._run = choose
+
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         """Arguments by name with defaults, through the first overload that takes the call."""
+        if "from" in kwargs:  # TT-NN has a parameter of this name, which Python functions cannot
+            kwargs["from_"] = kwargs.pop("from")
         problems = []
         for overload, binder_ in zip(self._overloads, self._binders, strict=True):
             try:
@@ -123,9 +137,12 @@ class OpFunction:
         return f"<operation {self.python_fully_qualified_name}>"
 
 
-def binder(signature: inspect.Signature) -> Callable[..., Arguments]:
-    """A function with this signature that returns its arguments as a dict: Python's own binding is the fastest."""
-    names = list(signature.parameters)
+def binder(signature: inspect.Signature, names: Mapping[str, str] = NO_NAMES) -> Callable[..., Arguments]:
+    """A function with this signature that returns its arguments as a dict: Python's own binding is the fastest.
+
+    Args:
+        names: parameters of this overload -> what the dict calls them.
+    """
     defaults = {f"_default_{name}": p.default for name, p in signature.parameters.items() if p.default is not p.empty}
     parts, keyword_only = [], False
     for name, parameter in signature.parameters.items():
@@ -133,7 +150,8 @@ def binder(signature: inspect.Signature) -> Callable[..., Arguments]:
             parts.append("*")
             keyword_only = True
         parts.append(name if parameter.default is parameter.empty else f"{name}=_default_{name}")
-    source = f"def bind({', '.join(parts)}):\n    return {{{', '.join(f'{name!r}: {name}' for name in names)}}}"
+    items = ", ".join(f"{names.get(name, name)!r}: {name}" for name in signature.parameters)
+    source = f"def bind({', '.join(parts)}):\n    return {{{items}}}"
     scope: dict[str, Any] = dict(defaults)
     exec(source, scope)
     bound: Callable[..., Arguments] = scope["bind"]
@@ -156,8 +174,13 @@ def op(
     writes: str | None = None,
     outputs: Sequence[str] | None = None,
     host: bool = False,
+    names: Mapping[str, str] = NO_NAMES,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
-    """Enter a lane function as the operation of this name."""
+    """Enter a lane function as the operation of this name.
+
+    Args:
+        names: what overloads call a parameter -> what the lane function calls it.
+    """
 
     def enter(lane: Callable[..., Any]) -> OpFunction:
         operation = Operation(
@@ -174,21 +197,18 @@ def op(
             host=host,
             lane_arguments=frozenset(inspect.signature(lane).parameters),
         )
-        return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation)
+        return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation, names)
 
     return enter
 
 
-def composite(name: str, *, golden: Golden | None = None) -> Callable[[Callable[..., Any]], OpFunction]:
+def composite(
+    name: str, *, golden: Golden | None = None, names: Mapping[str, str] = NO_NAMES
+) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a function that calls other operations; it gets the arguments it names."""
 
     def enter(function: Callable[..., Any]) -> OpFunction:
-        wanted = frozenset(inspect.signature(function).parameters)
-
-        def call(arguments: Arguments) -> Any:
-            return function(**{key: value for key, value in arguments.items() if key in wanted})
-
-        return _entered(name, call, golden, function.__doc__, None)
+        return _entered(name, _picking(function), golden, function.__doc__, None, names)
 
     return enter
 
@@ -216,10 +236,25 @@ def get_golden_function(operation: OpFunction) -> Golden:
     return operation.golden_function
 
 
+def _picking(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
+    """A function of the arguments that it names, called with all of them."""
+    wanted = frozenset(inspect.signature(function).parameters)
+
+    def call(arguments: Arguments) -> Any:
+        return function(**{key: value for key, value in arguments.items() if key in wanted})
+
+    return call
+
+
 def _entered(
-    name: str, call: Callable[[Arguments], Any], golden: Golden | None, doc: str | None, operation: Operation | None
+    name: str,
+    call: Callable[[Arguments], Any],
+    golden: Golden | None,
+    doc: str | None,
+    operation: Operation | None,
+    names: Mapping[str, str],
 ) -> OpFunction:
     assert name not in catalogue, f"{name} is entered twice"
-    function = OpFunction(name, call, golden, doc, operation)
+    function = OpFunction(name, call, golden, doc, operation, names)
     catalogue[name] = Entry(name, function, operation, golden)
     return function

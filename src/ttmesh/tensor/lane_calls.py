@@ -18,26 +18,60 @@ Arguments = dict[str, Any]
 Positions = dict[str, int | list[int | None]]
 
 
-def infer(lane: Lane, positions: Positions, static: Arguments, specs: Sequence[TensorSpec], axes: int) -> Any:
-    """Local shapes and torch dtypes of the results, from one run on meta: a list for one result, a tuple for many."""
+Inferred = list[tuple[tuple[int, ...], torch.dtype]]
+Wrap = Callable[[list[Tensor]], Any]
+
+
+def infer(
+    lane: Lane, positions: Positions, static: Arguments, specs: Sequence[TensorSpec], axes: int
+) -> tuple[Inferred, Wrap]:
+    """Local shapes and torch dtypes of the results, from one run on meta, and how the results are handed out."""
     lanes = [torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in specs]
-    return described(lane(**filled(positions, static, lanes)), axes)
+    result = lane(**filled(positions, static, lanes))
+    return described(result, axes), wrap_like(result)
 
 
-def described(result: Any, axes: int) -> Any:
-    """Local shapes and torch dtypes of results: a list for one, a tuple for many."""
+def described(result: Any, axes: int) -> Inferred:
+    """Local shapes and torch dtypes of results."""
+    return [(tuple(part.shape[axes:]), part.dtype) for part in parts_of(result)]
+
+
+def parts_of(result: Any) -> list[torch.Tensor]:
+    """The results that a lane function gave, without the places it left empty."""
+    return [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
+
+
+def only(results: list[Tensor]) -> Tensor:
+    """The one result."""
+    return results[0]
+
+
+def wrap_like(result: Any) -> Wrap:
+    """Results are handed out in the lane function's own list or tuple, None where it gave none."""
     if isinstance(result, torch.Tensor):
-        return [(tuple(result.shape[axes:]), result.dtype)]
-    return tuple((tuple(part.shape[axes:]), part.dtype) for part in result)
+        return only
+    container, present = type(result), [part is not None for part in result]
+    if all(present):
+        return container
+
+    def wrap(results: list[Tensor]) -> Any:
+        remaining = iter(results)
+        return container(next(remaining) if there else None for there in present)
+
+    return wrap
 
 
-def static_arguments(wanted: frozenset[str], arguments: Arguments, specs: Sequence[TensorSpec], axes: int) -> Arguments:
+def static_arguments(
+    wanted: frozenset[str], arguments: Arguments, specs: Sequence[TensorSpec], axes: int, device: torch.device
+) -> Arguments:
     """The arguments that the lane function takes, and what it asks the machinery for."""
     static = {name: value for name, value in arguments.items() if name in wanted}
     if "lane_axes" in wanted:
         static["lane_axes"] = axes
     if "specs" in wanted:
         static["specs"] = specs
+    if "torch_device" in wanted:
+        static["torch_device"] = device
     return static
 
 
@@ -71,20 +105,26 @@ def filled(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor
 
 
 def body_of(
-    lane: Lane, positions: Positions, static: Arguments, in_specs: Sequence[TensorSpec], out_specs: Sequence[TensorSpec]
+    lane: Lane,
+    positions: Positions,
+    static: Arguments,
+    in_specs: Sequence[TensorSpec],
+    out_specs: Sequence[TensorSpec],
+    *,
+    single: bool,
 ) -> Body:
     """The command's body: read lanes, compute, round once, write. The common arities avoid building dicts."""
     rounders = [rounder(spec.dtype) for spec in out_specs]
     plain = all(isinstance(place, int) and name in static for name, place in positions.items())
     rest = {name: value for name, value in static.items() if name not in positions}
-    if plain and len(out_specs) == 1 and len(in_specs) in (1, 2):
+    if plain and single and len(in_specs) in (1, 2):
         names = list(positions)
         round_, out = rounders[0], out_specs[0]
         if len(in_specs) == 1:
-            (only,), (spec,) = names, in_specs
+            (name,), (spec,) = names, in_specs
 
             def one(reads: Cells, writes: Cells) -> None:
-                writes[0].write(round_(lane(**{only: reads[0].read(spec)}, **rest)), out)
+                writes[0].write(round_(lane(**{name: reads[0].read(spec)}, **rest)), out)
 
             return one
         first, second = names
@@ -99,8 +139,7 @@ def body_of(
     def many(reads: Cells, writes: Cells) -> None:
         lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
         results = lane(**filled(positions, static, lanes))
-        parts = (results,) if isinstance(results, torch.Tensor) else results
-        for part, round_, cell, spec in zip(parts, rounders, writes, out_specs, strict=True):
+        for part, round_, cell, spec in zip(parts_of(results), rounders, writes, out_specs, strict=True):
             cell.write(round_(part), spec)
 
     return many

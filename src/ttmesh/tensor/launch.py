@@ -25,13 +25,17 @@ from ttmesh.tensor.lane_calls import (
 )
 from ttmesh.tensor.lane_calls import (
     Lane,
+    Wrap,
     body_of,
     described,
     filled,
     infer,
+    only,
+    parts_of,
     positions_of,
     rounder,
     static_arguments,
+    wrap_like,
 )
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
@@ -65,8 +69,8 @@ SpecRule = Callable[[Call, Sequence[tuple[tuple[int, ...], torch.dtype]]], Seque
 class Operation:
     """What launch needs to know of an operation.
 
-    lane: computes on lanes; gets the arguments its signature names, tensors as torch lanes, plus `lane_axes` (and
-      `specs`, the input specs) when it asks for them; returns a tensor or a tuple.
+    lane: computes on lanes; gets the arguments its signature names, tensors as torch lanes, plus what it asks for of
+      `lane_axes`, `specs` (of the inputs) and `torch_device`; returns a tensor, or a list or tuple that may hold None.
     out: output specs from the call and the (local shape, torch dtype) pairs that the lane function gave on meta.
     check: raises for a call that TT-NN would refuse.
     topology: output topology; by default TT-NN's merge.
@@ -97,7 +101,7 @@ class Plan:
 
     __slots__ = (
         "body", "cb_bytes", "footprints", "generation", "kinds", "name", "program_count", "programs", "runtime_body",
-        "single",
+        "wrap",
     )  # fmt: skip
 
     def __init__(
@@ -109,8 +113,7 @@ class Plan:
         cb_bytes: int,
         body: Body | None,
         runtime_body: Callable[[Arguments], Body],
-        *,
-        single: bool,
+        wrap: Wrap,
     ) -> None:
         self.name = name
         self.kinds = kinds
@@ -120,11 +123,14 @@ class Plan:
         self.cb_bytes = cb_bytes
         self.body = body  # None when the call has runtime arguments
         self.runtime_body = runtime_body
-        self.single = single
+        self.wrap = wrap
         self.generation = -1
 
 
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
+MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
+META = torch.device("meta")
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
     targets = OUTPUTS if operation.outputs is None else operation.outputs
     inputs = {name: value for name, value in arguments.items() if name not in targets}
     tensors = tensors_in(inputs)
-    mesh = _mesh_of(operation.name, tensors)
+    mesh = _mesh_of(operation.name, tensors, arguments)
     outputs = _given_outputs(operation, arguments)
     key = (operation.name, *(key_of(value, name in operation.runtime) for name, value in arguments.items()))
     plan = mesh.program_cache.plans.get(key)
@@ -182,16 +188,15 @@ def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence
         own = tensor.lanes
         lanes.append(own if tensor.mesh_shape == whole else own.reshape(*[1] * whole.dims(), *tensor.shape))
     axes = whole.dims()
-    static = static_arguments(operation.lane_arguments, arguments, call.specs, axes)
+    static = static_arguments(operation.lane_arguments, arguments, call.specs, axes, HOST)
     result = operation.lane(**filled(positions_of(arguments), static, lanes))
     specs = operation.out(call, described(result, axes))
-    parts = [result] if isinstance(result, torch.Tensor) else result
     source = next(tensor for tensor in tensors if tensor.mesh_shape == whole)
     made = [
         Tensor.on_host(kind_of(spec, source.kind.topology, source.kind.presence), rounder(spec.dtype)(part), whole)
-        for spec, part in zip(specs, parts, strict=True)
+        for spec, part in zip(specs, parts_of(result), strict=True)
     ]
-    return made[0] if isinstance(result, torch.Tensor) else tuple(made)
+    return wrap_like(result)(made)
 
 
 def execute(
@@ -214,7 +219,7 @@ def execute(
     body = plan.body if plan.body is not None else plan.runtime_body(arguments)
     writes = [tensor.buffer.cell for tensor in results]
     mesh.launch(Command(plan.name, body, reads, writes, programs=plan.program_count))
-    return results[0] if plan.single else tuple(results)
+    return plan.wrap(results)
 
 
 def tensors_in(arguments: Arguments) -> tuple[Tensor, ...]:
@@ -234,6 +239,8 @@ def key_of(value: Any, runtime: bool = False) -> Hashable:
         return value.kind
     if runtime:
         return type(value).__name__
+    if type(value) is MeshDevice:
+        return "mesh"  # plans live on the mesh, so it needs no name in them, and must not be held by them
     if type(value) in (list, tuple):
         return (type(value), *(key_of(item) for item in value))
     if isinstance(value, torch.Tensor):
@@ -274,8 +281,10 @@ def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor |
     return ()
 
 
-def _mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
+def _mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshDevice:
     mesh: MeshDevice | None = None
+    if not tensors:
+        mesh = next((arguments[key] for key in MESHES if type(arguments.get(key)) is MeshDevice), None)
     for tensor in tensors:
         own = tensor.device()
         if own is None:
@@ -300,8 +309,8 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         operation.check(call)
     axes = call.mesh.shape.dims()
     names = positions_of(inputs)
-    static = static_arguments(operation.lane_arguments, inputs, call.specs, axes)
-    inferred = infer(operation.lane, names, static, call.specs, axes)
+    static = static_arguments(operation.lane_arguments, inputs, call.specs, axes, META)
+    inferred, wrap = infer(operation.lane, names, static, call.specs, axes)
     specs = tuple(operation.out(call, inferred))
     presence = common_presence(call.tensors)
     topology = operation.topology(call) if operation.topology else _merged(call)
@@ -310,20 +319,20 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     scratch = operation.scratch(call) if operation.scratch else 0
     footprints = tuple(Footprint(spec, call.mesh.heap.map) for spec in specs)
     dynamic = any(name in operation.runtime and type(value) is not Tensor for name, value in inputs.items())
-    in_specs = call.specs
+    in_specs, device = call.specs, call.mesh.backend.device
 
     def body_for(arguments: Arguments) -> Body:
-        static = static_arguments(operation.lane_arguments, arguments, in_specs, axes)
-        return body_of(operation.lane, names, static, in_specs, specs)
+        static = static_arguments(operation.lane_arguments, arguments, in_specs, axes, device)
+        return body_of(operation.lane, names, static, in_specs, specs, single=wrap is only)
 
     body = None if dynamic else body_for(call.arguments)
-    return Plan(
-        operation.name, kinds, footprints, programs, scratch, body, body_for, single=not isinstance(inferred, tuple)
-    )
+    return Plan(operation.name, kinds, footprints, programs, scratch, body, body_for, wrap)
 
 
 def _merged(call: Call) -> TensorTopology:
     topologies = [tensor.kind.topology for tensor in call.tensors]
+    if not topologies:
+        return TensorTopology.create_fully_replicated_tensor_topology(call.mesh.shape)
     if all(topology == topologies[0] for topology in topologies):
         return topologies[0]
     coords: list[MeshCoordinate] = MeshCoordinateRange(call.mesh.shape).coords()

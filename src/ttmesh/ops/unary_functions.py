@@ -1,0 +1,152 @@
+"""Functions of one element, on lanes: what unary operations, chains and fused activations compute.
+
+torch computes bfloat16 in float32 and rounds once, so single torch functions are used as they are; formulas of several
+steps go to float32 first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Function = Callable[..., Tensor]
+
+SELU_SCALE, SELU_ALPHA = 1.0507, 1.67326  # TT-NN's defaults, shorter than torch's
+
+
+def wide(x: Tensor) -> Tensor:
+    """Float32 for formulas of several steps."""
+    return x if x.dtype is torch.float32 else x.float()
+
+
+def cbrt(x: Tensor) -> Tensor:
+    """The real cube root."""
+    x = wide(x)
+    return torch.sgn(x) * torch.pow(torch.abs(x), 1 / 3)
+
+
+def hardmish(x: Tensor) -> Tensor:
+    """x · clamp(x/2 + 1, 0, 1)."""
+    x = wide(x)
+    return x * (0.5 * x + 1).clamp(0, 1)
+
+
+def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """x between two bounds."""
+    return x.clamp(min_val, max_val)
+
+
+def gelu(x: Tensor, variant: Any = None) -> Tensor:
+    """Exact, or through tanh."""
+    return functional.gelu(x, approximate="tanh" if getattr(variant, "name", "") == "Tanh" else "none")
+
+
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta·x)) / beta, x itself above the threshold."""
+    return functional.softplus(wide(x), beta, threshold)
+
+
+def multigammaln(x: Tensor) -> Tensor:
+    """The logarithm of the multivariate gamma function of order 4."""
+    x = wide(x)
+    steps = (torch.lgamma(x - k / 2) for k in range(4))
+    return sum(steps, start=torch.full_like(x, 3.434189657547))  # 3·log π, TT-NN's constant
+
+
+def xielu(x: Tensor, alpha_p: float = 0.8, alpha_n: float = 0.8) -> Tensor:
+    """Expanded integral of ELU."""
+    x = wide(x)
+    below = alpha_n * torch.expm1(x.clamp(max=-1e-6)) - alpha_n * x + 0.5 * x
+    return torch.where(x > 0, alpha_p * x * x + 0.5 * x, below)
+
+
+def selu(x: Tensor, scale: float = SELU_SCALE, alpha: float = SELU_ALPHA) -> Tensor:
+    """scale · elu(x, alpha)."""
+    return scale * functional.elu(wide(x), alpha)
+
+
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), x kept away from 0 and 1 by eps; with eps above 1/2 the upper bound wins, as in TT-NN."""
+    x = wide(x)
+    if eps is not None:
+        x = x.clamp(eps, 1 - eps)
+    return torch.log(x / (1 - x))
+
+
+def heaviside(x: Tensor, value: float) -> Tensor:
+    """0 below zero, 1 above, the value at zero."""
+    return torch.where(x == 0, value, (x > 0).to(x.dtype))
+
+
+def softcap(x: Tensor, beta: float) -> Tensor:
+    """beta · tanh(x / beta)."""
+    return beta * torch.tanh(wide(x) / beta)
+
+
+def rotate90(x: Tensor) -> Tensor:
+    """Pairs (re, im) in the last dim times i: (-im, re)."""
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    return torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).reshape(x.shape)
+
+
+def rdiv(x: Tensor, value: float, rounding_mode: str | None = None) -> Tensor:
+    """value / x."""
+    return torch.div(torch.full_like(wide(x), value), wide(x), rounding_mode=rounding_mode)
+
+
+def round_to(x: Tensor, decimals: int = 0) -> Tensor:
+    """Rounded half to even."""
+    return torch.round(wide(x), decimals=decimals) if x.dtype.is_floating_point else x
+
+
+# No parameters: the names of TT-NN operations.
+PLAIN: dict[str, Function] = {
+    "abs": torch.abs, "acos": torch.acos, "acosh": torch.acosh, "alt_complex_rotate90": rotate90, "asin": torch.asin,
+    "asinh": torch.asinh, "atan": torch.atan, "atanh": torch.atanh, "bitwise_not": torch.bitwise_not, "cbrt": cbrt,
+    "ceil": torch.ceil, "cos": torch.cos, "cosh": torch.cosh, "deg2rad": torch.deg2rad, "digamma": torch.digamma,
+    "eqz": lambda x: x == 0, "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv, "exp": torch.exp,
+    "exp2": torch.exp2, "expm1": torch.expm1, "floor": torch.floor, "frac": torch.frac, "gez": lambda x: x >= 0,
+    "gtz": lambda x: x > 0, "hardmish": hardmish, "hardsigmoid": functional.hardsigmoid,
+    "hardswish": functional.hardswish, "i0": torch.special.i0, "i1": lambda x: torch.special.i1(wide(x)),
+    "identity": lambda x: x, "isfinite": torch.isfinite, "isinf": torch.isinf, "isnan": torch.isnan,
+    "isneginf": lambda x: x == -math.inf, "isposinf": lambda x: x == math.inf, "lez": lambda x: x <= 0,
+    "lgamma": torch.lgamma, "log": torch.log, "log10": torch.log10, "log1p": torch.log1p, "log2": torch.log2,
+    "log_sigmoid": lambda x: functional.logsigmoid(wide(x)), "logical_not": torch.logical_not,
+    "ltz": lambda x: x < 0, "mish": lambda x: functional.mish(wide(x)), "multigammaln": multigammaln,
+    "neg": torch.neg, "nez": lambda x: x != 0, "rad2deg": torch.rad2deg, "reciprocal": torch.reciprocal,
+    "relu": torch.relu, "relu6": functional.relu6, "rsqrt": torch.rsqrt, "sigmoid": torch.sigmoid,
+    "sigmoid_accurate": torch.sigmoid, "sign": torch.sign, "signbit": torch.signbit, "silu": functional.silu,
+    "sin": torch.sin, "sinh": torch.sinh, "softsign": lambda x: wide(x) / (1 + wide(x).abs()), "sqrt": torch.sqrt,
+    "square": torch.square, "swish": functional.silu, "tan": torch.tan, "tanh": torch.tanh,
+    "tanhshrink": lambda x: wide(x) - torch.tanh(wide(x)), "trunc": torch.trunc,
+}  # fmt: skip
+
+# With parameters, in TT-NN's order; the names are the operations'.
+WITH_PARAMETERS: dict[str, Function] = {
+    "celu": lambda x, alpha=1.0: functional.celu(wide(x), alpha),
+    "elu": lambda x, alpha=1.0: functional.elu(wide(x), alpha),
+    "fill": lambda x, fill_value: torch.full_like(x, fill_value),
+    "gelu": gelu,
+    "hardshrink": lambda x, lambd=0.5: functional.hardshrink(wide(x), lambd),
+    "hardtanh": hardtanh,
+    "heaviside": heaviside,
+    "leaky_relu": lambda x, negative_slope: functional.leaky_relu(wide(x), negative_slope),
+    "logit": logit,
+    "polygamma": lambda x, k: torch.special.polygamma(k, wide(x)),
+    "rdiv": rdiv,
+    "relu_max": lambda x, upper_limit: torch.relu(x.clamp(max=upper_limit)),
+    "relu_min": lambda x, lower_limit: x.clamp(min=lower_limit),
+    "round": round_to,
+    "rpow": lambda x, exponent: torch.pow(exponent, wide(x)),
+    "selu": selu,
+    "softcap": softcap,
+    "softplus": softplus,
+    "softshrink": lambda x, lambd=0.5: functional.softshrink(wide(x), lambd),
+    "threshold": lambda x, threshold, value: functional.threshold(wide(x), threshold, value),
+    "xielu": xielu,
+}

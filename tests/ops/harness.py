@@ -1,0 +1,277 @@
+"""Compare an operation with its golden: one case over formats, layouts, placements and meshes.
+
+A case file is tests/ops/cases/<family>.py with a list `CASES`. `make` gets a seeded generator and returns positional and
+keyword arguments, with torch tensors where device tensors go: floating ones take the format under test, int32 ones do so
+when an integer format is under test, all others the format that `from_torch` infers. `On(...)` fixes any of that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, INTEGERS, TILE_LAYOUT, DataType, Layout, bfloat16, float32
+from ttmesh.base.geometry import MeshShape
+from ttmesh.chip.formats.storage import inferred_dtype, to_lane
+from ttmesh.mesh.command_queue import Command
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
+from ttmesh.ops import families
+from ttmesh.tensor.allocate import Footprint
+from ttmesh.tensor.kind import kind_of
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.topology import TensorTopology
+
+Arguments = tuple[list[Any], dict[str, Any]]
+MESHES = ((1, 1), (1, 8), (2, 4))
+PLACEMENTS = ("replicated", "sharded", "first sharded", "rows sharded")
+
+
+@dataclass(frozen=True)
+class On:
+    """A tensor argument with its own format, layout or memory."""
+
+    values: torch.Tensor
+    dtype: DataType | None = None
+    layout: Layout | None = None
+    memory_config: MemoryConfig = DRAM_MEMORY_CONFIG
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to call an operation: `name` is its name, perhaps with a remark behind a slash."""
+
+    name: str
+    make: Callable[[torch.Generator], Arguments]
+    dtypes: tuple[DataType, ...] = (bfloat16, float32)
+    layouts: tuple[Layout, ...] = (TILE_LAYOUT,)
+    pcc: float = 0.9999
+    atol: float | None = None  # None: a part of the largest value, by output format
+    placements: bool = True  # False: replicated only
+    golden: Callable[..., Any] | None = None  # instead of the operation's own
+
+    @property
+    def operation(self) -> str:
+        """The operation's name."""
+        return self.name.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the matrix."""
+
+    dtype: DataType
+    layout: Layout
+    mesh: tuple[int, int]
+    placement: str
+
+
+def cells(case: Case) -> list[Cell]:
+    """The whole matrix of a case."""
+    return [
+        Cell(dtype, layout, mesh, placement)
+        for dtype in case.dtypes
+        for layout in case.layouts
+        if layout is TILE_LAYOUT or dtype not in BLOCK_FLOATS
+        for mesh in MESHES
+        for placement in PLACEMENTS
+        if placement == "replicated" or (case.placements and mesh != (1, 1))
+    ]
+
+
+@contextmanager
+def mesh_of(shape: tuple[int, int], backend: str = "cpu") -> Iterator[MeshDevice]:
+    """A mesh of a Galaxy-sized system."""
+    before = {name: os.environ.get(name) for name in ("TTMESH_SYSTEM", "TTMESH_BACKEND")}
+    os.environ.update(TTMESH_SYSTEM="t3k", TTMESH_BACKEND=backend)
+    mesh = open_mesh_device(MeshShape(*shape))
+    try:
+        yield mesh
+    finally:
+        close_mesh_device(mesh)
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def run(case: Case, cell: Cell) -> None:
+    """Run one cell on the cpu backend, compare every device with the golden, then run it on meta."""
+    devices = cell.mesh[0] * cell.mesh[1]
+    per_device = [
+        case.make(torch.Generator().manual_seed(d if cell.placement != "replicated" else 0)) for d in range(devices)
+    ]
+    with mesh_of(cell.mesh) as mesh:
+        expected = [_golden(case, cell, _seen_by(per_device, d, cell)) for d in range(devices)]
+        results = _run(case, cell, mesh, per_device)
+        for device in range(devices):
+            for got, want in zip(results, expected[device], strict=True):
+                _compare(case, got, want, divmod(device, cell.mesh[1]))
+        facts = [(r.spec, r.buffer_address()) for r in results]
+        del results
+    with mesh_of(cell.mesh, "meta") as mesh:
+        dry = _run(case, cell, mesh, per_device)
+        assert [(r.spec, r.buffer_address()) for r in dry] == facts, "meta differs from cpu"
+        del dry
+
+
+def device_tensor(mesh: MeshDevice, lanes: torch.Tensor, given: On, default: Layout) -> Tensor:
+    """Lanes (already in the format's lane dtype) as a tensor on the mesh."""
+    axes = mesh.shape.dims()
+    assert given.dtype is not None, "formats are chosen before"
+    spec = TensorSpec(
+        tuple(lanes.shape[axes:]), given.dtype, given.layout or default, memory_config=given.memory_config
+    )
+    buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "input")
+    values = lanes.to(mesh.backend.device)
+    mesh.launch(Command("write", lambda _, writes: writes[0].write(values, spec), [], [buffer.cell]))
+    topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
+    return Tensor.on_device(kind_of(spec, topology), buffer, mesh)
+
+
+def lane_of(tensor: Tensor, coordinate: Sequence[int]) -> torch.Tensor:
+    """What one device holds."""
+    mesh = tensor.device()
+    assert mesh is not None, "the tensor is on the host"
+    mesh.queue().finish()
+    values = tensor.buffer.cell.read(tensor.spec)
+    for index in coordinate:
+        values = values[index if values.shape[0] > 1 else 0]
+    return values
+
+
+def pcc(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Pearson's correlation; 1 for equal constants."""
+    a, b = a.double().flatten(), b.double().flatten()
+    finite = torch.isfinite(a) & torch.isfinite(b)
+    a, b = a[finite], b[finite]
+    if a.numel() < 2 or a.std() == 0 or b.std() == 0:
+        return 1.0 if torch.allclose(a, b, rtol=1e-2, atol=1e-2) else 0.0
+    return float(torch.corrcoef(torch.stack([a, b]))[0, 1])
+
+
+def _run(case: Case, cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) -> list[Tensor]:
+    function = families.load()[case.operation].function
+    count = [0]
+
+    def place(path: list[Any]) -> Any:
+        def find(d: int) -> Any:
+            value: Any = per_device[d]
+            for step in path:
+                value = value[step]
+            return value
+
+        value = find(0)
+        if isinstance(value, (torch.Tensor, On)):
+            given, layout = _given(value, cell), cell.layout
+            index = count[0]
+            count[0] += 1
+            lanes = [to_lane(_tensor(find(d)), given.dtype) for d in _drawn(cell, index)]
+            stacked = torch.stack(lanes).reshape(*_mesh_dims(cell, index), *lanes[0].shape)
+            return device_tensor(mesh, stacked, given, layout)
+        if isinstance(value, (list, tuple)):
+            return type(value)(place([*path, i]) for i in range(len(value)))
+        return mesh if value == "mesh" else value
+
+    args = [place([0, i]) for i in range(len(per_device[0][0]))]
+    kwargs = {name: place([1, name]) for name in per_device[0][1]}
+    result = function(*args, **kwargs)
+    return [result] if isinstance(result, Tensor) else [part for part in result if part is not None]
+
+
+def _mesh_dims(cell: Cell, index: int) -> tuple[int, int]:
+    rows, columns = cell.mesh
+    if cell.placement == "replicated" or (cell.placement == "first sharded" and index > 0):
+        return (1, 1)
+    if cell.placement == "rows sharded":
+        return (rows, 1) if index % 2 == 0 else (1, columns)
+    return cell.mesh
+
+
+def _drawn(cell: Cell, index: int) -> list[int]:
+    """Whose values each stored lane of the tensor argument of this index has."""
+    rows, columns = _mesh_dims(cell, index)
+    return [r * cell.mesh[1] + c for r in range(rows) for c in range(columns)]
+
+
+def _seen_by(per_device: list[Arguments], device: int, cell: Cell) -> Arguments:
+    """The arguments one device computes with, tensors quantised."""
+    count = [0]
+    row, column = divmod(device, cell.mesh[1])
+
+    def pick(values: list[Any]) -> Any:
+        first = values[0]
+        if isinstance(first, (torch.Tensor, On)):
+            rows, columns = _mesh_dims(cell, count[0])
+            count[0] += 1
+            owner = (row if rows > 1 else 0) * cell.mesh[1] + (column if columns > 1 else 0)
+            given = _given(values[owner], cell)
+            lane = to_lane(given.values, given.dtype)
+            return lane.float() if given.dtype in FLOATS else lane
+        if isinstance(first, (list, tuple)):
+            return type(first)(pick([value[i] for value in values]) for i in range(len(first)))
+        return None if first == "mesh" else first
+
+    args = [pick([a[0][i] for a in per_device]) for i in range(len(per_device[0][0]))]
+    kwargs = {name: pick([a[1][name] for a in per_device]) for name in per_device[0][1]}
+    return args, kwargs
+
+
+def _given(value: torch.Tensor | On, cell: Cell) -> On:
+    given = value if isinstance(value, On) else On(value)
+    if given.dtype is not None:
+        return given
+    values = given.values
+    under_test = (values.is_floating_point() and cell.dtype in FLOATS) or (
+        values.dtype == torch.int32 and cell.dtype in INTEGERS
+    )
+    dtype = cell.dtype if under_test else inferred_dtype(values.dtype)
+    return On(values, dtype, given.layout, given.memory_config)
+
+
+def _tensor(value: torch.Tensor | On) -> torch.Tensor:
+    return value.values if isinstance(value, On) else value
+
+
+def _golden(case: Case, cell: Cell, arguments: Arguments) -> list[torch.Tensor]:
+    golden = case.golden or families.load()[case.operation].golden
+    assert golden is not None, f"{case.operation} has no golden"
+    args, kwargs = arguments
+    result = golden(*args, **{name: value for name, value in kwargs.items() if name not in WITHOUT_MEANING_IN_TORCH})
+    parts = [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
+    return [part.detach() for part in parts]
+
+
+# Where a result goes and in which format is no concern of goldens.
+WITHOUT_MEANING_IN_TORCH = ("memory_config", "device", "queue_id", "cq_id", "output_tensor")
+
+
+def _compare(case: Case, got: Tensor, want: torch.Tensor, coordinate: Sequence[int]) -> None:
+    values = lane_of(got, coordinate)
+    where = f"{case.name} at {tuple(coordinate)}"
+    assert tuple(values.shape) == tuple(want.shape), f"{where}: shape {tuple(values.shape)} != {tuple(want.shape)}"
+    if got.dtype in INTEGERS:
+        assert torch.equal(values.long(), want.long()), f"{where}: integers differ"
+        return
+    values, want = values.float(), want.float()
+    if not values.numel():
+        return
+    # A float32 result may differ by the order of operations, the others by one rounding to their mantissa.
+    part = {DataType.FLOAT32: 1e-4, DataType.BFLOAT16: 2**-7, DataType.BFLOAT8_B: 2**-5}.get(got.dtype, 2**-2)
+    finite = want[torch.isfinite(want)]
+    atol = case.atol if case.atol is not None else part * (float(finite.abs().max()) if finite.numel() else 1.0)
+    close = torch.isclose(values, want, rtol=part, atol=atol, equal_nan=True)
+    assert bool(close.all()), (
+        f"{where}: {int((~close).sum())} of {close.numel()} differ, "
+        f"e.g. {values[~close][0].item()} for {want[~close][0].item()}"
+    )
+    agreement = pcc(values, want)
+    least = (
+        case.pcc if got.dtype not in BLOCK_FLOATS else min(case.pcc, 0.99 if got.dtype is DataType.BFLOAT8_B else 0.9)
+    )
+    assert agreement >= least, f"{where}: PCC {agreement:.6f} < {least}"

@@ -1,0 +1,53 @@
+"""Every operation agrees with its golden: a seeded sample here, the full matrix by `make test-ops`."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import harness  # noqa: E402
+
+
+def _cases() -> list[harness.Case]:
+    found: list[harness.Case] = []
+    for path in sorted((HERE / "cases").glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"cases_{path.stem}", path)
+        assert spec, path
+        assert spec.loader, path
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found += module.CASES
+    return found
+
+
+CASES = _cases()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_agrees_with_its_golden_somewhere(case: harness.Case) -> None:
+    cells = harness.cells(case)
+
+    harness.run(case, random.Random(case.name).choice(cells))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_agrees_with_its_golden_everywhere(case: harness.Case) -> None:
+    for cell in harness.cells(case):
+        try:
+            harness.run(case, cell)
+        except Exception as problem:
+            raise AssertionError(f"{cell}: {problem}") from problem
+
+
+def test_case_names_are_unique() -> None:
+    names = [case.name for case in CASES]
+
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
