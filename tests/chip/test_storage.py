@@ -21,6 +21,7 @@ from ttmesh.base.dtypes import (
     uint32,
 )
 from ttmesh.chip.formats.storage import finish, from_lane, inferred_dtype, lane_dtype, to_lane, torch_dtype
+from ttmesh.chip.formats.tiles import Tile
 
 LANES = {
     float32: torch.float32,
@@ -124,6 +125,20 @@ def test_block_floats_from_doubles_pass_through_bfloat16() -> None:
 
     assert to_lane(exact, bfloat8_b)[0, 0] == 1.0
     assert to_lane(exact.float(), bfloat8_b)[0, 0] == 1 + 2**-6
+
+
+def test_a_transposed_tile_shares_exponents_along_columns() -> None:
+    values = torch.ones(16, 16)
+    values[0] = 1000.0
+    turned = Tile(transpose_tile=True)
+
+    assert to_lane(values, bfloat8_b)[1].eq(1).all()
+    assert to_lane(values, bfloat8_b, tile=turned)[1].eq(0).all()
+    assert finish(values, bfloat8_b, tile=turned)[1].eq(0).all()
+
+
+def test_padding_takes_part_in_shared_exponents() -> None:
+    assert to_lane(torch.ones(1, 3), bfloat8_b, pad_value=1000.0).eq(0).all()
 
 
 def test_results_are_rounded_by_the_chips_packer() -> None:

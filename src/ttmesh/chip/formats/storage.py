@@ -7,6 +7,7 @@ import torch
 from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, INTEGERS, DataType
 from ttmesh.base.errors import NotEmulatedError, one_of
 from ttmesh.chip.formats.block_float import quantise
+from ttmesh.chip.formats.tiles import Tile
 
 # Values of a block float are exactly representable in bfloat16, those of unsigned integers in the next signed type
 # (torch computes with those, and hardly at all with uint16 and uint32).
@@ -68,11 +69,16 @@ def inferred_dtype(torch_type: torch.dtype) -> DataType:
     return INFERRED[torch_type]
 
 
-def to_lane(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """A user's values as lanes, converted as TT-NN's host code converts them; may share storage with the input."""
+def to_lane(values: torch.Tensor, dtype: DataType, *, tile: Tile | None = None, pad_value: float = 0.0) -> torch.Tensor:
+    """A user's values as lanes, converted as TT-NN's host code converts them; may share storage with the input.
+
+    Args:
+        tile: matters to block floats only, when it is transposed: columns share exponents then.
+        pad_value: matters to block floats only: padding counts in the exponents of the last columns.
+    """
     lane = lane_dtype(dtype)
     if dtype in BLOCK_FLOATS:
-        return quantise(_block_float_source(values), dtype, packer="host")
+        return quantise(_block_float_source(values), dtype, packer="host", tile=tile, pad_value=pad_value)
     if dtype in INTEGERS:
         return _to_integers(values, dtype)
     if dtype == DataType.FP8_E4M3:
@@ -80,10 +86,11 @@ def to_lane(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     return _to_bfloat16(values) if lane == torch.bfloat16 else values.to(lane)
 
 
-def finish(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
+def finish(values: torch.Tensor, dtype: DataType, *, tile: Tile | None = None) -> torch.Tensor:
     """A result computed in a wider type, rounded once to the format as the chip's packer does."""
     if dtype in BLOCK_FLOATS:
-        return quantise(values if values.dtype == torch.bfloat16 else values.float(), dtype, packer="device")
+        wide = values if values.dtype == torch.bfloat16 else values.float()
+        return quantise(wide, dtype, packer="device", tile=tile)
     if dtype in INTEGERS:
         return _to_integers(values, dtype)
     return _to_fp8(values) if dtype == DataType.FP8_E4M3 else values.to(lane_dtype(dtype))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
+from typing import Any
 
 import torch
 
@@ -29,7 +31,7 @@ class _Cut(ctypes.Structure):
 
 
 _POINTER, _COUNT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-_SIGNATURES = {
+_SIGNATURES: dict[str, list[Any]] = {
     "quantise": [_POINTER, _POINTER, _COUNT, _COUNT, _COUNT, _INT, _INT, _INT, ctypes.c_uint32],
     "pack_tiles": [_POINTER, _POINTER, _COUNT, _COUNT, ctypes.POINTER(_Cut), _INT, _INT, ctypes.c_uint32],
     "unpack_tiles": [_POINTER, _POINTER, _COUNT, _COUNT, ctypes.POINTER(_Cut), _INT],
@@ -50,9 +52,11 @@ def quantise(values: torch.Tensor, dtype: DataType, packer: str, pad_value: floa
     quantise_rows = _function("quantise")
     pointers = source.data_ptr(), target.data_ptr()
     options = columns, _narrow(source), _width(dtype), int(packer == "device"), _bits(pad_value)
-    threads.run(
-        lambda begin, end: quantise_rows(*pointers, begin, end, *options), source.numel() // columns, source.nbytes
-    )
+    rows = source.numel() // columns
+    if source.nbytes < threads.SPLIT_BYTES:  # results of small ops come here: every microsecond shows
+        quantise_rows(*pointers, 0, rows, *options)
+    else:
+        threads.run(lambda begin, end: quantise_rows(*pointers, begin, end, *options), rows, source.nbytes)
     return target
 
 
@@ -83,13 +87,13 @@ def unpack(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: 
     return target
 
 
+@functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
     compiled = library("block_tiles")
     assert compiled is not None, "called without asking serves()"
-    function = getattr(compiled, name)
-    if function.argtypes is None:
-        function.argtypes, function.restype = _SIGNATURES[name], None
-    return function  # type: ignore[no-any-return]
+    function: ctypes._NamedFuncPointer = getattr(compiled, name)
+    function.argtypes, function.restype = _SIGNATURES[name], None
+    return function
 
 
 def _cut(rows: int, columns: int, dtype: DataType, tile: Tile) -> _Cut:

@@ -33,16 +33,18 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     Integers are summed exactly and wrapped to the result's width.
     """
     out_dtype = dtype or values.dtype
-    summed = tuple(sorted(set(axes)))
-    assert set(summed) <= {0, 1}, f"mesh axes are 0 and 1, not {summed}"
-    if not summed or not values.dtype.is_floating_point:
-        return (values.sum(summed, keepdim=True, dtype=torch.int64) if summed else values).to(out_dtype)
-    lanes = math.prod(values.shape[axis] for axis in summed)
-    if values.is_meta or (lanes <= TORCH_CHAIN and values.nbytes < TORCH_BYTES):
-        return values.sum(summed, keepdim=True, dtype=torch.float32).to(out_dtype)
+    assert set(axes) <= {0, 1}, f"mesh axes are 0 and 1, not {axes}"
+    rows = values.shape[0] if 0 in axes else 1
+    columns = values.shape[1] if 1 in axes else 1
+    if not axes:
+        return values.to(out_dtype)
+    if not values.dtype.is_floating_point:
+        return values.sum(tuple(axes), keepdim=True, dtype=torch.int64).to(out_dtype)
+    if values.is_meta or (rows * columns <= TORCH_CHAIN and values.nbytes < TORCH_BYTES):
+        return values.sum(tuple(axes), keepdim=True, dtype=torch.float32).to(out_dtype)
     if _kernel_takes(values, out_dtype):
-        return _compiled(values, summed, out_dtype)
-    return _chained(values, summed, out_dtype)
+        return _compiled(values, axes, out_dtype)
+    return _chained(values, tuple(sorted(axes)), out_dtype)
 
 
 def _kernel_takes(values: torch.Tensor, out_dtype: torch.dtype) -> bool:
@@ -51,7 +53,7 @@ def _kernel_takes(values: torch.Tensor, out_dtype: torch.dtype) -> bool:
     return (values.is_contiguous() or values[0, 0].is_contiguous()) and library("lane_sum") is not None
 
 
-def _compiled(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtype) -> torch.Tensor:
+def _compiled(values: torch.Tensor, axes: Sequence[int], out_dtype: torch.dtype) -> torch.Tensor:
     rows, columns, *shape = values.shape
     length = math.prod(shape)
     over_rows, over_columns = 0 in axes, 1 in axes

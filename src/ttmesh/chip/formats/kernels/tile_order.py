@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+from typing import Any
 
 import torch
 
@@ -16,7 +18,7 @@ class _Cut(ctypes.Structure):
 
 
 _COMMON = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Cut), ctypes.c_int]
-_SIGNATURES = {"tilize": [*_COMMON, ctypes.c_void_p], "untilize": _COMMON}
+_SIGNATURES: dict[str, list[Any]] = {"tilize": [*_COMMON, ctypes.c_void_p], "untilize": _COMMON}
 
 
 def serves(values: torch.Tensor, tile: Tile) -> bool:
@@ -59,10 +61,10 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile) -> torc
     return target
 
 
+@functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
     compiled = library("tile_order")
     assert compiled is not None, "called without asking serves()"
-    function = getattr(compiled, name)
-    if function.argtypes is None:
-        function.argtypes, function.restype = _SIGNATURES[name], None
-    return function  # type: ignore[no-any-return]
+    function: ctypes._NamedFuncPointer = getattr(compiled, name)
+    function.argtypes, function.restype = _SIGNATURES[name], None
+    return function
