@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
 from ttmesh.tensor.launch import Call, SpecRule
 from ttmesh.tensor.memory_config import MemoryConfig
@@ -55,13 +55,29 @@ def out_spec(
     spec = call.specs[source]
     chosen = call["dtype"] or call["output_dtype"] or dtype or spec.dtype
     config = call["memory_config"] or call["output_memory_config"] or memory_config or inherited(spec, shape)
-    return TensorSpec(
-        shape,
-        chosen,
-        layout if layout is not None else spec.layout,
-        tile=spec.tile if spec.layout is Layout.TILE else None,
-        memory_config=config,
-    )
+    placed = layout if layout is not None else spec.layout
+    tile = spec.tile if spec.layout is Layout.TILE and placed is Layout.TILE else None
+    if config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
+        config = with_shards(config, TensorSpec(shape, chosen, placed, tile=tile), spec.memory_config)
+    return TensorSpec(shape, chosen, placed, tile=tile, memory_config=config)
+
+
+def with_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
+    """A sharded config without a shard spec: the source's cores, with shards that fit this shape."""
+    shards = source.shard_spec
+    if shards is None:
+        raise ShapeError(
+            f"MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}",
+            expected="a shard_spec, or a sharded input to take the cores from",
+            fix="Use create_sharded_memory_config.",
+        )
+    if config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
+        fitted = spec.height_sharded(shards.grid, shards.orientation)
+    elif config.memory_layout is TensorMemoryLayout.WIDTH_SHARDED:
+        fitted = spec.width_sharded(shards.grid, shards.orientation)
+    else:
+        fitted = spec.block_sharded(shards.grid, shards.orientation)
+    return MemoryConfig(config.memory_layout, config.buffer_type, fitted.memory_config.shard_spec)
 
 
 def inherited(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:

@@ -50,20 +50,27 @@ def view_of(spec: TensorSpec, values: torch.Tensor, held: TensorSpec, lane_axes:
     """Values held under one spec seen through another without going through bytes, or None where bytes are needed."""
     if spec.dtype is not held.dtype or spec.layout is not held.layout or spec.tile != held.tile:
         return None
-    if tuple(spec.shape) == tuple(held.shape):
-        return values if spec.alignment == held.alignment or spec.layout is Layout.TILE else None
-    if spec.layout is Layout.ROW_MAJOR:
-        same = math.prod(spec.shape) == math.prod(held.shape)
-    else:
-        same = math.prod(spec.shape) == math.prod(held.shape) and _whole_rows(spec) == _whole_rows(held) is not None
-    return values.reshape(*values.shape[:lane_axes], *spec.shape) if same else None
-
-
-def _whole_rows(spec: TensorSpec) -> int | None:
-    """The row length when rows fill whole tiles downwards, so that folding dims changes no byte; else None."""
-    if len(spec.shape) < 2 or spec.shape[-2] % spec.tile.tile_shape[0]:
+    if math.prod(spec.shape) != math.prod(held.shape):
         return None
-    return spec.shape[-1]
+    if tuple(spec.shape) == tuple(held.shape) and spec.padded_shape == held.padded_shape:
+        return values
+    if _rows(spec) != _rows(held):
+        return None
+    return values.reshape(*values.shape[:lane_axes], *spec.shape)
+
+
+def _rows(spec: TensorSpec) -> tuple[int, ...]:
+    """What must be equal for folding dims to change no byte: row lengths, and the rows of a block that is padded."""
+    width = spec.shape[-1] if spec.shape else 1
+    height = spec.shape[-2] if len(spec.shape) > 1 else 1
+    if len(spec.alignment) > 2:  # outer dims are padded too
+        return (*spec.shape, *spec.alignment)
+    if spec.layout is Layout.TILE:
+        return (width, *spec.alignment, 0 if height % spec.alignment[0] == 0 else height)
+    if len(spec.alignment) == 2 and height % spec.alignment[0]:
+        return (*spec.shape, *spec.alignment)
+    across = spec.padded_shape[-1]
+    return () if across == width else (width, across)
 
 
 def _stored_shape(spec: TensorSpec) -> tuple[int, ...]:

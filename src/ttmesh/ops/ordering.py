@@ -1,0 +1,94 @@
+"""Values in another order: permute, transpose, roll, flip-like moves between image layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.ops.checks import dim_of, require
+from ttmesh.ops.entry import op
+from ttmesh.ops.specs import like
+from ttmesh.tensor.launch import Call
+
+
+def _check_permute(call: Call) -> None:
+    rank, dims = len(call.specs[0].shape), tuple(call["dims"])
+    wrong = "The number of dimensions in the tensor input does not match the length of the desired ordering"
+    require(len(dims) == rank, wrong, f"{rank} dims")
+    placed = sorted(dim + rank if dim < 0 else dim for dim in dims)
+    require(placed == list(range(rank)), "Invalid permutation: duplicate or out of range value", "every dim once")
+
+
+@op("ttnn.permute", golden=lambda input_tensor, dims: input_tensor.permute(tuple(dims)), check=_check_permute)
+def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The dims in another order."""
+    rank = input_tensor.dim() - lane_axes
+    return input_tensor.permute(*range(lane_axes), *(dim % rank + lane_axes for dim in dims))
+
+
+def _check_transpose(call: Call) -> None:
+    for name in ("dim1", "dim2"):
+        dim_of(call[name], len(call.specs[0].shape))
+
+
+@op(
+    "ttnn.transpose",
+    golden=lambda input_tensor, dim1, dim2: input_tensor.transpose(dim1, dim2),
+    check=_check_transpose,
+)
+def transpose(input_tensor: torch.Tensor, dim1: int, dim2: int, lane_axes: int) -> torch.Tensor:
+    """Two dims swapped."""
+    rank = input_tensor.dim() - lane_axes
+    return input_tensor.transpose(dim_of(dim1, rank), dim_of(dim2, rank))
+
+
+Shifts = int | Sequence[int]
+
+
+def _listed(value: Shifts) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _golden_roll(input_tensor: torch.Tensor, shifts: Shifts, dim: Shifts | None = None) -> torch.Tensor:
+    return torch.roll(input_tensor, _listed(shifts), () if dim is None else _listed(dim))
+
+
+@op("ttnn.roll", golden=_golden_roll)
+def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts | None = None) -> torch.Tensor:
+    """Moved along dims, what falls off one end comes in at the other; without a dim the tensor counts as flat."""
+    if dim is None:
+        whole = input_tensor.flatten(lane_axes)
+        return torch.roll(whole, sum(_listed(shifts)), -1).reshape(input_tensor.shape)
+    rank = input_tensor.dim() - lane_axes
+    dims = tuple(dim_of(one, rank) for one in _listed(dim))
+    by = _listed(shifts)
+    require(len(by) == len(dims), f"roll: {len(by)} shifts for {len(dims)} dims", "one shift per dim")
+    return torch.roll(input_tensor, by, dims)
+
+
+def _check_chw(call: Call) -> None:
+    require(len(call.specs[0].shape) == 4, "expected a 4D tensor", "[1, 1, HW, C]")
+
+
+@op(
+    "ttnn.experimental.convert_to_chw",
+    golden=lambda input: input.transpose(-1, -2),
+    check=_check_chw,
+    out=like(layout=Layout.ROW_MAJOR),
+)
+def convert_to_chw(input: torch.Tensor) -> torch.Tensor:
+    """[1, 1, HW, C] → [1, 1, C, HW], row-major."""
+    return input.transpose(-1, -2)
+
+
+@op(
+    "ttnn.experimental.convert_to_hwc",
+    golden=lambda input: input.transpose(-1, -2),
+    check=_check_chw,
+    out=like(layout=Layout.ROW_MAJOR),
+)
+def convert_to_hwc(input: torch.Tensor) -> torch.Tensor:
+    """[1, 1, C, HW] → [1, 1, HW, C], row-major."""
+    return input.transpose(-1, -2)

@@ -1,0 +1,304 @@
+"""Parts of tensors and room around them: slice, narrow, padded_slice, slice_write, pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.checks import dim_of, require
+from ttmesh.ops.entry import composite, op
+from ttmesh.ops.lanes import aligned, flat_together, unflat
+from ttmesh.ops.specs import like_first
+from ttmesh.tensor import indexing, operators
+from ttmesh.tensor.launch import Call, Operation, launch
+from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+Box = tuple[Any, ...]  # an ellipsis for the mesh dims, then one slice per dim
+
+
+def box_of(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None) -> Box:
+    """The index of a part: one slice per dim, negative indices counted from the end, cut to the shape."""
+    rank = len(shape)
+    require(
+        len(starts) == len(ends), f"Start {len(starts)} and end {len(ends)} must have the same size", "equal lengths"
+    )
+    require(
+        rank == len(starts), f"Input rank {rank} and begins {len(starts)} must have the same size", "one start per dim"
+    )
+    strides = [1] * rank if steps is None else list(steps)
+    require(len(strides) == rank, f"Step {len(strides)} must have the same size as start and end", "one step per dim")
+    box = []
+    for extent, start, end, step in zip(shape, starts, ends, strides, strict=True):
+        require(step > 0, f"Step {step} must be positive", "steps of at least 1")
+        first, last = (index + extent if index < 0 else index for index in (int(start), int(end)))
+        wrong = f"End {last} must be greater than or equal to start {first}"
+        require(last >= first, wrong, "an end behind its start")
+        box.append(slice(min(first, extent), min(last, extent), step))
+    return (..., *box)
+
+
+def _check_slice(call: Call) -> None:
+    steps = call["steps"]
+    strided = steps is not None and any(step != 1 for step in steps)
+    wrong = "Strided slice is not supported for BFLOAT8 tensors"
+    require(not (strided and call.specs[0].dtype is DataType.BFLOAT8_B), wrong, "steps of 1", "Typecast first.")
+
+
+def _sliced(
+    input_tensor: torch.Tensor,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    steps: Sequence[int] | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    return input_tensor[box_of(input_tensor.shape[lane_axes:], starts, ends, steps)]
+
+
+def _sliced_at(
+    input_tensor: torch.Tensor, starts: torch.Tensor, slice_dim: int, length: int, lane_axes: int
+) -> torch.Tensor:
+    """Each device's own part of a dim, from where its start tensor says."""
+    rank = input_tensor.dim() - lane_axes
+    at = dim_of(slice_dim, rank)
+    (values, begins), dims = flat_together([input_tensor, starts], lane_axes)
+    first = begins.reshape(begins.shape[0], -1)[:, slice_dim % rank].long()
+    index = first[:, None] + torch.arange(length, device=values.device)
+    spread = index.reshape(values.shape[0], *[length if i == at else 1 for i in range(-rank, 0)])
+    shape = list(values.shape)
+    shape[at] = length
+    return unflat(torch.gather(values, at, spread.expand(shape)), dims)
+
+
+_SLICE = Operation(
+    "ttnn.slice",
+    _sliced,
+    like_first,
+    check=_check_slice,
+    host=True,
+    lane_arguments=frozenset({"input_tensor", "starts", "ends", "steps", "lane_axes"}),
+)
+_SLICE_AT = Operation(
+    "ttnn.slice",
+    _sliced_at,
+    like_first,
+    lane_arguments=frozenset({"input_tensor", "starts", "slice_dim", "length", "lane_axes"}),
+)
+
+
+def _golden_slice(
+    input_tensor: torch.Tensor,
+    starts: Sequence[int] | None = None,
+    ends: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+    slice_start: Sequence[int] | None = None,
+    slice_end: Sequence[int] | None = None,
+    slice_step: Sequence[int] | None = None,
+) -> torch.Tensor:
+    first, last = (starts or slice_start or ()), (ends or slice_end or ())
+    return input_tensor[box_of(input_tensor.shape, first, last, steps or slice_step)]
+
+
+@composite("ttnn.slice", golden=_golden_slice)
+def slice_(
+    input_tensor: Tensor,
+    memory_config: MemoryConfig | None,
+    output_tensor: Tensor | None,
+    starts: Sequence[int] | Tensor | None = None,
+    ends: Sequence[int] | Tensor | None = None,
+    steps: Sequence[int] | None = None,
+    slice_start: Sequence[int] | None = None,
+    slice_end: Sequence[int] | None = None,
+    slice_step: Sequence[int] | None = None,
+    slice_dim: int | None = None,
+    num_devices: int | None = None,
+) -> Any:
+    """The part between starts and ends (the end is outside), every step-th element."""
+    first, last = (slice_start if starts is None else starts), (slice_end if ends is None else ends)
+    if isinstance(first, Tensor):
+        return _slice_by_tensors(input_tensor, first, slice_dim, num_devices, memory_config, output_tensor)
+    if first is None or last is None or isinstance(last, Tensor):
+        raise TypeError("ttnn.slice(): starts and ends must both be lists, or both be tensors")
+    strides = slice_step if steps is None else steps
+    box = box_of(input_tensor.shape, first, last, strides)
+    whole = all(s == slice(0, extent, 1) for s, extent in zip(box[1:], input_tensor.shape, strict=True))
+    kept = memory_config is None or memory_config == input_tensor.memory_config()
+    if whole and kept and output_tensor is None:
+        return input_tensor
+    asked = {
+        "input_tensor": input_tensor,
+        "starts": tuple(first),
+        "ends": tuple(last),
+        "steps": None if strides is None else tuple(strides),
+        "memory_config": memory_config,
+        "output_tensor": output_tensor,
+    }
+    return launch(_SLICE, asked)
+
+
+def _slice_by_tensors(
+    tensor: Tensor,
+    starts: Tensor,
+    slice_dim: int | None,
+    num_devices: int | None,
+    memory_config: MemoryConfig | None,
+    output_tensor: Tensor | None,
+) -> Any:
+    if slice_dim is None or num_devices is None:
+        raise ShapeError(
+            "slice_dim and num_devices are required when start and end are tensors",
+            expected="slice_dim= and num_devices=",
+            fix="Pass them, or lists of numbers.",
+        )
+    asked = {
+        "input_tensor": tensor,
+        "starts": starts,
+        "slice_dim": slice_dim,
+        "length": tensor.shape[slice_dim] // num_devices,
+        "memory_config": memory_config,
+        "output_tensor": output_tensor,
+    }
+    return launch(_SLICE_AT, asked)
+
+
+@op("ttnn.experimental.padded_slice", check=lambda call: None)
+def padded_slice(
+    input_tensor: torch.Tensor,
+    padded_slice_start: Sequence[int],
+    padded_slice_end: Sequence[int],
+    padded_slice_step: Sequence[int] | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """A slice whose result is cut into shards; their padding is not stored here."""
+    return _sliced(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
+
+
+@op("ttnn.experimental.slice_write", writes="output_tensor", outputs=())
+def slice_write(
+    input_tensor: torch.Tensor,
+    output_tensor: torch.Tensor,
+    start: Sequence[int],
+    end: Sequence[int],
+    step: Sequence[int],
+    lane_axes: int,
+) -> torch.Tensor:
+    """Write a tensor into a part of another; the other keeps the rest and is returned."""
+    box = box_of(output_tensor.shape[lane_axes:], start, end, step)
+    result, source = aligned([output_tensor, input_tensor], lane_axes)
+    result = result.clone()
+    result[box] = source.to(result.dtype)
+    return result
+
+
+# -- narrow ----------------------------------------------------------------------------------------------------------
+
+
+def _check_narrow(call: Call) -> None:
+    spec, length = call.specs[0], call["length"]
+    rank = len(spec.shape)
+    at = dim_of(call["dim"], rank)
+    extent = spec.padded_shape[at]
+    start = call["start"] + extent if call["start"] < 0 else call["start"]
+    place = f"dimension {at % rank} with"
+    require(start < extent, f"Narrow start index {start} out of bounds for {place} size {extent}", "a start inside")
+    wrong = f"Narrow length {length} out of bounds for {place} start index {start} and size {extent}"
+    require(0 < length <= extent - start, wrong, "a length that fits")
+    if spec.layout is Layout.TILE and at >= -2:
+        side = spec.tile.tile_shape[at]
+        name, unit = ("width", "TILE_WIDTH") if at == -1 else ("height", "TILE_HEIGHT")
+        wrong = (
+            f"Narrowing on {name} for TILE layout requires start and length to be multiples of {unit} ({side}), got start "
+            f"{start} and length {length}"
+        )
+        require(start % side == 0 and length % side == 0, wrong, "whole tiles")
+
+
+@op(
+    "ttnn.narrow",
+    golden=lambda input_tensor, dim, start, length: torch.narrow(input_tensor, dim, start, length),
+    check=_check_narrow,
+)
+def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_axes: int) -> torch.Tensor:
+    """Part of one dim. TT-NN gives a view at an offset; here it is a tensor of its own."""
+    at = dim_of(dim, input_tensor.dim() - lane_axes)
+    return input_tensor.narrow(at, start + input_tensor.shape[at] if start < 0 else start, length)
+
+
+# -- pad -------------------------------------------------------------------------------------------------------------
+
+
+def amounts(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int], ...]:
+    """How much is added before and after each dim; a shorter list is for the last dims."""
+    pairs = [(0, int(one)) if isinstance(one, int) else (int(one[0]), int(one[1])) for one in padding]
+    require(len(pairs) <= rank, "ttnn.pad: padding len can't be larger than input tensor rank", f"at most {rank} pairs")
+    return (*[(0, 0)] * (rank - len(pairs)), *pairs)
+
+
+def _check_pad(call: Call) -> None:
+    if call.specs[0].layout is Layout.TILE:
+        wrong = "ttnn.pad: on device tile padding does not support front padding"
+        require(all(before == 0 for before, _ in call["padding"]), wrong, "padding behind the values only")
+
+
+def _padded(input_tensor: torch.Tensor, padding: Sequence[tuple[int, int]], value: float) -> torch.Tensor:
+    return torch.nn.functional.pad(input_tensor, [n for pair in reversed(padding) for n in pair], value=value)
+
+
+_PAD = Operation(
+    "ttnn.pad",
+    _padded,
+    like_first,
+    check=_check_pad,
+    lane_arguments=frozenset({"input_tensor", "padding", "value"}),
+    host=True,
+)
+
+
+def _golden_pad(
+    input_tensor: torch.Tensor,
+    padding: Sequence[Any] = (),
+    value: float = 0.0,
+    output_padded_shape: Sequence[int] = (),
+    input_tensor_start: Sequence[int] = (),
+) -> torch.Tensor:
+    if output_padded_shape:
+        padding = _around(input_tensor.shape, output_padded_shape, input_tensor_start)
+    return _padded(input_tensor, amounts(padding, input_tensor.dim()), value)
+
+
+def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The padding that puts a shape at a start inside a larger one."""
+    require(len(padded) == len(shape) == len(start), "ttnn.pad: shapes must have the same rank", "equal ranks")
+    pairs = tuple((at, big - at - have) for have, big, at in zip(shape, padded, start, strict=True))
+    wrong = "Output size cannot fit input with offset"
+    require(all(after >= 0 for _, after in pairs), wrong, f"a shape that holds {list(shape)} at {list(start)}")
+    return pairs
+
+
+@composite("ttnn.pad", golden=_golden_pad)
+def pad(
+    input_tensor: Tensor,
+    value: float,
+    memory_config: MemoryConfig | None,
+    padding: Sequence[Any] = (),
+    output_padded_shape: Sequence[int] = (),
+    input_tensor_start: Sequence[int] = (),
+) -> Any:
+    """The values with `value` added around them: pairs per dim, or a larger shape and where to start in it."""
+    if len(output_padded_shape):
+        if input_tensor.device() is None:
+            return input_tensor.pad(output_padded_shape, input_tensor_start, value)
+        pairs = _around(input_tensor.shape, output_padded_shape, input_tensor_start)
+    else:
+        pairs = amounts(padding, len(input_tensor.shape))
+    if not any(before or after for before, after in pairs):
+        return input_tensor
+    asked = {"input_tensor": input_tensor, "padding": pairs, "value": value, "memory_config": memory_config}
+    return launch(_PAD, asked)
+
+
+operators.fill(slice=slice_, getitem=indexing.getitem)
