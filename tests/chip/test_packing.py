@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttmesh.base.dtypes import DataType, Layout, bfloat4_b, bfloat8_b, bfloat16, float32, uint16
+from ttmesh.chip.formats.block_float import decode
+from ttmesh.chip.formats.kernels import block_tiles
 from ttmesh.chip.formats.packing import pack, packed_bytes, unpack
 from ttmesh.chip.formats.storage import LANE_DTYPES, to_lane
 from ttmesh.chip.formats.tiles import FACE_SHAPES, Tile
+from ttmesh.chip.formats.tilize import tilize
 
 BLOCK_NAMES = {"bfloat8_b": bfloat8_b, "bfloat4_b": bfloat4_b}
 TILES = [*map(Tile, FACE_SHAPES), *(Tile(shape, transpose_tile=True) for shape in FACE_SHAPES if shape[0] >= 16)]
@@ -91,6 +94,23 @@ def test_pack_undoes_unpack_on_canonical_bytes(dtype: DataType, seed: int, shape
     again = pack(unpack(canonical, shape, dtype, TILED), dtype, TILED)
 
     assert torch.equal(again, canonical)
+
+
+@pytest.mark.skipif(not block_tiles.serves(torch.zeros(1)), reason="no C compiler")
+@pytest.mark.parametrize("dtype", BLOCK_NAMES.values())
+def test_kernel_and_torch_unpack_any_bytes_alike(dtype: DataType) -> None:
+    """Also bytes no packer writes: magnitudes below the normal numbers, signed zeros."""
+    tile_count, size = 40, packed_bytes((32, 32), dtype, TILED)
+    raw = torch.randint(0, 256, (tile_count, size), generator=torch.Generator().manual_seed(3)).to(torch.uint8)
+    raw[:, :64] //= 16  # exponents 0 to 15, where the edge is
+
+    by_kernel = block_tiles.unpack(raw, (32, 32), dtype, Tile())
+
+    fields = raw[:, 64:].reshape(-1, 16 if dtype == bfloat8_b else 8)
+    if dtype == bfloat4_b:
+        fields = torch.stack([fields & 0xF, fields >> 4], -1).view(-1, 16)
+    by_torch = decode(raw[:, :64].reshape(-1, 1), fields, dtype).view(tile_count, 1024)
+    assert torch.equal(tilize(by_kernel).view(torch.int16), by_torch.view(torch.int16))
 
 
 @pytest.mark.usefixtures("served")
