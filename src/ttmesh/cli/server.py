@@ -1,4 +1,4 @@
-"""`ttmesh server`: the allocation server, also installed as `allocation_server_poc`."""
+"""Know what every process holds on every chip: the allocation server (also `allocation_server_poc`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import signal
 import sys
 from pathlib import Path
 
+from ttmesh import cli
 from ttmesh.base import settings
-from ttmesh.base.errors import MeshError
 from ttmesh.tracking.address import chosen, parse
 from ttmesh.tracking.printing import Printer
 from ttmesh.tracking.server import Server
-
-HELP = "know what every process holds on every chip"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +38,4 @@ def run(args: argparse.Namespace) -> int:
 
 def main() -> int:
     """The entry point of `allocation_server_poc`."""
-    parser = argparse.ArgumentParser(prog="allocation_server_poc", description=HELP)
-    add_arguments(parser)
-    try:
-        return run(parser.parse_args())
-    except MeshError as error:
-        print(error, file=sys.stderr)
-        return 1
+    return cli.main(["server", *sys.argv[1:]])

@@ -73,6 +73,8 @@ def connect(address: Address, *, timeout_s: float) -> socket.socket:
     if address.is_tcp:
         connection = socket.create_connection((address.host, address.port), timeout=timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)  # ms until a host is gone
         return connection
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -26,7 +26,6 @@ from ttmesh.tracking.outbox import Outbox
 MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
 TICK_S = 0.05
 RETRY_S = 0.2  # with the tick: a server that comes back knows everything again well within a second
-STALL_S = 10.0  # a server that takes nothing for so long is as good as gone
 EXIT_S = 0.5
 
 log = logging.getLogger("ttmesh.tracking")
@@ -195,14 +194,12 @@ class Client:
     def _send(self, data: bytes) -> None:
         assert self._sock is not None, "sends only while connected"
         rest = memoryview(data)
-        stalled_s = time.monotonic() + STALL_S
         while rest:
             try:
                 # MSG_NOSIGNAL: a program with the default SIGPIPE must not die of a server that went away.
                 rest = rest[self._sock.send(rest, socket.MSG_NOSIGNAL) :]
-                stalled_s = time.monotonic() + STALL_S
-            except BlockingIOError:
-                if time.monotonic() > min(stalled_s, self._give_up_s):
+            except BlockingIOError:  # a slow server is waited for: the queue is bounded, and a snapshot mends the rest
+                if time.monotonic() > self._give_up_s:
                     raise TimeoutError("it takes nothing") from None
                 poll = select.poll()
                 poll.register(self._sock, select.POLLOUT)
