@@ -16,6 +16,7 @@ from ttmesh.ops.entry import OpFunction, composite, op
 from ttmesh.ops.specs import Inferred, like_first, out_spec
 from ttmesh.ops.unary_functions import PLAIN, WITH_PARAMETERS
 from ttmesh.tensor.launch import Call
+from ttmesh.tensor.operators import fill
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -108,6 +109,9 @@ CHECKS = {"polygamma": _check_polygamma, "softcap": _check_softcap, "rdiv": _che
 unary = {name: _enter_plain(name, function) for name, function in PLAIN.items()} | {
     name: _enter_with_parameters(name, function) for name, function in WITH_PARAMETERS.items()
 }
+
+
+fill(neg=unary["neg"], rdiv=unary["rdiv"])
 
 
 def _check_chain(call: Call) -> None:

@@ -1,0 +1,270 @@
+"""Binary operations: arithmetic, comparisons, logic and bits, with broadcasting, scalars and fused activations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ttmesh.base.dtypes import DataType, float32, int32
+from ttmesh.base.errors import MeshError
+from ttmesh.ops.activations import Activation, apply
+from ttmesh.ops.binary_rules import (
+    ARITHMETIC,
+    BITS,
+    BITS_32,
+    FLOAT,
+    FLOAT_32_BIT,
+    FLOAT_INT32,
+    INT32,
+    RELATIONAL,
+    binary_spec,
+    check_binary,
+    check_options,
+)
+from ttmesh.ops.entry import OpFunction, alias, op
+from ttmesh.ops.lanes import ranked
+from ttmesh.ops.unary_functions import wide
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.operators import fill
+
+# What overloads call the two operands.
+OPERANDS = {
+    "input_a": "input_tensor_a", "input_tensor": "input_tensor_a", "input_b": "input_tensor_b",
+    "value": "input_tensor_b", "scalar": "input_tensor_b", "exponent": "input_tensor_b",
+}  # fmt: skip
+
+
+class Kind(NamedTuple):
+    """What a table entry says of a binary operation."""
+
+    function: Callable[[Any, Any], Tensor]
+    op_type: str
+    formats: frozenset[DataType]
+    mixed: bool = False
+    in_place: bool = False
+    takes_dtype: bool = True
+    dtype: Any = None
+
+
+def _shifted_right(a: Tensor, b: Any) -> Tensor:
+    """Zero-filled: the bits of int32 seen as unsigned."""
+    return torch.bitwise_right_shift(a.long() & 0xFFFFFFFF, b)
+
+
+def _pow(a: Any, b: Any) -> Tensor:
+    return torch.pow(wide(a) if isinstance(a, Tensor) else a, wide(b) if isinstance(b, Tensor) else b)
+
+
+def _ldexp(a: Tensor, b: Any) -> Tensor:
+    return wide(a) * torch.exp2(wide(b) if isinstance(b, Tensor) else torch.tensor(float(b)))
+
+
+def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """A function of two tensors that also takes a number."""
+    return lambda a, b: function(a, b if isinstance(b, Tensor) else torch.full_like(a, b))
+
+
+def _float32_for_isclose(call: Call) -> DataType | None:
+    return float32 if call.specs[0].dtype is int32 else None
+
+
+BINARY = {
+    "add": Kind(torch.add, "ADD", ARITHMETIC, mixed=True, in_place=True),
+    "subtract": Kind(torch.sub, "SUB", ARITHMETIC, mixed=True, in_place=True),
+    "multiply": Kind(torch.mul, "MUL", ARITHMETIC, mixed=True, in_place=True),
+    "rsub": Kind(lambda a, b: b - a, "RSUB", ARITHMETIC, mixed=True, in_place=True),
+    "squared_difference": Kind(
+        lambda a, b: torch.square(wide(a) - b) if a.dtype.is_floating_point else torch.square(a - b),
+        "SQUARED_DIFFERENCE", ARITHMETIC, mixed=True, in_place=True,
+    ),
+    "eq": Kind(torch.eq, "EQ", RELATIONAL, mixed=True, in_place=True),
+    "ne": Kind(torch.ne, "NE", RELATIONAL, mixed=True, in_place=True),
+    "gt": Kind(torch.gt, "GT", RELATIONAL, mixed=True, in_place=True),
+    "ge": Kind(torch.ge, "GE", RELATIONAL, mixed=True, in_place=True),
+    "lt": Kind(torch.lt, "LT", RELATIONAL, mixed=True, in_place=True),
+    "le": Kind(torch.le, "LE", RELATIONAL, mixed=True, in_place=True),
+    "logical_and": Kind(_pair(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
+    "logical_or": Kind(_pair(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
+    "logical_xor": Kind(_pair(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
+    "logaddexp": Kind(_pair(lambda a, b: torch.logaddexp(wide(a), wide(b))), "LOGADDEXP", FLOAT, in_place=True),
+    "logaddexp2": Kind(_pair(lambda a, b: torch.logaddexp2(wide(a), wide(b))), "LOGADDEXP2", FLOAT, in_place=True),
+    "ldexp": Kind(_ldexp, "LDEXP", FLOAT, in_place=True),
+    "bias_gelu": Kind(lambda a, b: functional.gelu(wide(a) + b), "BIAS_GELU", FLOAT, in_place=True),
+    "xlogy": Kind(_pair(torch.xlogy), "XLOGY", FLOAT),
+    "atan2": Kind(torch.atan2, "ATAN2", FLOAT),
+    "hypot": Kind(lambda a, b: torch.hypot(wide(a), wide(b)), "HYPOT", FLOAT),
+    "maximum": Kind(lambda a, b: torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b),
+                    "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "minimum": Kind(lambda a, b: torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b),
+                    "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "gcd": Kind(torch.gcd, "GCD", INT32, takes_dtype=False),
+    "lcm": Kind(torch.lcm, "LCM", INT32, takes_dtype=False),
+    "pow": Kind(_pow, "POWER", FLOAT, takes_dtype=False),
+    "remainder": Kind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else wide(a), b),
+                      "REMAINDER", FLOAT_32_BIT),
+    "fmod": Kind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else wide(a), b), "FMOD", FLOAT_INT32),
+    "bitwise_and": Kind(lambda a, b: a & b, "BITWISE_AND", BITS),
+    "bitwise_or": Kind(lambda a, b: a | b, "BITWISE_OR", BITS),
+    "bitwise_xor": Kind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
+    "bitwise_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
+    "bitwise_right_shift": Kind(lambda a, b: a >> b, "RIGHT_SHIFT", BITS),
+    "logical_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
+    "logical_right_shift": Kind(_shifted_right, "LOGICAL_RIGHT_SHIFT", BITS_32),
+}  # fmt: skip
+
+
+def fused(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
+    """The lane function around one of two operands: rank alignment, a number for either, activations."""
+
+    def lane(
+        input_tensor_a: Any,
+        input_tensor_b: Any,
+        lane_axes: int,
+        dtype: DataType | None = None,
+        activations: Sequence[Activation] = (),
+        input_tensor_a_activations: Sequence[Activation] = (),
+        input_tensor_b_activations: Sequence[Activation] = (),
+    ) -> Tensor:
+        a, b = input_tensor_a, input_tensor_b
+        if type(b) is Tensor and type(a) is Tensor and a.dim() != b.dim():
+            a, b = ranked((a, b), lane_axes)
+        if dtype is float32 and a.dtype is torch.bfloat16:
+            a = a.float()
+        if input_tensor_a_activations:
+            a = apply(a, input_tensor_a_activations)
+        if input_tensor_b_activations and type(b) is Tensor:
+            b = apply(b, input_tensor_b_activations)
+        result = function(a, b)
+        return apply(result, activations) if activations else result
+
+    return lane
+
+
+def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
+    """torch's answer, activations included."""
+    lane = fused(function)
+    taken = tuple(inspect.signature(lane).parameters)[3:]
+
+    def golden(input_tensor_a: Any, input_tensor_b: Any, **options: Any) -> Tensor:
+        return lane(input_tensor_a, input_tensor_b, 0, **{name: options[name] for name in taken if options.get(name)})
+
+    return golden
+
+
+def _enter(name: str, kind: Kind) -> OpFunction:
+    lane = fused(kind.function)
+    lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
+    check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed)
+    golden = golden_of(kind.function)
+    if kind.in_place:
+        op(f"ttnn.{name}_", golden=golden, out=binary_spec(), check=check, runtime=("input_tensor_b",),
+           writes="input_tensor_a", names=OPERANDS)(lane)  # fmt: skip
+    rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
+    return op(
+        f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), names=OPERANDS
+    )(lane)  # fmt: skip
+
+
+binary = {name: _enter(name, kind) for name, kind in BINARY.items()}
+
+
+@op(
+    "ttnn.isclose",
+    golden=lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: torch.isclose(a, b, rtol, atol, equal_nan),
+    out=binary_spec(_float32_for_isclose),
+    check=check_binary("ISCLOSE", FLOAT_INT32, mixed=False),
+)
+def isclose(
+    input_tensor_a: Tensor, input_tensor_b: Tensor, rtol: float, atol: float, equal_nan: bool, lane_axes: int
+) -> Tensor:
+    """1 where two tensors are equal within tolerances, else 0."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if not 0 <= value < float("inf"):
+            raise MeshError(
+                f"isclose: {name} must be a finite, non-negative value, got {value}",
+                expected="a tolerance",
+                fix="Use a small positive number.",
+            )
+    a, b = ranked((input_tensor_a, input_tensor_b), lane_axes)
+    return torch.isclose(a, b, rtol, atol, equal_nan)
+
+
+def _divided(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
+    if rounding_mode is None:
+        return torch.div(a, b)
+    integers = not (a.dtype.is_floating_point or isinstance(b, float))
+    return torch.div(a if integers else wide(a), b, rounding_mode=rounding_mode)
+
+
+def _is_integer_division(call: Call) -> bool:
+    return all(spec.dtype is int32 for spec in call.specs)
+
+
+_check_div = check_binary("DIV", FLOAT_INT32, mixed=True)
+
+
+def check_div(call: Call) -> None:
+    """TT-NN's refusals around integer division and rounding modes."""
+    mode = call["rounding_mode"]
+    wrong = None
+    if mode not in (None, "trunc", "floor"):
+        wrong = "Incorrect rounding mode (expected None, 'trunc', or 'floor')"
+    elif _is_integer_division(call):
+        if call["fast_and_approximate_mode"]:
+            wrong = "Integer Division does not support fast_and_approximate_mode=true"
+        elif mode is None and call["dtype"] not in (None, float32):
+            wrong = (
+                "Incorrect output_dtype value for Integer Division(rounding_mode=None) ; valid input values are None or "
+                "ttnn.float32"
+            )
+        elif mode is None and call.outputs and call.outputs[0] is not None and call.outputs[0].dtype is not float32:
+            wrong = "For integer division, supported output dtype is FLOAT32"
+    if wrong:
+        raise MeshError(wrong, expected="what TT-NN divides", fix="Change rounding_mode, dtype or the operands.")
+    if len(call.specs) > 1:
+        _check_div(call)
+    else:
+        check_options(call)
+
+
+def _div_dtype(call: Call) -> DataType | None:
+    return float32 if _is_integer_division(call) and call["rounding_mode"] is None else None
+
+
+def _div_lane(
+    input_tensor_a: Any,
+    input_tensor_b: Any,
+    lane_axes: int,
+    rounding_mode: str | None = None,
+    activations: Sequence[Activation] = (),
+    input_tensor_a_activations: Sequence[Activation] = (),
+    input_tensor_b_activations: Sequence[Activation] = (),
+) -> Tensor:
+    """The quotient, rounded towards zero or down on request."""
+    return fused(lambda a, b: _divided(a, b, rounding_mode))(
+        input_tensor_a, input_tensor_b, lane_axes, None, activations, input_tensor_a_activations,
+        input_tensor_b_activations,
+    )  # fmt: skip
+
+
+def _golden_div(a: Any, b: Any, *, rounding_mode: str | None = None, **options: Any) -> Tensor:
+    return golden_of(lambda x, y: _divided(x, y, rounding_mode))(a, b, **options)
+
+
+div = op(
+    "ttnn.div", golden=_golden_div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
+    runtime=("input_tensor_b",), names=OPERANDS,
+)(_div_lane)  # fmt: skip
+alias("ttnn.divide", div)
+divide_ = op(
+    "ttnn.divide_", golden=_golden_div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
+    writes="input_tensor_a", names=OPERANDS,
+)(_div_lane)  # fmt: skip
+
+fill(divide=div, **{name: binary[name] for name in ("add", "subtract", "multiply", "rsub", "pow")})
+fill(**{name: binary[name] for name in ("eq", "ne", "gt", "ge", "lt", "le")})
