@@ -1,0 +1,85 @@
+"""`ttmesh run`: plain `import ttnn` means ttmesh, in the program and in its children."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+
+
+def ttmesh_run(folder: Path, code: str, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    script = folder / "program.py"
+    script.write_text(code)
+    command = [sys.executable, "-m", "ttmesh", "run", *options, str(script), *arguments]
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_program_and_its_children_import_ttmesh_as_ttnn(tmp_path) -> None:
+    code = """
+import subprocess, sys
+import ttnn
+import ttnn.device
+from ttnn.types import Layout
+import ttmesh.ttnn
+assert ttnn is ttmesh.ttnn and ttnn.device is ttmesh.ttnn.device
+child = "import ttnn, ttmesh.ttnn; assert ttnn is ttmesh.ttnn; print('child', ttnn.get_num_devices())"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout)
+print("argv", sys.argv[1:], __name__)
+"""
+    done = ttmesh_run(tmp_path, code, "--system", "galaxy", arguments=("--flag", "7"))
+
+    assert done.returncode == 0, done.stderr
+    assert "child 32" in done.stdout
+    assert "argv ['--flag', '7'] __main__" in done.stdout
+
+
+def test_the_coordinator_option_leads_every_mesh(tmp_path) -> None:
+    code = "import ttnn\nprint(ttnn.open_mesh_device(ttnn.MeshShape(2, 4)).get_device_ids()[0])"
+
+    assert ttmesh_run(tmp_path, code, "--coordinator", "6").stdout.strip() == "6"
+
+
+def test_exit_codes_and_tracebacks_are_the_programs_own(tmp_path) -> None:
+    assert ttmesh_run(tmp_path, "import sys; sys.exit(7)").returncode == 7
+
+    failed = ttmesh_run(tmp_path, "import ttnn\nttnn.open_mesh_device(ttnn.MeshShape(9, 9))")
+    assert failed.returncode == 1
+    assert "Traceback" in failed.stderr
+    assert "requires 81 devices" in failed.stderr
+
+
+def test_a_missing_name_says_not_emulated_and_lists_near_matches(tmp_path) -> None:
+    failed = ttmesh_run(tmp_path, "import ttnn\nttnn.MeshShap")
+
+    assert "AttributeError" in failed.stderr or "NotHereError" in failed.stderr
+    assert "ttnn.MeshShap is not emulated" in failed.stderr
+    assert "Did you mean MeshShape" in failed.stderr
+
+
+def test_the_real_ttnn_is_respected_unless_forced(tmp_path) -> None:
+    (tmp_path / "site" / "ttnn").mkdir(parents=True)
+    (tmp_path / "site" / "ttnn" / "__init__.py").write_text("print('the real one')")
+    script = tmp_path / "p.py"
+    script.write_text("import ttnn; print(ttnn.__name__)")
+    env = {**os.environ, "PYTHONPATH": SOURCE + os.pathsep + str(tmp_path / "site")}
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ttmesh", "run", *options, str(script)]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    refused, forced = run(), run("--force")
+    assert refused.returncode == 2
+    assert "the real ttnn is installed at" in refused.stderr
+    assert forced.stdout.strip() == "ttmesh.ttnn"
+
+
+def test_a_program_that_does_not_exist_is_refused(tmp_path) -> None:
+    command = [sys.executable, "-m", "ttmesh", "run", "nowhere.py"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "no file nowhere.py; expected a Python file" in done.stderr
