@@ -10,7 +10,9 @@ from pathlib import Path
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 
-def ttmesh_run(folder: Path, code: str, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def ttmesh_run(
+    folder: Path, code: str, *options: str, arguments: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     script = folder / "program.py"
     script.write_text(code)
     command = [sys.executable, "-m", "ttmesh", "run", *options, str(script), *arguments]
@@ -79,7 +81,9 @@ def test_the_real_ttnn_is_respected_unless_forced(tmp_path) -> None:
 
 def test_a_program_that_does_not_exist_is_refused(tmp_path) -> None:
     command = [sys.executable, "-m", "ttmesh", "run", "nowhere.py"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 2
     assert "no file nowhere.py; expected a Python file" in done.stderr

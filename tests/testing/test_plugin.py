@@ -44,7 +44,18 @@ def test_keeps_nothing(mesh_device, device_params, silicon_arch_name, galaxy_typ
 def run_pytest(folder: Path, code: str, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(code)
     env = {**os.environ, "PYTHONPATH": SOURCE, **environ}
-    command = [sys.executable, "-m", "pytest", "-p", "ttmesh.testing.plugin", "-q", "-s", "-p", "no:cacheprovider", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "ttmesh.testing.plugin",
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -21,14 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--track", action="store_true", help="report allocations to the allocation server")
     parser.add_argument("--force", action="store_true", help="also when the real ttnn is installed")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead of a file")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="script.py ...", help="the program and its arguments")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="script.py ...", help="the program and its arguments"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Set the environment, install the drop-in, become the program."""
     arguments = list(args.program)
     if args.module is None and not arguments:
-        raise MeshError("no program was named", expected="ttmesh run script.py", fix="Name a Python file, or a module with -m.")
+        raise MeshError(
+            "no program was named", expected="ttmesh run script.py", fix="Name a Python file, or a module with -m."
+        )
     dropin.install(force=args.force)
     chosen = {
         "TTMESH_SYSTEM": args.system,

@@ -75,7 +75,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             )
 
 
-@pytest.fixture()
+@pytest.fixture
 def reset_seeds() -> None:
     """The random generators of torch, numpy and Python start from TT-NN's seed."""
     import numpy as np
@@ -86,13 +86,13 @@ def reset_seeds() -> None:
     random.seed(SEED)
 
 
-@pytest.fixture()
+@pytest.fixture
 def device_params(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Options for opening, given by indirect parametrisation."""
     return dict(getattr(request, "param", {}) or {})
 
 
-@pytest.fixture()
+@pytest.fixture
 def silicon_arch_name() -> str:
     """wormhole_b0 or blackhole."""
     from ttmesh.mesh.cluster import get_arch_name
@@ -100,7 +100,7 @@ def silicon_arch_name() -> str:
     return get_arch_name()
 
 
-@pytest.fixture()
+@pytest.fixture
 def galaxy_type() -> str | None:
     """6U on a Galaxy, else None."""
     from ttmesh.mesh.cluster import ClusterType, get_cluster_type
@@ -108,7 +108,7 @@ def galaxy_type() -> str | None:
     return "6U" if get_cluster_type() in (ClusterType.GALAXY, ClusterType.BLACKHOLE_GALAXY) else None
 
 
-@pytest.fixture()
+@pytest.fixture
 def device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[MeshDevice]:
     """One chip, the default device while the test runs."""
     from ttmesh.base.geometry import MeshShape
@@ -121,19 +121,19 @@ def device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Ite
         set_default_device(before)
 
 
-@pytest.fixture()
+@pytest.fixture
 def mesh_device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[MeshDevice]:
     """A mesh of the parametrised shape: (rows, cols), a number n for 1xn, or the whole system."""
     yield from _mesh(request, getattr(request, "param", None), device_params)
 
 
-@pytest.fixture()
+@pytest.fixture
 def t3k_mesh_device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[MeshDevice]:
     """The eight chips of a T3000 as 2x4."""
     yield from _mesh(request, (2, 4), device_params)
 
 
-@pytest.fixture()
+@pytest.fixture
 def pcie_mesh_device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[MeshDevice]:
     """The four chips on the host's own bus as 1x4."""
     from ttmesh.base.geometry import MeshShape
@@ -146,7 +146,7 @@ def pcie_mesh_device(request: pytest.FixtureRequest, device_params: dict[str, An
         yield opened
 
 
-@pytest.fixture()
+@pytest.fixture
 def expect_error() -> Callable[[type[Exception], str], contextlib.AbstractContextManager[Any]]:
     """`with expect_error(RuntimeError, "text"):` the block must raise that."""
     return lambda error, message: pytest.raises(error, match=message)
@@ -182,9 +182,7 @@ def _mesh(request: pytest.FixtureRequest, wanted: Any, params: dict[str, Any]) -
 
 
 @contextlib.contextmanager
-def _opened(
-    request: pytest.FixtureRequest, shape: Any, ids: list[int], params: dict[str, Any]
-) -> Iterator[MeshDevice]:
+def _opened(request: pytest.FixtureRequest, shape: Any, ids: list[int], params: dict[str, Any]) -> Iterator[MeshDevice]:
     from ttmesh.mesh.fabric_setup import set_fabric_config
     from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
 
