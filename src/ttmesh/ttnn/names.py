@@ -49,6 +49,15 @@ _MODULES = {
         "ClusterType get_cluster_type get_arch_name is_wormhole_b0 is_blackhole get_pcie_device_ids get_dram_alignment "
         "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address"
     ),
+    "ttmesh.mesh.fabric_setup": "set_fabric_config get_fabric_config",
+    "ttmesh.mesh.distributed_context": (
+        "Rank Size using_distributed_env init_distributed_context distributed_context_is_initialized "
+        "distributed_context_get_rank distributed_context_get_size distributed_context_barrier "
+        "distributed_context_allgather_int distributed_context_send_bytes distributed_context_recv_bytes "
+        "distributed_context_world_rank distributed_context_world_size distributed_context_local_to_world_rank "
+        "distributed_context_subcontext_id distributed_context_subcontext_count distributed_context_subcontext_size "
+        "distributed_context_subcontext_sizes"
+    ),
     "ttmesh.tensor.shape": "Shape",
     "ttmesh.tensor.memory_config": (
         "MemoryConfig ShardSpec NdShardSpec ShardDistributionStrategy ShardShapeAlignment DRAM_MEMORY_CONFIG "
