@@ -26,7 +26,7 @@ from ttmesh.ops.binary_rules import (
     check_binary,
     check_options,
 )
-from ttmesh.ops.entry import OpFunction, alias, op
+from ttmesh.ops.entry import OpFunction, alias, catalogue, op
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.unary_functions import wide
 from ttmesh.tensor.launch import Call
@@ -268,3 +268,7 @@ divide_ = op(
 
 fill(divide=div, **{name: binary[name] for name in ("add", "subtract", "multiply", "rsub", "pow")})
 fill(**{name: binary[name] for name in ("eq", "ne", "gt", "ge", "lt", "le")})
+
+SHORT_NAMES = {"sub": "subtract", "mul": "multiply", "sub_": "subtract_", "mul_": "multiply_", "div_": "divide_"}
+for _short, _full in SHORT_NAMES.items():
+    alias(f"ttnn.{_short}", catalogue[f"ttnn.{_full}"].function)

@@ -34,7 +34,7 @@ class Entry:
     """What the catalogue keeps of an operation besides how to run it."""
 
     name: str
-    function: Callable[..., Any]
+    function: OpFunction
     operation: Operation | None  # None for composites, which call other operations
     golden: Golden | None
     same_as: str | None = None
