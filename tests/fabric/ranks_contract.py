@@ -58,6 +58,9 @@ def check_order_and_outputs() -> None:
     assert torch.equal(kept, rows[r])
     assert w.all_reduce(kept, out=kept) is kept
     assert torch.equal(kept, out)
+    learned = rows[r].clone().requires_grad_()
+    assert torch.equal(w.all_reduce(learned), w.all_reduce(rows[r]))
+    assert torch.equal(learned.detach(), rows[r])
     b = mine(r, (100,), torch.bfloat16)
     exact = torch.stack([mine(i, (100,), torch.bfloat16).float() for i in range(n)]).sum(0).bfloat16()
     if n == 2:

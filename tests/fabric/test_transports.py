@@ -42,29 +42,28 @@ def test_the_engine_keeps_the_contract(engine: str, ranks: int) -> None:
         assert f"[{rank}] rank {rank} of {ranks} kept the contract of {engine}" in done.stdout
 
 
+# Three ranks where it matters that several survivors agree; starting a rank costs a second of torch.
 FAULTS = [
-    ("kill", r"rank 2 died, stopped or was cut off during all_reduce on group 'axis1' of ranks \[0, 1, 2\]"),
-    ("stop-first", "rank 0 died, stopped or was cut off during all_reduce on group 'axis1'"),
-    pytest.param("kill-first", "rank 0 died, stopped or was cut off during all_reduce", marks=pytest.mark.slow),
-    pytest.param("stop-message", "rank 2 died, stopped or was cut off during recv from rank 2", marks=pytest.mark.slow),
-    pytest.param("kill-message", "rank 2 died, stopped or was cut off during recv from rank 2", marks=pytest.mark.slow),
+    ("kill", 3, r"rank 2 died, stopped or was cut off during all_reduce on group 'axis1' of ranks \[0, 1, 2\]"),
+    ("stop-first", 3, "rank 0 died, stopped or was cut off during all_reduce on group 'axis1'"),
     pytest.param(
-        "elsewhere", "rank 2 alive but not in all_reduce .*rank 2: barrier #2 on group 'world'", marks=pytest.mark.slow
+        "stop-message", 2, "rank 1 died, stopped or was cut off during recv from rank 1", marks=pytest.mark.slow
     ),
     pytest.param(
-        "abort", "rank 2 aborted: out of paper; this ended all_reduce on group 'axis1'", marks=pytest.mark.slow
+        "elsewhere", 2, "rank 1 alive but not in all_reduce .*rank 1: barrier #2 on group", marks=pytest.mark.slow
     ),
-    pytest.param("leave", "rank 2 alive but not in all_reduce .*rank 2: it left", marks=pytest.mark.slow),
+    pytest.param("abort", 2, "rank 1 aborted: out of paper; this ended all_reduce on group", marks=pytest.mark.slow),
+    pytest.param("leave", 2, "rank 1 alive but not in all_reduce .*rank 1: it left", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("fault", "words"), FAULTS)
+@pytest.mark.parametrize(("fault", "ranks", "words"), FAULTS)
 @pytest.mark.parametrize("engine", engines.names())
-def test_the_others_name_the_rank_the_operation_and_the_group(engine: str, fault: str, words: str) -> None:
-    done = launched(engine, 3, str(HERE / "ranks_faults.py"), fault, "3")
+def test_the_others_name_the_rank_the_operation_and_the_group(engine: str, fault: str, ranks: int, words: str) -> None:
+    done = launched(engine, ranks, str(HERE / "ranks_faults.py"), fault, "3")
 
-    victim = 0 if "first" in fault else 2
-    for rank in {0, 1, 2} - {victim}:
+    victim = 0 if "first" in fault else ranks - 1
+    for rank in set(range(ranks)) - {victim}:
         said = re.search(rf"\[{rank}\] rank {rank} after ([\d.]+) s: (.*)", done.stdout)
         assert said, done.stdout + done.stderr
         assert re.search(words, said.group(2)), said.group(2)

@@ -45,7 +45,7 @@ class Liveness:
 
     def __init__(self, connect: Callable[[], Store], rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.doing = "starting"
+        self.doing: object = "starting"  # its text is asked for when a sign is written, not at every operation
         self._connect = connect
         self._watching = threading.Event()
         self._stopping = threading.Event()

@@ -32,8 +32,8 @@ class Job:
         """Start an operation and wait for it; whatever goes wrong becomes a RankError that says who and where."""
         if self.broken is not None:
             raise self.broken
-        place.calls += 1
-        self.liveness.doing = place.now(operation)
+        place.enter(operation)
+        self.liveness.doing = place
         try:
             done = start()
             for _ in range(place.spins):
@@ -45,7 +45,7 @@ class Job:
             raise
         except Exception as cause:  # every engine has its own exception types
             raise self._diagnose(place, operation, limit_s, in_short(cause)) from cause
-        self.liveness.doing = f"after {place.now(operation)}"
+        place.inside = False
 
     def leave(self, place: Place, start: Callable[[], Done]) -> bool:
         """Meet every rank once more, for as long as it takes; whether the job ended well, so that freeing it cannot hang."""
@@ -88,7 +88,7 @@ class Job:
             if silent or self.liveness.failure or self.liveness.watched_s > 2 * VERDICT_S:
                 break
             time.sleep(0.02)
-        others = {r: s for r, s in self.liveness.elsewhere(place.ranks).items() if s != place.now(operation)}
+        others = {r: s for r, s in self.liveness.elsewhere(place.ranks).items() if s != str(place)}
         ranks, wrong = verdict(place.here(operation), symptom, tuple(sorted(silent)), self.liveness.failure, others)
         error = RankError(
             wrong,
@@ -106,10 +106,18 @@ class Place:
     def __init__(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int) -> None:
         self.group, self.ranks, self.world_rank, self.spins = group, ranks, world_rank, spins
         self.calls = 0
+        self.operation = ""
+        self.inside = False
 
-    def now(self, operation: str) -> str:
-        """The operation as signs of life name it; the same text on every rank that is in the same call."""
-        return f"{operation} #{self.calls} on group {self.group!r}"
+    def enter(self, operation: str) -> None:
+        """The next call has begun."""
+        self.calls += 1
+        self.operation = operation
+        self.inside = True
+
+    def __str__(self) -> str:
+        """The last operation as signs of life name it; the same text on every rank that is in the same call."""
+        return f"{'' if self.inside else 'after '}{self.operation} #{self.calls} on group {self.group!r}"
 
     def here(self, operation: str) -> str:
         """The operation as errors name it."""

@@ -61,6 +61,16 @@ def pieces(flat: torch.Tensor) -> Iterator[tuple[int, int]]:
         yield a, min(a + step, flat.numel())
 
 
+def paired(source: torch.Tensor, into: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Two contiguous tensors of one size in the same pieces; as they are when one is enough, since a slice costs 1 µs."""
+    if 0 < source.nbytes <= PIECE_BYTES:
+        yield source, into
+        return
+    flat, result = source.view(-1), into.view(-1)
+    for a, b in pieces(flat):
+        yield flat[a:b], result[a:b]
+
+
 def check_out(out: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor) -> None:
     """Refuse an output that cannot take the result, before anything is sent."""
     if out is not None and (tuple(out.shape) != tuple(shape) or out.dtype != like.dtype):
@@ -80,6 +90,8 @@ def room(out: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, dev
 
 def deliver(result: torch.Tensor, shape: Sequence[int], like: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """The result in the caller's dtype, device and shape, in `out` when there is one."""
+    if out is result:
+        return out
     if out is None:
         return result.to(device=like.device, dtype=like.dtype).view(tuple(shape))
     if out.data_ptr() != result.data_ptr() or out.dtype != result.dtype or out.device != result.device:

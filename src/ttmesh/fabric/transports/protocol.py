@@ -1,7 +1,7 @@
 """What every engine offers: collectives and messages between the ranks of a group, each with a deadline.
 
 An engine is a file in this folder with `started(environ) -> bool` (did its launcher start this process?) and
-`connect(timeout_s) -> Transport`. It implements the underscored primitives on flat contiguous tensors; dtypes, shapes,
+`connect(timeout_s) -> Transport`. It implements the underscored primitives on contiguous tensors; dtypes, shapes,
 pieces, deadlines and the naming of culprits are solved here once.
 
 Order of additions: with two ranks every engine gives a + b. With more, the engine chooses (Open MPI: recursive doubling
@@ -21,7 +21,7 @@ import torch
 
 from ttmesh.base.errors import RankError, ShapeError
 from ttmesh.fabric.transports._job import Done, Job, Place
-from ttmesh.fabric.transports._layout import COMBINE, as_bytes, check_out, deliver, pieces, room, sum_dtype
+from ttmesh.fabric.transports._layout import COMBINE, as_bytes, check_out, deliver, paired, pieces, room, sum_dtype
 
 Tensor = torch.Tensor
 WORLD = "world"
@@ -70,12 +70,13 @@ class Transport(ABC):
             for row in rows[1:]:
                 COMBINE[op](total, row.to(dtype))
             return deliver(total, tensor.shape, tensor, out)
-        source = self._staged(tensor).to(dtype)
-        private = source.data_ptr() != tensor.data_ptr() and out is None
+        source = self._staged(tensor)
+        if source.dtype is not dtype:
+            source = source.to(dtype)
+        private = out is None and source is not tensor and source.data_ptr() != tensor.data_ptr()
         into = source if private else room(out, source.shape, dtype, source.device)
-        flat, result = source.view(-1), into.view(-1)
-        for a, b in pieces(flat):
-            self._run("all_reduce", partial(self._start_all_reduce, flat[a:b], result[a:b], op), timeout_s)
+        for given, result in paired(source, into):
+            self._run("all_reduce", partial(self._start_all_reduce, given, result, op), timeout_s)
         return deliver(into, tensor.shape, tensor, out)
 
     def all_gather(self, tensor: Tensor, *, out: Tensor | None = None, timeout_s: float | None = None) -> Tensor:
@@ -192,7 +193,7 @@ class Transport(ABC):
 
     def _staged(self, tensor: Tensor) -> Tensor:
         """The values, contiguous, where the engine can read them; the tensor itself when it already is so."""
-        return tensor.detach().cpu().contiguous()
+        return tensor.detach().cpu().contiguous() if tensor.requires_grad or not tensor.is_cpu else tensor.contiguous()
 
     def _check_member(self, rank: int) -> None:
         if not 0 <= rank < self.size:
