@@ -175,6 +175,7 @@ def op(
     outputs: Sequence[str] | None = None,
     host: bool = False,
     names: Mapping[str, str] = NO_NAMES,
+    in_place: bool = False,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name.
 
@@ -195,6 +196,7 @@ def op(
             writes=writes,
             outputs=None if outputs is None else tuple(outputs),
             host=host,
+            in_place=in_place,
             lane_arguments=frozenset(inspect.signature(lane).parameters),
         )
         return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation, names)

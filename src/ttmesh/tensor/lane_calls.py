@@ -145,6 +145,23 @@ def body_of(
     return many
 
 
+def in_place_body(
+    lane: Lane, changed: str, positions: Positions, static: Arguments, in_specs: Sequence[TensorSpec], out: TensorSpec
+) -> Body:
+    """Take the changed tensor's values out of its cell, let the lane function change them, put them back."""
+    place = positions[changed]
+    assert isinstance(place, int), "the changed argument is a tensor"
+
+    def body(reads: Cells, writes: Cells) -> None:
+        lanes: list[Any] = [
+            None if i == place else cell.read(spec) for i, (cell, spec) in enumerate(zip(reads, in_specs, strict=True))
+        ]
+        lanes[place] = writes[0].take_out(out)
+        writes[0].write(lane(**filled(positions, static, lanes)), out)
+
+    return body
+
+
 def rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:
     """Rounds a computed result once to the output format."""
     wanted = lane_dtype(dtype)

@@ -27,6 +27,7 @@ from ttmesh.tensor.lane_calls import (
     Lane,
     Wrap,
     body_of,
+    in_place_body,
     described,
     filled,
     infer,
@@ -80,6 +81,8 @@ class Operation:
     writes: the tensor argument that the result is written into (in-place operations), by name.
     outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
     host: whether it takes host tensors too, and gives host tensors then.
+    in_place: the lane function changes the values of `writes` themselves (and rounds them itself) instead of making
+      new ones: a kv cache is not copied.
     """
 
     name: str
@@ -93,6 +96,7 @@ class Operation:
     writes: str | None = None
     outputs: tuple[str, ...] | None = None
     host: bool = False
+    in_place: bool = False
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -323,6 +327,9 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
 
     def body_for(arguments: Arguments) -> Body:
         static = static_arguments(operation.lane_arguments, arguments, in_specs, axes, device)
+        if operation.in_place:
+            assert operation.writes is not None, "an in-place operation says what it writes"
+            return in_place_body(operation.lane, operation.writes, names, static, in_specs, specs[0])
         return body_of(operation.lane, names, static, in_specs, specs, single=wrap is only)
 
     body = None if dynamic else body_for(call.arguments)

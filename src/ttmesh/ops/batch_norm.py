@@ -1,0 +1,119 @@
+"""Batch norm, with running statistics updated in place while training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.entry import composite
+from ttmesh.ops.parts import like_written, no_programs, part
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+def _check(call: Call) -> None:
+    x = call["input"].spec
+    if len(x.shape) != 4 or x.layout is not Layout.TILE:
+        raise ShapeError(
+            f"batch_norm got an input of shape {x.shape} in {x.layout}",
+            expected="N, C, H, W in TILE layout",
+            fix="Reshape or tilize the input.",
+        )
+    for name in ("running_mean", "running_var", "weight", "bias"):
+        tensor = call[name]
+        if tensor is not None and tensor.padded_shape[1] != x.padded_shape[1]:
+            raise ShapeError(
+                f"{name}_shape[1] must be the same as input's channel size.; it has shape {tensor.shape}",
+                expected=f"[1, {x.shape[1]}, 1, 1]",
+                fix="Give one value per channel.",
+            )
+    if not call["training"] and (call["running_mean"] is None or call["running_var"] is None):
+        raise MeshError(
+            "running_mean and running_var must be defined in evaluation mode",
+            expected="both running tensors, or training=True",
+            fix="Pass them.",
+        )
+
+
+def _moments(x: Lanes) -> tuple[Lanes, Lanes]:
+    dims = (-4, -2, -1)
+    return x.mean(dims, keepdim=True), x.var(dims, unbiased=False, keepdim=True)
+
+
+@part("ttnn.batch_norm", check=_check, runtime=("eps",))
+def _normalise(
+    input: Lanes,
+    running_mean: Lanes | None,
+    running_var: Lanes | None,
+    training: bool,
+    eps: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+) -> Lanes:
+    x = input.float()
+    if training or running_mean is None or running_var is None:
+        mean, var = _moments(x)
+    else:
+        mean, var = running_mean.float(), running_var.float()
+    out = (x - mean) * torch.rsqrt(var + eps)
+    out = out if weight is None else out * weight.float()
+    return out if bias is None else out + bias.float()
+
+
+@part("ttnn.batch_norm running statistics", out=like_written, programs=no_programs, runtime=("momentum",), writes="old")
+def _mix(old: Lanes, input: Lanes, momentum: float, moment: int) -> Lanes:
+    return (1 - momentum) * old.float() + momentum * _moments(input.float())[moment]
+
+
+def _golden(
+    input: Lanes,
+    *,
+    running_mean: Lanes | None = None,
+    running_var: Lanes | None = None,
+    training: bool = False,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    flat = [None if p is None else p.reshape(-1).clone() for p in (running_mean, running_var, weight, bias)]
+    return F.batch_norm(input, *flat, training=training, momentum=momentum, eps=eps)
+
+
+@composite("ttnn.batch_norm", golden=_golden)
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    eps: float,
+    momentum: float,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output: Tensor | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Channels with mean 0 and variance 1, by batch statistics (training) or running ones."""
+    result: Tensor = _normalise(
+        input=input,
+        running_mean=running_mean,
+        running_var=running_var,
+        training=training,
+        eps=eps,
+        weight=weight,
+        bias=bias,
+        output_tensor=output,
+        memory_config=memory_config,
+    )
+    if training:
+        for moment, old in enumerate((running_mean, running_var)):
+            if old is not None:
+                _mix(old=old, input=input, momentum=momentum, moment=moment)
+    return result

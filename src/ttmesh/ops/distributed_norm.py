@@ -1,0 +1,157 @@
+"""Norms of rows that are spread over devices: statistics before the all-gather, the norm after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.cores import CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.entry import op
+from ttmesh.ops.norm import TILE, affine, check_parameters
+from ttmesh.ops.specs import Inferred, out_spec
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec import TensorSpec
+
+
+def _check_residual(call: Call) -> None:
+    x, residual = call["input_tensor"].spec, call["residual_input_tensor"]
+    if residual is not None and tuple(residual.spec.shape) != tuple(x.shape):
+        raise ShapeError(
+            f"Input and residual logical and padded shapes must match, got input: {x.shape} vs residual: "
+            f"{residual.spec.shape}",
+            expected="equal shapes",
+            fix="Reshape the residual.",
+        )
+
+
+def _is_sharded(specs: Sequence[TensorSpec]) -> bool:
+    return not specs[0].memory_config.interleaved
+
+
+def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape = inferred[0][0]
+    if not _is_sharded(call.specs):
+        dtype = call["dtype"] or DataType.BFLOAT16
+        return [out_spec(call, shape, dtype=dtype, layout=Layout.TILE)]
+    config = call.specs[0].memory_config
+    assert config.shard_spec is not None, "norms take two-dimensional shards"
+    first = config.shard_spec.grid.bounding_box().start
+    shard = ShardSpec(CoreRangeSet([CoreRange(first, first)]), (config.shard_spec.shape[0], shape[-1]))
+    where = MemoryConfig(config.memory_layout, config.buffer_type, shard)  # TT-NN leaves them on the grid's first core
+    return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=where)]
+
+
+def _normed_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=call["dtype"] or call.specs[0].dtype, layout=Layout.TILE)]
+
+
+def _column(values: Lanes) -> Lanes:
+    """A row of a tile whose first column holds the values."""
+    return F.pad(values, (0, TILE - 1))
+
+
+def _stats(x: Lanes, residual: Lanes | None, *, means: bool, both: bool) -> Lanes:
+    """Sums of squares and values (means, in the other order, for sharded inputs), each at the head of a tile."""
+    wide = x.float() if residual is None else x.float() + residual.float()
+    squares, sums = wide.square().sum(-1, keepdim=True), wide.sum(-1, keepdim=True)
+    if not both:
+        return _column(squares / x.shape[-1] if means else squares)
+    parts = (sums / x.shape[-1], squares / x.shape[-1]) if means else (squares, sums)
+    return torch.cat([_column(part) for part in parts], dim=-1)
+
+
+def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lanes, Lanes]:
+    """Mean square and mean over all devices, from the gathered statistics."""
+    tiles = stats.float().unflatten(-1, (-1, 2 if both else 1, TILE))[..., 0].mean(-2)
+    tiles = tiles if means else tiles / width
+    first, second = tiles[..., :1], tiles[..., -1:]
+    return (second, first) if means else (first, second)
+
+
+def _golden_rms_pre(input_tensor: Lanes, **_: Any) -> Lanes:
+    return _stats(input_tensor, None, means=False, both=False)
+
+
+def _golden_layer_pre(input_tensor: Lanes, **_: Any) -> Lanes:
+    return _stats(input_tensor, None, means=False, both=True)
+
+
+@op("ttnn.layer_norm_pre_all_gather", golden=_golden_layer_pre, out=_stats_spec, check=_check_residual)
+def layer_norm_pre_all_gather(
+    input_tensor: Lanes, residual_input_tensor: Lanes | None, specs: Sequence[TensorSpec]
+) -> Lanes:
+    """Sum of squares and sum of each row on this device."""
+    return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=True)
+
+
+@op("ttnn.rms_norm_pre_all_gather", golden=_golden_rms_pre, out=_stats_spec, check=_check_residual)
+def rms_norm_pre_all_gather(
+    input_tensor: Lanes, residual_input_tensor: Lanes | None, specs: Sequence[TensorSpec]
+) -> Lanes:
+    """Sum of squares of each row on this device."""
+    return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=False)
+
+
+def _golden_layer_post(
+    input_tensor: Lanes,
+    stats: Lanes,
+    *,
+    epsilon: float = 1e-12,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    square, mean = _moments(stats, input_tensor.shape[-1], means=False, both=True)
+    normed = (input_tensor.float() - mean) * torch.rsqrt(square - mean.square() + epsilon)
+    return affine(normed, weight, bias, 0)
+
+
+def _golden_rms_post(
+    input_tensor: Lanes,
+    stats: Lanes,
+    *,
+    epsilon: float = 1e-12,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    square, _mean = _moments(stats, input_tensor.shape[-1], means=False, both=False)
+    return affine(input_tensor.float() * torch.rsqrt(square + epsilon), weight, bias, 0)
+
+
+@op("ttnn.layer_norm_post_all_gather", golden=_golden_layer_post, out=_normed_spec, check=check_parameters)
+def layer_norm_post_all_gather(
+    input_tensor: Lanes,
+    stats: Lanes,
+    epsilon: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """Layer norm of rows whose statistics of all devices are given."""
+    square, mean = _moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=True)
+    normed = (input_tensor.float() - mean) * torch.rsqrt(square - mean.square() + epsilon)
+    return affine(normed, weight, bias, lane_axes)
+
+
+@op("ttnn.rms_norm_post_all_gather", golden=_golden_rms_post, out=_normed_spec, check=check_parameters)
+def rms_norm_post_all_gather(
+    input_tensor: Lanes,
+    stats: Lanes,
+    epsilon: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """RMS norm of rows whose statistics of all devices are given."""
+    square, _ = _moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=False)
+    return affine(input_tensor.float() * torch.rsqrt(square + epsilon), weight, bias, lane_axes)
