@@ -157,7 +157,9 @@ def attend_decode(
         mask = mask.unsqueeze(-2) if mask.shape[-2] == 1 else mask.unflatten(-2, (key_heads, group))
         mask = batched_mask(mask, dims, lane_axes, users)
     if sink is not None:
-        sink = batched_mask(sink.unflatten(-1, (key_heads, group)).unsqueeze(lane_axes)[..., None], dims, lane_axes, users)
+        sink = batched_mask(
+            sink.unflatten(-1, (key_heads, group)).unsqueeze(lane_axes)[..., None], dims, lane_axes, users
+        )
     out = attend(rows, batched(k, dims, lane_axes), batched(v, dims, lane_axes), scale=scale, mask=mask, sink=sink)
     out = unbatched(out.flatten(1, 2), dims).unsqueeze(lane_axes)
     if skipped is None:

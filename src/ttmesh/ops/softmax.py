@@ -34,9 +34,7 @@ def _check_mask(call: Call) -> None:
     if x.layout is not Layout.TILE:
         raise MeshError("Inputs to softmax must be tilized", expected="TILE layout", fix="Tilize the input.")
     if mask is None and call["is_causal_mask"]:
-        raise MeshError(
-            "Causal mask must be provided when is_causal_mask is set", expected="a mask", fix="Pass mask=."
-        )
+        raise MeshError("Causal mask must be provided when is_causal_mask is set", expected="a mask", fix="Pass mask=.")
 
 
 def _along(values: Lanes, dim: int, lane_axes: int) -> Lanes:
@@ -66,9 +64,7 @@ def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> La
     return _along(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
-def _masked(
-    x: Lanes, scale: float | None, mask: Lanes | None, lane_axes: int, mask_spec: TensorSpec | None
-) -> Lanes:
+def _masked(x: Lanes, scale: float | None, mask: Lanes | None, lane_axes: int, mask_spec: TensorSpec | None) -> Lanes:
     wide = x.float() if scale is None else x.float() * scale
     if mask is not None and mask_spec is not None:
         wide = wide + _mask_rows(mask, x.shape[-1], lane_axes, mask_spec).float()
@@ -83,9 +79,7 @@ def _mask_rows(mask: Lanes, width: int, lane_axes: int, spec: TensorSpec) -> Lan
     return mask
 
 
-def _golden_scaled(
-    input_tensor: Lanes, scale: float | None = None, mask: Lanes | None = None, **_: Any
-) -> Lanes:
+def _golden_scaled(input_tensor: Lanes, scale: float | None = None, mask: Lanes | None = None, **_: Any) -> Lanes:
     x = input_tensor.float() if scale is None else input_tensor.float() * scale
     return torch.softmax(x if mask is None else x + mask.reshape(*mask.shape[:-2], -1, x.shape[-1]), -1)
 
@@ -158,5 +152,3 @@ def attention_softmax_(
         tensor, _scale(head_size), attention_mask, is_causal_mask=causal_mask and attention_mask is not None
     )
     return result
-
-
