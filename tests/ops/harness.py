@@ -125,7 +125,10 @@ def device_tensor(mesh: MeshDevice, lanes: torch.Tensor, given: On, default: Lay
     axes = mesh.shape.dims()
     assert given.dtype is not None, "formats are chosen before"
     spec = TensorSpec(
-        tuple(lanes.shape[axes:]), given.dtype, given.layout or default, memory_config=given.memory_config
+        tuple(lanes.shape[axes:]),
+        given.dtype,
+        default if given.layout is None else given.layout,
+        memory_config=given.memory_config,
     )
     buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "input")
     values = lanes.to(mesh.backend.device)

@@ -90,7 +90,8 @@ def gathered_pages(cache: Lanes, table: Lanes, lane_axes: int) -> Lanes:
         shape = [1] * rank
         shape[axis] = extent
         index.append(torch.arange(extent, device=cache.device).reshape(shape))
-    pages = cache[(*index, table.long().clamp(0, cache.shape[lane_axes] - 1))]  # unused entries are -1; masked later
+    index.append(table.long().clamp(0, cache.shape[lane_axes] - 1))
+    pages = cache[tuple(index)]  # unused entries are -1; masked later
     return pages.movedim(-3, -4).flatten(-3, -2)
 
 
@@ -98,7 +99,7 @@ def retiled(cache: Lanes, heads: int, block: int, head_dim: int) -> Lanes:
     """A tiled cache [.., blocks, heads', block', dim'] seen with other heads, block and dim over the same tiles."""
     if tuple(cache.shape[-3:]) == (heads, block, head_dim):
         return cache
-    tiles = cache.unflatten(-2, (-1, 32)).unflatten(-1, (-1, 32)).transpose(-3, -2)
+    tiles = torch.unflatten(torch.unflatten(cache, -2, (-1, 32)), -1, (-1, 32)).transpose(-3, -2)
     lead = tiles.shape[:-5]
     again = tiles.reshape(*lead, heads, block // 32, head_dim // 32, 32, 32)
     return again.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)
@@ -151,14 +152,14 @@ def attend_decode(
     users, heads = q.shape[lane_axes + 1], q.shape[lane_axes + 2]
     key_heads = k.shape[lane_axes + 1]
     group = heads // key_heads
-    rows = batched(q.squeeze(lane_axes), dims, lane_axes).unflatten(1, (key_heads, group))
+    rows = torch.unflatten(batched(q.squeeze(lane_axes), dims, lane_axes), 1, (key_heads, group))
     k, v = (part.expand(*part.shape[:lane_axes], users, *part.shape[lane_axes + 1 :]) for part in (k, v))
     if mask is not None:
-        mask = mask.unsqueeze(-2) if mask.shape[-2] == 1 else mask.unflatten(-2, (key_heads, group))
+        mask = mask.unsqueeze(-2) if mask.shape[-2] == 1 else torch.unflatten(mask, -2, (key_heads, group))
         mask = batched_mask(mask, dims, lane_axes, users)
     if sink is not None:
         sink = batched_mask(
-            sink.unflatten(-1, (key_heads, group)).unsqueeze(lane_axes)[..., None], dims, lane_axes, users
+            torch.unflatten(sink, -1, (key_heads, group)).unsqueeze(lane_axes)[..., None], dims, lane_axes, users
         )
     out = attend(rows, batched(k, dims, lane_axes), batched(v, dims, lane_axes), scale=scale, mask=mask, sink=sink)
     out = unbatched(out.flatten(1, 2), dims).unsqueeze(lane_axes)

@@ -83,8 +83,10 @@ def _golden(
     bias: Lanes | None = None,
     **_: Any,
 ) -> Lanes:
-    flat = [None if p is None else p.reshape(-1).clone() for p in (running_mean, running_var, weight, bias)]
-    return F.batch_norm(input, *flat, training=training, momentum=momentum, eps=eps)
+    old, scale = (running_mean, running_var), (weight, bias)
+    mean, var = (None if p is None else p.reshape(-1).clone() for p in old)
+    gamma, beta = (None if p is None else p.reshape(-1) for p in scale)
+    return F.batch_norm(input, mean, var, gamma, beta, training, momentum, eps)
 
 
 @composite("ttnn.batch_norm", golden=_golden)

@@ -69,7 +69,7 @@ def _stats(x: Lanes, residual: Lanes | None, *, means: bool, both: bool) -> Lane
 
 def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lanes, Lanes]:
     """Mean square and mean over all devices, from the gathered statistics."""
-    tiles = stats.float().unflatten(-1, (-1, 2 if both else 1, TILE))[..., 0].mean(-2)
+    tiles = torch.unflatten(stats.float(), -1, (-1, 2 if both else 1, TILE))[..., 0].mean(-2)
     tiles = tiles if means else tiles / width
     first, second = tiles[..., :1], tiles[..., -1:]
     return (second, first) if means else (first, second)

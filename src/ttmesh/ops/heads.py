@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
@@ -22,7 +23,7 @@ Three = tuple[Lanes, Lanes, Lanes]
 
 def as_heads(x: Lanes, heads: int) -> Lanes:
     """[.., rows, heads · dim] → [.., heads, rows, dim]."""
-    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)
 
 
 def side_by_side(x: Lanes) -> Lanes:
@@ -46,7 +47,7 @@ def fused(x: Lanes, kv: Lanes | None, heads: int, kv_heads: int, *, transpose_k:
 def interleaved(x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool) -> Three:
     """Heads of [.., rows, (queries, key, value) per group of heads], the order sharded inputs have."""
     group = heads // kv_heads
-    parts = x.unflatten(-1, (kv_heads, group + 2, -1))
+    parts = torch.unflatten(x, -1, (kv_heads, group + 2, -1))
     q = parts[..., :group, :].flatten(-3, -2).transpose(-3, -2)
     k, v = (parts[..., group + i, :].transpose(-3, -2) for i in range(2))
     return _finished(q, k, v, transpose_k=transpose_k)

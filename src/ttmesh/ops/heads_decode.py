@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
@@ -70,8 +71,8 @@ def _users(
     if slice_size is not None:
         start = 0 if offset is None or offset.is_meta else int(offset.flatten()[0])
         rows = rows.narrow(-2, start, slice_size)
-    q, k, v = rows.split([heads * size, kv * size, kv * size], dim=-1)
-    return tuple(part.unflatten(-1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
+    q, k, v = torch.tensor_split(rows, (heads * size, (heads + kv) * size), dim=-1)
+    return tuple(torch.unflatten(part, -1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
 
 
 def _golden(

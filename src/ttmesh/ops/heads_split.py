@@ -119,7 +119,7 @@ def _separate(
     input: Lanes, input_kv: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool
 ) -> Three:
     kv = num_heads if num_kv_heads is None else num_kv_heads
-    pairs = input_kv.squeeze(-3).unflatten(-1, (kv, 2, -1))
+    pairs = torch.unflatten(input_kv.squeeze(-3), -1, (kv, 2, -1))
     k, v = (pairs[..., i, :].transpose(-3, -2) for i in range(2))
     return as_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
 

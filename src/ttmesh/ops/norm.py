@@ -136,8 +136,8 @@ def _golden_layer_norm(
     **_: object,
 ) -> Lanes:
     x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    flat = [None if p is None else p.reshape(-1)[: x.shape[-1]].to(x.dtype) for p in (weight, bias)]
-    return F.layer_norm(x, (x.shape[-1],), *flat, eps=epsilon)
+    scale, shift = (None if p is None else p.reshape(-1)[: x.shape[-1]].to(x.dtype) for p in (weight, bias))
+    return F.layer_norm(x, (x.shape[-1],), scale, shift, epsilon)
 
 
 def _golden_rms_norm(
@@ -175,8 +175,8 @@ def layer_norm(
     parameters = [p for p in (weight, bias) if p is not None]
     same_type = all(p.dtype is x.dtype for p in parameters)
     if residual_input_tensor is None and same_type and all(is_shared(p, lane_axes) for p in parameters):
-        flat = [None if p is None else p.reshape(-1)[:width] for p in (weight, bias)]
-        return F.layer_norm(x, (width,), *flat, eps=epsilon)  # computes in float32 and rounds once
+        scale, shift = (None if p is None else p.reshape(-1)[:width] for p in (weight, bias))
+        return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
     x = x.float() if residual_input_tensor is None else x.float() + residual_input_tensor.float()
     return affine(F.layer_norm(x, (width,), eps=epsilon), weight, bias, lane_axes)
 

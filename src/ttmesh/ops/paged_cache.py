@@ -33,7 +33,8 @@ def put(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, where: Lanes, lan
     block, row, where = (part.expand(*dims, count) for part in (block, row, where))
     values = values.expand(*dims, *values.shape[lane_axes:])
     chosen = where.nonzero(as_tuple=True)
-    cache[(*chosen[:-1], block[chosen], slice(None), row[chosen])] = values[chosen]
+    cells: tuple[Lanes | slice, ...] = (*chosen[:-1], block[chosen], slice(None), row[chosen])
+    cache[cells] = values[chosen]
 
 
 def as_positions(given: Lanes) -> Lanes:

@@ -97,7 +97,7 @@ def rotary_embedding_hf(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes,
 def _mixed(x: Lanes, trans_mat: Lanes) -> Lanes:
     """x times a 32x32 matrix, 32 columns at a time: (x0, x1) → (-x1, x0) for TT-NN's matrix."""
     matrix = trans_mat[..., :TILE, :TILE].float()
-    pieces = x.float().unflatten(-1, (-1, TILE))
+    pieces = torch.unflatten(x.float(), -1, (-1, TILE))
     matrix = matrix.unsqueeze(-3) if matrix.dim() < pieces.dim() else matrix
     return (pieces @ matrix).flatten(-2)
 

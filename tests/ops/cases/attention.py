@@ -1,0 +1,206 @@
+"""Attention, heads, rotary embeddings and kv caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from harness import Arguments, Case, On
+
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, BufferType, TensorMemoryLayout, bfloat8_b, bfloat16, float32, int32
+from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+
+FLOATS = (bfloat16, float32, bfloat8_b)
+HALF = (bfloat16,)
+
+
+def normal(g: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=g)
+
+
+def args(*shapes: tuple[int, ...], **options: Any) -> Callable[[torch.Generator], Arguments]:
+    return lambda g: ([normal(g, *shape) for shape in shapes], options)
+
+
+def ints(values: torch.Tensor) -> On:
+    return On(values.to(torch.int32), int32, ROW_MAJOR_LAYOUT)
+
+
+def pages(g: torch.Generator, users: int, per_user: int, blocks: int) -> On:
+    return ints(torch.randperm(blocks, generator=g)[: users * per_user].reshape(users, per_user))
+
+
+def masked(g: torch.Generator) -> Arguments:
+    tensors = [normal(g, 2, 4, 33, 64), normal(g, 2, 2, 65, 64), normal(g, 2, 2, 65, 64)]
+    return tensors, {"attn_mask": normal(g, 2, 1, 33, 65), "is_causal": False}
+
+
+def sunk(g: torch.Generator) -> Arguments:
+    tensors = [normal(g, 2, 4, 64, 32), normal(g, 2, 2, 64, 32), normal(g, 2, 2, 64, 32)]
+    return tensors, {"attention_sink": normal(g, 1, 4, 1, 1)}
+
+
+def sunk_golden(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention_sink: torch.Tensor, **_: Any
+) -> torch.Tensor:
+    k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+    scores = q @ k.transpose(-1, -2) * 32**-0.5
+    scores = scores.masked_fill(~torch.ones(64, 64, dtype=torch.bool).tril(), float("-inf"))
+    logits = torch.cat([scores, (attention_sink * 32**-0.5).expand(2, 4, 64, 1)], -1)
+    return torch.softmax(logits, -1)[..., :-1] @ v
+
+
+def chunk(g: torch.Generator) -> Arguments:
+    caches = [normal(g, 9, 2, 32, 64) for _ in range(2)]
+    return [normal(g, 2, 4, 32, 64), *caches, pages(g, 2, 4, 9), 64], {}
+
+
+def decode(**options: Any) -> Callable[[torch.Generator], Arguments]:
+    return lambda g: ([normal(g, 1, 3, 8, 64), normal(g, 3, 2, 96, 64), normal(g, 3, 2, 96, 64)], options)
+
+
+def decode_at_tensor(g: torch.Generator) -> Arguments:
+    tensors, _ = decode()(g)
+    return tensors, {"cur_pos_tensor": ints(torch.randint(0, 96, (3,), generator=g))}
+
+
+def decode_masked(g: torch.Generator) -> Arguments:
+    tensors, _ = decode()(g)
+    return tensors, {"is_causal": False, "attn_mask": normal(g, 3, 1, 8, 96)}
+
+
+def decode_paged(g: torch.Generator) -> Arguments:
+    tensors = [normal(g, 1, 3, 8, 64), normal(g, 10, 2, 32, 64), normal(g, 10, 2, 32, 64), pages(g, 3, 3, 10)]
+    return tensors, {"cur_pos_tensor": ints(torch.randint(0, 96, (3,), generator=g))}
+
+
+def latent_decode(g: torch.Generator) -> Arguments:
+    return [normal(g, 1, 2, 16, 96), normal(g, 2, 1, 64, 96), None, 64], {"cur_pos": [7, 63]}
+
+
+def latent_paged(g: torch.Generator) -> Arguments:
+    tensors = [normal(g, 1, 2, 16, 96), normal(g, 7, 1, 32, 96), None, 64, pages(g, 2, 3, 7)]
+    return tensors, {"cur_pos_tensor": ints(torch.randint(0, 96, (2,), generator=g))}
+
+
+def users(heads: int, count: int = 3, dim: int = 64) -> MemoryConfig:
+    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(count - 1, 0))])
+    return MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, ShardSpec(cores, (heads, dim)))
+
+
+def turn() -> torch.Tensor:
+    matrix = torch.zeros(1, 1, 32, 32)
+    matrix[..., torch.arange(0, 32, 2), torch.arange(1, 32, 2)] = 1
+    matrix[..., torch.arange(1, 32, 2), torch.arange(0, 32, 2)] = -1
+    return matrix
+
+
+def angles(g: torch.Generator, *shape: int) -> list[torch.Tensor]:
+    angle = normal(g, *shape)
+    return [angle.cos(), angle.sin()]
+
+
+def llama(g: torch.Generator) -> Arguments:
+    return [normal(g, 1, 4, 33, 64), *angles(g, 1, 1, 64, 64), turn()], {}
+
+
+def llama_decode(g: torch.Generator) -> Arguments:
+    x = On(normal(g, 1, 3, 8, 64), memory_config=users(32))
+    return [x, *angles(g, 1, 3, 32, 64), turn()], {"is_decode_mode": True}
+
+
+def llama_fused(g: torch.Generator) -> Arguments:
+    return [normal(g, 1, 3, 8, 64), normal(g, 1, 3, 2, 64), *angles(g, 1, 6, 32, 64), turn()], {}
+
+
+def updates(g: torch.Generator, *, paged: bool) -> Arguments:
+    where = {"update_idxs_tensor": ints(torch.tensor([3, -1, 70]))}
+    if not paged:
+        return [normal(g, 3, 2, 96, 64), normal(g, 1, 3, 2, 64)], where
+    return [normal(g, 10, 2, 32, 64), normal(g, 1, 3, 2, 64)], {**where, "page_table": pages(g, 3, 3, 10)}
+
+
+def fill_pages(g: torch.Generator) -> Arguments:
+    return [normal(g, 10, 2, 32, 64), normal(g, 1, 2, 50, 64), pages(g, 3, 3, 10)], {"batch_idx": 1}
+
+
+def fused_updates(g: torch.Generator) -> Arguments:
+    first, second = normal(g, 3, 2, 96, 64), normal(g, 3, 2, 96, 64)
+    return [first, normal(g, 1, 3, 2, 64), second, normal(g, 1, 3, 2, 64)], {"update_idxs": [1, 2, 3]}
+
+
+SDPA = "ttnn.transformer.scaled_dot_product_attention"
+QKV = ((2, 4, 64, 32), (2, 2, 64, 32), (2, 2, 64, 32))
+CASES = [
+    Case(SDPA, args(*QKV), FLOATS, pcc=0.999),
+    Case(f"{SDPA}/mask", masked, pcc=0.999),
+    Case(f"{SDPA}/window", args(*QKV, sliding_window_size=16, scale=0.2), pcc=0.999),
+    Case(f"{SDPA}/full", args(*QKV, is_causal=False), pcc=0.999),
+    Case(f"{SDPA}/sink", sunk, pcc=0.999, golden=sunk_golden),
+    Case("ttnn.transformer.chunked_scaled_dot_product_attention", chunk, pcc=0.999),
+    Case(
+        "ttnn.transformer.joint_scaled_dot_product_attention",
+        args(*[(1, 3, 40, 32)] * 3, *[(1, 3, 9, 32)] * 3, joint_strategy="rear", program_config=None),
+        pcc=0.999,
+    ),
+    Case(f"{SDPA}_decode", decode(cur_pos=[0, 40, 95]), FLOATS, pcc=0.999),
+    Case(f"{SDPA}_decode/tensor", decode_at_tensor, pcc=0.999),
+    Case(f"{SDPA}_decode/mask", decode_masked, pcc=0.999),
+    Case("ttnn.transformer.paged_scaled_dot_product_attention_decode", decode_paged, pcc=0.999),
+    Case(
+        "ttnn.transformer.flash_mla_prefill",
+        lambda g: ([normal(g, 1, 4, 64, 96), normal(g, 1, 1, 64, 96), 64], {}),
+        pcc=0.999,
+    ),
+    Case(
+        "ttnn.transformer.chunked_flash_mla_prefill",
+        lambda g: ([normal(g, 1, 4, 32, 96), normal(g, 5, 1, 32, 96), 64, pages(g, 1, 3, 5), 32], {}),
+        pcc=0.999,
+    ),
+    Case("ttnn.transformer.flash_multi_latent_attention_decode", latent_decode, pcc=0.999),
+    Case("ttnn.transformer.paged_flash_multi_latent_attention_decode", latent_paged, pcc=0.999),
+    Case("ttnn.transformer.split_query_key_value_and_split_heads", args((2, 33, 384), num_heads=4)),
+    Case(
+        "ttnn.transformer.split_query_key_value_and_split_heads/groups",
+        args((2, 33, 256), (2, 33, 256), num_heads=4, num_kv_heads=2, transpose_key=False),
+    ),
+    Case("ttnn.transformer.concatenate_heads", args((2, 4, 33, 32))),
+    Case("ttnn.experimental.nlp_create_qkv_heads", args((2, 1, 33, 512), num_heads=4, num_kv_heads=2)),
+    Case("ttnn.experimental.nlp_create_qkv_heads_falcon7b", args((1, 1, 33, 73 * 64))),
+    Case("ttnn.experimental.nlp_create_qkv_heads_vit", args((1, 1, 33, 2304))),
+    Case("ttnn.experimental.nlp_create_qkv_heads_segformer", args((1, 1, 33, 96))),
+    Case("ttnn.experimental.nlp_concat_heads", args((2, 4, 33, 32))),
+    Case("ttnn.experimental.nlp_concat_heads_boltz", args((4, 33, 33, 32))),
+    Case("ttnn.experimental.create_qkv_heads", args((2, 1, 32, 512), num_heads=4, num_kv_heads=2)),
+    Case(
+        "ttnn.experimental.create_qkv_heads_from_separate_tensors",
+        args((2, 1, 32, 256), (2, 1, 32, 256), num_heads=4, num_kv_heads=2),
+    ),
+    Case("ttnn.experimental.nlp_create_qkv_heads_decode", args((1, 1, 3, 512), num_heads=4, num_kv_heads=2)),
+    Case("ttnn.experimental.nlp_concat_heads_decode", args((1, 3, 32, 64), num_heads=4)),
+    Case("ttnn.experimental.nlp_kv_cache_load_slice", args((2, 2, 96, 64), seq_len_start=32, seq_len_end=64)),
+    Case("ttnn.experimental.rotate_half", args((2, 4, 33, 64))),
+    Case("ttnn.experimental.rotary_embedding", lambda g: ([normal(g, 2, 4, 33, 64), *angles(g, 1, 1, 64, 64)], {})),
+    Case(
+        "ttnn.experimental.rotary_embedding/token",
+        lambda g: ([normal(g, 1, 4, 32, 64), *angles(g, 1, 1, 64, 64), 9], {}),
+    ),
+    Case("ttnn.experimental.rotary_embedding_hf", lambda g: ([normal(g, 1, 4, 33, 64), *angles(g, 1, 1, 64, 64)], {})),
+    Case("ttnn.experimental.rotary_embedding_llama", llama, HALF),
+    Case("ttnn.experimental.rotary_embedding_llama/decode", llama_decode, HALF),
+    Case("ttnn.experimental.rotary_embedding_llama_fused_qk", llama_fused, HALF),
+    Case(
+        "ttnn.fill_cache", lambda g: ([normal(g, 3, 2, 96, 64), normal(g, 1, 2, 40, 64), 1], {"update_idx": 32}), FLOATS
+    ),
+    Case("ttnn.kv_cache.fill_cache_for_user_", lambda g: ([normal(g, 3, 2, 96, 64), normal(g, 1, 2, 40, 64), 1], {})),
+    Case("ttnn.update_cache", lambda g: ([normal(g, 3, 2, 96, 64), normal(g, 1, 2, 32, 64), 17], {}), FLOATS),
+    Case(
+        "ttnn.kv_cache.update_cache_for_token_", lambda g: ([normal(g, 3, 2, 96, 64), normal(g, 1, 2, 32, 64), 17], {})
+    ),
+    Case("ttnn.experimental.paged_update_cache", lambda g: updates(g, paged=False), FLOATS),
+    Case("ttnn.experimental.paged_update_cache/pages", lambda g: updates(g, paged=True), FLOATS),
+    Case("ttnn.experimental.paged_fill_cache", fill_pages, FLOATS),
+    Case("ttnn.experimental.paged_fused_update_cache", fused_updates),
+]
