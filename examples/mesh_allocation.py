@@ -1,7 +1,7 @@
 """Seed 001's program: fill a 2x4 mesh, compute on all chips at once, free step by step, end where it began.
 
-    python examples/mesh_allocation.py
-    TT_ALLOC_TRACKING_ENABLED=1 python examples/mesh_allocation.py     # with `ttmesh server` running beside it
+python examples/mesh_allocation.py
+TT_ALLOC_TRACKING_ENABLED=1 python examples/mesh_allocation.py     # with `ttmesh server` running beside it
 """
 
 from __future__ import annotations
@@ -75,7 +75,13 @@ def main() -> int:
     picture(mesh, "Five tensors on every chip")
 
     step(6, "Deallocating Tensors - WATCH MEMORY DROP!")
-    for name, tensor in [("product", product), ("weight", weight), ("sum", total), ("second", second), ("first", first)]:
+    for name, tensor in [
+        ("product", product),
+        ("weight", weight),
+        ("sum", total),
+        ("second", second),
+        ("first", first),
+    ]:
         ttnn.deallocate(tensor)
         console.print(f"  {name:8} freed: {held(mesh)['DRAM'] / 2**20:.0f} MiB of DRAM in use per device")
 
