@@ -88,7 +88,16 @@ _MODULES = {
     ),
     "ttmesh.tensor.visualize": "visualize_mesh_device visualize_tensor visualize_system_mesh",
     "ttmesh.tensor.printing": "set_printoptions",
+    "ttmesh.ops.compute_config": (
+        "WormholeComputeKernelConfig BlackholeComputeKernelConfig DeviceComputeKernelConfig ThrottleLevel "
+        "init_device_compute_kernel_config"
+    ),
     "ttmesh.ops.entry": "get_golden_function",
+    "ttmesh.ops.matmul_configs": (
+        "MatmulMultiCoreProgramConfig MatmulMultiCoreReuseProgramConfig MatmulMultiCoreReuseMultiCastProgramConfig "
+        "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "
+        "MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig MinimalMatmulConfig"
+    ),
     "ttmesh.ops.instrumentation": "register_pre_operation_hook register_post_operation_hook",
 }
 

@@ -1,0 +1,90 @@
+"""Matrix products of lanes: one GEMM where the weights are the same on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+
+# Below this many multiplications oneDNN's call costs more than it saves over MKL (benchmarks of both on 2 cores).
+LARGE = 1 << 22
+
+
+def _one_dnn() -> Callable[..., torch.Tensor] | None:
+    """torch's private door to oneDNN's float32 GEMM, which is faster than MKL on AMD; None where torch lacks it."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return None
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+_linear_pointwise = _one_dnn()
+
+
+def product(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """a @ b per device, with TT-NN's rules for ranks: behind the mesh dims the ranks are aligned at the end."""
+    drop_row, drop_column = a.dim() - lane_axes == 1, b.dim() - lane_axes == 1
+    if drop_row:
+        a = a.unsqueeze(-2)
+    if drop_column:
+        b = b.unsqueeze(-1)
+    a, b = _same_kind(*_same_rank(a, b, lane_axes))
+    result = _batched(a, b)
+    if drop_column:
+        result = result.squeeze(-1)
+    return result.squeeze(-1 if drop_column else -2) if drop_row else result
+
+
+def _same_rank(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    missing = a.dim() - b.dim()
+    if missing > 0:
+        b = b.reshape(*b.shape[:lane_axes], *[1] * missing, *b.shape[lane_axes:])
+    elif missing < 0:
+        a = a.reshape(*a.shape[:lane_axes], *[1] * -missing, *a.shape[lane_axes:])
+    return a, b
+
+
+def _same_kind(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if a.dtype == b.dtype and a.is_floating_point():
+        return a, b
+    return a.float(), b.float()
+
+
+def _batched(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[..., M, K] @ [..., K, N]. Dims along which B is the same go into the rows of one larger product."""
+    shared = [i for i in range(a.dim() - 2) if b.shape[i] == 1]
+    if len(shared) == a.dim() - 2:
+        rows = matrix_product(a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2], b.shape[-1]))
+        return rows.reshape(*a.shape[:-1], b.shape[-1])
+    folded = [i for i in shared if a.shape[i] != 1]
+    if not folded:
+        return torch.matmul(a, b)
+    kept = [i for i in range(a.dim() - 2) if i not in folded]
+    order = [*kept, *folded, a.dim() - 2, a.dim() - 1]
+    turned = a.permute(order)  # only A is copied, never the expanded B
+    wide = turned.reshape(*(a.shape[i] for i in kept), -1, a.shape[-1])
+    weights = b.reshape(*(b.shape[i] for i in kept), *b.shape[-2:])
+    result = torch.matmul(wide, weights)
+    lengths = [*result.shape[: len(kept)], *(a.shape[i] for i in folded), a.shape[-2], b.shape[-1]]
+    return result.reshape(lengths).permute(_inverse(order))
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    places = [0] * len(order)
+    for place, source in enumerate(order):
+        places[source] = place
+    return places
+
+
+def matrix_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Two matrices; large float32 ones through oneDNN."""
+    if (
+        _linear_pointwise is None
+        or a.dtype is not torch.float32
+        or a.device.type != "cpu"
+        or a.numel() * b.shape[-1] < LARGE
+        or prod(b.shape) == 0
+        or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))
+    ):
+        return torch.mm(a, b)
+    return _linear_pointwise(a, b.t(), None, "none", [], "")

@@ -1,0 +1,300 @@
+"""Products: matmul, linear, addmm and the batched form. Accumulated in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.chip.formats.tiles import Tile
+from ttmesh.ops.activations import Activation, apply
+from ttmesh.ops.checks import require
+from ttmesh.ops.entry import composite, op
+from ttmesh.ops.gemm import product
+from ttmesh.ops.lanes import ranked
+from ttmesh.ops.product_memory import check_blocks, circular_buffer_bytes, extents, output_shards
+from ttmesh.ops.matmul_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
+from ttmesh.ops.specs import Inferred, with_shards
+from ttmesh.tensor import operators
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+def turned(values: torch.Tensor, transpose: bool) -> torch.Tensor:
+    """The matrix or its transpose."""
+    return values.transpose(-1, -2) if transpose else values
+
+
+def widened(values: torch.Tensor, dtype: DataType | None) -> torch.Tensor:
+    """In float32 when the result is: a bfloat16 product would round it before."""
+    return values.float() if dtype is DataType.FLOAT32 else values
+
+
+def activations_of(activation: Activation | None, program_config: ProgramConfig | None) -> list[Activation]:
+    """What is applied to the result: the program config's own function wins."""
+    fused = getattr(program_config, "fused_activation", None)
+    chosen = activation if fused is None else fused
+    return [] if chosen is None else [chosen]
+
+
+# -- checks and specs ------------------------------------------------------------------------------------------------
+
+
+def _shape_of(spec: TensorSpec, transpose: bool) -> tuple[int, ...]:
+    shape = tuple(spec.shape)
+    return (*shape[:-2], shape[-1], shape[-2]) if transpose and len(shape) > 1 else shape
+
+
+def check_product(call: Call) -> None:
+    """What TT-NN refuses of two operands."""
+    spec_a, spec_b = call.specs[:2]
+    a, b = _shape_of(spec_a, call["transpose_a"]), _shape_of(spec_b, call["transpose_b"])
+    wrong = f"ttnn.matmul: Both arguments to matmul need to be at least 1D, but got shapes {list(a)} and {list(b)}"
+    require(len(a) > 0 and len(b) > 0, wrong, "vectors or matrices")
+    for name, spec in (("a", spec_a), ("b", spec_b)):
+        wrong = f"Inputs to matmul must be tilized: input tensor {name} has {spec.layout}"
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+    depth = b[-2] if len(b) > 1 else b[0]
+    wrong = (
+        "The width of the first tensor must be equal to the height of the second tensor. Mismatch: "
+        f"width={a[-1]} height={depth}"
+    )
+    require(a[-1] == depth, wrong, f"{a[-1]} rows in the second")
+    front = b[: max(len(b) - len(a), 0)]
+    wrong = "When in1 rank greater than in0 rank front dimensions need to be 1"
+    require(len(a) == 1 or all(extent == 1 for extent in front), wrong, "leading ones")
+    batch_a, batch_b = a[:-2], b[:-2][-max(len(a) - 2, 0) :] if len(a) > 2 else ()
+    pairs = zip(reversed(batch_a), reversed(batch_b), strict=False)
+    wrong = (
+        "bmm (non-bcast matmul) expects input tensors of shapes BCMK*BCKN=BCMN or equivalent, got "
+        f"{list(a)} and {list(b)}"
+    )
+    require(all(y in (1, x) or x == 1 for x, y in pairs), wrong, "equal batches, or a batch of 1")
+    if min(len(a), len(b)) > 1:
+        check_blocks(call["program_config"], extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]))
+
+
+def product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """TILE in A's format, in DRAM unless memory_config= says otherwise; shards follow from the program config."""
+    given = call.outputs[0] if call.outputs else None
+    shape = inferred[0][0]
+    if given is not None:
+        return [_given_spec(given, shape)]
+    a, b = call.specs[:2]
+    dtype = call["dtype"] or a.dtype
+    config: ProgramConfig | None = call["program_config"]
+    memory: MemoryConfig = call["memory_config"] or DRAM_MEMORY_CONFIG
+    rows = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and config.untilize_out
+    layout = Layout.ROW_MAJOR if rows else Layout.TILE
+    tile = None if rows else _output_tile(call)
+    if memory.is_sharded():
+        if min(len(a.shape), len(b.shape)) > 1:
+            e = extents(a, b, call["transpose_a"], call["transpose_b"])
+            grid = call.mesh.compute_with_storage_grid_size()
+            memory = output_shards(config, memory, e, a.memory_config, grid)
+        if memory.shard_spec is None and memory.nd_shard_spec is None:
+            source = a.memory_config if a.memory_config.shard_spec is not None else b.memory_config
+            memory = with_shards(memory, TensorSpec(shape, dtype, layout, tile=tile), source)
+    return [TensorSpec(shape, dtype, layout, tile=tile, memory_config=memory)]
+
+
+def _output_tile(call: Call) -> Tile | None:
+    if call["output_tile"] is not None:
+        tile: Tile = call["output_tile"]
+        return tile
+    (height_a, width_a), (height_b, width_b) = (spec.tile.tile_shape for spec in call.specs[:2])
+    sides = (width_a if call["transpose_a"] else height_a, height_b if call["transpose_b"] else width_b)
+    return None if sides == (32, 32) else Tile(sides)
+
+
+def _given_spec(given: Tensor, shape: Sequence[int]) -> TensorSpec:
+    if tuple(given.shape) != tuple(shape):
+        raise ShapeError(
+            f"Shape of Optional Output Tensor {given.shape!r} doesn't match Output Tensor {list(shape)}",
+            expected="equal shapes",
+            fix="Allocate the output with the result's shape.",
+        )
+    return given.spec
+
+
+def circular_buffers(call: Call) -> int:
+    """L1 that the product's program takes on every core."""
+    a, b = call.specs[:2]
+    if min(len(a.shape), len(b.shape)) < 2:
+        return 0
+    given = call.outputs[0] if call.outputs else None
+    memory = given.memory_config() if given is not None else call["memory_config"] or DRAM_MEMORY_CONFIG
+    return circular_buffer_bytes(
+        call["program_config"],
+        a,
+        b,
+        call["bias"].spec if isinstance(call["bias"], Tensor) else None,
+        call["compute_kernel_config"],
+        out_dtype=given.dtype if given is not None else call["dtype"] or a.dtype,
+        out_sharded=memory.is_sharded(),
+        transpose_a=bool(call["transpose_a"]),
+        transpose_b=bool(call["transpose_b"]),
+    )
+
+
+# -- matmul and linear -------------------------------------------------------------------------------------------------
+
+
+def _golden_matmul(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: Activation | None = None,
+    program_config: ProgramConfig | None = None,
+) -> torch.Tensor:
+    result = torch.matmul(turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b))
+    return apply(result, activations_of(activation, program_config))
+
+
+@op(
+    "ttnn.matmul",
+    golden=_golden_matmul,
+    out=product_spec,
+    check=check_product,
+    scratch=circular_buffers,
+)
+def matmul(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    transpose_a: bool,
+    transpose_b: bool,
+    dtype: DataType | None,
+    activation: Activation | None,
+    program_config: ProgramConfig | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """The matrix product."""
+    a, b = turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b)
+    result = product(widened(a, dtype), widened(b, dtype), lane_axes)
+    return apply(result, activations_of(activation, program_config))
+
+
+def _golden_linear(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: Activation | None = None,
+    program_config: ProgramConfig | None = None,
+) -> torch.Tensor:
+    result = torch.matmul(turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b))
+    return apply(result if bias is None else result + bias, activations_of(activation, program_config))
+
+
+@op("ttnn.linear", golden=_golden_linear, out=product_spec, check=check_product, scratch=circular_buffers)
+def linear(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    bias: torch.Tensor | None,
+    transpose_a: bool,
+    transpose_b: bool,
+    dtype: DataType | None,
+    activation: Activation | None,
+    program_config: ProgramConfig | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """The matrix product plus a bias, then an activation."""
+    a, b = turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b)
+    result = product(widened(a, dtype), widened(b, dtype), lane_axes)
+    if bias is not None:
+        left, right = ranked([result, bias], lane_axes)
+        result = left + right
+    return apply(result, activations_of(activation, program_config))
+
+
+@composite("ttnn.matmul_batched_weights")
+def matmul_batched_weights(
+    input_tensor_a: Tensor,
+    input_tensors_b: Sequence[Tensor],
+    transpose_a: bool,
+    transpose_b: bool,
+    memory_config: MemoryConfig | None,
+    dtype: DataType | None,
+    program_config: ProgramConfig | None,
+    activation: Activation | None,
+    compute_kernel_config: Any,
+    output_tile: Tile | None,
+) -> list[Tensor]:
+    """One tensor times each of several weights."""
+    require(not transpose_a, "cannot transpose A in batched matmul", "transpose_a=False")
+    require(not transpose_b, "cannot transpose B in batched matmul", "transpose_b=False")
+    return [
+        matmul(
+            input_tensor_a,
+            weight,
+            memory_config=memory_config,
+            dtype=dtype,
+            program_config=program_config,
+            activation=activation,
+            compute_kernel_config=compute_kernel_config,
+            output_tile=output_tile,
+        )
+        for weight in input_tensors_b
+    ]
+
+
+# -- addmm -----------------------------------------------------------------------------------------------------
+
+
+def _check_addmm(call: Call) -> None:
+    added, a, b = call.specs
+    require(call["alpha"] != 0, "alpha parameter cannot be 0", "another alpha")
+    require(len(a.shape) == len(b.shape) == 2, "mat1_tensor and mat2_tensor must be 2D", "two matrices")
+    wrong = (
+        "The width of the first tensor must be equal to the height of the second tensor. Mismatch: "
+        f"width={a.shape[-1]} height={b.shape[-2]}"
+    )
+    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims")
+    wrong = "input_tensor must have shape matching one of result of mat1_tensor @ mat2_tensor"
+    require(tuple(added.shape) == (a.shape[-2], b.shape[-1]), wrong, f"[{a.shape[-2]}, {b.shape[-1]}]")
+
+
+def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        return [_given_spec(given, inferred[0][0])]
+    memory = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(inferred[0][0], call["dtype"] or call.specs[1].dtype, Layout.TILE, memory_config=memory)]
+
+
+def _golden_addmm(
+    input_tensor: torch.Tensor,
+    mat1_tensor: torch.Tensor,
+    mat2_tensor: torch.Tensor,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> torch.Tensor:
+    return torch.addmm(input_tensor, mat1_tensor, mat2_tensor, alpha=alpha, beta=beta)
+
+
+@op("ttnn.addmm", golden=_golden_addmm, out=_addmm_spec, check=_check_addmm)
+def addmm(
+    input_tensor: torch.Tensor,
+    mat1_tensor: torch.Tensor,
+    mat2_tensor: torch.Tensor,
+    alpha: float,
+    beta: float,
+    lane_axes: int,
+) -> torch.Tensor:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    result = product(mat1_tensor, mat2_tensor, lane_axes)
+    if alpha != 1.0:
+        result = result.float() * alpha
+    if beta == 0.0:
+        return result
+    return result.float() + (input_tensor if beta == 1.0 else input_tensor.float() * beta)
+
+
+operators.fill(matmul=matmul)
