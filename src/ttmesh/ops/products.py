@@ -15,8 +15,8 @@ from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.gemm import product
 from ttmesh.ops.lanes import ranked
-from ttmesh.ops.product_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.ops.matmul_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
+from ttmesh.ops.product_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.ops.specs import Inferred, with_shards
 from ttmesh.tensor import operators
 from ttmesh.tensor.launch import Call
