@@ -65,7 +65,8 @@ def static_arguments(
     wanted: frozenset[str], arguments: Arguments, specs: Sequence[TensorSpec], axes: int, device: torch.device
 ) -> Arguments:
     """The arguments that the lane function takes, and what it asks the machinery for."""
-    static = {name: value for name, value in arguments.items() if name in wanted}
+    # Tensors leave an empty place: a plan outlives the call it was made for and must not keep its tensors alive.
+    static = {name: None if holds_tensor(value) else value for name, value in arguments.items() if name in wanted}
     if "lane_axes" in wanted:
         static["lane_axes"] = axes
     if "specs" in wanted:
@@ -73,6 +74,13 @@ def static_arguments(
     if "torch_device" in wanted:
         static["torch_device"] = device
     return static
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether an argument is a tensor or a list with one."""
+    if type(value) in (list, tuple):
+        return any(type(item) is Tensor for item in value)
+    return type(value) is Tensor
 
 
 def positions_of(arguments: Arguments) -> Positions:
