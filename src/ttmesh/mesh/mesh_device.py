@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
 
+from rich.console import Console
+
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet, DramGrid
 from ttmesh.base.dtypes import Arch, BufferType
 from ttmesh.base.errors import ClosedError, MeshError, QueueError, ShapeError, one_of
@@ -28,6 +30,7 @@ from ttmesh.mesh.reservations import RESERVATIONS
 from ttmesh.mesh.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
 from ttmesh.mesh.system_mesh import reshaped
 from ttmesh.mesh.traces import MeshTraceId, Trace
+from ttmesh.mesh.traffic import Traffic
 from ttmesh.mesh.view import MeshDeviceView
 
 current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
@@ -59,6 +62,7 @@ class MeshDevice:
         schedule = schedules.current()
         self.queues = tuple(CommandQueue(i, self._id, repr(self), schedule) for i in range(num_command_queues))
         self.program_cache = ProgramCache()
+        self.traffic: Traffic = Traffic(system) if parent is None else parent.traffic
         self.traces: dict[MeshTraceId, Trace] = {}
         self.trace_bytes = 0
         self.sub_devices = SubDeviceTracker(CoreRangeSet([CoreRange((0, 0), self._last_core())]))
@@ -127,6 +131,10 @@ class MeshDevice:
     def get_parent_mesh(self) -> MeshDevice | None:
         """The mesh it was cut out of."""
         return self.parent
+
+    def fabric_report(self) -> None:
+        """Print what crossed each link and went over the host since the mesh was opened: a drawing and a table."""
+        Console().print(self.traffic.report())
 
     # ---- cores
 

@@ -1,0 +1,1 @@
+"""Collectives: data moves between chips, planned, counted and carried out on whole mesh axes."""

@@ -1,0 +1,41 @@
+"""Direct: every member sends straight to every other one, in one round."""
+
+from __future__ import annotations
+
+from ttmesh.ccl.plans import Group, Plan, Transfer, forwarded
+
+ONE_LINE = False
+
+
+def refuses(group: Group) -> str | None:
+    """Data is routed where no link joins two members, so every group will do."""
+    return None
+
+
+def reduce_scatter(group: Group) -> Plan:
+    """Each owner gets all terms of its chunk and adds them in member order, rounding once."""
+    n = group.size
+    return Plan(n, n, (tuple(Transfer(i, c, c, reduce=True) for c in range(n) for i in range(n) if i != c),))
+
+
+def all_gather(group: Group) -> Plan:
+    """Each member sends its chunk to all others."""
+    n = group.size
+    return Plan(n, n, (tuple(Transfer(c, i, c) for c in range(n) for i in range(n) if i != c),))
+
+
+def all_reduce(group: Group) -> Plan:
+    """reduce_scatter, then all_gather."""
+    return reduce_scatter(group).then(all_gather(group))
+
+
+def broadcast(group: Group, root: int) -> Plan:
+    """The root sends to all others."""
+    n = group.size
+    return Plan(n, 1, (tuple(Transfer(root, i, 0) for i in range(n) if i != root),))
+
+
+def all_to_all(group: Group) -> Plan:
+    """Every chunk in one transfer."""
+    n = group.size
+    return forwarded(n, n * n, {i * n + j: [i, j] for i in range(n) for j in range(n) if i != j})

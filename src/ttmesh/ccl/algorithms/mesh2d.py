@@ -1,0 +1,119 @@
+"""Mesh and torus: along rows, then along columns, each axis by the ring or the line it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ttmesh.ccl.algorithms import bidirectional_ring, line
+from ttmesh.ccl.plans import Group, Plan, Transfer, forwarded, merged
+
+ONE_LINE = False
+PARTS = 2  # a ring sends half of each piece either way
+
+
+def refuses(group: Group) -> str | None:
+    """Both axes must be longer than 1."""
+    return "the members stand in one line" if group.is_line else None
+
+
+def reduce_scatter(group: Group) -> Plan:
+    """Along each row to the owner's column, then along each column to the owner."""
+    return _rows(group, "reduce_scatter").then(_columns(group, "reduce_scatter"))
+
+
+def all_gather(group: Group) -> Plan:
+    """Along each column, then along each row."""
+    return _columns(group, "all_gather").then(_rows(group, "all_gather"))
+
+
+def all_reduce(group: Group) -> Plan:
+    """reduce_scatter, then all_gather."""
+    return reduce_scatter(group).then(all_gather(group))
+
+
+def broadcast(group: Group, root: int) -> Plan:
+    """Along the root's row, then along every column."""
+    rows, cols = group.shape
+    row, col = divmod(root, cols)
+    along = _mapped(_broadcast(cols, group.closes[1], col), [row * cols + c for c in range(cols)], [0], group.size, 1)
+    down = [
+        _mapped(_broadcast(rows, group.closes[0], row), [r * cols + c for r in range(rows)], [0], group.size, 1)
+        for c in range(cols)
+    ]
+    return along.then(merged(down, group.size, 1))
+
+
+def all_to_all(group: Group) -> Plan:
+    """Every chunk along its row, then along the column."""
+    n, (rows, cols) = group.size, group.shape
+    paths = {}
+    for i in range(n):
+        for j in range(n):
+            (r, c), (to_r, to_c) = divmod(i, cols), divmod(j, cols)
+            along = [r * cols + at for at in _steps(c, to_c, cols, group.closes[1])]
+            down = [at * cols + to_c for at in _steps(r, to_r, rows, group.closes[0])]
+            paths[i * n + j] = along + down[1:]
+    return forwarded(n, n * n, paths)
+
+
+def _rows(group: Group, collective: str) -> Plan:
+    """One plan per row; its piece j is the pieces of column j."""
+    rows, cols = group.shape
+    plan = _axis_plan(cols, group.closes[1], collective)
+    pieces = [[r * cols + c for r in range(rows)] for c in range(cols)]
+    members = [[r * cols + c for c in range(cols)] for r in range(rows)]
+    return merged([_lifted(plan, line_, pieces, group.size) for line_ in members], group.size, group.size * PARTS)
+
+
+def _columns(group: Group, collective: str) -> Plan:
+    """One plan per column, over the pieces of that column."""
+    rows, cols = group.shape
+    plan = _axis_plan(rows, group.closes[0], collective)
+    lines = [[r * cols + c for r in range(rows)] for c in range(cols)]
+    lifted = [_lifted(plan, line_, [[member] for member in line_], group.size) for line_ in lines]
+    return merged(lifted, group.size, group.size * PARTS)
+
+
+def _axis_plan(n: int, closes: bool, collective: str) -> Plan:
+    algorithm = bidirectional_ring if closes else line
+    make: Callable[[Group], Plan] = getattr(algorithm, collective)
+    return make(Group((1, n), (False, closes)))
+
+
+def _lifted(plan: Plan, members: list[int], pieces: list[list[int]], total: int) -> Plan:
+    """A plan of one line as part of the mesh's: members renumbered, each chunk replaced by those it stands for."""
+    chunks = [
+        [PARTS * piece + part for piece in pieces[c // plan.parts] for part in _parts(c, plan.parts)]
+        for c in range(plan.chunks)
+    ]
+    rounds = tuple(
+        tuple(
+            Transfer(members[t.source], members[t.target], chunk, t.reduce) for t in round_ for chunk in chunks[t.chunk]
+        )
+        for round_ in plan.rounds
+    )
+    return Plan(total, total * PARTS, rounds)
+
+
+def _parts(chunk: int, parts: int) -> list[int]:
+    return [chunk % parts] if parts == PARTS else list(range(PARTS))
+
+
+def _broadcast(n: int, closes: bool, root: int) -> Plan:
+    algorithm = bidirectional_ring if closes else line
+    make: Callable[[Group, int], Plan] = algorithm.broadcast
+    return make(Group((1, n), (False, closes)), root)
+
+
+def _mapped(plan: Plan, members: list[int], chunks: list[int], total: int, count: int) -> Plan:
+    rounds = (tuple(Transfer(members[t.source], members[t.target], chunks[t.chunk]) for t in r) for r in plan.rounds)
+    return Plan(total, count, tuple(rounds))
+
+
+def _steps(start: int, end: int, n: int, closes: bool) -> list[int]:
+    ahead = (end - start) % n
+    if not closes:
+        return list(range(start, end + 1) if end >= start else range(start, end - 1, -1))
+    if ahead <= n - ahead:
+        return [(start + s) % n for s in range(ahead + 1)]
+    return [(start - s) % n for s in range(n - ahead + 1)]

@@ -1,0 +1,47 @@
+"""Ring, one way: every member sends to the next one."""
+
+from __future__ import annotations
+
+from ttmesh.ccl.plans import Group, Plan, Transfer, forwarded
+
+ONE_LINE = True
+
+
+def refuses(group: Group) -> str | None:
+    """Why this group has no ring."""
+    return None if group.is_ring or group.size == 1 else "the members do not close into a ring"
+
+
+def reduce_scatter(group: Group) -> Plan:
+    """Chunk c starts behind its owner and comes round to it, growing at every member: (n-1)/n of the data per link."""
+    n = group.size
+    return Plan(n, n, tuple(tuple(_sum(i, (i - s - 1) % n, n) for i in range(n)) for s in range(n - 1)))
+
+
+def all_gather(group: Group) -> Plan:
+    """Every chunk goes round: (n-1)/n of the result per link."""
+    n = group.size
+    rounds = (tuple(Transfer(i, (i + 1) % n, (i - s) % n) for i in range(n)) for s in range(n - 1))
+    return Plan(n, n, tuple(rounds))
+
+
+def all_reduce(group: Group) -> Plan:
+    """reduce_scatter, then all_gather: 2(n-1)/n of the data per link."""
+    return reduce_scatter(group).then(all_gather(group))
+
+
+def broadcast(group: Group, root: int) -> Plan:
+    """From the root once round."""
+    n = group.size
+    return forwarded(n, 1, {0: [(root + i) % n for i in range(n)]})
+
+
+def all_to_all(group: Group) -> Plan:
+    """Chunk i*n + j goes from i forward to j."""
+    n = group.size
+    paths = {i * n + j: [(i + s) % n for s in range((j - i) % n + 1)] for i in range(n) for j in range(n)}
+    return forwarded(n, n * n, paths)
+
+
+def _sum(member: int, chunk: int, n: int) -> Transfer:
+    return Transfer(member, (member + 1) % n, chunk, reduce=True)

@@ -1,0 +1,213 @@
+"""How a collective becomes a command: request → decision → plan, made once per key, then allocate and enqueue."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ttmesh.base.errors import MeshError, ShapeError, one_of
+from ttmesh.ccl.traffic import Loads
+from ttmesh.fabric.config import FabricConfig
+from ttmesh.mesh.command_queue import Body, Cells
+from ttmesh.mesh.fabric_setup import get_fabric_config
+from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
+from ttmesh.mesh.sub_devices import SubDeviceId
+from ttmesh.ops.entry import Entry, Golden, OpFunction, catalogue
+from ttmesh.ops.specs import inherited
+from ttmesh.tensor.allocate import Footprint
+from ttmesh.tensor.kind import kind_of
+from ttmesh.tensor.lane_calls import Wrap, only, rounder
+from ttmesh.tensor.launch import Arguments, Plan, execute, key_of
+from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.movement import merged
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.topology import TensorTopology
+
+MODES = ("fabric", "host")
+Presence = frozenset[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A collective as its rules see it."""
+
+    name: str
+    mesh: MeshDevice
+    tensors: tuple[Tensor, ...]
+    outputs: tuple[Tensor | None, ...]
+    options: dict[str, Any]
+
+    @property
+    def tensor(self) -> Tensor:
+        """The first tensor."""
+        return self.tensors[0]
+
+    @property
+    def over_host(self) -> bool:
+        """Whether data goes through the host."""
+        return self.options.get("mode") == "host"
+
+    def __getitem__(self, name: str) -> Any:
+        return self.options.get(name)
+
+    def result_spec(self, shape: Sequence[int], *, result: int = 0, source: int = 0) -> TensorSpec:
+        """The caller's output tensor decides, else memory_config and dtype of the options, else the source tensor."""
+        given = self.outputs[result] if result < len(self.outputs) else None
+        if given is not None:
+            if tuple(given.shape) != tuple(shape):
+                raise ShapeError(
+                    f"Output tensor shape must be {list(shape)}, got {list(given.shape)}",
+                    expected=f"an output tensor for {self.name}",
+                    fix="Allocate it with that shape.",
+                )
+            return given.spec
+        spec = self.tensors[source].spec
+        config: MemoryConfig = self["memory_config"] or inherited(spec, shape)
+        made = spec.with_memory_config(MemoryConfig(buffer_type=config.buffer_type)).with_shape(shape)
+        if self["dtype"] is not None:
+            made = TensorSpec(shape, self["dtype"], made.layout, memory_config=made.memory_config)
+        return made.with_memory_config(config)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a collective does. `compute` turns the lanes of the inputs into those of the results.
+
+    `changed`: the coordinates that change; the others keep what the output held.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    compute: Callable[..., Sequence[torch.Tensor]]
+    loads: Loads
+    topology: TensorTopology
+    programs: int = 1
+    single: bool = True
+    changed: Presence | None = None
+    presence: Presence | None = None
+
+
+Decide = Callable[[Request], Decision]
+
+
+def run(
+    name: str, decide: Decide, tensors: Sequence[Tensor], options: dict[str, Any], outputs: Sequence[Tensor | None] = ()
+) -> Any:
+    """Carry a collective out on the queue in force."""
+    mesh = mesh_of(name, tensors)
+    if options.get("mode", "fabric") == "fabric":
+        require_fabric(name)
+    key = (name, *(t.kind for t in tensors), *map(key_of, outputs), *((k, key_of(v)) for k, v in options.items()))
+    plan = mesh.program_cache.plans.get(key)
+    if plan is None:
+        request = Request(name, mesh, tuple(tensors), tuple(outputs), options)
+        plan = mesh.program_cache.plans[key] = _planned(request, decide(request), key)
+    return execute(plan, mesh, tensors, {}, outputs)
+
+
+def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
+    """The open mesh that holds all the tensors."""
+    mesh = tensors[0].device()
+    if mesh is None:
+        raise MeshError(
+            f"Mesh device is required for {name.rpartition('.')[2]} operation",
+            expected="a tensor on a device",
+            fix="Move it with to_device() first.",
+        )
+    for tensor in tensors[1:]:
+        other = tensor.device()
+        if other is not mesh and other is not None:
+            same_mesh(mesh, other)
+    mesh.check_open()
+    return mesh
+
+
+def require_fabric(name: str) -> None:
+    """Refuse what needs links between chips while the fabric is disabled."""
+    if get_fabric_config() is FabricConfig.DISABLED:
+        raise MeshError(
+            f"{name}: Trying to get un-initialized fabric context",
+            expected="a fabric: set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened",
+            fix='Configure one, or pass mode="host".',
+        )
+
+
+def check_common(
+    mesh: MeshDevice, mode: str | None, num_links: int | None, subdevice_id: SubDeviceId | None = None
+) -> str:
+    """The mode, after the checks that all collectives share."""
+    if num_links is not None and num_links <= 0:
+        raise MeshError(
+            f"Error, num_links should be more than 0 but has {num_links}", expected="1 or more", fix="Change num_links."
+        )
+    if subdevice_id is not None:
+        mesh.sub_devices.check([subdevice_id])
+    if mode not in (None, *MODES):
+        raise MeshError(f"no mode named {mode!r}", expected=one_of(MODES), fix="Choose one of them.")
+    return mode or "fabric"
+
+
+class CollectiveFunction(OpFunction):
+    """A collective of TT-NN, which takes ttmesh's own options too, by keyword."""
+
+    def __init__(
+        self, name: str, call: Callable[[Arguments], Any], golden: Golden | None, doc: str | None, own: frozenset[str]
+    ) -> None:
+        super().__init__(name, call, golden, doc)
+        self._own = own
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        """TT-NN's arguments through its overloads, ttmesh's beside them."""
+        own = {name: value for name, value in kwargs.items() if name in self._own}
+        return {**super().bind(args, {k: v for k, v in kwargs.items() if k not in own}), **own}
+
+
+OWN_OPTIONS = frozenset({"mode", "algorithm", "reduction"})
+
+
+def collective(name: str, *, golden: Golden | None = None) -> Callable[[Callable[..., Any]], CollectiveFunction]:
+    """Enter a function as the collective of this name; it gets the arguments it names."""
+
+    def enter(function: Callable[..., Any]) -> CollectiveFunction:
+        wanted = frozenset(inspect.signature(function).parameters)
+
+        def call(arguments: Arguments) -> Any:
+            return function(**{key: value for key, value in arguments.items() if key in wanted})
+
+        assert name not in catalogue, f"{name} is entered twice"
+        entered = CollectiveFunction(name, call, golden, function.__doc__, wanted & OWN_OPTIONS)
+        catalogue[name] = Entry(name, entered, None, golden)
+        return entered
+
+    return enter
+
+
+def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
+    mesh, specs = request.mesh, decision.specs
+    kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
+    footprints = tuple(Footprint(spec, mesh.heap.map) for spec in specs)
+    body = _body(request, decision)
+    programs = tuple((*key, i) for i in range(decision.programs))
+    return Plan(request.name, kinds, footprints, programs, 0, body, lambda _: body, only if decision.single else list)
+
+
+def _body(request: Request, decision: Decision) -> Body:
+    """Read lanes, compute, round, write, and count what went over links."""
+    in_specs = [tensor.spec for tensor in request.tensors]
+    finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
+    compute, loads, counters = decision.compute, decision.loads, request.mesh.traffic.counters
+    shape, changed = request.mesh.shape.to_tuple(), decision.changed
+
+    def body(reads: Cells, writes: Cells) -> None:
+        lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
+        for part, (round_, spec), cell in zip(compute(*lanes), finishing, writes, strict=True):
+            values = round_(part)
+            cell.write(values if changed is None else merged(cell.read(spec), values, changed, shape), spec)
+        if loads:
+            counters.add(loads)
+
+    return body

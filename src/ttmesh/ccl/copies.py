@@ -1,0 +1,357 @@
+"""Collectives that only copy: broadcast, all_broadcast, point_to_point, mesh_partition, all_to_all."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl import executor
+from ttmesh.ccl.arrangement import split_dim
+from ttmesh.ccl.collective import Decision, Request, check_common, collective, mesh_of, run
+from ttmesh.ccl.placed import Placed, check_axis, normal_dim, placed, replicated_topology, scattered_topology
+from ttmesh.ccl.traffic import over_host, together
+from ttmesh.fabric.config import Topology, is_2d
+from ttmesh.mesh.fabric_setup import get_fabric_config
+from ttmesh.mesh.sub_devices import SubDeviceId
+from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+@collective("ttnn.broadcast")
+def broadcast(
+    input_tensor: Tensor,
+    sender_coord: MeshCoordinate,
+    num_links: int | None = None,
+    memory_config: MemoryConfig | None = None,
+    topology: Topology | None = None,
+    cluster_axis: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    mode: str | None = None,
+    algorithm: str | None = None,
+) -> Tensor:
+    """The sender's part on every device of the axis."""
+    mesh = mesh_of("ttnn.broadcast", [input_tensor])
+    check_axis(mesh, cluster_axis)
+    _check_linear("broadcast", input_tensor, cluster_axis)
+    options = {
+        "axis": cluster_axis, "sender": tuple(sender_coord), "memory_config": memory_config, "topology": topology,
+        "algorithm": algorithm, "mode": check_common(mesh, mode, num_links, subdevice_id),
+    }  # fmt: skip
+    result: Tensor = run("ttnn.broadcast", _broadcast, [input_tensor], options)
+    return result
+
+
+@collective("ttnn.all_broadcast")
+def all_broadcast(
+    input_tensor: Tensor,
+    cluster_axis: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    memory_config: MemoryConfig | None = None,
+    num_links: int = 1,
+    topology: Topology | None = None,
+    mode: str | None = None,
+    algorithm: str | None = None,
+) -> list[Tensor]:
+    """One tensor per device of the axis: its part, on all of them."""
+    mesh = mesh_of("ttnn.all_broadcast", [input_tensor])
+    check_axis(mesh, cluster_axis)
+    _check_linear("all_broadcast", input_tensor, cluster_axis)
+    options = {
+        "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
+        "mode": check_common(mesh, mode, num_links, subdevice_id),
+    }  # fmt: skip
+    results: list[Tensor] = run("ttnn.all_broadcast", _all_broadcast, [input_tensor], options)
+    return results
+
+
+@collective("ttnn.mesh_partition")
+def mesh_partition(
+    input_tensor: Tensor, dim: int, cluster_axis: int | None = None, memory_config: MemoryConfig | None = None
+) -> Tensor:
+    """Part i along a dim of what device i of the axis holds; nothing moves between chips."""
+    mesh = mesh_of("ttnn.mesh_partition", [input_tensor])
+    if cluster_axis not in (None, 0, 1):
+        raise MeshError("Only support cluster axis of None, 0 or 1", expected="one of them", fix="Change cluster_axis.")
+    at = normal_dim(input_tensor, dim, "dim must be less than the rank of the input tensor")
+    if (mesh.get_num_devices() if cluster_axis is None else mesh.shape[cluster_axis]) == 1:
+        return input_tensor
+    options = {"axis": cluster_axis, "dim": at, "memory_config": memory_config, "mode": "local"}
+    result: Tensor = run("ttnn.mesh_partition", _mesh_partition, [input_tensor], options)
+    return result
+
+
+@collective("ttnn.point_to_point")
+def point_to_point(
+    input_tensor: Tensor,
+    sender_coord: MeshCoordinate,
+    receiver_coord: MeshCoordinate,
+    output_tensor: Tensor | None = None,
+    topology: Topology | None = None,
+    mode: str | None = None,
+) -> Tensor:
+    """The sender's part on the receiver; what other devices of the result hold is not defined."""
+    mesh = mesh_of("ttnn.point_to_point", [input_tensor])
+    options = {
+        "sender": tuple(sender_coord), "receiver": tuple(receiver_coord), "topology": topology,
+        "mode": check_common(mesh, mode, None),
+    }  # fmt: skip
+    outputs = [] if output_tensor is None else [output_tensor]
+    result: Tensor = run("ttnn.point_to_point", _point_to_point, [input_tensor], options, outputs)
+    return result
+
+
+def exchange(
+    name: str,
+    tensor: Tensor,
+    in_dim: int,
+    out_dim: int,
+    *,
+    cluster_axis: int | None = None,
+    memory_config: MemoryConfig | None = None,
+    topology: Topology | None = None,
+    num_links: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    mode: str | None = None,
+    algorithm: str | None = None,
+    output: Tensor | None = None,
+) -> Tensor:
+    """all_to_all: a tensor cut along in_dim becomes one cut along out_dim."""
+    mesh = mesh_of(name, [tensor])
+    check_axis(mesh, cluster_axis)
+    rank = len(tensor.shape)
+    dims = {
+        key: normal_dim(tensor, dim, f"AllToAllAsync: {key} must be in range [0, {rank}), but is {dim}")
+        for key, dim in (("in_dim", in_dim), ("out_dim", out_dim))
+    }
+    options: dict[str, Any] = {
+        **dims, "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
+        "mode": check_common(mesh, mode, num_links, subdevice_id),
+    }  # fmt: skip
+    result: Tensor = run(name, _all_to_all, [tensor], options, [output] if output is not None else [])
+    return result
+
+
+def all_to_all(
+    tensor: Tensor,
+    in_dim: int,
+    out_dim: int,
+    *,
+    cluster_axis: int | None = None,
+    memory_config: MemoryConfig | None = None,
+    mode: str | None = None,
+    algorithm: str | None = None,
+) -> Tensor:
+    """A tensor cut along in_dim over an axis becomes one cut along out_dim."""
+    return exchange(
+        "ttmesh.all_to_all", tensor, in_dim, out_dim, cluster_axis=cluster_axis, memory_config=memory_config, mode=mode,
+        algorithm=algorithm,
+    )  # fmt: skip
+
+
+def _broadcast(request: Request) -> Decision:
+    where = placed(request, request["axis"])
+    root = _position(where, request["sender"])
+    _check_several("broadcast", where)
+    n, size = where.members, request.tensor.spec.packed_size_bytes
+    plan = where.plan("broadcast", size, root=root)
+
+    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        members = where.arrangement.gather(lanes)
+        return (where.arrangement.spread(members if members.shape[1] == 1 else members[:, root : root + 1]),)
+
+    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        return (where.arrangement.spread(executor.spread(_every(where, lanes), plan, root)),)
+
+    up = [size if i == root else 0 for i in range(n)]
+    return Decision(
+        (request.result_spec(request.tensor.shape),),
+        followed if request["algorithm"] else fast,
+        where.loads(plan, size, up=up, down=[size - read for read in up]),
+        request.tensor.tensor_topology(),
+        presence=request.tensor.kind.presence,
+    )
+
+
+def _all_broadcast(request: Request) -> Decision:
+    where = placed(request, request["axis"])
+    _check_several("all_broadcast", where)
+    n, size = where.members, request.tensor.spec.packed_size_bytes
+    plan = where.plan("all_gather", size)
+
+    def fast(lanes: torch.Tensor) -> list[torch.Tensor]:
+        members = where.arrangement.gather(lanes)
+        if members.shape[1] == 1:
+            return [where.arrangement.spread(members)] * n
+        return [where.arrangement.spread(members[:, i : i + 1]) for i in range(n)]
+
+    def followed(lanes: torch.Tensor) -> list[torch.Tensor]:
+        every = executor.gathered(_every(where, lanes), plan)
+        return [where.arrangement.spread(every[:, :, i]) for i in range(n)]
+
+    return Decision(
+        (request.result_spec(request.tensor.shape),) * n,
+        followed if request["algorithm"] else fast,
+        where.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
+        replicated_topology(request.tensor, request["axis"]),
+        single=False,
+        presence=request.tensor.kind.presence,
+    )
+
+
+def _mesh_partition(request: Request) -> Decision:
+    where, dim, spec = placed(request, request["axis"]), request["dim"], request.tensor.spec
+    n, extent = where.members, spec.shape[dim]
+    if extent % n:
+        raise ShapeError(
+            f"input shape {spec.shape!r} must be divisible by cluster axis size {n}",
+            expected=f"a multiple of {n} along dim {dim}",
+            fix="Partition another dim or pad the tensor.",
+        )
+    shape = [*spec.shape]
+    shape[dim] = extent // n
+    back = dim - len(shape)
+
+    def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        members = where.arrangement.gather(lanes)
+        parts = split_dim(members, back, n)  # [groups, members, ..., part, extent / n, ...]
+        if members.shape[1] == 1:
+            return (where.arrangement.spread(parts[:, 0].movedim(back - 1, 1).contiguous()),)
+        own = parts.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
+        return (where.arrangement.spread(own.contiguous()),)
+
+    return Decision(
+        (request.result_spec(shape),),
+        compute,
+        {},
+        scattered_topology(request.tensor, dim, request["axis"]),
+        presence=request.tensor.kind.presence,
+    )
+
+
+def _point_to_point(request: Request) -> Decision:
+    tensor, mesh = request.tensor, request.mesh
+    sender, receiver = request["sender"], request["receiver"]
+    if tensor.memory_config().is_sharded():
+        raise MeshError(
+            "Point to point does not yet support sharded configs",
+            expected="an interleaved tensor",
+            fix="Convert it with to_memory_config() first.",
+        )
+    for role, coord in (("sender", sender), ("receiver", receiver)):
+        if not (len(coord) == mesh.shape.dims() and all(0 <= c < n for c, n in zip(coord, mesh.shape, strict=True))):
+            raise MeshError(
+                f"Mesh device must contain {role} coordinate device",
+                expected=f"a coordinate in {mesh.shape!r}",
+                fix=f"Change {role}_coord.",
+            )
+        if role == "sender" and coord not in tensor.coords():
+            raise MeshError(
+                f"Tensor not present on coordinate: {MeshCoordinate(coord)!r}",
+                expected=f"one of {tensor.coords()}",
+                fix="Send from a device that holds the tensor.",
+            )
+    apart = sum(a != b for a, b in zip(sender, receiver, strict=True))
+    if apart > 1 and not request.over_host and not is_2d(get_fabric_config()):
+        raise MeshError(
+            f"Routing coordinates {MeshCoordinate(sender)!r} and {MeshCoordinate(receiver)!r} invalid for 1D fabric",
+            expected="coordinates in one row or column, or a 2D fabric",
+            fix="Send in two steps, or configure FABRIC_2D.",
+        )
+    size = tensor.spec.packed_size_bytes
+    chips = [mesh.get_device_id(MeshCoordinate(coord)) for coord in (sender, receiver)]
+    loads = {}
+    if chips[0] != chips[1]:
+        route = mesh.traffic.routes.route(*chips)
+        hops = dict.fromkeys(pairwise(route), size)
+        loads = over_host([chips], up=[size, 0], down=[0, size]) if request.over_host else together([hops])
+    shape = mesh.shape.to_tuple()
+
+    def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        own = lanes.expand(*shape, *lanes.shape[len(shape) :])[sender]
+        return (own.reshape(*[1] * len(shape), *own.shape),)
+
+    return Decision(
+        (request.result_spec(tensor.shape),), compute, loads, tensor.tensor_topology(), changed=frozenset({receiver})
+    )
+
+
+def _all_to_all(request: Request) -> Decision:
+    where, spec = placed(request, request["axis"]), request.tensor.spec
+    in_dim, out_dim, n = request["in_dim"], request["out_dim"], where.members
+    extent = spec.shape[out_dim]
+    if extent % n:
+        raise ShapeError(
+            f"AllToAllAsync: out_dim {out_dim} of extent {extent} must be divisible by the number of devices {n}",
+            expected=f"a multiple of {n}",
+            fix="Choose another out_dim or pad the tensor.",
+        )
+    shape = [*spec.shape]
+    shape[out_dim] //= n
+    shape[in_dim] *= n
+    size = spec.packed_size_bytes
+    plan = where.plan("all_to_all", size)
+    rank = len(shape)
+
+    def parts(lanes: torch.Tensor) -> torch.Tensor:
+        """[groups, members, targets, *local with out_dim / n]."""
+        return split_dim(_every(where, lanes), out_dim - rank, n).movedim(out_dim - rank - 1, 2)
+
+    def finished(arrived: torch.Tensor) -> tuple[torch.Tensor]:
+        """[groups, targets, origins, *local] joined along in_dim."""
+        at = arrived.dim() - rank + in_dim - 1
+        return (where.arrangement.spread(arrived.movedim(2, at).flatten(at, at + 1)),)
+
+    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        return finished(parts(lanes).transpose(1, 2))
+
+    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        return finished(executor.exchanged(parts(lanes), plan))
+
+    return Decision(
+        (request.result_spec(shape),),
+        followed if request["algorithm"] else fast,
+        where.loads(plan, size * n, up=[size] * n, down=[size] * n),
+        scattered_topology(request.tensor, out_dim, request["axis"]),
+        presence=request.tensor.kind.presence,
+    )
+
+
+def _every(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
+    members = where.arrangement.gather(lanes)
+    return members.expand(members.shape[0], where.members, *members.shape[2:])
+
+
+def _position(where: Placed, coord: tuple[int, ...]) -> int:
+    """Where the chip at a coordinate stands in its group."""
+    axis, tensor = where.axis, where.request.tensor
+    if len(coord) != where.request.mesh.shape.dims() or coord not in tensor.coords():
+        raise MeshError(
+            f"sender {list(coord)} does not hold the tensor",
+            expected=f"one of {[list(c) for c in tensor.coords()]}",
+            fix="Change sender_coord.",
+        )
+    return coord[axis] if axis is not None else tensor.coords().index(coord)
+
+
+def _check_linear(name: str, tensor: Tensor, axis: int | None) -> None:
+    """Without an axis TT-NN wants a tensor distributed along one line."""
+    if axis is None and not tensor.tensor_topology().distribution_shape().is_line_topology():
+        raise MeshError(
+            f"{name} op is only supported for a linear tensor topology shape",
+            expected="cluster_axis for a tensor distributed over two axes",
+            fix="Pass cluster_axis.",
+        )
+
+
+def _check_several(name: str, where: Placed) -> None:
+    if where.members < 2:
+        shape = where.request.tensor.tensor_topology().distribution_shape()
+        raise MeshError(
+            f"{name} op will only work for num_devices > 1, but has {where.members}, shape: {shape!r}",
+            expected="an axis of two chips or more",
+            fix="Choose another cluster_axis.",
+        )

@@ -1,0 +1,82 @@
+"""What a reducing collective does with the terms of an element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ttmesh.base.dtypes import PrintedEnum
+from ttmesh.base.errors import MeshError, near, one_of
+from ttmesh.chip.formats.kernels.lane_sum import lane_sum
+
+
+class ReduceType(PrintedEnum):
+    """TT-NN's names of reductions."""
+
+    Sum = 0
+    Mean = 1
+    Max = 2
+    Min = 3
+
+
+NAMES = tuple(member.name.lower() for member in ReduceType)
+
+
+def reduction_name(reduction: str | ReduceType) -> str:
+    """The name of a reduction, checked."""
+    name = reduction.name.lower() if isinstance(reduction, ReduceType) else reduction
+    if name not in NAMES:
+        raise MeshError(f"no reduction named {name!r}", expected=one_of(NAMES), fix=near(str(name), NAMES))
+    return name
+
+
+def over_members(lanes: torch.Tensor, n: int, name: str) -> torch.Tensor:
+    """[groups, members, ...] reduced to [groups, 1, ...]; one stored member stands for n equal ones.
+
+    Sums are one float32 chain in member order, rounded once.
+    """
+    if name in ("max", "min"):
+        return lanes.amax(1, keepdim=True) if name == "max" else lanes.amin(1, keepdim=True)
+    total = _sum(lanes, n)
+    return _divided(total, n) if name == "mean" else total
+
+
+def combiner(name: str) -> Callable[[list[torch.Tensor]], torch.Tensor]:
+    """How a hop adds what arrives to what is there, rounding once."""
+    if name in ("max", "min"):
+        pick = torch.maximum if name == "max" else torch.minimum
+
+        def picked(terms: list[torch.Tensor]) -> torch.Tensor:
+            best = terms[0]
+            for term in terms[1:]:
+                best = pick(best, term)
+            return best
+
+        return picked
+    return _chain
+
+
+def finished(total: torch.Tensor, n: int, name: str) -> torch.Tensor:
+    """What is left to do after the last hop: a mean divides."""
+    return _divided(total, n) if name == "mean" else total
+
+
+def _chain(terms: list[torch.Tensor]) -> torch.Tensor:
+    wide = torch.float32 if terms[0].is_floating_point() else torch.int64
+    total = terms[0].to(wide)
+    for term in terms[1:]:
+        total = total + term.to(wide)
+    return total.to(terms[0].dtype)
+
+
+def _sum(lanes: torch.Tensor, n: int) -> torch.Tensor:
+    if lanes.shape[1] == n:
+        return lane_sum(lanes, (1,))
+    if lanes.dtype == torch.bfloat16 and n <= 1 << 16:  # every partial sum is exact in float32, so is the product
+        return lanes * n
+    return lane_sum(lanes.expand(lanes.shape[0], n, *lanes.shape[2:]), (1,))
+
+
+def _divided(total: torch.Tensor, n: int) -> torch.Tensor:
+    return total // n if not total.is_floating_point() else (total.float() / n).to(total.dtype)
