@@ -20,7 +20,7 @@ from ttmesh.ops.entry import Entry, Golden, OpFunction, catalogue
 from ttmesh.ops.specs import inherited
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.kind import kind_of
-from ttmesh.tensor.lane_calls import Wrap, only, rounder
+from ttmesh.tensor.lane_calls import only, rounder
 from ttmesh.tensor.launch import Arguments, Plan, execute, key_of
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.movement import merged

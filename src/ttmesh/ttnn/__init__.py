@@ -16,6 +16,7 @@ if settings.get_bool("TT_ALLOC_TRACKING_ENABLED"):
     client.start()
 load_folder("ttmesh.tensor")  # conversions and indexing fill the operators table
 load_folder("ttmesh.ops")
+load_folder("ttmesh.ccl")
 
 
 def _operation(name: str) -> Any:

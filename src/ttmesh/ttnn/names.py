@@ -67,6 +67,11 @@ _MODULES = {
     "ttmesh.tensor.spec": "TensorSpec",
     "ttmesh.tensor.tensor": "Tensor",
     "ttmesh.tensor.topology": "TensorTopology",
+    "ttmesh.ccl.reductions": "ReduceType",
+    "ttmesh.ccl.topology": "get_usable_topology",
+    "ttmesh.ccl.sockets": (
+        "MeshSocket SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord create_socket_pair"
+    ),
     "ttmesh.tensor.mappers": (
         "MeshMapperConfig TensorToMesh ReplicateTensorToMesh ReplicateTensorToMeshWrapper ShardTensorToMesh "
         "ShardTensor2dMesh create_mesh_mapper replicate_tensor_to_mesh_mapper shard_tensor_to_mesh_mapper"
