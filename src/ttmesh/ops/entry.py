@@ -11,7 +11,7 @@ must be in `parameters.COMMON` (used by the machinery, or without effect here fo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -106,11 +106,11 @@ class OpFunction:
             return self._run(arguments)
 
     def also_for(self, kind: type, run: Callable[..., Any]) -> None:
-        """Hand calls whose first argument is of this type to another function, which gets the arguments it names."""
+        """Hand calls with an argument of this type to another function, which gets the arguments it names."""
         usual, other = self._run, _picking(run)
 
         def choose(arguments: Arguments) -> Any:
-            return (other if isinstance(next(iter(arguments.values())), kind) else usual)(arguments)
+            return (other if any(isinstance(value, kind) for value in arguments.values()) else usual)(arguments)
 
         self._run = choose
 
@@ -176,11 +176,13 @@ def op(
     host: bool = False,
     names: Mapping[str, str] = NO_NAMES,
     in_place: bool = False,
+    takes: Iterable[str] | None = None,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name.
 
     Args:
         names: what overloads call a parameter -> what the lane function calls it.
+        takes: the parameters of the lane function, where its signature does not say.
     """
 
     def enter(lane: Callable[..., Any]) -> OpFunction:
@@ -197,7 +199,7 @@ def op(
             outputs=None if outputs is None else tuple(outputs),
             host=host,
             in_place=in_place,
-            lane_arguments=frozenset(inspect.signature(lane).parameters),
+            lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
         )
         return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation, names)
 

@@ -20,6 +20,7 @@ from ttmesh.tensor.operators import fill
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
+STATIC = ("variant", "rounding_mode")  # parameters that are choices rather than numbers
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
@@ -55,19 +56,18 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
 
 def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
     """Lanes get the tensor and the parameters; parameters are values, so they are not part of the key."""
-    first, *rest = inspect.signature(function).parameters.values()
-    parameters = [first.replace(name="input_tensor"), *rest]
+    _, *rest = inspect.signature(function).parameters
 
     def lane(input_tensor: torch.Tensor, **parameters: Any) -> torch.Tensor:
         return function(input_tensor, **parameters)
 
-    lane.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # entry reads which it takes
     lane.__doc__ = f"{name} of every element."
     return op(
         f"ttnn.{name}",
         golden=lambda input_tensor, *args, **kwargs: function(input_tensor, *args, **kwargs),
         check=CHECKS.get(name, check_output),
-        runtime=[p.name for p in rest],
+        runtime=[name for name in rest if name not in STATIC],
+        takes=["input_tensor", *rest],
     )(lane)
 
 

@@ -277,7 +277,11 @@ def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor |
         return (arguments[operation.writes],)
     if operation.outputs is not None:
         first = arguments.get(operation.outputs[0])
-        return tuple(first) if isinstance(first, (list, tuple)) else tuple(map(arguments.get, operation.outputs))
+        if isinstance(first, (list, tuple)):
+            return tuple(first)
+        targets = tuple(map(arguments.get, operation.outputs))
+        asked = arguments.get("are_required_outputs")  # of gradients: what is not asked for is no result
+        return targets if asked is None else tuple(t for t, wanted in zip(targets, asked, strict=False) if wanted)
     for name in OUTPUTS:
         given = arguments.get(name)
         if given is not None:
