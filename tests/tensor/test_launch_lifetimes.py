@@ -11,7 +11,7 @@ import torch
 import ttmesh.ttnn as ttnn
 
 
-@pytest.fixture()
+@pytest.fixture
 def mesh():
     opened = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
     yield opened
