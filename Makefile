@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops check bench sizes clean
+.PHONY: demo test test-ops pages check bench sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -24,6 +24,10 @@ test-ops: $(STAMP)  ## every operation against torch over formats, layouts, plac
 
 test: $(STAMP)  ## every test
 	@$(PY) -m pytest
+
+pages: $(STAMP)  ## the pages of docs/ that are generated from the code
+	@$(VENV)/bin/ttmesh ops --markdown > docs/coverage.md
+	@$(VENV)/bin/ttmesh ops --no-effect > docs/no_effect.md
 
 check: $(STAMP)  ## format, lint, types, architecture, smoke
 	@$(PY) -m ruff format --check .

@@ -156,13 +156,16 @@ def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     return golden
 
 
+in_place: dict[str, OpFunction] = {}
+
+
 def _enter(name: str, kind: Kind) -> OpFunction:
     lane = fused(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed)
     golden = golden_of(kind.function)
     if kind.in_place:
-        op(f"ttnn.{name}_", golden=golden, out=binary_spec(), check=check, runtime=("input_tensor_b",),
+        in_place[name] = op(f"ttnn.{name}_", golden=golden, out=binary_spec(), check=check, runtime=("input_tensor_b",),
            writes="input_tensor_a", names=OPERANDS)(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
@@ -265,6 +268,11 @@ divide_ = op(
     "ttnn.divide_", golden=_golden_div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
     writes="input_tensor_a", names=OPERANDS,
 )(_div_lane)  # fmt: skip
+
+for _short, _name in {"sub": "subtract", "mul": "multiply"}.items():
+    alias(f"ttnn.{_short}", binary[_name])
+    alias(f"ttnn.{_short}_", in_place[_name])
+alias("ttnn.div_", divide_)
 
 fill(divide=div, **{name: binary[name] for name in ("add", "subtract", "multiply", "rsub", "pow")})
 fill(**{name: binary[name] for name in ("eq", "ne", "gt", "ge", "lt", "le")})

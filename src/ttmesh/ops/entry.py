@@ -10,6 +10,7 @@ must be in `parameters.COMMON` (used by the machinery, or without effect here fo
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ttmesh.mesh.queues import command_queue
 from ttmesh.ops.instrumentation import after, before
 from ttmesh.ops.signature_table import REQUIRED, overloads
 from ttmesh.ops.specs import like_first
-from ttmesh.tensor.launch import Arguments, Call, Operation, SpecRule, execute, launch, prepare
+from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, SpecRule, execute, launch, prepare
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
 
@@ -51,7 +52,10 @@ class OpFunction:
         doc: str | None,
         operation: Operation | None = None,
         names: Mapping[str, str] = NO_NAMES,
+        takes: frozenset[str] = frozenset(),
     ) -> None:
+        self.takes = takes  # the parameters that the function itself reads or writes into
+        self._names = names
         self.python_fully_qualified_name = name
         self.__name__ = name.rpartition(".")[2]
         self.__qualname__ = self.__name__
@@ -104,6 +108,11 @@ class OpFunction:
             return self._run(arguments)
         with command_queue(queue):
             return self._run(arguments)
+
+    def parameters(self) -> list[str]:
+        """Every parameter of every overload, as the function calls it."""
+        names = (self._names.get(p, p) for overload in self._overloads for p in overload.signature.parameters)
+        return list(dict.fromkeys(names))
 
     def also_for(self, kind: type, run: Callable[..., Any]) -> None:
         """Hand calls with an argument of this type to another function, which gets the arguments it names."""
@@ -201,7 +210,10 @@ def op(
             in_place=in_place,
             lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
         )
-        return _entered(name, lambda arguments: launch(operation, arguments), golden, lane.__doc__, operation, names)
+        run = functools.partial(launch, operation)
+        targets = OUTPUTS if operation.outputs is None else operation.outputs
+        taken = operation.lane_arguments.union(targets)
+        return _entered(name, run, golden, lane.__doc__, operation, names, taken)
 
     return enter
 
@@ -212,7 +224,8 @@ def composite(
     """Enter a function that calls other operations; it gets the arguments it names."""
 
     def enter(function: Callable[..., Any]) -> OpFunction:
-        return _entered(name, _picking(function), golden, function.__doc__, None, names)
+        taken = frozenset(inspect.signature(function).parameters)
+        return _entered(name, _picking(function), golden, function.__doc__, None, names, taken)
 
     return enter
 
@@ -257,8 +270,9 @@ def _entered(
     doc: str | None,
     operation: Operation | None,
     names: Mapping[str, str],
+    takes: frozenset[str],
 ) -> OpFunction:
     assert name not in catalogue, f"{name} is entered twice"
-    function = OpFunction(name, call, golden, doc, operation, names)
+    function = OpFunction(name, call, golden, doc, operation, names, takes)
     catalogue[name] = Entry(name, function, operation, golden)
     return function

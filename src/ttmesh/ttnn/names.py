@@ -93,6 +93,9 @@ _MODULES = {
     ),
     "ttmesh.tensor.visualize": "visualize_mesh_device visualize_tensor visualize_system_mesh",
     "ttmesh.tensor.printing": "set_printoptions",
+    "ttmesh.ops.activations": "UnaryOpType UnaryWithParam GeluVariant SigmoidMode string_to_unary_with_param",
+    "ttmesh.ops.complex": "ComplexTensor",
+    "ttmesh.ops.losses": "LossReductionMode",
     "ttmesh.ops.compute_config": (
         "WormholeComputeKernelConfig BlackholeComputeKernelConfig DeviceComputeKernelConfig ThrottleLevel "
         "init_device_compute_kernel_config"
@@ -107,6 +110,7 @@ _MODULES = {
 }
 
 _RENAMED = {
+    "EltwiseUnaryWithParam": "ttmesh.ops.activations:UnaryWithParam",
     "Device": "ttmesh.mesh.mesh_device:MeshDevice",
     "CreateDevice": "ttmesh.mesh.opening:create_device",
     "CreateDevices": "ttmesh.mesh.opening:create_devices",

@@ -1,0 +1,58 @@
+"""List TT-NN's operations: which exist here, what they do, which parameters have no effect."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import ttmesh.ttnn as ttnn
+from ttmesh.ops import coverage, parameters
+from ttmesh.ops.entry import catalogue
+
+STYLES = {coverage.MISSING: "red", coverage.FUNCTION: "cyan", coverage.SAME: "dim"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """PATTERN and which page to print."""
+    parser.add_argument("pattern", nargs="?", default="*", help="names to list: part of a name, or with * and ?")
+    parser.add_argument("--missing", action="store_true", help="only what is not emulated")
+    parser.add_argument("--markdown", action="store_true", help="print docs/coverage.md")
+    parser.add_argument("--no-effect", action="store_true", help="print docs/no_effect.md")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list or a page."""
+    found = coverage.rows(catalogue, resolves)
+    if args.markdown:
+        print(coverage.page(found), end="")
+        return 0
+    if args.no_effect:
+        print(parameters.page(catalogue.values()), end="")
+        return 0
+    pattern = args.pattern if any(c in args.pattern for c in "*?[") else f"*{args.pattern}*"
+    shown = [row for row in found if fnmatch.fnmatch(row.name, pattern)]
+    if args.missing:
+        shown = [row for row in shown if row.status == coverage.MISSING]
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "status", "what"):
+        table.add_column(heading)
+    for row in shown:
+        table.add_row(row.name, row.status, row.remark, style=STYLES.get(row.status))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(coverage.summary(found))
+    return 0
+
+
+def resolves(name: str) -> bool:
+    """Whether the namespace has this name."""
+    value: Any = ttnn
+    for part in name.split(".")[1:]:
+        value = getattr(value, part, None)
+        if value is None:
+            return False
+    return True

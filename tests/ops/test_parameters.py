@@ -1,0 +1,29 @@
+"""No operation takes a parameter and says nothing about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ttmesh.ops import families
+from ttmesh.ops.parameters import PER_OPERATION, page, unspoken
+
+CATALOGUE = families.load()
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_every_parameter_is_used_checked_or_said_to_have_no_effect(name: str) -> None:
+    assert unspoken(CATALOGUE[name]) == []
+
+
+def test_tags_name_parameters_that_exist() -> None:
+    for name, tags in PER_OPERATION.items():
+        if name in CATALOGUE:
+            assert set(tags) <= set(CATALOGUE[name].function.parameters()), name
+
+
+def test_the_page_gives_every_reason() -> None:
+    text = page(CATALOGUE.values())
+
+    assert "`compute_kernel_config`" in text
+    assert "math_fidelity" in text
+    assert "`sub_core_grids`" in text
