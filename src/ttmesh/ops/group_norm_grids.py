@@ -44,6 +44,12 @@ def dram_group_norm_virtual_columns(core_grid: Any, num_channels: int, num_group
     return columns
 
 
+def _made(values: torch.Tensor, **options: Any) -> Tensor:
+    tensor = from_torch(values, **options)
+    assert tensor is not None, "this process holds a part of the mesh"
+    return tensor
+
+
 def _mask(
     num_channel: int, num_groups: int, cores: int, tile_width: int, tile_height: int, rows_in_last_tile: int
 ) -> torch.Tensor:
@@ -82,7 +88,7 @@ def create_group_norm_input_mask(
 ) -> Tensor:
     """A host tensor with ones where a group's channels lie within its tiles."""
     mask = _mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, rows_in_last_tile)
-    return from_torch(mask, dtype=data_type, layout=Layout.TILE)
+    return _made(mask, dtype=data_type, layout=Layout.TILE)
 
 
 def create_group_norm_input_negative_mask(
@@ -95,7 +101,7 @@ def create_group_norm_input_negative_mask(
 ) -> Tensor:
     """The opposite of `create_group_norm_input_mask`."""
     mask = 1 - _mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, 0)
-    return from_torch(mask, dtype=data_type, layout=Layout.TILE)
+    return _made(mask, dtype=data_type, layout=Layout.TILE)
 
 
 def create_group_norm_weight_bias_rm(input_tensor: torch.Tensor, num_channels: int, num_cores_x: int) -> torch.Tensor:
@@ -104,13 +110,11 @@ def create_group_norm_weight_bias_rm(input_tensor: torch.Tensor, num_channels: i
     return torch.nn.functional.pad(pieces, (0, -pieces.shape[1] % TILE)).reshape(1, 1, -1, TILE)
 
 
-def create_group_norm_reciprocals(
-    N: int, C: int, H: int, W: int, num_groups: int, core_grid: Any
-) -> torch.Tensor:
+def create_group_norm_reciprocals(N: int, C: int, H: int, W: int, num_groups: int, core_grid: Any) -> torch.Tensor:
     """1, 1/2, 1/3, … as often as Welford's kernel counts on one core, once per core."""
     columns = dram_group_norm_virtual_columns(core_grid, C, num_groups)
     rows = (core_grid.x // columns) * core_grid.y
-    per_group = 1 if N >= rows else rows // N
+    per_group = 1 if rows <= N else rows // N
     count = (C // num_groups) * div_up(H * W, TILE) // per_group
     return (1.0 / torch.arange(1, count + 1, dtype=torch.float32)).repeat(core_grid.x * core_grid.y, 1)
 
@@ -121,7 +125,7 @@ def create_layer_norm_reciprocals(device: MeshDevice, core_range_set: CoreRangeS
     values = (1.0 / torch.arange(1, width + 1, dtype=torch.float32)).repeat(cores, 1)
     shards = ShardSpec(core_range_set, (1, width), ShardOrientation.ROW_MAJOR)
     where = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, shards)
-    return from_torch(values, dtype=DataType.FLOAT32, layout=Layout.ROW_MAJOR, device=device, memory_config=where)
+    return _made(values, dtype=DataType.FLOAT32, layout=Layout.ROW_MAJOR, device=device, memory_config=where)
 
 
 def get_group_norm_cores_across_channel(

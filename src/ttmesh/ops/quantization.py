@@ -68,7 +68,8 @@ def _along(value: Any, x: Lanes, axis: int | None, lane_axes: int) -> Any:
 
 
 def _quantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
-    return torch.round(x.float() / scale) + zero
+    result: Lanes = torch.round(x.float() / scale) + zero
+    return result
 
 
 def _saturated(values: Lanes, dtype: DataType | None) -> Lanes:
@@ -119,7 +120,8 @@ def dequantize(input_tensor: Lanes, scale: Number, zero_point: Number, axis: int
 
 
 def _requantized(x: Lanes, in_scale: Any, in_zero: Any, out_scale: Any, out_zero: Any) -> Lanes:
-    return torch.round((x.float() - in_zero) * (in_scale / out_scale)) + out_zero
+    result: Lanes = torch.round((x.float() - in_zero) * (in_scale / out_scale)) + out_zero
+    return result
 
 
 def _golden_requantize(

@@ -100,7 +100,23 @@ _MODULES = {
         "WormholeComputeKernelConfig BlackholeComputeKernelConfig DeviceComputeKernelConfig ThrottleLevel "
         "init_device_compute_kernel_config"
     ),
+    "ttmesh.ops.conv_config": (
+        "Conv1dConfig Conv2dConfig Conv3dConfig Conv2dSliceConfig Op2DSliceConfig Conv2dL1Full Conv2dDRAMSliceHeight "
+        "Conv2dDRAMSliceWidth Op2DL1Full Op2DDRAMSliceHeight Op2DDRAMSliceWidth Conv2dL1FullSliceConfig "
+        "Op2DL1FullSliceConfig PaddingMode get_conv_output_dim"
+    ),
     "ttmesh.ops.entry": "get_golden_function",
+    "ttmesh.ops.group_norm_grids": (
+        "find_closest_largest_divisor dram_group_norm_virtual_columns create_group_norm_input_mask "
+        "create_group_norm_input_negative_mask create_group_norm_weight_bias_rm create_group_norm_reciprocals "
+        "create_layer_norm_reciprocals get_group_norm_cores_across_channel dram_group_norm_params_from_torch "
+        "determine_expected_group_norm_sharded_config_and_grid_size determine_expected_group_norm_dram_grid_size"
+    ),
+    "ttmesh.ops.program_configs": (
+        "LayerNormDefaultProgramConfig LayerNormShardedMultiCoreProgramConfig LayerNormProgramConfig LayerNormType "
+        "DistributedLayerNormStage create_layernorm_program_config SoftmaxDefaultProgramConfig "
+        "SoftmaxShardedMultiCoreProgramConfig SoftmaxProgramConfig SDPAProgramConfig PagedCacheGeometryOverride"
+    ),
     "ttmesh.ops.matmul_configs": (
         "MatmulMultiCoreProgramConfig MatmulMultiCoreReuseProgramConfig MatmulMultiCoreReuseMultiCastProgramConfig "
         "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "

@@ -1,0 +1,230 @@
+"""Convolutions agree with torch, keep their weights, and need the L1 that the chip's would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import ttmesh.ttnn as ttnn
+from ttmesh.ops.conv_weights import as_matrix, from_matrix
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
+    opened = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+    yield opened
+    ttnn.close_mesh_device(opened)
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16().float()
+
+
+def pcc(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([a.double().flatten(), b.double().flatten()]))[0, 1])
+
+
+def on(mesh: Any, images: torch.Tensor, **options: Any) -> Any:
+    """[n, c, h, w] images as TT-NN wants them."""
+    last = images.permute(0, 2, 3, 1).contiguous()
+    return ttnn.from_torch(last, dtype=ttnn.bfloat16, device=mesh, layout=ttnn.ROW_MAJOR_LAYOUT, **options)
+
+
+def rows(images: torch.Tensor) -> torch.Tensor:
+    return images.permute(0, 2, 3, 1).reshape(1, 1, -1, images.shape[1])
+
+
+def of_device(tensor: Any, device: int) -> torch.Tensor:
+    return ttnn.to_torch(ttnn.get_device_tensors(tensor)[device]).float()
+
+
+def options(x: torch.Tensor, out: int, kernel: int, mesh: Any, **more: Any) -> dict[str, Any]:
+    batch, channels, height, width = x.shape
+    return {
+        "device": mesh,
+        "in_channels": channels,
+        "out_channels": out,
+        "batch_size": batch,
+        "input_height": height,
+        "input_width": width,
+        "kernel_size": (kernel, kernel),
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("channels", "out", "kernel", "stride", "padding", "dilation", "groups"),
+    [
+        (32, 64, 3, 1, 1, 1, 1),
+        (16, 24, 3, 2, 1, 1, 4),
+        (3, 32, 7, 2, 3, 1, 1),
+        (64, 64, 1, 1, 0, 1, 1),
+        (32, 32, 3, 1, 2, 2, 32),
+    ],
+)
+def test_conv2d_agrees_with_torch(
+    mesh: Any, channels: int, out: int, kernel: int, stride: int, padding: int, dilation: int, groups: int
+) -> None:
+    x, w, b = draw(2, channels, 12, 10), draw(out, channels // groups, kernel, kernel), draw(1, 1, 1, out)
+
+    result, size, (kept, bias) = ttnn.conv2d(
+        input_tensor=on(mesh, x),
+        weight_tensor=ttnn.from_torch(w, dtype=ttnn.bfloat16),
+        bias_tensor=ttnn.from_torch(b, dtype=ttnn.bfloat16),
+        stride=(stride, stride),
+        padding=(padding, padding),
+        dilation=(dilation, dilation),
+        groups=groups,
+        return_output_dim=True,
+        return_weights_and_bias=True,
+        **options(x, out, kernel, mesh),
+    )
+
+    expected = F.conv2d(x, w, b.flatten(), stride, padding, dilation, groups)
+    assert size == tuple(expected.shape[-2:])
+    assert kept.layout is ttnn.TILE_LAYOUT
+    assert bias.shape[-1] % 32 == 0
+    assert pcc(of_device(result, 5), rows(expected)) > 0.9999
+
+
+def test_prepared_weights_give_the_same_result(mesh: Any) -> None:
+    x, w = draw(1, 32, 8, 8), draw(32, 32, 3, 3)
+    source = ttnn.from_torch(w, dtype=ttnn.bfloat16)
+    given = options(x, 32, 3, mesh, padding=(1, 1))
+    image = on(mesh, x)
+
+    prepared = ttnn.prepare_conv_weights(
+        weight_tensor=source,
+        input_memory_config=image.memory_config(),
+        input_layout=image.layout,
+        weights_format="OIHW",
+        stride=(1, 1),
+        dilation=(1, 1),
+        has_bias=False,
+        groups=1,
+        input_dtype=ttnn.bfloat16,
+        **given,
+    )
+
+    plain = ttnn.conv2d(input_tensor=image, weight_tensor=source, **given)
+    again = ttnn.conv2d(input_tensor=image, weight_tensor=prepared, **given)
+    assert torch.equal(of_device(plain, 0), of_device(again, 0))
+
+
+def test_prepared_weights_of_another_convolution_are_refused(mesh: Any) -> None:
+    x = draw(1, 32, 8, 8)
+    _, (kept, _) = ttnn.conv2d(
+        input_tensor=on(mesh, x),
+        weight_tensor=ttnn.from_torch(draw(32, 32, 3, 3), dtype=ttnn.bfloat16),
+        return_weights_and_bias=True,
+        **options(x, 32, 3, mesh),
+    )
+
+    with pytest.raises(RuntimeError, match="Prepare them with the options of this convolution"):
+        ttnn.conv2d(input_tensor=on(mesh, x), weight_tensor=kept, **options(x, 64, 3, mesh))
+
+
+def test_devices_may_have_their_own_weights(mesh: Any) -> None:
+    x, w = draw(1, 16, 6, 6), draw(8 * 32, 16, 3, 3)
+
+    result = ttnn.conv2d(
+        input_tensor=on(mesh, x),
+        weight_tensor=ttnn.from_torch(w, dtype=ttnn.bfloat16, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0)),
+        **options(x, 32, 3, mesh),
+    )
+
+    for device in (0, 3, 7):
+        expected = F.conv2d(x, w[32 * device : 32 * device + 32])
+        assert pcc(of_device(result, device), rows(expected)) > 0.9999
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_conv_transpose2d_agrees_with_torch(mesh: Any, groups: int) -> None:
+    x, w = draw(2, 32, 8, 8), draw(32, 48 // groups, 3, 3)
+
+    result = ttnn.conv_transpose2d(
+        input_tensor=on(mesh, x),
+        weight_tensor=ttnn.from_torch(w, dtype=ttnn.bfloat16),
+        stride=(2, 2),
+        padding=(1, 1),
+        output_padding=(1, 1),
+        groups=groups,
+        **options(x, 48, 3, mesh),
+    )
+
+    expected = F.conv_transpose2d(x, w, None, 2, 1, 1, groups)
+    assert pcc(of_device(result, 2), rows(expected)) > 0.9999
+
+
+def test_conv1d_returns_its_length(mesh: Any) -> None:
+    x, w = draw(2, 32, 20), draw(64, 32, 5)
+
+    result, length = ttnn.conv1d(
+        input_tensor=ttnn.from_torch(x.transpose(1, 2).contiguous(), dtype=ttnn.bfloat16, device=mesh),
+        weight_tensor=ttnn.from_torch(w, dtype=ttnn.bfloat16),
+        device=mesh,
+        in_channels=32,
+        out_channels=64,
+        batch_size=2,
+        input_length=20,
+        kernel_size=5,
+        padding=2,
+        return_output_dim=True,
+    )
+
+    expected = F.conv1d(x, w, padding=2)
+    assert length == expected.shape[-1]
+    assert pcc(of_device(result, 1), expected.transpose(1, 2).reshape(1, 1, -1, 64)) > 0.9999
+
+
+def test_activation_and_output_layout_come_from_the_config(mesh: Any) -> None:
+    x, w = draw(1, 32, 8, 8), draw(32, 32, 3, 3)
+    config = ttnn.Conv2dConfig(
+        activation=ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU),
+        output_layout=ttnn.ROW_MAJOR_LAYOUT,
+        weights_dtype=ttnn.bfloat8_b,
+    )
+
+    result = ttnn.conv2d(
+        input_tensor=on(mesh, x),
+        weight_tensor=ttnn.from_torch(w, dtype=ttnn.float32),
+        conv_config=config,
+        **options(x, 32, 3, mesh),
+    )
+
+    assert result.layout is ttnn.ROW_MAJOR_LAYOUT
+    assert pcc(of_device(result, 0), rows(F.relu(F.conv2d(x, w)))) > 0.99
+
+
+def test_a_result_in_l1_is_sharded_and_one_in_dram_is_not(mesh: Any) -> None:
+    x, w = draw(1, 32, 16, 16), ttnn.from_torch(draw(32, 32, 3, 3), dtype=ttnn.bfloat16)
+    given = options(x, 32, 3, mesh, padding=(1, 1))
+
+    here = ttnn.conv2d(input_tensor=on(mesh, x, memory_config=ttnn.L1_MEMORY_CONFIG), weight_tensor=w, **given)
+    there = ttnn.conv2d(input_tensor=on(mesh, x), weight_tensor=w, **given)
+
+    assert here.memory_config().memory_layout is ttnn.TensorMemoryLayout.HEIGHT_SHARDED
+    assert there.memory_config() == ttnn.DRAM_MEMORY_CONFIG
+
+
+def test_circular_buffers_that_do_not_fit_are_refused(mesh: Any) -> None:
+    x, w = draw(1, 512, 64, 64), ttnn.from_torch(torch.zeros(512, 512, 3, 3), dtype=ttnn.bfloat16)
+    image = on(mesh, x, memory_config=ttnn.L1_MEMORY_CONFIG)
+    config = ttnn.Conv2dConfig(shard_layout=ttnn.TensorMemoryLayout.HEIGHT_SHARDED)
+
+    with pytest.raises(RuntimeError, match="Statically allocated circular buffers"):
+        ttnn.conv2d(input_tensor=image, weight_tensor=w, conv_config=config, **options(x, 512, 3, mesh, padding=(1, 1)))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_weight_matrices_hold_exactly_the_weights(groups: int) -> None:
+    weight = draw(3, 16, 24 // groups, 3, 2)
+
+    matrix = as_matrix(weight, groups)
+
+    assert torch.equal(from_matrix(matrix, 16, 24, (3, 2), groups), weight)
