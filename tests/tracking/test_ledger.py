@@ -206,7 +206,8 @@ def test_largest_free_block_and_fragmentation_come_from_the_holes():
     assert (dram.capacity_bytes, dram.used_bytes) == (20_000, 4000)
     assert (dram.free_in_bank_bytes, dram.largest_free_in_bank_bytes) == (8000, 3000)
     assert dram.fragmentation == pytest.approx(1 - 3000 / 8000)
-    assert (l1.free_in_bank_bytes, l1.largest_free_in_bank_bytes, l1.fragmentation) == (3000, 3000, 0.0)
+    assert l1.capacity_bytes == 4 * 4500
+    assert (l1.free_in_bank_bytes, l1.largest_free_in_bank_bytes, l1.fragmentation) == (3500, 3500, 0.0)
 
 
 def test_limits_are_refusals_with_a_reason(monkeypatch):

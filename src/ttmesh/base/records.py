@@ -22,7 +22,7 @@ class ChipFacts(NamedTuple):
     l1_banks: int
     l1_bank_bytes: int
     is_remote: bool
-    # Where the allocator's banks begin, and what is set apart at their far ends: needed to find holes.
+    # Where the allocator's banks begin, and what follows them in each bank: needed to find holes.
     dram_base: int = 0
     l1_base: int = 0
     l1_small_bytes: int = 0

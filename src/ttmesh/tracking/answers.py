@@ -141,15 +141,15 @@ class Answers:
             banks, size, base, apart = facts.dram_banks, facts.dram_bank_bytes, facts.dram_base, facts.trace_bytes
         else:
             banks, size, base, apart = facts.l1_banks, facts.l1_bank_bytes, facts.l1_base, facts.l1_small_bytes
-        bank = Span(base, base + size)
+        bank = Span(base, base + size + apart)
         groups = tuple(
             key for key in self._taken if key[0] == device.host and key[2] == name and device.physical_id in key[1]
         )
-        key = (groups, bank, apart)
+        key = (groups, bank, size)
         if key not in known:
             taken = [span for group in groups for span in self._taken[group]]
-            known[key] = spans.free(Span(bank.start, bank.end - min(apart, size)), taken)
-        return Pool(name, banks * size, used, banks, bank, *known[key], known[key].fragmentation)
+            known[key] = spans.free(Span(base, base + size), taken)
+        return Pool(name, banks * bank.length, used, banks, bank, *known[key], known[key].fragmentation)
 
 
 def _usage(account: Account) -> Usage:

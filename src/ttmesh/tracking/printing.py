@@ -85,9 +85,9 @@ def buffer_lines(pid: int, came: bool, record: Allocated) -> list[str]:
     size, kind, number = record.size_bytes, record.buffer_type, record.buffer_id
     if came:
         start = f"✓ [PID {pid}] Allocated {size} bytes of {kind} on device "
-        return [f"{start}{chip} (buffer_id={number})" for chip in record.chips]
+        return [f"{start}{chip} (buffer_id={number})" for chip in sorted(record.chips)]
     start = f"✗ [PID {pid}] Freed buffer {number} on device "
-    return [f"{start}{chip} ({size} bytes of {kind})" for chip in record.chips]
+    return [f"{start}{chip} ({size} bytes of {kind})" for chip in sorted(record.chips)]
 
 
 def statistics_lines(ledger: Ledger) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from types import TracebackType
 from typing import TypeVar
 
@@ -23,13 +24,14 @@ class UnreachableError(MeshError):
 
 
 class Monitor:
-    """A connection to the allocation server; made anew when it breaks."""
+    """A connection to the allocation server, made anew when it breaks; threads may share it."""
 
     def __init__(self, address: Address, *, token: str = "", timeout_s: float = 5.0) -> None:
         self.address = address
         self._token = token or settings.get_str("TTMESH_TOKEN")
         self._timeout_s = timeout_s
         self._sock: socket.socket | None = None
+        self._asking = threading.Lock()
 
     def state(self) -> State:
         """Every device and process."""
@@ -49,9 +51,10 @@ class Monitor:
 
     def close(self) -> None:
         """Hang up."""
-        if self._sock:
-            self._sock.close()
-            self._sock = None
+        with self._asking:
+            if self._sock:
+                self._sock.close()
+                self._sock = None
 
     def __enter__(self) -> Monitor:
         return self
@@ -63,10 +66,11 @@ class Monitor:
 
     def _ask(self, query: wire.Query, answer: type[Reply]) -> Reply:
         try:
-            if self._sock is None:
-                self._sock = self._connected()
-            self._sock.sendall(wire.frame(wire.QUERY, query))
-            kind, body = self._receive(self._sock)
+            with self._asking:
+                if self._sock is None:
+                    self._sock = self._connected()
+                self._sock.sendall(wire.frame(wire.QUERY, query))
+                kind, body = self._receive(self._sock)
         except (OSError, wire.FrameError) as error:
             self.close()
             raise UnreachableError(

@@ -1,0 +1,31 @@
+"""Show what programs still held when they, or their meshes, ended, by the place that allocated it."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+from rich.console import Console
+
+from ttmesh.monitor.tables import leaks
+from ttmesh.tracking.address import chosen
+from ttmesh.tracking.query import Monitor
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--pid, --json, --socket."""
+    parser.add_argument("--pid", type=int, metavar="N", help="only this process")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; status 1 when something was left."""
+    with Monitor(chosen(args.socket)) as monitor:
+        found = monitor.leaks()
+    if args.json:
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        Console(highlight=False).print(leaks(found, pid=args.pid))
+    ends = [*found.ended, *found.living]
+    return int(any(args.pid in (None, e.who.pid) and (e.held or e.at_close) for e in ends))

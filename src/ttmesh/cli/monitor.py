@@ -1,0 +1,77 @@
+"""Watch what every chip and process holds, live (also `allocation_monitor_client`)."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+
+from ttmesh import cli
+from ttmesh.base.errors import MeshError
+from ttmesh.monitor.plain import page
+from ttmesh.monitor.source import Source
+from ttmesh.monitor.view import SORTS, Choice
+from ttmesh.tracking.address import chosen
+from ttmesh.tracking.query import UnreachableError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """-a, -d, -r, -n, --plain, --sort, --socket."""
+    parser.add_argument("-a", "--all", action="store_true", help="every device (what you get without -d, too)")
+    parser.add_argument("-d", "--device", type=int, action="append", default=[], metavar="N", help="only this device")
+    parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="milliseconds between pictures")
+    parser.add_argument("-n", "--pictures", type=int, default=0, metavar="N", help="stop after so many (plain output)")
+    parser.add_argument("--plain", action="store_true", help="lines of text even on a terminal")
+    parser.add_argument("--sort", choices=SORTS, default="memory", help="order of the processes")
+    parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """The live terminal, or lines of text when there is none."""
+    if args.refresh < 50:
+        raise MeshError(f"-r {args.refresh} is too fast", expected="at least 50 ms", fix="Choose a longer time.")
+    devices = frozenset() if args.all else frozenset(args.device)
+    source = Source(chosen(args.socket))
+    choice = Choice(devices=devices, sort=args.sort)
+    try:
+        if sys.stdout.isatty() and not args.plain:
+            _live(source, choice, args.refresh)
+        else:
+            _print(source, choice, args.refresh, args.pictures)
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.stderr.close()  # or the interpreter complains that it cannot flush
+    finally:
+        source.close()
+    return 0
+
+
+def _live(source: Source, choice: Choice, refresh_ms: int) -> None:
+    if importlib.util.find_spec("textual") is None:
+        raise MeshError(
+            "the live terminal needs textual, which is not installed",
+            expected="pip install 'ttmesh[monitor]'",
+            fix="Install it, or use --plain or `ttmesh smi -w`.",
+        )
+    app = importlib.import_module("ttmesh.monitor.app")  # takes 0.3 s, so only when it is wanted
+    app.MonitorApp(source, choice, refresh_ms=refresh_ms).run()
+
+
+def _print(source: Source, choice: Choice, refresh_ms: int, pictures: int) -> None:
+    shown = 0
+    while True:
+        try:
+            print(page(source.view(choice), refresh_ms=refresh_ms), flush=True)
+        except UnreachableError as error:
+            if pictures:
+                raise
+            print(f"{error}\n", flush=True)
+        shown += 1
+        if shown == pictures:
+            return
+        time.sleep(refresh_ms / 1000)
+
+
+def main() -> int:
+    """The entry point of `allocation_monitor_client`."""
+    return cli.main(["monitor", *sys.argv[1:]])

@@ -1,0 +1,50 @@
+"""Show what every chip and process holds, once (or again and again with -w)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.live import Live
+
+from ttmesh.monitor.source import Source
+from ttmesh.monitor.tables import smi
+from ttmesh.monitor.view import Choice
+from ttmesh.tracking.address import chosen
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """-w, -r, -d, --json, --socket."""
+    parser.add_argument("-w", "--watch", action="store_true", help="show it again and again until interrupted")
+    parser.add_argument("-r", "--refresh", type=int, default=500, metavar="MS", help="milliseconds between pictures")
+    parser.add_argument("-d", "--device", type=int, action="append", default=[], metavar="N", help="only this device")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (one per line with -w)")
+    parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the tables."""
+    source = Source(chosen(args.socket))
+    choice = Choice(devices=frozenset(args.device))
+    try:
+        if args.json:
+            while True:
+                print(json.dumps(asdict(source.view(choice)), indent=None if args.watch else 2), flush=True)
+                if not args.watch:
+                    break
+                time.sleep(args.refresh / 1000)
+        elif args.watch:
+            with Live(smi(source.view(choice)), auto_refresh=False) as live:
+                while True:
+                    time.sleep(args.refresh / 1000)
+                    live.update(smi(source.view(choice)), refresh=True)
+        else:
+            Console(highlight=False).print(smi(source.view(choice)))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        source.close()
+    return 0

@@ -1,0 +1,23 @@
+"""The live terminal."""
+
+from __future__ import annotations
+
+from textual.app import App
+
+from ttmesh.monitor.main_screen import MainScreen
+from ttmesh.monitor.source import Source
+from ttmesh.monitor.view import Choice
+
+
+class MonitorApp(App[None]):
+    """`ttmesh monitor` on a terminal: a page with everything, and one for each device."""
+
+    TITLE = "ttmesh monitor"
+
+    def __init__(self, source: Source, choice: Choice, *, refresh_ms: int) -> None:
+        super().__init__()
+        self._first = MainScreen(source, choice, refresh_ms=refresh_ms)
+
+    def get_default_screen(self) -> MainScreen:
+        """The page with everything."""
+        return self._first

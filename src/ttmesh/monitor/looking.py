@@ -1,0 +1,58 @@
+"""Asking the server again and again from a screen, in a thread, one question at a time."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from textual import work
+from textual.screen import Screen
+
+from ttmesh.base.errors import MeshError
+
+Answer = TypeVar("Answer")
+
+
+class LookingScreen(Screen[None], Generic[Answer]):
+    """A screen that asks every `refresh_ms`; while an answer is slow, the next question waits."""
+
+    def __init__(self, *, refresh_ms: int) -> None:
+        super().__init__()
+        self.refresh_ms = refresh_ms
+        self._asking = self._wanted = False
+
+    def ask(self) -> Answer | None:
+        """Ask the server; runs in a thread."""
+        raise NotImplementedError
+
+    def show(self, answer: Answer | None, problem: str) -> None:
+        """Put the answer, or what is wrong, on the screen."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        """Look now and again."""
+        self.set_interval(self.refresh_ms / 1000, self.look)
+        self.look()
+
+    def look(self) -> None:
+        """Ask and show, now or as soon as the last question is answered."""
+        if self._asking:
+            self._wanted = True
+        else:
+            self._asking = True
+            self._ask_in_thread()
+
+    @work(thread=True)
+    def _ask_in_thread(self) -> None:
+        try:
+            answer, problem = self.ask(), ""
+        except MeshError as error:
+            answer, problem = None, str(error)
+        self.app.call_from_thread(self._answered, answer, problem)
+
+    def _answered(self, answer: Answer | None, problem: str) -> None:
+        self._asking = False
+        if self.is_attached:
+            self.show(answer, problem)
+            if self._wanted:
+                self._wanted = False
+                self.look()

@@ -1,0 +1,207 @@
+"""The first screen of the live terminal: devices with bars, and processes."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.coordinate import Coordinate
+from textual.widgets import DataTable, Footer, Input, Static
+
+from ttmesh.base.sizes import size_text
+from ttmesh.monitor.device_screen import DeviceScreen
+from ttmesh.monitor.drawing import COLOURS, LEVELS, class_name, draw_bar, draw_trend
+from ttmesh.monitor.looking import LookingScreen
+from ttmesh.monitor.source import Source
+from ttmesh.monitor.view import SORTS, Bar, Choice, DeviceKey, DeviceView, ProcessView, View, device_ranges
+
+BAR = 20
+TREND = 16
+DEVICE_COLUMNS = ("Device", "At", "DRAM", "", "Trend", "L1", "", "Trend", "Buffers", "Frag")
+PROCESS_COLUMNS = ("PID", "Devices", "DRAM", "L1", "CB", "Trace", "Buffers", "Mark", "Process")
+
+
+class MainScreen(LookingScreen[View]):
+    """Everything on one page."""
+
+    DEFAULT_CSS = """
+    #status { height: 1; padding: 0 1; background: $panel; }
+    #problem { height: auto; padding: 0 1; color: $error; display: none; }
+    #devices { height: 2fr; }
+    #processes { height: 1fr; border-top: solid $panel; }
+    #filter { dock: bottom; display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "app.quit", "Quit"),
+        Binding("d", "open_device", "Device"),
+        Binding("s", "next_sort", "Sort"),
+        Binding("slash", "filter", "Filter"),
+        Binding("p", "pause", "Pause"),
+        Binding("escape", "clear_filter", "Clear", show=False),
+    ]
+
+    def __init__(self, source: Source, choice: Choice, *, refresh_ms: int) -> None:
+        super().__init__(refresh_ms=refresh_ms)
+        self.source = source
+        self.choice = choice
+        self.view: View | None = None
+        self.paused = False
+
+    def compose(self) -> ComposeResult:
+        """A status line, the devices, the processes, the keys."""
+        with Vertical():
+            yield Static(id="status")
+            yield Static(id="problem")
+            yield DataTable[object](id="devices", cursor_type="row", zebra_stripes=True)
+            yield DataTable[object](id="processes", cursor_type="row")
+            yield Input(placeholder="part of a process's name or pid", id="filter")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Columns, and the first look."""
+        for table_id, columns in (("#devices", DEVICE_COLUMNS), ("#processes", PROCESS_COLUMNS)):
+            table = self.query_one(table_id, DataTable)
+            for i, name in enumerate(columns):
+                table.add_column(name, key=f"{i}")
+        self.query_one("#devices").focus()
+        super().on_mount()
+
+    def ask(self) -> View | None:
+        """Everything the person wants to see; the last picture while it is held."""
+        return self.view if self.paused else self.source.view(self.choice, trends=True)
+
+    def show(self, answer: View | None, problem: str) -> None:
+        """Put a view on the screen; a problem stands above the last one."""
+        notice = self.query_one("#problem", Static)
+        notice.display = bool(problem)
+        notice.update(Text(problem))
+        if answer is not None:
+            self.view = view = answer
+            self.query_one("#status", Static).update(self._status(view))
+            devices = {f"{d.host}/{d.physical_id}": device_cells(d) for d in view.devices}
+            processes = {f"{p.host}/{p.pid}": process_cells(p) for p in view.processes}
+            fill(self.query_one("#devices", DataTable), devices)
+            fill(self.query_one("#processes", DataTable), processes)
+
+    def action_next_sort(self) -> None:
+        """Order the processes by the next thing."""
+        following = SORTS[(SORTS.index(self.choice.sort) + 1) % len(SORTS)]
+        self.choice = Choice(self.choice.devices, following, self.choice.text)
+        self.look()
+
+    def action_pause(self) -> None:
+        """Hold the picture, or go on."""
+        self.paused = not self.paused
+        self.look()
+
+    def action_filter(self) -> None:
+        """Ask for a part of a name."""
+        entry = self.query_one("#filter", Input)
+        entry.display = True
+        entry.focus()
+
+    def action_clear_filter(self) -> None:
+        """Show every process again."""
+        entry = self.query_one("#filter", Input)
+        entry.value = ""
+        self._leave_filter(entry)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while typing."""
+        self.choice = Choice(self.choice.devices, self.choice.sort, event.value)
+        self.look()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter and go back to the tables."""
+        self._leave_filter(event.input)
+
+    def _leave_filter(self, entry: Input) -> None:
+        entry.display = False
+        self.query_one("#devices").focus()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Enter on a device opens it."""
+        if event.data_table.id == "devices" and event.row_key.value is not None:
+            host, _, physical_id = event.row_key.value.rpartition("/")
+            self.open_device((host, int(physical_id)))
+
+    def action_open_device(self) -> None:
+        """Open the device under the cursor."""
+        self.query_one("#devices", DataTable).action_select_cursor()
+
+    def open_device(self, key: DeviceKey) -> None:
+        """A screen with one device."""
+        self.app.push_screen(DeviceScreen(self.source, key, refresh_ms=self.refresh_ms))
+
+    def _status(self, view: View) -> Text:
+        clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
+        text = Text(f"{clock}  {len(view.devices)} devices  {view.buffers} buffers  ")
+        text.append(f"{len(view.processes)} processes by {self.choice.sort}  {view.records} records")
+        if view.missed:
+            text.append(f"  {view.missed} missed", style="yellow")
+        if self.choice.text:
+            text.append(f"  filter: {self.choice.text}", style="bold")
+        if self.paused:
+            text.append("  PAUSED", style="bold reverse")
+        for kind in ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1"):
+            text.append("  ■ ", style=COLOURS[kind]).append(class_name(kind))
+        return text
+
+
+def device_cells(device: DeviceView) -> list[object]:
+    """A row of the device table."""
+    name = Text(device.title)
+    if device.is_coordinator:
+        name.append(" ★", style="bold yellow")
+    dram, l1 = device.bar("DRAM"), device.bar("L1")
+    return [
+        name,
+        device.place,
+        draw_bar(dram, BAR),
+        _amount(dram),
+        draw_trend(dram.trend, TREND),
+        draw_bar(l1, BAR),
+        _amount(l1),
+        draw_trend(l1.trend, TREND),
+        str(device.buffers),
+        f"{100 * max(dram.fragmentation, l1.fragmentation):.0f}%",
+    ]
+
+
+def process_cells(process: ProcessView) -> list[object]:
+    """A row of the process table."""
+    used = process.used_bytes
+    sizes = [process.pool_bytes("DRAM"), process.pool_bytes("L1"), used.get("CB", 0), used.get("TRACE", 0)]
+    pid = f"{process.pid}" + (f"@{process.host}" if process.host else "")
+    return [
+        pid,
+        device_ranges(process.devices),
+        *map(size_text, sizes),
+        str(process.buffers),
+        process.last_mark,
+        process.name,
+    ]
+
+
+def fill(table: DataTable[object], rows: dict[str, list[object]]) -> None:
+    """Show these rows; the cursor stays where it is when the same rows come in the same order."""
+    if [key.value for key in table.rows] == list(rows):
+        for key, cells in rows.items():
+            for i, cell in enumerate(cells):
+                table.update_cell(key, f"{i}", cell, update_width=True)
+        return
+    row = table.cursor_row
+    table.clear()
+    for key, cells in rows.items():
+        table.add_row(*cells, key=key)
+    if rows:
+        table.cursor_coordinate = Coordinate(min(row, len(rows) - 1), 0)
+
+
+def _amount(bar: Bar) -> Text:
+    capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
+    return Text(f"{size_text(bar.used_bytes)}/{capacity} ").append(bar.percent, style=LEVELS[bar.level])

@@ -1,0 +1,109 @@
+"""One-shot tables in the manner of nvidia-smi: devices and processes, and what was never freed."""
+
+from __future__ import annotations
+
+import time
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ttmesh.base.sizes import size_text
+from ttmesh.monitor.drawing import LEVELS, class_name
+from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges
+from ttmesh.tracking.leftovers import Ended, Leftover
+from ttmesh.tracking.state import Leaks
+
+
+def smi(view: View) -> RenderableType:
+    """Devices, then processes."""
+    clock = time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(view.time_s))
+    devices = Table(box=box.ASCII2, title=f"ttmesh smi    {clock}", title_justify="left", title_style="bold")
+    for name in ("Device", "Logical", "Architecture"):
+        devices.add_column(name, no_wrap=True)
+    for name in ("DRAM", "Peak", "L1", "Peak", "Buffers"):
+        devices.add_column(name, justify="right", no_wrap=True)
+    for device in view.devices:
+        devices.add_row(*_device_cells(device))
+    if not view.devices:
+        devices.add_row("none", "", "no mesh was opened by a tracked process yet", "", "", "", "", "")
+    processes = Table(box=box.ASCII2, title="Processes", title_justify="left", title_style="bold")
+    for name in ("PID", "Devices", "Meshes"):
+        processes.add_column(name)
+    for name in ("DRAM", "L1", "CB", "Trace", "Buffers"):
+        processes.add_column(name, justify="right")
+    processes.add_column("Process", overflow="ellipsis", no_wrap=True)
+    for process in view.processes:
+        processes.add_row(*_process_cells(process))
+    if not view.processes:
+        processes.add_row("none", "", "", "", "", "", "", "", "no tracked process is running")
+    parts: list[RenderableType] = [devices, processes]
+    if view.missed:
+        parts.append(Text(f"{view.missed} records were missed; what is held now is exact.", style="yellow"))
+    return Group(*parts)
+
+
+def _device_cells(device: DeviceView) -> list[RenderableType]:
+    name = Text(device.title)
+    if device.is_coordinator:
+        name.append(" * coordinator", style="bold")
+    dram, l1 = device.bar("DRAM"), device.bar("L1")
+    logical = f"{device.logical_id} {device.place}".rstrip()
+    return [name, logical, device.arch, _fill(dram), _peak(dram), _fill(l1), _peak(l1), str(device.buffers)]
+
+
+def _fill(bar: Bar) -> Text:
+    capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
+    text = Text(f"{size_text(bar.used_bytes)} / {capacity} ")
+    return text.append(f"{bar.percent:>6}", style=LEVELS[bar.level])
+
+
+def _peak(bar: Bar) -> str:
+    """Of the class that gives the pool its name: peaks of several classes were not reached together."""
+    return size_text(sum(segment.peak_bytes for segment in bar.segments if segment.memory_class == bar.pool))
+
+
+def _process_cells(process: ProcessView) -> list[RenderableType]:
+    used = process.used_bytes
+    pid = f"{process.pid}" + (f"@{process.host}" if process.host else "")
+    meshes = " ".join("x".join(map(str, shape)) for shape in process.meshes)
+    sizes = [process.pool_bytes("DRAM"), process.pool_bytes("L1"), used.get("CB", 0), used.get("TRACE", 0)]
+    return [
+        pid,
+        device_ranges(process.devices),
+        meshes,
+        *map(size_text, sizes),
+        str(process.buffers),
+        process.name,
+    ]
+
+
+def leaks(found: Leaks, *, pid: int | None = None) -> RenderableType:
+    """What every ended process still held, by the place that allocated it."""
+    parts: list[RenderableType] = []
+    for ended in [*found.ended, *found.living]:
+        left = [*ended.at_close, *ended.held]
+        if left and pid in (None, ended.who.pid):
+            parts.append(_leak_table(ended, left))
+    return Group(*parts) if parts else Text("✓ No buffers remaining - perfect cleanup!", style="green3")
+
+
+def _leak_table(ended: Ended, left: list[Leftover]) -> Table:
+    if not ended.time_s:
+        end = "still running"
+    else:
+        clock = time.strftime("%H:%M:%S", time.localtime(ended.time_s))
+        end = f"ended at {clock}" if ended.orderly else f"killed or crashed at {clock}"
+    total = sum(place.size_bytes for place in left)
+    title = f"PID {ended.who.pid}, {end}, left {size_text(total)}: {ended.name}"
+    table = Table(box=box.ASCII2, title=title, title_justify="left", title_style="bold")
+    for name in ("Held at", "Type", "Operation", "Allocated by"):
+        table.add_column(name, overflow="fold")
+    for name in ("Buffers", "Chips", "Bytes"):
+        table.add_column(name, justify="right")
+    for place in left:
+        site = place.site or "unknown (set TTMESH_TRACK_STACKS=1)"
+        cells: list[RenderableType] = [place.end, class_name(place.buffer_type), place.label, Text(site)]
+        table.add_row(*cells, str(place.buffers), str(place.chips), size_text(place.size_bytes))
+    return table

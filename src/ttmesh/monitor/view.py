@@ -1,0 +1,271 @@
+"""The view model: what a monitor shows, as plain values, whatever it is shown on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ttmesh.base.errors import MeshError, near, one_of
+from ttmesh.tracking.state import BUFFER_CLASSES, POOLS, DeviceState, Histories, ProcessState, State, Usage
+
+WARM, HOT = 0.75, 0.90  # as the first allocation monitor coloured its bars
+SORTS = ("memory", "dram", "l1", "pid", "name", "records")
+
+NOTHING = Usage(0, 0, 0)
+
+DeviceKey = tuple[str, int]
+
+
+class ViewError(MeshError):
+    """A monitor was asked to show something it cannot."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the person wants to see."""
+
+    devices: frozenset[int] = frozenset()
+    sort: str = "memory"
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.sort not in SORTS:
+            raise ViewError(f"no order named {self.sort!r}", expected=one_of(SORTS), fix=near(self.sort, SORTS))
+
+
+EVERYTHING = Choice()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The part of a bar that one class of memory takes."""
+
+    memory_class: str
+    used_bytes: int
+    buffers: int
+    peak_bytes: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One pool of one device: DRAM or L1."""
+
+    pool: str
+    used_bytes: int
+    capacity_bytes: int
+    share: float
+    level: str
+    segments: tuple[Segment, ...]
+    largest_free_bytes: int
+    fragmentation: float
+    trend: tuple[int, ...]
+
+    @property
+    def percent(self) -> str:
+        """How full, or a question mark while the capacity is unknown."""
+        return f"{100 * self.share:.1f}%" if self.capacity_bytes else "?"
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """One chip, by its physical id; the logical id and mesh coordinate stand beside it."""
+
+    host: str
+    physical_id: int
+    logical_id: int
+    coord: tuple[int, ...]
+    arch: str
+    system: str
+    is_remote: bool
+    is_coordinator: bool
+    buffers: int
+    bars: tuple[Bar, ...]
+
+    @property
+    def key(self) -> DeviceKey:
+        """What names it among all hosts."""
+        return (self.host, self.physical_id)
+
+    @property
+    def title(self) -> str:
+        """Its id, with R for a chip behind another one and the host when it is not this one."""
+        remote = "R" if self.is_remote else ""
+        return f"{self.physical_id}{remote}" + (f"@{self.host}" if self.host else "")
+
+    @property
+    def place(self) -> str:
+        """Its mesh coordinate, as (row, column)."""
+        return f"({', '.join(map(str, self.coord))})" if self.coord else ""
+
+    def bar(self, pool: str) -> Bar:
+        """The bar of that pool."""
+        return next(bar for bar in self.bars if bar.pool == pool)
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    """One process; bytes are summed over its chips."""
+
+    host: str
+    pid: int
+    name: str
+    devices: tuple[int, ...]
+    meshes: tuple[tuple[int, ...], ...]
+    used_bytes: dict[str, int]
+    buffers: int
+    records: int
+    missed: int
+    in_step: bool
+    last_mark: str
+
+    @property
+    def total_bytes(self) -> int:
+        """All classes together, the system's included."""
+        return sum(self.used_bytes.values())
+
+    def pool_bytes(self, pool: str) -> int:
+        """What it holds of DRAM or L1."""
+        return sum(self.used_bytes.get(kind, 0) for kind in POOLS[pool])
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything on one page."""
+
+    time_s: float
+    uptime_s: float
+    records: int
+    missed: int
+    devices: tuple[DeviceView, ...]
+    processes: tuple[ProcessView, ...]
+    hidden_devices: int
+
+    @property
+    def buffers(self) -> int:
+        """Buffers, counted on every device."""
+        return sum(device.buffers for device in self.devices)
+
+
+def build(state: State, histories: Histories | None = None, choice: Choice = EVERYTHING) -> View:
+    """The view of a state; trends come from the histories when there are any."""
+    trends = _trends(histories)
+    devices = [_device(d, trends) for d in state.devices if not choice.devices or d.physical_id in choice.devices]
+    processes = [_process(p) for p in state.processes]
+    shown = [p for p in processes if _matches(p, choice)]
+    return View(
+        time_s=state.server.now_s,
+        uptime_s=state.server.now_s - state.server.started_s,
+        records=state.server.records,
+        missed=sum(p.missed for p in processes),
+        devices=tuple(devices),
+        processes=tuple(sorted(shown, key=lambda p: _order(p, choice.sort))),
+        hidden_devices=len(state.devices) - len(devices),
+    )
+
+
+def level(share: float) -> str:
+    """How worried to look: calm, warm or hot."""
+    return "hot" if share >= HOT else "warm" if share >= WARM else "calm"
+
+
+def _device(device: DeviceState, trends: dict[tuple[str, int, str], list[int]]) -> DeviceView:
+    return DeviceView(
+        host=device.host,
+        physical_id=device.physical_id,
+        logical_id=device.logical_id,
+        coord=device.coord,
+        arch=device.arch,
+        system=device.system,
+        is_remote=device.is_remote,
+        is_coordinator=device.is_coordinator,
+        buffers=sum(device.usage[kind].buffers for kind in BUFFER_CLASSES if kind in device.usage),
+        bars=tuple(_bar(device, pool, trends) for pool in POOLS),
+    )
+
+
+def _bar(device: DeviceState, name: str, trends: dict[tuple[str, int, str], list[int]]) -> Bar:
+    pool = device.pools[name]
+    held = [(kind, device.usage.get(kind, NOTHING)) for kind in POOLS[name]]
+    # The system's part lies outside the allocator's banks: the bar is that much longer.
+    system = sum(use.used_bytes for kind, use in held if kind.startswith("SYSTEM"))
+    capacity = pool.capacity_bytes + system if pool.capacity_bytes else 0
+    share = pool.used_bytes / capacity if capacity else 0.0
+    return Bar(
+        pool=name,
+        used_bytes=pool.used_bytes,
+        capacity_bytes=capacity,
+        share=share,
+        level=level(share),
+        segments=tuple(
+            Segment(kind, use.used_bytes, use.buffers, use.peak_bytes, use.used_bytes / capacity if capacity else 0.0)
+            for kind, use in held
+            if use.peak_bytes
+        ),
+        largest_free_bytes=pool.largest_free_in_bank_bytes * pool.banks,
+        fragmentation=pool.fragmentation,
+        trend=tuple(trends.get((device.host, device.physical_id, name), ())),
+    )
+
+
+def _trends(histories: Histories | None) -> dict[tuple[str, int, str], list[int]]:
+    """The last values of every pool, summed over its classes at equal times."""
+    pool_of = {kind: pool for pool, kinds in POOLS.items() for kind in kinds}
+    sums: dict[tuple[str, int, str], dict[int, int]] = {}
+    for series in histories.series if histories else ():
+        at = sums.setdefault((series.host, series.physical_id, pool_of[series.memory_class]), {})
+        for point in series.points:
+            at[point.time_s] = at.get(point.time_s, 0) + point.last
+    return {key: [value for _, value in sorted(at.items())] for key, at in sums.items()}
+
+
+def _process(process: ProcessState) -> ProcessView:
+    used: dict[str, int] = {}
+    buffers = 0
+    for classes in process.usage.values():
+        for kind, usage in classes.items():
+            used[kind] = used.get(kind, 0) + usage.used_bytes
+            buffers += usage.buffers
+    return ProcessView(
+        host=process.host,
+        pid=process.pid,
+        name=process.name,
+        devices=tuple(sorted(process.usage)),
+        meshes=tuple(process.meshes),
+        used_bytes=used,
+        buffers=buffers,
+        records=process.records,
+        missed=process.missed,
+        in_step=process.in_step,
+        last_mark=process.marks[-1].label if process.marks else "",
+    )
+
+
+def _matches(process: ProcessView, choice: Choice) -> bool:
+    if choice.devices and process.devices and not choice.devices & set(process.devices):
+        return False
+    text = choice.text.lower()
+    return not text or text in process.name.lower() or text in str(process.pid)
+
+
+def _order(process: ProcessView, sort: str) -> tuple[object, ...]:
+    keys: dict[str, tuple[object, ...]] = {
+        "memory": (-process.total_bytes,),
+        "dram": (-process.pool_bytes("DRAM"),),
+        "l1": (-process.pool_bytes("L1"),),
+        "pid": (),
+        "name": (process.name,),
+        "records": (-process.records,),
+    }
+    return (*keys[sort], process.host, process.pid)
+
+
+def device_ranges(ids: Iterable[int]) -> str:
+    """Ids as a person writes them: 0-3,7."""
+    parts: list[list[int]] = []
+    for number in sorted(ids):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

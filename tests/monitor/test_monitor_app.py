@@ -1,0 +1,179 @@
+"""The live terminal, driven by textual's pilot; screenshots are kept under artefacts/monitor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from fixed_state import ARTEFACTS, NOW, FixedSource, matches_snapshot, screen_text
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
+from tracked import RunningServer, eventually
+
+from ttmesh.monitor import device_screen
+from ttmesh.monitor.app import MonitorApp
+from ttmesh.monitor.device_screen import DeviceScreen
+from ttmesh.monitor.source import Source
+from ttmesh.monitor.view import EVERYTHING
+from ttmesh.tracking.address import Address
+from ttmesh.tracking.query import UnreachableError
+
+SIZE = (150, 40)
+
+
+def drive(
+    source: object, act: Callable[[MonitorApp, Pilot[None]], Awaitable[None]], *, refresh_ms: int = 60_000
+) -> None:
+    async def run() -> None:
+        app = MonitorApp(source, EVERYTHING, refresh_ms=refresh_ms)  # type: ignore[arg-type]
+        async with app.run_test(size=SIZE) as pilot:
+            await settled(app, pilot)
+            await act(app, pilot)
+            app.get_default_screen().paused = True  # so that no thread asks when all is over
+            await settled(app, pilot)
+
+    asyncio.run(run())
+
+
+async def settled(app: MonitorApp, pilot: Pilot[None]) -> None:
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def shot(app: MonitorApp, name: str) -> str:
+    svg = app.export_screenshot()
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    (ARTEFACTS / f"{name}.svg").write_text(svg, encoding="utf-8")
+    return screen_text(svg)
+
+
+def rows(app: MonitorApp, table_id: str) -> list[str]:
+    table = app.screen.query_one(table_id, DataTable)
+    return [str(table.get_cell_at((i, 0))) for i in range(table.row_count)]
+
+
+@pytest.fixture(autouse=True)
+def _fixed_time(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.setattr(device_screen, "now_s", lambda: float(NOW))
+
+
+def test_first_screen_shows_devices_and_processes():
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        assert rows(app, "#devices") == ["0", "1", "2", "3", "4R ★", "5R", "6R", "7R"]
+        assert rows(app, "#processes") == ["4242", "777"]
+        assert matches_snapshot("main", shot(app, "main"))
+
+    drive(FixedSource(), act)
+
+
+def test_enter_opens_the_device_under_the_cursor_and_escape_goes_back():
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        await pilot.press("down", "down", "down", "down", "enter")
+        await settled(app, pilot)
+
+        assert isinstance(app.screen, DeviceScreen)
+        text = shot(app, "device")
+        assert "★ coordinator" in text
+        assert "train.py:12 in step" in text
+        assert matches_snapshot("device", text)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, DeviceScreen)
+
+    drive(FixedSource(), act)
+
+
+def test_s_changes_the_order_and_slash_filters():
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s", "s", "s")
+        await settled(app, pilot)
+        assert rows(app, "#processes") == ["777", "4242"]
+        await pilot.press("slash", *"infer")
+        await settled(app, pilot)
+        assert rows(app, "#processes") == ["777"]
+        assert "filter: infer" in shot(app, "filtered")
+        await pilot.press("enter")
+        await pilot.press("escape")
+        await settled(app, pilot)
+        assert rows(app, "#processes") == ["777", "4242"]
+
+    drive(FixedSource(), act)
+
+
+def test_p_holds_the_picture():
+    source = FixedSource()
+
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        await pilot.press("p")
+        await settled(app, pilot)
+        source.ledger.leave(next(iter(source.ledger.processes.values())), orderly=True, now_s=NOW)
+        app.screen.look()  # type: ignore[attr-defined]
+        await settled(app, pilot)
+
+        assert "PAUSED" in shot(app, "paused")
+        assert rows(app, "#processes") == ["4242", "777"]
+        await pilot.press("p")
+        await settled(app, pilot)
+        assert rows(app, "#processes") == ["777"]
+
+    drive(source, act)
+
+
+def test_an_absent_server_is_a_line_on_the_screen(tmp_path):
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        problem = app.screen.query_one("#problem", Static)
+        assert problem.display
+        assert "does not answer" in str(problem.content)
+        assert "Start one with `ttmesh server`." in str(problem.content)
+
+    drive(Source(Address(path=str(tmp_path / "nobody.sock"))), act)
+
+
+def test_live_monitor_follows_a_real_program_on_a_real_server(address: Address, start):
+    running = RunningServer(address, quiet=True)
+    source = Source(address)
+    program = start()
+    program.do("open")
+    program.do("allocate 104857600 2")
+
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        async def until(wanted: str) -> None:
+            for _ in range(200):
+                await pilot.pause(0.05)
+                if wanted in shot(app, "live"):
+                    return
+            raise AssertionError(f"{wanted!r} never came: {shot(app, 'live')}")
+
+        await until("200.00 MB/12.00 GB")
+        await until("16 buffers")
+        program.do("free 1")
+        await until("8 buffers")
+        program.kill()
+        await until("0 buffers")
+
+    drive(source, act, refresh_ms=100)
+    source.close()
+    running.stop()
+
+
+def test_source_connects_again_after_the_server_was_away(address: Address, start):
+    running = RunningServer(address, quiet=True)
+    source = Source(address)
+    program = start()
+    program.do("open")
+    program.do("allocate 8 1")
+    eventually(lambda: source.view().buffers, lambda n: n == 8)
+    running.stop()
+    with pytest.raises(UnreachableError, match="does not answer"):
+        source.view()
+
+    again = RunningServer(address, quiet=True)
+
+    eventually(lambda: source.view().buffers, lambda n: n == 8)
+    assert source.detail(("", 99)) is None
+    assert source.detail(("", 0)).buffers.buffers[0].size_bytes == 8
+    source.close()
+    again.stop()

@@ -1,0 +1,181 @@
+"""The view model, and the text drawn from it, with plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import time
+
+import pytest
+from fixed_state import CHIPS, GB, MB, FixedSource, matches_snapshot
+from rich.console import Console
+
+from ttmesh.monitor import plain, tables
+from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
+from ttmesh.monitor.drawing import bar_cells, draw_trend
+from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level
+from ttmesh.tracking.ledger import Ledger
+from ttmesh.tracking.leftovers import Ended, sum_up
+from ttmesh.tracking.spans import Span
+from ttmesh.tracking.state import Leaks
+from ttmesh.tracking.wire import Who
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+@pytest.fixture
+def source() -> FixedSource:
+    return FixedSource()
+
+
+def test_devices_are_in_order_of_physical_id_with_the_coordinator_marked(source):
+    view = source.view()
+
+    assert [d.physical_id for d in view.devices] == list(range(8))
+    assert [d.physical_id for d in view.devices if d.is_coordinator] == [CHIPS[0]]
+    assert (view.devices[4].logical_id, view.devices[4].place, view.devices[4].title) == (0, "(0, 0)", "4R")
+
+
+def test_bars_hold_every_class_and_the_system_lengthens_them(source):
+    l1 = source.view().devices[4].bar("L1")
+
+    held = {segment.memory_class: segment.used_bytes for segment in l1.segments}
+    assert held == {"L1": 8 * MB, "CB": 4 * MB, "SYSTEM_L1": 74752 + 3173 * 1024}
+    assert l1.used_bytes == sum(held.values())
+    assert l1.capacity_bytes == 64 * MB + held["SYSTEM_L1"]
+
+
+def test_bars_colour_at_75_and_90_percent():
+    assert [level(share) for share in (0.74, 0.75, 0.89, 0.9)] == ["calm", "warm", "warm", "hot"]
+
+
+def test_peaks_remember_what_is_gone(source):
+    dram = source.view().devices[1].bar("DRAM").segments[0]
+
+    assert (dram.used_bytes, dram.peak_bytes) == (9 * GB + 100 * MB, 10 * GB + 100 * MB)
+
+
+def test_trends_sum_the_classes_of_a_pool(source):
+    trend = source.view(trends=True).devices[1].bar("L1").trend
+
+    assert trend[-3:] == (74752, 12 * MB + 74752, 12 * MB + 74752)
+
+
+def test_processes_are_sorted_and_filtered(source):
+    def pids(**wish) -> list[int]:
+        return [p.pid for p in source.view(Choice(**wish)).processes]
+
+    assert pids() == [4242, 777]
+    assert pids(sort="pid") == [777, 4242]
+    assert pids(sort="name") == [777, 4242]
+    assert pids(text="TRAIN") == [4242]
+    assert pids(text="77") == [777]
+    assert pids(devices=frozenset({5})) == [4242]
+
+
+def test_unknown_order_lists_the_known_ones():
+    with pytest.raises(ViewError, match=r"no order named 'dramm'; expected one of \['dram', 'l1'.*Did you mean dram"):
+        Choice(sort="dramm")
+
+
+def test_missed_records_are_shown_not_hidden(source):
+    view = source.view()
+
+    assert view.missed == 9
+    assert "9 records were missed; what is held now is exact." in plain.page(view, refresh_ms=500)
+
+
+def test_a_view_is_json(source):
+    data = json.loads(json.dumps(dataclasses.asdict(source.view())))
+
+    assert data["devices"][0]["bars"][0]["segments"][0]["memory_class"] == "DRAM"
+
+
+def test_an_empty_ledger_makes_an_empty_view():
+    view = FixedSource(Ledger()).view(trends=True)
+
+    assert (view.devices, view.processes, view.buffers) == ((), (), 0)
+    assert "No device is open" in plain.page(view, refresh_ms=500)
+    assert "No tracked process is running." in plain.page(view, refresh_ms=500)
+
+
+def test_ids_are_written_as_ranges():
+    assert device_ranges([7, 0, 1, 2]) == "0-2,7"
+    assert device_ranges([]) == ""
+
+
+def test_every_class_that_holds_anything_is_seen_in_a_bar(source):
+    cells = bar_cells(source.view().devices[0].bar("DRAM"), 25)
+
+    assert len(cells) == 25
+    assert set(cells) == {"DRAM", "TRACE", HOLE}
+    assert cells.count("DRAM") == round(25 * (9 * GB + 150 * MB) / (12 * GB))
+
+
+def test_trend_is_drawn_relative_to_its_highest_value():
+    assert draw_trend([0, 50, 100], 10) == "▁▄█"
+    assert draw_trend([5, 0, 0], 2) == "▁▁"
+    assert draw_trend([], 5) == ""
+
+
+def test_address_map_shows_small_buffers_and_holes():
+    bank = Span(1000, 2000)
+    pieces = (Piece(Span(1000, 1001), "CB", ""), Piece(Span(1500, 2000), "L1", ""))
+
+    cells = AddressMap("L1", bank, pieces, ()).cells(10)
+
+    assert cells == ["CB", *[HOLE] * 4, *["L1"] * 5]
+
+
+def test_address_maps_of_a_device_hold_its_buffers_and_holes(source):
+    (device,) = [d for d in source.state().devices if d.physical_id == 1]
+    detail = source.detail(("", 1))
+
+    dram, l1 = address_maps(device, detail.buffers)
+
+    assert [p.memory_class for p in dram.pieces] == ["DRAM", "DRAM", "TRACE"]
+    assert [p.memory_class for p in l1.pieces] == ["CB", "L1"]
+    assert sum(h.length for h in l1.holes) + sum(p.span.length for p in l1.pieces) == MB
+
+
+def test_plain_page_reads_like_the_first_monitor(source):
+    page = plain.page(source.view(Choice(devices=frozenset({3, 4}))), refresh_ms=500)
+
+    assert "Device 4R (wormhole_b0, logical 0 at (0, 0))  ← coordinator" in page
+    assert matches_snapshot("plain", page)
+
+
+def test_smi_tables_are_as_they_were(source):
+    out = Console(file=io.StringIO(), width=140, color_system=None)
+
+    out.print(tables.smi(source.view()))
+
+    assert matches_snapshot("smi", out.file.getvalue())
+
+
+def test_leaks_are_grouped_by_place_and_a_clean_end_says_so(source):
+    ledger = source.ledger
+    process = ledger.processes[Who("", 4242, 1)]
+    ended = Ended(process.who, process.name, 1_800_000_100.0, True, sum_up("exit", process.held.values()), [], 5, 0)
+    out = Console(file=io.StringIO(), width=140, color_system=None)
+
+    out.print(tables.leaks(Leaks([ended], [])))
+    out.print(tables.leaks(Leaks([ended], []), pid=1))
+
+    assert matches_snapshot("leaks", out.file.getvalue())
+    assert "No buffers remaining - perfect cleanup!" in out.file.getvalue()
+
+
+def test_a_device_whose_mesh_is_unknown_has_no_capacity(source):
+    ledger = Ledger()
+    record = source.ledger.processes[Who("", 4242, 1)].held[1, 1]
+    ledger.events(ledger.join(Who("", 1, 1), "p", 0.0), 0, [record])
+
+    bar = build(FixedSource(ledger).state()).devices[0].bar("DRAM")
+
+    assert (bar.percent, bar.used_bytes, bar.capacity_bytes) == ("?", 100 * MB, 0)
