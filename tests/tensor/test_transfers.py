@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ttmesh.base import dtypes as d
+from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, StorageType
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.formats.storage import torch_dtype
@@ -17,6 +18,7 @@ from ttmesh.tensor.composers import ConcatMesh2dToTensor, ConcatMeshToTensor, Li
 from ttmesh.tensor.conversions import to_dtype, to_layout, to_memory_config
 from ttmesh.tensor.mappers import ReplicateTensorToMesh, ShardTensor2dMesh, ShardTensorToMesh
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.partial_copy import copy_host_to_device_tensor_partial
 from ttmesh.tensor.sharding import create_sharded_memory_config
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -381,3 +383,27 @@ def test_ttnns_constructor_takes_lists_and_torch(chip) -> None:
     assert from_values.storage_type() is StorageType.DEVICE
     assert Tensor(from_values).buffer_address() == from_values.buffer_address()
     assert Tensor([1, 2], [2], d.int32, Layout.ROW_MAJOR, chip).to_list() == [1, 2]
+
+
+def test_padding_holds_its_value_in_memory(chip) -> None:
+    tensor = from_torch(torch.ones(3, 5), layout=Layout.TILE, pad_value=7, device=chip)
+
+    seen = tensor.to_torch_with_padded_shape()
+
+    assert (seen[:3, :5] == 1).all()
+    assert seen.sum() == 15 + 7 * (32 * 32 - 15)
+    assert tensor.buffer.cell.read_bytes().view(torch.float32).sum() == seen.sum()
+    assert to_layout(tensor, Layout.ROW_MAJOR).to_torch_with_padded_shape().sum() == 15
+
+
+def test_only_the_shards_of_chosen_cores_are_written(chip) -> None:
+    config = create_sharded_memory_config((64, 32), type(chip.core_grid)(y=2, x=1), d.ShardStrategy.HEIGHT)
+    tensor = from_torch(torch.zeros(64, 32), layout=Layout.TILE, device=chip, memory_config=config)
+    ones = from_torch(torch.ones(64, 32), layout=Layout.TILE)
+
+    copy_host_to_device_tensor_partial(ones, tensor, CoreRangeSet(CoreRange((0, 1), (0, 1))))
+
+    assert to_torch(tensor)[:32].sum() == 0
+    assert to_torch(tensor)[32:].sum() == 32 * 32
+    with pytest.raises(RuntimeError, match=r"requires a sharded device tensor"):
+        copy_host_to_device_tensor_partial(ones, to_device(ones, chip), CoreRangeSet(CoreRange((0, 0), (0, 0))))

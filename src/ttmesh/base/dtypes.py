@@ -17,6 +17,9 @@ class PrintedEnum(IntEnum):
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
 
+    def __bool__(self) -> bool:
+        return True  # a choice, not a number: `dtype or default` must keep BFLOAT16, which is 0
+
 
 class DataType(PrintedEnum):
     """The format of an element (tt-metal tensor_types.hpp gives the numbers)."""

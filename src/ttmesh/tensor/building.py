@@ -60,9 +60,8 @@ def from_values(
 ) -> Built:
     """The torch or numpy form.
 
-    No effect here: padding is not stored (pad_value), NaNs always survive (preserve_nan_values), and values are rounded
-    exactly (enable_bfloat_opt).
+    No effect here: NaNs always survive (preserve_nan_values), and values are rounded exactly (enable_bfloat_opt).
     """
     mapper = None if mesh_mapper is None else unwrapped(mesh_mapper)
-    made = ingest(tensor, data_type, layout, mem_config, tile, mapper, col_tilize=col_tilize)
+    made = ingest(tensor, data_type, layout, mem_config, tile, mapper, pad_value=pad_value, col_tilize=col_tilize)
     return Built(made, device, cq_id)

@@ -28,7 +28,7 @@ def to_layout(
     sub_core_grids: CoreRangeSet | None = None,
     pad_value: float = 0.0,
 ) -> Tensor:
-    """The tensor in tiles or in rows. No effect here: sub_core_grids (placement), pad_value (padding is not stored)."""
+    """The tensor in tiles or in rows. No effect here: sub_core_grids (which cores do the work)."""
     if tensor.layout is layout:
         return tensor
     if layout not in (Layout.TILE, Layout.ROW_MAJOR):
@@ -45,10 +45,17 @@ def to_layout(
                 expected=f"dtype {tensor.dtype}",
                 fix="Use typecast.",
             )
-        asked = {"tensor": tensor, "layout": layout, "dtype": dtype, "memory_config": memory_config}
+        asked = {
+            "tensor": tensor,
+            "layout": layout,
+            "dtype": dtype,
+            "memory_config": memory_config,
+            "pad_value": pad_value,
+        }
         return launch(_TO_LAYOUT, asked)  # type: ignore[no-any-return]
     wanted = tensor.dtype if dtype is None else dtype
-    spec = TensorSpec(tensor.shape, wanted, layout, memory_config=memory_config or _memory_for(tensor.spec, layout))
+    config = memory_config or _memory_for(tensor.spec, layout)
+    spec = TensorSpec(tensor.shape, wanted, layout, memory_config=config, pad_value=_padding(layout, pad_value))
     return _on_host(tensor, spec)
 
 
@@ -109,7 +116,12 @@ def _layout_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     (spec,), layout = call.specs, call["layout"]
     default = DataType.BFLOAT16 if layout is Layout.ROW_MAJOR and spec.dtype in BLOCK_FLOATS else spec.dtype
     config = call["memory_config"] or _memory_for(spec, layout)
-    return [TensorSpec(spec.shape, call["dtype"] or default, layout, memory_config=config)]
+    padding = _padding(layout, call["pad_value"])
+    return [TensorSpec(spec.shape, call["dtype"] or default, layout, memory_config=config, pad_value=padding)]
+
+
+def _padding(layout: Layout, value: float) -> float:
+    return value if layout is Layout.TILE else 0
 
 
 def _memory_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -13,8 +13,8 @@ from ttmesh.tensor.composers import lane_at
 from ttmesh.tensor.distribution import Coord
 
 
-def padded(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Values [..., *logical] with zeros behind each dim up to this shape (which may have a rank more)."""
+def padded(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> torch.Tensor:
+    """Values [..., *logical] with `fill` behind each dim up to this shape (which may have a rank more)."""
     rank = min(len(shape), values.dim()) if values.dim() else 0
     while rank < len(shape):
         values = values.unsqueeze(-rank - 1 if rank else 0)
@@ -22,7 +22,7 @@ def padded(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     grow = [extent - have for extent, have in zip(shape, values.shape[values.dim() - len(shape) :], strict=True)]
     if not any(grow):
         return values
-    return torch.nn.functional.pad(values, [n for extra in reversed(grow) for n in (0, extra)])
+    return torch.nn.functional.pad(values, [n for extra in reversed(grow) for n in (0, extra)], value=fill)
 
 
 def moved(values: torch.Tensor, shape: Sequence[int], start: Sequence[int], fill: float) -> torch.Tensor:

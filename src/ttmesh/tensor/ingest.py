@@ -41,6 +41,7 @@ def ingest(
     tile: Tile | None = None,
     mapper: TensorToMesh | None = None,
     *,
+    pad_value: float | None = None,
     col_tilize: bool = False,
 ) -> Ingested:
     """Values as lanes; a block float without a layout means tiles."""
@@ -52,7 +53,14 @@ def ingest(
         layout = Layout.TILE if dtype in BLOCK_FLOATS else Layout.ROW_MAJOR
     cut = _cut(source, mapper)
     axes = 2 if mapper is None else mapper.mesh_shape.dims()
-    spec = TensorSpec(cut.values.shape[axes:], dtype, layout, tile=tile, memory_config=memory_config or MemoryConfig())
+    spec = TensorSpec(
+        cut.values.shape[axes:],
+        dtype,
+        layout,
+        tile=tile,
+        memory_config=memory_config or MemoryConfig(),
+        pad_value=pad_value or 0,
+    )
     if dtype in BLOCK_FLOATS:
         lanes = to_lane(cut.values.contiguous(), dtype)
     else:  # every element by itself: convert first, so that cutting is the only strided pass

@@ -25,7 +25,7 @@ def write(
     cq_id: int | None = None,
 ) -> None:
     """Enqueue a write of whole lanes; with a presence only those chips change."""
-    queue = _queue(mesh, cq_id, "Writes are not supported during trace capture.")
+    queue = writable_queue(mesh, cq_id)
     lanes = values.to(mesh.backend.device)
     shape = mesh.shape.to_tuple()
 
@@ -62,6 +62,11 @@ def merged(old: torch.Tensor, new: torch.Tensor, presence: Presence, mesh: tuple
     for coord in presence:
         lanes[coord] = every[coord]
     return lanes
+
+
+def writable_queue(mesh: MeshDevice, cq_id: int | None = None) -> CommandQueue:
+    """The queue for a write; refused while a trace is captured on it."""
+    return _queue(mesh, cq_id, "Writes are not supported during trace capture.")
 
 
 def _queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:

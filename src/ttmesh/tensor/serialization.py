@@ -139,6 +139,7 @@ def _described(host: Tensor) -> dict[str, Any]:
         "layout": spec.layout.name,
         "tile": [list(spec.tile.tile_shape), spec.tile.transpose_tile] if spec.layout is Layout.TILE else None,
         "alignment": list(spec.alignment),
+        "padding": spec.pad_value,
         "memory": _memory_to(spec.memory_config),
         "mesh": list(host.mesh_shape),
         "presence": None if presence is None else sorted(map(list, presence)),
@@ -165,6 +166,7 @@ def _understood(told: dict[str, Any]) -> tuple[Any, MeshShape]:
         tile=tile,
         memory_config=_memory_from(told["memory"]),
         alignment=tuple(told["alignment"]),
+        pad_value=told["padding"],
     )
     extents, dims, coords = told["topology"]
     placements = [Replicate() if dim is None else Shard(dim) for dim in dims]

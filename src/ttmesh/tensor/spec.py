@@ -54,6 +54,7 @@ class TensorSpec:
         nd_shard_spec: NdShardSpec | None = None,
         memory_config: MemoryConfig | None = None,
         alignment: tuple[int, ...] = (),
+        pad_value: float = 0,
     ) -> None:
         if isinstance(memory_layout, NdShardSpec):
             memory_layout, nd_shard_spec = None, memory_layout
@@ -67,13 +68,14 @@ class TensorSpec:
             )
         check_dtype(dtype, layout, tile)
         self.shape, self.dtype, self.layout, self.tile = Shape(shape), dtype, layout, tile or DEFAULT_TILE
+        self.pad_value = pad_value  # what padding holds in memory; lanes have none
         self._config = memory_config if memory_config.interleaved else copy(memory_config)
         default = extents.default_alignment(layout, self.tile, self._config)
         self.alignment = extents.merged_alignment(alignment, default)
         if not memory_config.interleaved:
             self._check_shards()
             self._fill_in_the_other_spec()
-        self._hash = hash((self.shape, dtype, layout, self.tile, self._config, self.alignment))
+        self._hash = hash((self.shape, dtype, layout, self.tile, self._config, self.alignment, pad_value))
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -162,22 +164,37 @@ class TensorSpec:
 
     def with_memory_config(self, memory_config: MemoryConfig) -> TensorSpec:
         """The same tensor in other memory."""
-        return TensorSpec(self.shape, self.dtype, self.layout, tile=self._own_tile(), memory_config=memory_config)
+        keeps = self._config.interleaved and memory_config.interleaved  # shards bring their own alignment
+        return self._like(self.shape, memory_config, self.alignment if keeps else ())
 
     def with_shape(self, shape: Sequence[int]) -> TensorSpec:
         """Another shape, all else equal."""
-        return TensorSpec(shape, self.dtype, self.layout, tile=self._own_tile(), memory_config=self._config)
+        return self._like(shape, self._config, ())
 
     def with_padded_shape(self, padded: Sequence[int]) -> TensorSpec:
         """The same values padded to this shape."""
+        return self.with_padding(padded, self.pad_value)
+
+    def with_padding(self, padded: Sequence[int], pad_value: float) -> TensorSpec:
+        """The same values padded to this shape with this value."""
         alignment = extents.alignment_of(self.shape, padded, self.layout, self.tile, self._config)
+        return self._like(self.shape, self._config, alignment, pad_value)
+
+    def _like(
+        self,
+        shape: Sequence[int],
+        config: MemoryConfig,
+        alignment: tuple[int, ...],
+        pad_value: float | None = None,
+    ) -> TensorSpec:
         return TensorSpec(
-            self.shape,
+            shape,
             self.dtype,
             self.layout,
             tile=self._own_tile(),
-            memory_config=self._config,
+            memory_config=config,
             alignment=alignment,
+            pad_value=self.pad_value if pad_value is None else pad_value,
         )
 
     def sharded(
@@ -307,6 +324,7 @@ class TensorSpec:
             and self.layout == other.layout
             and self.tile == other.tile
             and self.alignment == other.alignment
+            and self.pad_value == other.pad_value
             and self._config == other._config
         )
 

@@ -264,15 +264,18 @@ class Tensor(Described):
         host = self.cpu(cq_id=cq_id)
         if mesh_composer is not None:
             return mesh_composer.compose(host.lanes, host.mesh_shape, host.kind.presence, wanted)  # type: ignore[return-value]
-        coords = host.coords()
+        return host._only_part().to(wanted, copy=True)
+
+    def _only_part(self) -> torch.Tensor:
+        coords = self.coords()
         if len(coords) != 1:
             raise MeshError(
-                f"Can't convert a tensor distributed on {host.mesh_shape!r} mesh to row-major logical tensor. Supply a "
+                f"Can't convert a tensor distributed on {self.mesh_shape!r} mesh to row-major logical tensor. Supply a "
                 "mesh composer to concatenate multi-device shards.",
                 expected="mesh_composer=, for example ConcatMeshToTensor(mesh_device, dim=0)",
                 fix="Or convert each of get_device_tensors() by itself.",
             )
-        return lane_at(host.lanes, coords[0]).to(wanted, copy=True)
+        return lane_at(self.lanes, coords[0])
 
     def to_numpy(self, *, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
         """The values as a new numpy array; bfloat16 becomes float32."""
@@ -285,8 +288,9 @@ class Tensor(Described):
         return self.to_torch().tolist()
 
     def to_torch_with_padded_shape(self) -> torch.Tensor:
-        """The values with their padding, which reads as zeros here."""
-        return host_shapes.padded(self.to_torch(), self.padded_shape)
+        """The values with their padding."""
+        lane = self.cpu()._only_part()
+        return host_shapes.padded(lane, self.padded_shape, self.spec.pad_value).to(torch_dtype(self.dtype), copy=True)
 
     def item(self) -> int | float:
         """The only value."""
@@ -306,13 +310,13 @@ class Tensor(Described):
         if self.layout is not Layout.ROW_MAJOR:
             return self  # TT-NN warns and returns it too
         window = host_shapes.moved(self.lanes, self.shape, input_tensor_start, pad_value)
-        return self._host_copy(self.spec.with_padded_shape(output_tensor_shape), window)
+        return self._host_copy(self.spec.with_padding(output_tensor_shape, pad_value), window)
 
     def unpad(self, output_tensor_start: Sequence[int], output_tensor_end: Sequence[int]) -> Tensor:
         """The box between two corners (the end is outside)."""
         self._check_host("unpadding")
         rank = len(self.padded_shape)
-        wide = host_shapes.padded(self.lanes, self.padded_shape)
+        wide = host_shapes.padded(self.lanes, self.padded_shape, self.spec.pad_value)
         part = host_shapes.box(wide, rank, output_tensor_start, output_tensor_end)
         return self._host_copy(self.spec.with_shape(part.shape[-rank:]), part)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
-from ttmesh.chip.formats.tiles import Tile
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.mesh.command_queue import Cells, Command
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor import movement
@@ -103,20 +103,24 @@ def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None =
 
 def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id: int | None = None) -> None:
     """Overwrite a device tensor with host values, at its address."""
+    mesh, lanes = lanes_for(host_tensor, device_tensor)
+    held, presence = host_tensor.kind.presence, device_tensor.kind.presence
+    if held is not None and host_tensor.mesh_shape == mesh.shape:
+        presence = held if presence is None else held & presence
+    movement.write(mesh, device_tensor.buffer.cell, device_tensor.spec, lanes, presence, cq_id)
+
+
+def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, torch.Tensor]:
+    """Host lanes that can be written to a device tensor, checked against it; one that is not cut goes everywhere."""
     mesh = device_tensor.device()
     if mesh is None:
         raise _refused("copy_host_to_device_tensor: the second tensor is on the host", "a device tensor")
     _check_alike(host_tensor, device_tensor)
-    lanes, presence = host_tensor.lanes, device_tensor.kind.presence
     if host_tensor.mesh_shape == mesh.shape:
-        if host_tensor.kind.presence is not None:
-            held = host_tensor.kind.presence
-            presence = held if presence is None else held & presence
-    elif host_tensor.mesh_shape.mesh_size() == 1:
-        lanes = lanes.reshape(*(1 for _ in mesh.shape), *host_tensor.shape)
-    else:
-        raise _refused(f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}", f"{mesh.shape!r}")
-    movement.write(mesh, device_tensor.buffer.cell, device_tensor.spec, lanes, presence, cq_id)
+        return mesh, host_tensor.lanes
+    if host_tensor.mesh_shape.mesh_size() == 1:
+        return mesh, host_tensor.lanes.reshape(*(1 for _ in mesh.shape), *host_tensor.shape)
+    raise _refused(f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}", f"{mesh.shape!r}")
 
 
 def copy_device_to_host_tensor(
@@ -190,6 +194,18 @@ def get_memory_config(tensor: Tensor) -> MemoryConfig:
 def is_tensor_storage_on_device(tensor: Tensor) -> bool:
     """Whether it is on a device."""
     return tensor.device() is not None
+
+
+def tile_size(dtype: DataType) -> int:
+    """Bytes of a 32x32 tile of this format."""
+    return tile_bytes(dtype)
+
+
+def element_size(dtype: DataType) -> int:
+    """Bytes of one element; block floats have none of their own."""
+    if dtype not in ELEMENT_BYTES:
+        raise _refused(f"element_size: {dtype} is packed in blocks", "a format with a size per element")
+    return ELEMENT_BYTES[dtype]
 
 
 def has_storage_type_of(tensor: Tensor, storage_type: object) -> bool:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def to_bytes(spec: TensorSpec, values: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Lanes of values → lanes of packed pages."""
     shape = _stored_shape(spec)
-    stored = padded(values, shape) if shape != tuple(spec.shape) else values
-    return pack(stored, spec.dtype, spec.layout, spec.tile, rank=len(shape))
+    stored = padded(values, shape, spec.pad_value) if shape != tuple(spec.shape) else values
+    return pack(stored, spec.dtype, spec.layout, spec.tile, spec.pad_value, rank=len(shape))
 
 
 def from_bytes(spec: TensorSpec, raw: torch.Tensor, lane_axes: int) -> torch.Tensor:

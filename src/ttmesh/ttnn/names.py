@@ -84,8 +84,9 @@ _MODULES = {
     "ttmesh.tensor.transfers": (
         "from_torch to_torch to_device from_device copy_host_to_device_tensor copy_device_to_host_tensor "
         "allocate_tensor_on_device allocate_tensor_on_host deallocate reallocate get_memory_config "
-        "is_tensor_storage_on_device has_storage_type_of"
+        "is_tensor_storage_on_device has_storage_type_of tile_size element_size"
     ),
+    "ttmesh.tensor.partial_copy": "copy_host_to_device_tensor_partial",
     "ttmesh.tensor.conversions": "to_layout to_dtype to_memory_config",
     "ttmesh.tensor.serialization": "dump_tensor load_tensor as_tensor DumpTensorMode",
     "ttmesh.tensor.distribute": (
