@@ -45,6 +45,25 @@ class TtnnFinder(MetaPathFinder):
         return ModuleSpec(fullname, _Alias(module), is_package=hasattr(module, "__path__"))
 
 
+# Modules of tt-metal's models/ tree that ttmesh has its own version of, and the packages that lead there.
+MODELS = {"models.tt_cnn.tt.pipeline": "ttmesh.nn.pipelines"}
+PACKAGES = {name.rsplit(".", cut)[0] for name in MODELS for cut in range(1, name.count(".") + 1)}
+
+
+class ModelsFinder(MetaPathFinder):
+    """Asked last: where no tt-metal checkout is on the path, its helper modules mean ttmesh's."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for the modules we have, None for all others."""
+        if fullname in PACKAGES:
+            return ModuleSpec(fullname, None, is_package=True)
+        if fullname in MODELS:
+            return ModuleSpec(fullname, _Alias(importlib.import_module(MODELS[fullname])))
+        return None
+
+
 def real_ttnn() -> str | None:
     """Where the real ttnn is installed, or None."""
     spec = PathFinder.find_spec("ttnn")
@@ -62,3 +81,4 @@ def install(*, force: bool = False) -> None:
         )
     if not any(isinstance(finder, TtnnFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TtnnFinder())
+        sys.meta_path.append(ModelsFinder())

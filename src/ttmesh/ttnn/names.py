@@ -153,7 +153,8 @@ _SUBMODULES = (
     "types device core distributed distributed.distributed operations operations.core operations.ccl operations.conv2d "
     "operations.pool operations.activations operations.unary operations.binary operations.ternary operations.reduction "
     "operations.matmul operations.normalization operations.data_movement operations.embedding operations.transformer "
-    "operations.trace operations.moreh cluster fabric decorators tools graph tracer events reports profiler "
+    "operations.trace operations.moreh cluster fabric decorators tools model_preprocessing dot_access "
+    "graph tracer events reports profiler "
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
     "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler"
@@ -164,7 +165,22 @@ SUBMODULES = tuple(_SUBMODULES.split())
 OPERATION_MODULES = ["experimental", "transformer", "kv_cache", "experimental.moe"]
 
 # Names that only a submodule has.
+_PREPROCESSING = {
+    "ttmesh.nn.preprocessing": (
+        "preprocess_model preprocess_model_parameters preprocess_linear_weight preprocess_linear_bias "
+        "preprocess_layernorm_parameter preprocess_embedding_weight fold_batch_norm2d_into_conv2d default_preprocessor "
+        "convert_torch_model_to_ttnn_model preprocess_remaining_children_and_parameters"
+    ),
+    "ttmesh.nn.module_args": "infer_ttnn_module_args",
+    "ttmesh.nn.parameter_tree": (
+        "ParameterDict ParameterList make_parameter_dict move_to_device ModuleArgs Conv2dArgs ConvTranspose2dArgs "
+        "MaxPool2dArgs GroupNormArgs"
+    ),
+}
+
 OWN_NAMES: dict[str, dict[str, str]] = {
+    "model_preprocessing": {n: f"{module}:{n}" for module, names in _PREPROCESSING.items() for n in names.split()},
+    "dot_access": {name: f"ttmesh.nn.parameter_tree:{name}" for name in ("DotAccessDict", "make_dot_access_dict")},
     "tracer": {
         name: f"ttmesh.ops.instrumentation:{name}"
         for name in ("enable_tracing", "disable_tracing", "is_tracing_enabled")

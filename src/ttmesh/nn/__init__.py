@@ -1,0 +1,1 @@
+"""Models: parameters from torch, pipelines, parallel layers, gradients, optimisers."""

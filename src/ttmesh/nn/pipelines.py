@@ -1,0 +1,241 @@
+"""Pipelines: a model fed from the host, plain or traced, with transfers on the model's queue or on a second one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import BufferType, ShardOrientation, StorageType, TensorMemoryLayout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.queues import record_event, synchronize_device, wait_for_event
+from ttmesh.mesh.traces import MeshTraceId
+from ttmesh.mesh.tracing import begin_trace_capture, end_trace_capture, execute_trace, release_trace
+from ttmesh.tensor.conversions import to_memory_config
+from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfers import (
+    allocate_tensor_on_device,
+    copy_device_to_host_tensor,
+    copy_host_to_device_tensor,
+    to_device,
+)
+
+COMPUTE, TRANSFER = 0, 1
+Model = Callable[[Tensor], Any]
+
+
+@dataclass
+class PipelineConfig:
+    """How a pipeline runs: captured or not, on how many queues, and whether results leave on the second one too."""
+
+    use_trace: bool = True
+    num_command_queues: int = 1
+    all_transfers_on_separate_command_queue: bool = False
+
+
+class Pipeline:
+    """Feeds host tensors through a model: compile once, enqueue batches, pop the results."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        model: Model,
+        device: MeshDevice,
+        input_memory_config: MemoryConfig,
+        staging_memory_config: MemoryConfig | None,
+        output_memory_config: MemoryConfig | None,
+    ) -> None:
+        self.config, self.model, self.device = config, model, device
+        self._input_config, self._staging_config, self._output_config = (
+            input_memory_config,
+            staging_memory_config,
+            output_memory_config,
+        )
+        self._write_queue = TRANSFER if config.num_command_queues == 2 else COMPUTE
+        self._read_queue = TRANSFER if config.all_transfers_on_separate_command_queue else COMPUTE
+        self._staging: Tensor | None = None
+        self._trace: MeshTraceId | None = None
+        self._traced_output: Any = None
+        self._schema: Any = None
+        self._slots: list[Any] | None = None
+        self._results: list[Any] = []
+
+    def compile(self, host_input: Tensor) -> Pipeline:
+        """Run the model once, and with a trace capture it; every later input must look like this one."""
+        if self._staging_config is not None:
+            spec = host_input.spec.with_memory_config(self._staging_config)
+            self._staging = allocate_tensor_on_device(spec, self.device)
+            copy_host_to_device_tensor(host_input, self._staging, cq_id=COMPUTE)
+        output = self._run(host_input)
+        self._schema = _mapped(output, lambda tensor: tensor.spec)
+        _mapped(output, lambda tensor: tensor.deallocate())
+        synchronize_device(self.device)
+        if self.config.use_trace:
+            self._trace = begin_trace_capture(self.device, cq_id=COMPUTE)
+            self._traced_output = self._run(host_input)
+            end_trace_capture(self.device, self._trace, cq_id=COMPUTE)
+        return self
+
+    def preallocate_output_tensors_on_host(self, number_of_tensors_to_allocate: int) -> Pipeline:
+        """Host tensors that results are read into, so that reading allocates nothing."""
+        if self._schema is None:
+            raise MeshError(
+                "Pipeline must be compiled before pre-allocating output tensors.",
+                expected="compile()",
+                fix="Call it first.",
+            )
+        self._slots = [None] * number_of_tensors_to_allocate
+        return self
+
+    def enqueue(self, host_inputs: Sequence[Tensor]) -> Pipeline:
+        """Send inputs through; with two queues the next input travels while the model works on the one before."""
+        self._check(host_inputs)
+        self._results = []
+        read = record_event(self.device, COMPUTE) if self._write_queue != COMPUTE else None
+        for i, host_input in enumerate(host_inputs):
+            if self._staging is not None:
+                if read is not None:
+                    wait_for_event(self._write_queue, read)
+                copy_host_to_device_tensor(host_input, self._staging, cq_id=self._write_queue)
+                if self._write_queue != COMPUTE:
+                    wait_for_event(COMPUTE, record_event(self.device, self._write_queue))
+            output = self._step(host_input)
+            if self._write_queue != COMPUTE:
+                read = record_event(self.device, COMPUTE)
+            self._results.append(self._collected(output, i))
+        return self
+
+    def pop_all(self) -> list[Any]:
+        """The results of the last enqueue, on the host."""
+        synchronize_device(self.device)
+        return self._results
+
+    def cleanup(self) -> None:
+        """Give the trace and the persistent tensors back."""
+        synchronize_device(self.device)
+        if self._trace is not None:
+            release_trace(self.device, self._trace)
+            self._trace = None
+        for held in (self._staging, self._traced_output):
+            _mapped(held, lambda tensor: tensor.deallocate())
+        self._staging = self._traced_output = None
+
+    def _run(self, host_input: Tensor) -> Any:
+        """The model on the staged input, or on a fresh copy of the host's."""
+        if self._staging is None:
+            return self.model(to_device(host_input, self.device, self._input_config))
+        return self.model(to_memory_config(self._staging, self._input_config))
+
+    def _step(self, host_input: Tensor) -> Any:
+        if self._trace is None:
+            return self._run(host_input)
+        execute_trace(self.device, self._trace, cq_id=COMPUTE, blocking=False)
+        return self._traced_output
+
+    def _collected(self, output: Any, index: int) -> Any:
+        config = self._output_config
+        if config is not None:
+            output = _mapped(output, lambda tensor: to_memory_config(tensor, config))
+        if self._read_queue != COMPUTE:
+            wait_for_event(self._read_queue, record_event(self.device, COMPUTE))
+        slot = self._slots[index] if self._slots is not None else None
+        if slot is None:
+            result = _mapped(output, lambda tensor: tensor.cpu(blocking=False, cq_id=self._read_queue))
+            if self._slots is not None:
+                self._slots[index] = result
+        else:
+            result = slot
+            for source, target in zip(_leaves(output), _leaves(slot), strict=True):
+                copy_device_to_host_tensor(source, target, blocking=False, cq_id=self._read_queue)
+        if self._read_queue != COMPUTE:
+            wait_for_event(COMPUTE, record_event(self.device, self._read_queue))
+        return result
+
+    def _check(self, host_inputs: Sequence[Tensor]) -> None:
+        if self._schema is None:
+            raise MeshError("the pipeline was not compiled", expected="compile(input) first", fix="Call it once.")
+        if not all(host_input.storage_type() is StorageType.HOST for host_input in host_inputs):
+            raise ValueError("All input tensors must be on host")
+        if self._slots is not None and len(host_inputs) > len(self._slots):
+            raise ValueError(
+                f"Number of inputs ({len(host_inputs)}) exceeds the number of pre-allocated output slots "
+                f"({len(self._slots)})."
+            )
+
+
+def create_pipeline_from_config(
+    config: PipelineConfig,
+    model: Model,
+    device: MeshDevice,
+    l1_input_memory_config: MemoryConfig,
+    dram_input_memory_config: MemoryConfig | None = None,
+    dram_output_memory_config: MemoryConfig | None = None,
+) -> Pipeline:
+    """A pipeline as configured; refuses combinations that cannot work."""
+    if config.num_command_queues not in (1, 2):
+        raise ValueError(f"Unsupported pipeline configuration: {config}")
+    staged = config.use_trace or config.num_command_queues == 2
+    separate = config.all_transfers_on_separate_command_queue
+    if separate and config.num_command_queues != 2:
+        raise ValueError(f"{config} needs two command queues")
+    if separate and not config.use_trace:
+        raise ValueError("Pipelined I/O (all_transfers_on_separate_command_queue) requires tracing")
+    if staged and dram_input_memory_config is None:
+        raise ValueError("dram_input_memory_config must be provided for traced or two-queue pipelines")
+    if separate and dram_output_memory_config is None:
+        raise ValueError(
+            "dram_output_memory_config must be provided when all_transfers_on_separate_command_queue=True."
+        )
+    if config.num_command_queues > len(device.queues):
+        raise MeshError(
+            f"{config} needs {config.num_command_queues} command queues, {device!r} has {len(device.queues)}",
+            expected="as many queues as the pipeline uses",
+            fix="Open the mesh with num_command_queues=2.",
+        )
+    return Pipeline(
+        config,
+        model,
+        device,
+        l1_input_memory_config,
+        dram_input_memory_config if staged else None,
+        dram_output_memory_config if separate else None,
+    )
+
+
+def get_memory_config_for_persistent_dram_tensor(
+    shape: Sequence[int], shard_strategy: TensorMemoryLayout, dram_grid_size: CoreCoord
+) -> MemoryConfig:
+    """Even shards over as many DRAM banks as divide the sharded dim."""
+    if len(shape) < 2:
+        raise ShapeError(f"Shape must be 2D or higher (was {list(shape)})", expected="two dims or more", fix="Add one.")
+    if dram_grid_size.y != 1:
+        raise ShapeError(
+            f"Only 1D DRAM grid is supported (was {dram_grid_size})", expected="one row", fix="Use banks x 1."
+        )
+    by_width = shard_strategy is TensorMemoryLayout.WIDTH_SHARDED
+    if not by_width and shard_strategy is not TensorMemoryLayout.HEIGHT_SHARDED:
+        raise ShapeError(
+            f"Unsupported shard strategy: {shard_strategy}", expected="WIDTH or HEIGHT", fix="Use one of them."
+        )
+    extent = shape[-1] if by_width else shape[-2]
+    banks = next(count for count in range(dram_grid_size.x, 0, -1) if extent % count == 0)
+    shard = [shape[-2], extent // banks] if by_width else [extent // banks, shape[-1]]
+    cores = CoreRangeSet([CoreRange((0, 0), (banks - 1, 0))])
+    return MemoryConfig(shard_strategy, BufferType.DRAM, ShardSpec(cores, shard, ShardOrientation.ROW_MAJOR))
+
+
+def _mapped(structure: Any, change: Callable[[Tensor], Any]) -> Any:
+    if isinstance(structure, Tensor):
+        return change(structure)
+    if isinstance(structure, (list, tuple)):
+        return type(structure)(_mapped(part, change) for part in structure)
+    return structure
+
+
+def _leaves(structure: Any) -> list[Tensor]:
+    if isinstance(structure, Tensor):
+        return [structure]
+    return [leaf for part in structure for leaf in _leaves(part)] if isinstance(structure, (list, tuple)) else []
