@@ -1,0 +1,216 @@
+"""A Llama-style decoder with kv caches and rotary embeddings. python examples/models/llama_decoder.py"""
+
+from __future__ import annotations
+
+import placing
+import torch
+from torch.nn import functional as F
+
+import ttmesh.ttnn as ttnn
+
+LAYERS, USERS, PROMPT, STEPS, LENGTH = 2, 8, 32, 4, 64
+WIDTH, HEADS, KV_HEADS, HIDDEN, VOCABULARY = 256, 8, 4, 512, 512
+SIZE = WIDTH // HEADS
+HELD: list[ttnn.Tensor] = []
+Weights = dict[str, torch.Tensor]
+
+
+# -- the model in torch --------------------------------------------------------------------------------------------------
+
+
+def draw_weights(draw: torch.Generator) -> tuple[Weights, list[Weights]]:
+    """Embedding, head and last norm; then the weights of every layer, as [in, out]."""
+    shapes = {
+        "q": (WIDTH, WIDTH), "k": (WIDTH, KV_HEADS * SIZE), "v": (WIDTH, KV_HEADS * SIZE), "out": (WIDTH, WIDTH),
+        "gate": (WIDTH, HIDDEN), "up": (WIDTH, HIDDEN), "down": (HIDDEN, WIDTH),
+    }  # fmt: skip
+
+    def norm() -> torch.Tensor:
+        return 1 + torch.randn(1, WIDTH, generator=draw) * 0.1
+
+    layers = []
+    for _ in range(LAYERS):
+        layer = {name: torch.randn(*shape, generator=draw) * shape[0] ** -0.5 for name, shape in shapes.items()}
+        layers.append({**layer, "norm1": norm(), "norm2": norm()})
+    embedding = torch.randn(VOCABULARY, WIDTH, generator=draw)
+    head = torch.randn(WIDTH, VOCABULARY, generator=draw) * WIDTH**-0.5
+    return {"embedding": embedding, "head": head, "norm": norm()}, layers
+
+
+def angles() -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of every position, [LENGTH, SIZE], each angle for a pair of neighbours."""
+    speed = 10000.0 ** (-torch.arange(0, SIZE, 2) / SIZE)
+    turn = (torch.arange(LENGTH)[:, None] * speed).repeat_interleave(2, dim=-1)
+    return turn.cos(), turn.sin()
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of [users, heads, rows, SIZE] whose first row stands at position 0."""
+    cos, sin = (part[: x.shape[-2]] for part in angles())
+    pairs = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+    return x * cos + pairs * sin
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+
+
+def expected_logits(tokens: torch.Tensor, top: Weights, layers: list[Weights]) -> torch.Tensor:
+    """The whole sequences at once, without a cache: [users, rows, VOCABULARY]."""
+    x = top["embedding"][tokens]
+    for w in layers:
+        h = normed(x, w["norm1"])
+        q, k, v = (turned_heads(h @ w[name], name != "v") for name in "qkv")
+        k, v = (part.repeat_interleave(HEADS // KV_HEADS, 1) for part in (k, v))
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2) @ w["out"]
+        h = normed(x, w["norm2"])
+        x = x + (F.silu(h @ w["gate"]) * (h @ w["up"])) @ w["down"]
+    return normed(x, top["norm"]) @ top["head"]
+
+
+def turned_heads(x: torch.Tensor, turn: bool) -> torch.Tensor:
+    heads = x.unflatten(-1, (-1, SIZE)).transpose(1, 2)
+    return turned(heads) if turn else heads
+
+
+# -- the model on a mesh -------------------------------------------------------------------------------------------------
+
+
+def turning_matrix() -> torch.Tensor:
+    """(x0, x1) → (-x1, x0) for the pairs of 32 columns."""
+    matrix = torch.zeros(1, 1, 32, 32)
+    even, odd = torch.arange(0, 32, 2), torch.arange(1, 32, 2)
+    matrix[..., even, odd], matrix[..., odd, even] = 1, -1
+    return matrix
+
+
+class Layer:
+    """One decoder layer; heads and hidden units are divided over the chips that share the model."""
+
+    def __init__(self, at: placing.Placement, w: Weights) -> None:
+        self.at = at
+        self.heads, self.kv_heads = HEADS // at.ways, KV_HEADS // at.ways
+        per_chip = [torch.cat([w[name].chunk(at.ways, -1)[i] for name in "qkv"], -1) for i in range(at.ways)]
+        split = {"qkv": 1, "out": 0, "gate": 1, "up": 1, "down": 0}
+        weights = {"qkv": torch.cat(per_chip, -1), **{name: w[name] for name in split if name != "qkv"}}
+        self.w = {name: at.weight(value, split[name]) for name, value in weights.items()}
+        self.norms = [at.weight(w[name], dtype=ttnn.bfloat16) for name in ("norm1", "norm2")]
+        empty = torch.zeros(USERS, KV_HEADS, LENGTH, SIZE)
+        mapper = at.mapper(batch_dim=0, weight_dim=1)
+        self.cache = [
+            ttnn.from_torch(empty, dtype=at.weights, layout=ttnn.TILE_LAYOUT, device=at.mesh, mesh_mapper=mapper)
+            for _ in range(2)
+        ]
+        HELD.extend([*self.w.values(), *self.norms, *self.cache])
+
+    def prompt(self, x: ttnn.Tensor, rope: dict[str, ttnn.Tensor]) -> ttnn.Tensor:
+        """[users, 1, rows, WIDTH]: attention over the prompts, whose keys and values fill the caches."""
+        fused = ttnn.linear(ttnn.rms_norm(x, epsilon=1e-5, weight=self.norms[0]), self.w["qkv"])
+        q, k, v = ttnn.experimental.nlp_create_qkv_heads(
+            fused, num_heads=self.heads, num_kv_heads=self.kv_heads, transpose_k_heads=False
+        )
+        q, k = (
+            ttnn.experimental.rotary_embedding_llama(part, rope["cos"], rope["sin"], rope["matrix"]) for part in (q, k)
+        )
+        for user in range(x.shape[0]):
+            for cache, values in zip(self.cache, (k, v), strict=True):
+                ttnn.fill_cache(cache, values[user : user + 1], user)
+        attended = ttnn.transformer.scaled_dot_product_attention(q, k, v)
+        joined = ttnn.experimental.nlp_concat_heads(attended)
+        x = ttnn.add(x, self.at.total(ttnn.linear(joined, self.w["out"])))
+        return self.feed_forward(x)
+
+    def token(self, x: ttnn.Tensor, rope: dict[str, ttnn.Tensor], position: ttnn.Tensor, users: int) -> ttnn.Tensor:
+        """[1, 1, users, WIDTH]: one token per user, whose key and value go into the caches first."""
+        fused = ttnn.linear(ttnn.rms_norm(x, epsilon=1e-5, weight=self.norms[0]), self.w["qkv"])
+        q, k, v = ttnn.experimental.nlp_create_qkv_heads_decode(
+            fused, num_heads=self.heads, num_kv_heads=self.kv_heads, memory_config=ttnn.L1_HEIGHT_SHARDED_MEMORY_CONFIG
+        )
+        q, k = (
+            ttnn.experimental.rotary_embedding_llama(
+                part, rope["cos"], rope["sin"], rope["matrix"], is_decode_mode=True
+            )
+            for part in (q, k)
+        )
+        for cache, values in zip(self.cache, (k, v), strict=True):
+            ttnn.experimental.paged_update_cache(cache, values, update_idxs_tensor=position)
+        attended = ttnn.transformer.scaled_dot_product_attention_decode(q, *self.cache, cur_pos_tensor=position)
+        joined = ttnn.reshape(attended, [1, 1, users, self.heads * SIZE])
+        x = ttnn.add(x, self.at.total(ttnn.linear(joined, self.w["out"])))
+        return self.feed_forward(x)
+
+    def feed_forward(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        h = ttnn.rms_norm(x, epsilon=1e-5, weight=self.norms[1])
+        gate = ttnn.linear(h, self.w["gate"], activation="silu")
+        hidden = ttnn.multiply(gate, ttnn.linear(h, self.w["up"]))
+        return ttnn.add(x, self.at.total(ttnn.linear(hidden, self.w["down"])))
+
+
+class Decoder:
+    """Embedding, layers, norm and head."""
+
+    def __init__(self, at: placing.Placement, top: Weights, layers: list[Weights]) -> None:
+        self.at, self.users = at, USERS // at.batches
+        self.embedding = ttnn.from_torch(
+            top["embedding"], dtype=ttnn.bfloat16, device=at.mesh, mesh_mapper=at.mapper(), layout=ttnn.ROW_MAJOR_LAYOUT
+        )
+        self.norm, self.head = at.weight(top["norm"], dtype=ttnn.bfloat16), at.weight(top["head"])
+        self.layers = [Layer(at, w) for w in layers]
+        self.matrix = at.weight(turning_matrix(), dtype=ttnn.bfloat16)
+        HELD.extend([self.embedding, self.norm, self.head, self.matrix])
+
+    def rope(self, positions: slice, *, users: int | None = None) -> dict[str, ttnn.Tensor]:
+        """cos and sin of positions as a prompt ([1, 1, rows, SIZE]) or as a step ([1, users, 1, SIZE]) wants them."""
+        tables = [part[positions][None, None] for part in angles()]
+        if users is not None:
+            tables = [part.expand(1, users, 1, SIZE).contiguous() for part in tables]
+        cos, sin = (self.at.weight(part, dtype=ttnn.bfloat16) for part in tables)
+        return {"cos": cos, "sin": sin, "matrix": self.matrix}
+
+    def embedded(self, tokens: torch.Tensor, batch_dim: int) -> ttnn.Tensor:
+        mapper = self.at.mapper(batch_dim=batch_dim)
+        ids = ttnn.from_torch(tokens, dtype=ttnn.uint32, device=self.at.mesh, mesh_mapper=mapper)
+        return ttnn.embedding(ids, self.embedding, layout=ttnn.TILE_LAYOUT)
+
+    def logits(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        return ttnn.linear(ttnn.rms_norm(x, epsilon=1e-5, weight=self.norm), self.head)
+
+    def prompt(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of the last token of every prompt, [users, VOCABULARY]."""
+        rows = tokens.shape[1]
+        x = ttnn.reshape(self.embedded(tokens, 0), [self.users, 1, rows, WIDTH])
+        rope = self.rope(slice(rows))
+        for layer in self.layers:
+            x = layer.prompt(x, rope)
+        return self.at.whole(self.logits(x))[:, 0, -1]
+
+    def step(self, tokens: torch.Tensor, position: int) -> torch.Tensor:
+        """Logits after one more token of every user, [users, VOCABULARY]."""
+        x = ttnn.reshape(self.embedded(tokens[None], 1), [1, 1, self.users, WIDTH])
+        rope = self.rope(slice(position, position + 1), users=self.users)
+        where = ttnn.from_torch(
+            torch.full((self.users,), position, dtype=torch.int32), dtype=ttnn.int32, device=self.at.mesh,
+            mesh_mapper=self.at.mapper(),
+        )  # fmt: skip
+        for layer in self.layers:
+            x = layer.token(x, rope, where, self.users)
+        return self.at.whole(self.logits(x), batch_dim=2)[0, 0]
+
+
+def decoder(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits after the prompts and after every step, and torch's."""
+    HELD.clear()
+    draw = torch.Generator().manual_seed(0)
+    top, layers = draw_weights(draw)
+    tokens = torch.randint(0, VOCABULARY, (USERS, PROMPT + STEPS), generator=draw)
+
+    model = Decoder(at, top, layers)
+    got = [model.prompt(tokens[:, :PROMPT])]
+    got += [model.step(tokens[:, position], position) for position in range(PROMPT, PROMPT + STEPS)]
+
+    expected = expected_logits(tokens, top, layers)[:, PROMPT - 1 :]
+    return torch.stack(got, dim=1), expected
+
+
+if __name__ == "__main__":
+    placing.main("Llama decoder", decoder)
