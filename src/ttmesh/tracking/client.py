@@ -159,7 +159,7 @@ class Client:
 
     def _empty_queue(self) -> None:
         while self.outbox.queue:
-            if frame := self.outbox.take():
+            for frame in self.outbox.take():
                 self._send(frame)
 
     def _send_snapshot(self) -> None:

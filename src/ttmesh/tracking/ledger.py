@@ -11,7 +11,8 @@ from ttmesh.tracking.leftovers import Ended, Leftover, sum_up
 from ttmesh.tracking.wire import Allocated, ChipFacts, Closed, Event, Freed, Link, Marked, Opened, Reserved, Who
 
 # The bounds of the server's memory, together with wire.MAX_BODY and server.MAX_CONNECTIONS.
-MAX_HELD = 1_000_000  # buffers of one process; about 0.4 KB each
+MAX_HELD = 250_000  # buffers of one process; 0.62 KB each (measured with 8 chips and a short label)
+MAX_HELD_BY_ALL = 1_000_000
 MAX_DEVICES = 256  # each has up to 8 histories of 121 KB
 MAX_MESHES = 4096  # of one process
 MARKS_KEPT = 100
@@ -126,6 +127,7 @@ class Ledger:
 
     def snapshot(self, process: Process, following: int, records: list[Event]) -> None:
         """Replace what a process holds by a full account of it, taken just before record number `following`."""
+        self._check_room()
         opened = {r.mesh_id: r for r in records if isinstance(r, Opened)}
         held = {(r.mesh_id, r.buffer_id): r for r in records if isinstance(r, Allocated)}
         reserved = {_reservation(r): r for r in records if isinstance(r, Reserved)}
@@ -155,6 +157,7 @@ class Ledger:
             first = process.next
         process.next = first + len(records)
         self.records_seen += len(records)
+        self._check_room()
         for record in records:
             if isinstance(record, Allocated):
                 self._allocate(process, record)
@@ -184,6 +187,10 @@ class Ledger:
                 raise LedgerError(f"device {physical_id} would be one more than the {MAX_DEVICES} that are kept")
             device = self.devices[host, physical_id] = Device(host, physical_id)
         return device
+
+    def _check_room(self) -> None:
+        if sum(len(process.held) for process in self.processes.values()) > MAX_HELD_BY_ALL:
+            raise LedgerError(f"all processes together hold more than {MAX_HELD_BY_ALL} buffers")
 
     def _open(self, process: Process, mesh: Opened) -> None:
         if len(process.meshes) >= MAX_MESHES:

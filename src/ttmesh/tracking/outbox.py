@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ttmesh.base.records import Allocated, Closed, Crossed, Freed, Marked, Opened, Record, Reserved
 from ttmesh.tracking import wire
 
 BATCH = 1024  # records per frame: encoding them holds the interpreter for 0.3 ms
+BATCH_WITH_SITES = 64  # a call site has up to 4000 characters of up to 4 bytes; 64 of them fit into wire.MAX_BODY
+WITH_SITE = 13  # fields of a row that has one
 LABEL = 500  # wire.Name allows a little more
 TRIES = 5
 NOTHING_YET = 2**63  # above every id
@@ -34,11 +36,11 @@ class Outbox:
         self._links: dict[tuple[int, int], int] = {}
         self._traffic_told = 0
 
-    def take(self) -> bytes:
-        """A frame with the oldest records, empty when only crossings were waiting."""
+    def take(self) -> list[bytes]:
+        """Frames with the oldest records, none when only crossings were waiting."""
         first = self.next
         rows = self._rows(BATCH)
-        return wire.frame(wire.EVENTS, (first, rows)) if rows else b""
+        return [wire.frame(wire.EVENTS, (first + at, part)) for at, part in _parts(rows)]
 
     def discard(self) -> None:
         """Nobody listens: forget the records, but not that they were."""
@@ -60,7 +62,7 @@ class Outbox:
         for key in [key for key in list(self._sites) if key not in alive]:
             self._sites.pop(key, None)
         rows = [self._row(r) for r in held]
-        parts = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)] or [[]]
+        parts = [part for _, part in _parts(rows)] or [[]]
         return [wire.frame(wire.SNAPSHOT, (self.next, i, i == len(parts) - 1, part)) for i, part in enumerate(parts)]
 
     def traffic(self) -> bytes:
@@ -120,3 +122,10 @@ class Outbox:
         else:
             for key in [key for key in list(self._sites) if key[0] == record.mesh_id]:
                 self._sites.pop(key, None)
+
+
+def _parts(rows: list[Row]) -> Iterator[tuple[int, list[Row]]]:
+    """Rows in lots that fit into a frame, each with its place."""
+    lot = BATCH if all(len(row) < WITH_SITE for row in rows) else BATCH_WITH_SITES
+    for at in range(0, len(rows), lot):
+        yield at, rows[at : at + lot]

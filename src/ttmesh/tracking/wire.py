@@ -13,7 +13,7 @@ from ttmesh.base import records
 VERSION = 1
 MAGIC = b"TM"
 HEADER = struct.Struct("<2sBBI")  # magic, version, kind, length of the body
-MAX_BODY = 4 << 20  # a batch of 4096 records on 32 chips is 0.6 MB; nothing honest comes near this
+MAX_BODY = 1 << 20  # a batch of 1024 records on 32 chips is 0.2 MB; clients split what is larger
 MAX_REPLY = 64 << 20  # what a monitor accepts from its server
 
 HELLO, EVENTS, SNAPSHOT, TRAFFIC, BYE, RESYNC, QUERY, REPLY, REFUSED = range(1, 10)

@@ -1,0 +1,133 @@
+"""What a client tells, without sockets and threads."""
+
+from __future__ import annotations
+
+from ttmesh.base.records import Allocated, Crossed, Freed, Marked, Opened, Record, Reserved
+from ttmesh.tracking import wire
+from ttmesh.tracking.outbox import Outbox
+
+
+def allocated(number: int, *, label: str = "", mesh: int = 1) -> Allocated:
+    return Allocated(mesh, number, tuple(range(32)), "DRAM", 0, 8, 8, 1, 8, label, 0)
+
+
+def told(frames: list[bytes]) -> list[wire.Message]:
+    stream = wire.Frames()
+    found = []
+    for frame in frames:
+        stream.feed(frame)
+        taken = stream.take()
+        assert taken is not None
+        found.append(wire.message(*taken))
+    return found
+
+
+def outbox(held: list[Record], *, sites: dict[tuple[int, int], str] | None = None, forked: bool = False) -> Outbox:
+    return Outbox(lambda: list(held), {} if sites is None else sites, forked=forked)
+
+
+def test_records_are_numbered_without_gaps():
+    box = outbox([])
+    box.queue.extend(allocated(n) for n in range(2500))
+
+    batches = [batch for _ in range(3) for batch in told(box.take())]
+
+    assert [(b.first, len(b.records)) for b in batches] == [(0, 1024), (1024, 1024), (2048, 452)]
+
+
+def test_long_call_sites_and_labels_still_fit_into_frames():
+    sites = {(1, n): "é" * 4000 for n in range(1024)}
+    box = outbox([], sites=sites)
+    box.queue.extend(allocated(n, label="é" * 9000) for n in range(1024))
+
+    batches = told(box.take())
+
+    assert [r.buffer_id for b in batches for r in b.records] == list(range(1024))
+    assert [b.first for b in batches] == list(range(0, 1024, 64))
+    assert len(batches[0].records[0].label) == 500
+
+
+def test_discarded_and_lost_records_have_numbers_too():
+    box = outbox([])
+    box.queue.extend(allocated(n) for n in range(10))
+    box.discard()
+    box.skip(5)
+    box.queue.append(Marked("here", 0))
+
+    (batch,) = told(box.take())
+
+    assert batch.first == 15
+
+
+def test_a_snapshot_comes_in_parts_and_says_which_record_follows():
+    box = outbox([allocated(n) for n in range(3000)])
+    box.queue.append(Freed(1, 1, 0))
+    box.take()
+
+    parts = told(box.snapshot())
+
+    assert [(p.next, p.part, p.last, len(p.records)) for p in parts] == [
+        (1, 0, False, 1024),
+        (1, 1, False, 1024),
+        (1, 2, True, 952),
+    ]
+
+
+def test_an_empty_snapshot_is_told_too():
+    (part,) = told(outbox([]).snapshot())
+
+    assert (part.last, part.records) == (True, [])
+
+
+def test_a_record_that_comes_while_the_holdings_are_read_makes_it_look_again():
+    looks: list[int] = []
+    box = Outbox(lambda: busy(), {}, forked=False)
+
+    def busy() -> list[Record]:
+        looks.append(1)
+        if len(looks) < 3:
+            box.queue.append(allocated(len(looks)))
+        return [allocated(n) for n in range(1, len(looks))]
+
+    (part,) = told(box.snapshot())
+
+    assert len(looks) == 3
+    assert [r.buffer_id for r in part.records] == [1, 2]
+
+
+def test_call_sites_are_forgotten_with_their_buffers():
+    sites = {(1, n): f"a.py:{n}" for n in range(4)}
+    box = outbox([allocated(2)], sites=sites)
+    box.queue.extend([allocated(0), Freed(1, 0, 0)])
+    (batch,) = told(box.take())
+    box.snapshot()
+
+    assert batch.records[0].site == "a.py:0"
+    assert sites == {(1, 2): "a.py:2"}
+
+
+def test_a_forked_child_tells_only_of_its_own():
+    system = Reserved(1, (0,), "L1", 8, "ring", 0)
+    held: list[Record] = [Opened(1, None, (1, 1), "n150", (), 0), system, allocated(1), allocated(2)]
+    box = outbox(held, forked=True)
+    before = told(box.snapshot())[0]
+    held.append(allocated(3))
+    box.queue.append(allocated(3))
+    box.take()
+
+    after = told(box.snapshot())[0]
+
+    assert [type(r) for r in before.records] == [wire.Opened]
+    assert [r.buffer_id for r in after.records[1:]] == [3]
+
+
+def test_traffic_is_summed_told_once_and_told_again_to_the_next_server():
+    box = outbox([])
+    box.queue.extend([Crossed(0, 1, 10), Crossed(0, 1, 5), Crossed(-1, 0, 7)])
+
+    assert box.take() == []
+    (traffic,) = told([box.traffic()])
+    assert [(link.source, link.target, link.size_bytes) for link in traffic.links] == [(0, 1, 15), (-1, 0, 7)]
+    assert box.traffic() == b""
+    box.retell_traffic()
+    assert box.traffic() != b""
