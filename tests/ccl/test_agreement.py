@@ -1,0 +1,156 @@
+"""Every collective, by every algorithm and mode, in every format, along every axis, agrees with plain torch.
+
+Exact for integers and copies, for two members, and where the sum is one chain in member order rounded once (the default
+and `direct`). Elsewhere each of the n-1 additions may round: n half units in the last place of the sum of magnitudes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ccl_references as references
+import pytest
+import torch
+from ccl_meshes import lanes_of, on, opened, parts
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl.choose import algorithm, names
+from ttmesh.ccl.collective import Request
+from ttmesh.ccl.collectives import all_gather, all_reduce, reduce_scatter
+from ttmesh.ccl.copies import all_broadcast, all_to_all, broadcast, mesh_partition
+from ttmesh.ccl.placed import placed
+from ttmesh.chip.formats.storage import finish
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.tensor.tensor import Tensor
+
+MESHES = ((1, 2), (1, 8), (2, 4), (8, 4))
+DTYPES = (float32, bfloat16, bfloat8_b, int32, uint32)
+LOCAL = (2, 64, 32)
+EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
+
+
+@pytest.fixture(params=MESHES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+def mesh(request: pytest.FixtureRequest) -> Iterator[MeshDevice]:
+    with opened(request.param) as device:
+        yield device
+
+
+def axes(mesh: MeshDevice) -> list[int]:
+    return [axis for axis in (0, 1) if mesh.shape[axis] > 1]
+
+
+def ways(tensor: Tensor, mesh: MeshDevice, axis: int) -> list[tuple[str | None, str]]:
+    """The default and every algorithm that can serve the axis, over links and over the host."""
+    group = placed(Request("test", mesh, (tensor,), (), {}), axis).group
+    able = [name for name in names() if algorithm(name).refuses(group) is None]
+    return [(name, mode) for name in (None, *able) for mode in ("fabric", "host")]
+
+
+def tensor_on(mesh: MeshDevice, dtype: DataType) -> tuple[torch.Tensor, Tensor]:
+    lanes = parts(mesh.shape.to_tuple(), LOCAL, dtype)
+    layout = Layout.ROW_MAJOR
+    if dtype in BLOCK_FLOATS:
+        lanes, layout = finish(lanes, dtype), Layout.TILE
+    return lanes, on(mesh, lanes, dtype, layout=layout)
+
+
+def check_sum(result: Tensor, exact: torch.Tensor, magnitudes: torch.Tensor, n: int, name: str | None) -> None:
+    got = lanes_of(result)
+    if not got.is_floating_point():
+        assert torch.equal(got.long(), exact.long())
+        return
+    if result.dtype is bfloat8_b:  # summed as bfloat16, then a shared exponent of 16 values
+        assert torch.allclose(got.double(), exact, atol=float(magnitudes.max()) * 2.0**-6)
+        return
+    if (name in (None, "direct") or n == 2) and got.dtype == torch.bfloat16:
+        assert torch.equal(got, exact.float().bfloat16())
+        return
+    bound = magnitudes * EPSILON[got.dtype] * n
+    assert ((got.double() - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_all_reduce(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    for axis in axes(mesh):
+        exact, magnitudes = references.all_reduce(lanes, axis), references.all_reduce(lanes.abs(), axis)
+        for name, mode in ways(tensor, mesh, axis):
+            result = all_reduce(tensor, cluster_axis=axis, algorithm=name, mode=mode)
+
+            check_sum(result, exact, magnitudes, mesh.shape[axis], name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_reduce_scatter(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    for axis in axes(mesh):
+        for dim in (1, 2):
+            exact, magnitudes = (references.reduce_scatter(v, axis, dim) for v in (lanes, lanes.abs()))
+            for name, mode in ways(tensor, mesh, axis):
+                result = reduce_scatter(tensor, dim, cluster_axis=axis, algorithm=name, mode=mode)
+
+                check_sum(result, exact, magnitudes, mesh.shape[axis], name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_all_gather(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    for axis in axes(mesh):
+        for dim in (0, 1, 2):
+            for name, mode in ways(tensor, mesh, axis):
+                result = all_gather(tensor, dim, cluster_axis=axis, algorithm=name, mode=mode)
+
+                assert torch.equal(lanes_of(result), references.all_gather(lanes, axis, dim))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_broadcast_and_all_broadcast(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    for axis in axes(mesh):
+        root = mesh.shape[axis] - 1
+        coord = MeshCoordinate(root, 0) if axis == 0 else MeshCoordinate(0, root)
+        for name, mode in ways(tensor, mesh, axis):
+            copied = broadcast(tensor, coord, cluster_axis=axis, algorithm=name, mode=mode)
+            every = all_broadcast(tensor, cluster_axis=axis, algorithm=name, mode=mode)
+
+            assert torch.equal(lanes_of(copied), references.broadcast(lanes, axis, root))
+            assert len(every) == mesh.shape[axis]
+            for i, part in enumerate(every):
+                assert torch.equal(lanes_of(part), references.broadcast(lanes, axis, i))
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int32], ids=lambda dtype: dtype.name)
+def test_all_to_all_and_mesh_partition(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    for axis in axes(mesh):
+        cut = mesh_partition(tensor, 1, cluster_axis=axis)
+        assert torch.equal(lanes_of(cut), references.partition(lanes, axis, 1))
+        for name, mode in ways(tensor, mesh, axis):
+            result = all_to_all(tensor, 0, 2, cluster_axis=axis, algorithm=name, mode=mode)
+
+            assert torch.equal(lanes_of(result), references.all_to_all(lanes, axis, 0, 2))
+
+
+def test_where_a_tensor_lies_never_changes_its_sum(mesh: MeshDevice) -> None:
+    for dtype in (float32, bfloat16, int32):
+        one = parts((1, 1), LOCAL, dtype)
+        everywhere = one.expand(*mesh.shape, *LOCAL).contiguous()
+        for axis in axes(mesh):
+            stored_once, stored_often = (all_reduce(on(mesh, v, dtype), cluster_axis=axis) for v in (one, everywhere))
+
+            assert torch.equal(lanes_of(stored_once), lanes_of(stored_often))
+
+
+@pytest.mark.parametrize("reduction", ["max", "min", "mean"])
+def test_other_reductions(mesh: MeshDevice, reduction: str) -> None:
+    lanes, tensor = tensor_on(mesh, float32)
+    for axis in axes(mesh):
+        exact = {
+            "max": lanes.amax(axis, keepdim=True), "min": lanes.amin(axis, keepdim=True),
+            "mean": lanes.double().mean(axis, keepdim=True),
+        }[reduction].expand(lanes.shape)  # fmt: skip
+        for name, mode in ways(tensor, mesh, axis):
+            result = all_reduce(tensor, cluster_axis=axis, algorithm=name, mode=mode, reduction=reduction)
+
+            assert torch.allclose(lanes_of(result).double(), exact.double(), atol=1e-5)
