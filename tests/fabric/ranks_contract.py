@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 import torch
@@ -129,14 +130,42 @@ def check_groups() -> None:
     assert half.ranks[half.rank] == r == half.world_rank
     assert half.all_reduce(torch.tensor([r])).item() == sum(half.ranks)
     assert again.all_gather(torch.tensor([r])).flatten().tolist() == list(again.ranks)
-    backwards = w.subgroup(list(range(n))[::-1], "backwards")
-    assert backwards.rank == n - 1 - r
-    assert backwards.broadcast(torch.tensor([r]), 0).item() == n - 1
-    with pytest.raises(RankError, match="Call subgroup on the members only"):
+    half.close()
+    half.close()
+    once_more = w.subgroup(list(half.ranks), "after a close")
+    assert once_more.all_reduce(torch.tensor([1])).item() == half.size
+    with pytest.raises(RankError, match="expected ranks in ascending order"):
+        w.subgroup(list(range(n))[::-1], "backwards")
+    with pytest.raises(RankError, match="call subgroup on the members only"):
         w.subgroup([(r + 1) % n], "others")
 
 
-for check in (check_reductions, check_order_and_outputs, check_shapes, check_pieces, check_messages, check_groups):
+def check_threads() -> None:
+    """Two queues at once, each with its own communicator, in different orders on the ranks."""
+    queues = [w.subgroup(list(range(n)), f"queue{q}") for q in (0, 1)]
+    sums: dict[int, float] = {}
+
+    def work(q: int) -> None:
+        for step in range(20):
+            sums[q] = queues[q].all_reduce(torch.full((100,), float(step + q))).sum().item()
+
+    workers = [threading.Thread(target=work, args=(q,)) for q in ((0, 1) if r % 2 else (1, 0))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sums == {0: 1900.0 * n, 1: 2000.0 * n}
+
+
+for check in (
+    check_reductions,
+    check_order_and_outputs,
+    check_shapes,
+    check_pieces,
+    check_messages,
+    check_groups,
+    check_threads,
+):
     check()
     w.barrier()
 print(f"rank {r} of {n} kept the contract of {w.name}")

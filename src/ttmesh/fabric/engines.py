@@ -71,11 +71,13 @@ def world() -> Transport | None:
     global _world
     if _world is None and chosen() is not None:
         _world = connect()
-        atexit.register(_leave, _world)
+        atexit.register(_leave, _world, os.getpid())
     return _world
 
 
-def _leave(joined: Transport) -> None:
+def _leave(joined: Transport, pid: int) -> None:
+    if os.getpid() != pid:  # a forked child is no rank
+        return
     crash = getattr(sys, "last_value", None)  # set by the interpreter for an exception that ended the program
     if crash is not None:
         joined.abort(f"{type(crash).__name__}: {crash}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import threading
 import time
 from collections.abc import Callable
 from os import sched_yield
@@ -27,13 +28,38 @@ class Job:
         self.liveness = liveness
         self.broken: RankError | None = None
         self._keep = keep  # rank 0's store lives as long as this
+        self._places: list[Place] = []
+        self._last: Place | None = None
+        self._late = 0  # queues have a worker each: several operations may be late at once
+        self._guard = threading.Lock()
+        liveness.doing = self
 
-    def run(self, place: Place, operation: str, start: Callable[[], Done], limit_s: float) -> None:
-        """Start an operation and wait for it; whatever goes wrong becomes a RankError that says who and where."""
+    def place(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int) -> Place:
+        """Where a new group's operations happen."""
+        self._places.append(Place(group, ranks, world_rank, spins))
+        return self._places[-1]
+
+    def __str__(self) -> str:
+        """What this rank is doing, as its signs of life say it: every operation it is in, else its last one."""
+        inside = [str(place) for place in self._places if place.inside]
+        return "; ".join(inside) or (f"after {self._last}" if self._last else "before its first operation")
+
+    def run(
+        self,
+        place: Place,
+        operation: str,
+        start: Callable[[], Done],
+        limit_s: float,
+        partners: tuple[int, ...] | None = None,
+    ) -> None:
+        """Start an operation and wait for it; whatever goes wrong becomes a RankError that says who and where.
+
+        `partners` are the world ranks it depends on; without them it is a collective of the whole group.
+        """
         if self.broken is not None:
             raise self.broken
-        place.enter(operation)
-        self.liveness.doing = place
+        place.enter(operation, partners)
+        self._last = place
         try:
             done = start()
             for _ in range(place.spins):
@@ -62,33 +88,45 @@ class Job:
 
     def _wait(self, place: Place, operation: str, done: Done, limit_s: float) -> None:
         began = time.monotonic()
-        deadline, late, look = began + limit_s, began + min(LATE_S, limit_s), 0.0
-        while not done():
+        deadline, late = began + limit_s, began + min(LATE_S, limit_s)
+        while time.monotonic() < late:
+            if done():
+                return
             sched_yield()
+        with self._guard:
+            self._late += 1
+            self.liveness.watch()
+        try:
+            self._wait_listening(place, operation, done, deadline, limit_s)
+        finally:
+            with self._guard:
+                self._late -= 1
+                if self._late == 0 and self.broken is None:
+                    self.liveness.relax()
+
+    def _wait_listening(self, place: Place, operation: str, done: Done, deadline: float, limit_s: float) -> None:
+        look = 0.0
+        lives = self.liveness
+        while not done():
             now = time.monotonic()
-            if now < late:
-                continue
             if now >= deadline:
                 raise self._diagnose(place, operation, limit_s, f"not finished after {limit_s:g} s")
             if now >= look:
                 look = now + 0.05
-                self.liveness.watch()
-                lives = self.liveness
-                left = operation != LEAVING and lives.left(place.ranks)
-                if lives.failure or left or lives.silent(place.ranks):
+                left = operation != LEAVING and lives.left(place.partners)
+                if lives.failure or left or lives.silent(place.partners):
                     raise self._diagnose(place, operation, limit_s, "waiting for it was given up")
             time.sleep(0.0001)  # long transfers progress only while they are looked at
-        self.liveness.relax()
 
     def _diagnose(self, place: Place, operation: str, limit_s: float, symptom: str) -> RankError:
         """Find out who is to blame, tell the others, and make every later operation fail the same way."""
         self.liveness.watch()
         while True:
-            silent = self.liveness.silent(place.ranks, VERDICT_S)
+            silent = self.liveness.silent(place.partners, VERDICT_S)
             if silent or self.liveness.failure or self.liveness.watched_s > 2 * VERDICT_S:
                 break
             time.sleep(0.02)
-        others = {r: s for r, s in self.liveness.elsewhere(place.ranks).items() if s != str(place)}
+        others = {r: s for r, s in self.liveness.elsewhere(place.partners).items() if str(place) not in s}
         ranks, wrong = verdict(place.here(operation), symptom, tuple(sorted(silent)), self.liveness.failure, others)
         error = RankError(
             wrong,
@@ -100,24 +138,53 @@ class Job:
         return error
 
 
+def apart(work: Callable[[], object]) -> Done:
+    """Run a call that blocks in a thread of its own; whether it is over, and its error when it failed."""
+    failures: list[Exception] = []
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # raised again below, in the caller's thread
+            failures.append(error)
+        over.set()
+
+    threading.Thread(target=run, daemon=True, name="ttmesh-apart").start()
+
+    def done() -> bool:
+        if not over.wait(0.001):
+            return False
+        if failures:
+            raise failures[0]
+        return True
+
+    return done
+
+
 class Place:
     """Where an operation happens: the group, its ranks, who looks, and how many calls it has seen."""
 
     def __init__(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int) -> None:
         self.group, self.ranks, self.world_rank, self.spins = group, ranks, world_rank, spins
-        self.calls = 0
+        self.calls = 0  # collectives only: these are the same on every rank
         self.operation = ""
+        self.partners = ranks
         self.inside = False
 
-    def enter(self, operation: str) -> None:
-        """The next call has begun."""
-        self.calls += 1
-        self.operation = operation
+    def enter(self, operation: str, partners: tuple[int, ...] | None) -> None:
+        """The next operation has begun."""
+        if partners is None:
+            self.calls += 1
+            self.operation = f"{operation} #{self.calls}"
+        else:
+            self.operation = operation
+        self.partners = self.ranks if partners is None else partners
         self.inside = True
 
     def __str__(self) -> str:
         """The last operation as signs of life name it; the same text on every rank that is in the same call."""
-        return f"{'' if self.inside else 'after '}{self.operation} #{self.calls} on group {self.group!r}"
+        return f"{self.operation} on group {self.group!r}"
 
     def here(self, operation: str) -> str:
         """The operation as errors name it."""

@@ -20,7 +20,7 @@ from functools import partial
 import torch
 
 from ttmesh.base.errors import RankError, ShapeError
-from ttmesh.fabric.transports._job import Done, Job, Place
+from ttmesh.fabric.transports._job import Done, Job, apart
 from ttmesh.fabric.transports._layout import COMBINE, as_bytes, check_out, deliver, paired, pieces, room, sum_dtype
 
 Tensor = torch.Tensor
@@ -40,8 +40,9 @@ class Transport(ABC):
         self.size = len(ranks)
         self.timeout_s = timeout_s
         self._job = job
-        self._place = Place(group, ranks, ranks[rank], self.spins)
+        self._place = job.place(group, ranks, ranks[rank], self.spins)
         self._children: list[Transport] = []
+        self._closed = False
 
     @property
     def world_rank(self) -> int:
@@ -130,7 +131,7 @@ class Transport(ABC):
         flat = as_bytes(self._staged(tensor))
         operation = f"send to rank {self.ranks[dest]}"
         for a, b in pieces(flat):
-            self._run(operation, partial(self._start_send, flat[a:b], dest, tag), timeout_s)
+            self._run(operation, partial(self._start_send, flat[a:b], dest, tag), timeout_s, (self.ranks[dest],))
 
     def recv(self, out: Tensor, source: int, *, tag: int = 0, timeout_s: float | None = None) -> Tensor:
         """Fill `out` with what a rank of the group sends under this tag."""
@@ -139,7 +140,7 @@ class Transport(ABC):
         flat = as_bytes(staged)
         operation = f"recv from rank {self.ranks[source]}"
         for a, b in pieces(flat):
-            self._run(operation, partial(self._start_recv, flat[a:b], source, tag), timeout_s)
+            self._run(operation, partial(self._start_recv, flat[a:b], source, tag), timeout_s, (self.ranks[source],))
         return deliver(staged, out.shape, out, out)
 
     def send_bytes(self, data: bytes, dest: int, *, tag: int = 0, timeout_s: float | None = None) -> None:
@@ -156,15 +157,18 @@ class Transport(ABC):
         """A group of some ranks (numbered as here) with its own communicator; every member calls it, no one else."""
         for member in members:
             self._check_member(member)
-        if len(set(members)) != len(members) or self.rank not in members:
+        if list(members) != sorted(set(members)) or self.rank not in members:
             raise RankError(
                 f"rank {self.rank} asked for group {name!r} of ranks {list(members)}",
-                expected="different ranks, the caller's among them",
-                fix="Call subgroup on the members only.",
+                expected="ranks in ascending order, the caller's among them",
+                fix="Sort them, and call subgroup on the members only.",
             )
-        child = self._split(tuple(members), name)
-        self._children.append(child)
-        return child
+        made: list[Transport] = []
+        ranks = tuple(self.ranks[m] for m in members)
+        start = partial(apart, lambda: made.append(self._split(tuple(members), name)))
+        self._run(f"subgroup {name!r}", start, None, ranks)
+        self._children += made
+        return made[0]
 
     def abort(self, reason: str) -> None:
         """Make the running and later operations of every rank fail with this reason."""
@@ -179,6 +183,9 @@ class Transport(ABC):
 
     def close(self) -> None:
         """Leave: the whole job when this is the world, where all ranks meet once more; else only this group."""
+        if self._closed:
+            return
+        self._closed = True
         ended_well = self._job.broken is None
         if self.group == WORLD:
             ended_well = self._job.leave(self._place, self._start_barrier)
@@ -188,8 +195,15 @@ class Transport(ABC):
             self._free()
         self._children.clear()
 
-    def _run(self, operation: str, start: Callable[[], Done], timeout_s: float | None) -> None:
-        self._job.run(self._place, operation, start, self.timeout_s if timeout_s is None else timeout_s)
+    def _run(
+        self,
+        operation: str,
+        start: Callable[[], Done],
+        timeout_s: float | None,
+        partners: tuple[int, ...] | None = None,
+    ) -> None:
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        self._job.run(self._place, operation, start, limit_s, partners)
 
     def _staged(self, tensor: Tensor) -> Tensor:
         """The values, contiguous, where the engine can read them; the tensor itself when it already is so."""

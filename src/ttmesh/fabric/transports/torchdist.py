@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.transports._job import Done, Job
+from ttmesh.fabric.transports._job import Done, Job, apart
 from ttmesh.fabric.transports._store import open_liveness
 from ttmesh.fabric.transports.protocol import WORLD, Transport
 
@@ -110,10 +109,10 @@ class TorchTransport(Transport):
         return _sliced(dist.broadcast(data, self.ranks[root], group=self._group, async_op=True), data)
 
     def _start_send(self, data: torch.Tensor, dest: int, tag: int) -> Done:
-        return _apart(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
+        return _message(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
 
     def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
-        return _apart(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
+        return _message(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
 
     def _split(self, members: tuple[int, ...], name: str) -> Transport:
         ranks = tuple(self.ranks[m] for m in members)
@@ -123,7 +122,8 @@ class TorchTransport(Transport):
         return TorchTransport(group, self._job, name, ranks, members.index(self.rank), self.timeout_s)
 
     def _free(self) -> None:
-        dist.destroy_process_group(self._group)
+        # Only at the end: torch names a group after its ranks, and a second group with the name of a destroyed one would
+        # meet at the addresses that the first left in the store, and hang.
         if self.group == WORLD and self._owns_torch:
             dist.destroy_process_group()
 
@@ -145,27 +145,6 @@ def _sliced(work: Any, tensor: torch.Tensor) -> Done:
     return done
 
 
-def _apart(work: Any, tensor: torch.Tensor) -> Done:
+def _message(work: Any, tensor: torch.Tensor) -> Done:
     """The same for a message: gloo drops every connection when waiting for one times out, so a thread of its own waits."""
-    if tensor.is_cuda:
-        return work.is_completed  # type: ignore[no-any-return]
-    failures: list[Exception] = []
-    over = threading.Event()
-
-    def wait() -> None:
-        try:
-            work.wait()
-        except Exception as error:  # handed to the caller below
-            failures.append(error)
-        over.set()
-
-    threading.Thread(target=wait, daemon=True, name="ttmesh-message").start()
-
-    def done() -> bool:
-        if not over.wait(0.02):
-            return False
-        if failures:
-            raise failures[0]
-        return True
-
-    return done
+    return work.is_completed if tensor.is_cuda else apart(work.wait)  # type: ignore[no-any-return]
