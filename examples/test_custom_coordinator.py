@@ -1,6 +1,6 @@
 """Seed 000: whichever device coordinates shows the high L1; all show the same DRAM and TRACE.
 
-    for i in 0 1 2 3 4 5 6 7; do TT_COORDINATOR_DEVICE_ID=$i pytest examples/test_custom_coordinator.py -v -s; done
+for i in 0 1 2 3 4 5 6 7; do TT_COORDINATOR_DEVICE_ID=$i pytest examples/test_custom_coordinator.py -v -s; done
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ def test_coordinator_memory_pattern(mesh_device, device_params) -> None:
     wanted = int(os.environ.get("TT_COORDINATOR_DEVICE_ID", "0"))
     mapper = ttnn.ReplicateTensorToMesh(mesh_device)
     x = ttnn.from_torch(
-        torch.randn(1, 1, 32, 1024), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh_device, mesh_mapper=mapper
+        torch.randn(1, 1, 32, 1024),
+        dtype=ttnn.bfloat16,
+        layout=ttnn.TILE_LAYOUT,
+        device=mesh_device,
+        mesh_mapper=mapper,
     )
     weight = ttnn.from_torch(
         torch.randn(1024, 1024), dtype=ttnn.bfloat8_b, layout=ttnn.TILE_LAYOUT, device=mesh_device, mesh_mapper=mapper

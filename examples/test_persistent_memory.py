@@ -1,6 +1,6 @@
 """Seed 001's long-running test: one tensor stays while others come and go, round after round.
 
-    python examples/test_persistent_memory.py [SECONDS]
+python examples/test_persistent_memory.py [SECONDS]
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import ttmesh.ttnn as ttnn
 def main(seconds: float = 10.0) -> int:
     device = ttnn.open_device(device_id=0)
     kept = ttnn.from_torch(torch.randn(1, 1, 512, 512), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device)
-    address, steady = kept.buffer_address(), ttnn.get_memory_view(device, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank
+    address, steady = (
+        kept.buffer_address(),
+        ttnn.get_memory_view(device, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank,
+    )
     deadline, rounds, peak = time.monotonic() + seconds, 0, steady
     while rounds == 0 or time.monotonic() < deadline:
         result = ttnn.relu(ttnn.add(kept, kept))
@@ -24,7 +27,9 @@ def main(seconds: float = 10.0) -> int:
         ttnn.deallocate(result)
         rounds += 1
     after = ttnn.get_memory_view(device, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank
-    print(f"{rounds} rounds; kept at {address}; {steady} B per bank between rounds, {peak} B at most, {after} B at the end")
+    print(
+        f"{rounds} rounds; kept at {address}; {steady} B per bank between rounds, {peak} B at most, {after} B at the end"
+    )
     ttnn.close_device(device)
     return 0 if after == steady else 1
 

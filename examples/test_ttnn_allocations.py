@@ -22,7 +22,11 @@ def main() -> int:
     for name, config in (("DRAM", ttnn.DRAM_MEMORY_CONFIG), ("L1", ttnn.L1_MEMORY_CONFIG)):
         tensors.append(
             ttnn.from_torch(
-                torch.randn(1, 1, 1024, 1024), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device, memory_config=config
+                torch.randn(1, 1, 1024, 1024),
+                dtype=ttnn.bfloat16,
+                layout=ttnn.TILE_LAYOUT,
+                device=device,
+                memory_config=config,
             )
         )
         print(f"✓ 2 MiB in {name}: {allocated(device)}")

@@ -1,0 +1,78 @@
+"""The shell commands of the seed documents, as docs/seeds.md gives them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+PLUGIN = ["-p", "ttmesh.testing.plugin", "-p", "no:cacheprovider"]
+
+
+def shell(command: list[str], folder: Path = EXAMPLES, **environ: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PYTHONPATH": path, "PATH": binaries, **environ}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+def pytest_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", *PLUGIN, *arguments, "-v", "-s"]
+
+
+def test_the_coordinator_test_says_custom_coordinator_and_trace() -> None:
+    test = "test_custom_coordinator.py::test_coordinator_memory_pattern"
+
+    done = shell(pytest_command(test), TT_COORDINATOR_DEVICE_ID="3")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "CUSTOM COORDINATOR" in done.stdout
+    assert "trace" in done.stdout.lower()
+    assert "Device 3: L1 = 3.17 MB  ← coordinator" in done.stdout
+    assert "Device 0: L1 = 73 KB" in done.stdout
+
+
+def test_the_script_runs_all_coordinators() -> None:
+    done = shell(["bash", "test_all_coordinators.sh"])
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for device in range(8):
+        assert f"coordinator {device}, highest L1 on device {device} (3.17 MB)" in done.stdout
+    assert "All coordinator tests complete!" in done.stdout
+
+
+@pytest.mark.parametrize("program", ["test_mesh_allocation.py", "test_ttnn_allocations.py"])
+def test_the_allocation_programs_end_at_their_baseline(program: str) -> None:
+    done = shell([sys.executable, program], TT_ALLOC_TRACKING_ENABLED="1")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "baseline" in done.stdout
+
+
+def test_the_long_running_program_does_not_grow() -> None:
+    done = shell([sys.executable, "test_persistent_memory.py", "0.5"])
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_custom_conftest_works_without_the_plugin(tmp_path) -> None:
+    (tmp_path / "conftest.py").write_text((EXAMPLES / "conftest_custom_coordinator.py").read_text())
+    (tmp_path / "test_custom_coordinator.py").write_text((EXAMPLES / "test_custom_coordinator.py").read_text())
+
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-s"]
+    done = shell(command, tmp_path, TT_COORDINATOR_DEVICE_ID="6")
+
+    assert "CUSTOM COORDINATOR: device 6" in done.stdout, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_info_is_the_smi_of_a_system() -> None:
+    done = shell([sys.executable, "-m", "ttmesh", "info"])
+
+    assert done.returncode == 0
+    assert "Dev. ID: 4" in done.stdout
