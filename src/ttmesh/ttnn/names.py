@@ -118,6 +118,8 @@ _MODULES = {
         "DistributedLayerNormStage create_layernorm_program_config SoftmaxDefaultProgramConfig "
         "SoftmaxShardedMultiCoreProgramConfig SoftmaxProgramConfig SDPAProgramConfig PagedCacheGeometryOverride"
     ),
+    "ttmesh.ops.embeddings": "EmbeddingsType",
+    "ttmesh.ops.legacy": "BcastOpMath BcastOpDim",
     "ttmesh.ops.matmul_configs": (
         "MatmulMultiCoreProgramConfig MatmulMultiCoreReuseProgramConfig MatmulMultiCoreReuseMultiCastProgramConfig "
         "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import Case
+from harness import Case, On
 
-from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32
+from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, bfloat8_b, bfloat16, float32
 from ttmesh.ops.activations import UnaryOpType, UnaryWithParam
 from ttmesh.ops.matmul_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig
 
@@ -57,6 +57,29 @@ COLUMNS = MatmulMultiCoreReuseMultiCast1DProgramConfig(
     mcast_in0=True,
 )
 
+
+def experts(a: tuple[int, ...], flags: tuple[int, ...], **options: Any) -> Callable:
+    def make(g: torch.Generator) -> Any:
+        weights = torch.randn(1, 4, 64, 96, generator=g)
+        sparsity = On((torch.rand(flags, generator=g) > 0.4).float(), bfloat16, ROW_MAJOR_LAYOUT)
+        named = {"sparsity": sparsity, "program_config": SPARSE, **options}
+        return [torch.randn(a, generator=g), weights], named
+
+    return make
+
+
+GRID = {"compute_with_storage_grid_size": (8, 8)}
+SPARSE = MatmulMultiCoreReuseMultiCast1DProgramConfig(
+    compute_with_storage_grid_size=(3, 1),
+    in0_block_w=1,
+    out_subblock_h=1,
+    out_subblock_w=1,
+    per_core_M=1,
+    per_core_N=1,
+    fuse_batch=False,
+    mcast_in0=True,
+)
+
 CASES = [
     *(
         Case(f"ttnn.matmul/{name}", operands(a, b), FLOATS, pcc=0.0 if name == "vectors" else 0.999)
@@ -75,4 +98,11 @@ CASES = [
     Case("ttnn.addmm/plain", three((33, 50), (33, 40), (40, 50)), FLOATS, pcc=0.999),
     Case("ttnn.addmm/scaled", three((33, 50), (33, 40), (40, 50), alpha=0.5, beta=2.0)),
     Case("ttnn.addmm/product only", three((33, 50), (33, 40), (40, 50), alpha=2.0, beta=0.0)),
-]
+    Case("ttnn.sparse_matmul/experts", experts((2, 3, 32, 64), (2, 3, 1, 4))),
+    Case("ttnn.sparse_matmul/both", experts((1, 4, 32, 64), (1, 1, 1, 4), is_input_a_sparse=True)),
+    Case("ttnn.experimental.minimal_matmul/plain", operands((2, 33, 40), (40, 50))),
+    Case("ttnn.experimental.minimal_matmul/gated", operands((33, 40), (40, 64), fuse_swiglu=True)),
+    Case("ttnn.experimental.minimal_matmul_split", operands((33, 40), (40, 96))),
+    Case("ttnn.experimental.attn_matmul", operands((1, 8, 32, 64), (32, 1, 64, 96), **GRID)),
+    Case("ttnn.experimental.group_attn_matmul", operands((1, 8, 32, 64), (32, 2, 64, 96), **GRID)),
+]  # fmt: skip

@@ -1,0 +1,131 @@
+"""Copies of tensors: clone, copy, assign, move, and operations that leave the values as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.checks import require
+from ttmesh.ops.entry import composite, op
+from ttmesh.ops.specs import Inferred, like_first
+from ttmesh.tensor.launch import Call, Operation, launch
+from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfers import reallocate
+
+
+def _check_clone(call: Call) -> None:
+    spec = call.specs[0]
+    same = call["dtype"] in (None, spec.dtype)
+    wrong = "Clone: data type conversion is only supported with tile layout"
+    require(same or spec.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+
+
+@op("ttnn.clone", golden=lambda input: input.clone(), check=_check_clone)
+def clone(input: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own with the same values."""
+    return input
+
+
+def _check_copy(call: Call) -> None:
+    source, target = call.specs
+    wrong = f"Input tensor shape {source.shape!r} does not match output tensor shape {target.shape!r}"
+    require(tuple(source.shape) == tuple(target.shape), wrong, "equal shapes")
+    wrong = f"Input tensor layout ({source.layout}) must equal output tensor layout ({target.layout})"
+    require(source.layout is target.layout, wrong, "equal layouts")
+    wrong = "Only tile layout supports dtype conversion"
+    require(source.dtype is target.dtype or source.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+
+
+def _target_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [call.specs[1]]
+
+
+def _copied(input_a: torch.Tensor) -> torch.Tensor:
+    return input_a
+
+
+@op("ttnn.copy", golden=lambda input_a, input_b: input_a, check=_check_copy, writes="input_b", out=_target_spec)
+def copy(input_a: torch.Tensor) -> torch.Tensor:
+    """Write the first tensor's values into the second, which is returned."""
+    return input_a
+
+
+_INTO = Operation(
+    "ttnn.assign",
+    _copied,
+    _target_spec,
+    check=_check_copy,
+    writes="input_b",
+    lane_arguments=frozenset({"input_a"}),
+)
+_ASSIGN = Operation(
+    "ttnn.assign", lambda input_tensor: input_tensor, like_first, lane_arguments=frozenset({"input_tensor"})
+)
+
+
+def _golden_assign(
+    input_tensor: torch.Tensor | None = None, input_a: torch.Tensor | None = None, input_b: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    return input_tensor if input_a is None else input_a
+
+
+@composite("ttnn.assign", golden=_golden_assign)
+def assign(
+    input_tensor: Tensor | None = None,
+    memory_config: MemoryConfig | None = None,
+    dtype: DataType | None = None,
+    output_tensor: Tensor | None = None,
+    input_a: Tensor | None = None,
+    input_b: Tensor | None = None,
+) -> Any:
+    """A copy in other memory, or the first tensor's values written into the second."""
+    if input_a is not None:
+        return launch(_INTO, {"input_a": input_a, "input_b": input_b})
+    asked = {
+        "input_tensor": input_tensor,
+        "memory_config": memory_config,
+        "dtype": dtype,
+        "output_tensor": output_tensor,
+    }
+    return launch(_ASSIGN, asked)
+
+
+@composite("ttnn.move", golden=lambda input_tensor: input_tensor)
+def move(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Tensor:
+    """The same values at another address; the input's memory is given back."""
+    return reallocate(input_tensor, memory_config)
+
+
+def _check_fill(call: Call) -> None:
+    wrong = "FillPad should only be used for tile layout"
+    require(call.specs[0].layout is Layout.TILE, wrong, "TILE_LAYOUT")
+
+
+def _golden_fill(input_tensor: torch.Tensor, fill_value: float) -> torch.Tensor:
+    return input_tensor
+
+
+@op("ttnn.fill_implicit_tile_padding", golden=_golden_fill, check=_check_fill)
+def fill_implicit_tile_padding(input_tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with a number in its padding, which is not stored here: the values are the same."""
+    return input_tensor
+
+
+def _golden_plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool = False) -> torch.Tensor:
+    return _incremented(input_tensor, skip_negative_entries)
+
+
+def _incremented(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
+    if not skip_negative:
+        return values + 1
+    return torch.where((values >= 0) & (values < 2**31 - 1), values + 1, values)
+
+
+@op("ttnn.plus_one", golden=_golden_plus_one, writes="input_tensor")
+def plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool) -> torch.Tensor:
+    """Add one to every element, in place; negative ones may be left out."""
+    return _incremented(input_tensor, skip_negative_entries)

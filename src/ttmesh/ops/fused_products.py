@@ -1,0 +1,239 @@
+"""Products in other forms: sparse over experts, minimal with splits, attention's per-user products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import FLOATS, DataType, Layout
+from ttmesh.ops.activations import Activation, apply
+from ttmesh.ops.checks import dim_of, require, require_dtype
+from ttmesh.ops.entry import composite, op
+from ttmesh.ops.gemm import product
+from ttmesh.ops.lanes import aligned, ranked
+from ttmesh.ops.product_memory import check_blocks, extents
+from ttmesh.ops.products import product_spec, widened
+from ttmesh.ops.slicing import slice_
+from ttmesh.ops.specs import Inferred, like, out_spec
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+# -- sparse ------------------------------------------------------------------------------------------------------------
+
+
+def _check_sparse(call: Call) -> None:
+    a, b, sparsity = call.specs[:3]
+    for name, spec in (("A", a), ("B", b)):
+        wrong = f"Input tensor {name} must be TILE layout, got {spec.layout}"
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+        require_dtype(spec, FLOATS, f"Input tensor {name} must be a floating point type, got {spec.dtype}")
+    wrong = f"Sparsity tensor must be ROW_MAJOR layout, got {sparsity.layout}"
+    require(sparsity.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT")
+    a_sparse, b_sparse = call["is_input_a_sparse"], call["is_input_b_sparse"]
+    wrong = "sparse_matmul requires at least one of is_input_a_sparse or is_input_b_sparse to be true"
+    require(a_sparse or b_sparse, wrong, "a sparse operand")
+    wrong = f"Dimension K (A.shape[-1] {a.shape[-1]}) and B.shape[-2] ({b.shape[-2]}) must match for A and B"
+    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims")
+    batch_a, batch_b = (spec.shape.volume() // (spec.shape[-1] * spec.shape[-2]) for spec in (a, b))
+    blocks = batch_a if a_sparse and not b_sparse else batch_b if a_sparse else batch_a * batch_b
+    wrong = (
+        f"sparsity logical_volume ({sparsity.shape.volume()}) must equal batch_length ({blocks}) "
+        f"[sparsity_shape={sparsity.shape!r}, is_input_a_sparse={a_sparse}, is_input_b_sparse={b_sparse}]"
+    )
+    require(sparsity.shape.volume() == blocks or call["indices"] is not None, wrong, f"{blocks} flags")
+    wrong = "Indexed/gather mode requires is_input_b_sparse=true (the indexed operand is the expert weight tensor B)"
+    require(call["indices"] is None or b_sparse, wrong, "is_input_b_sparse=True")
+    check_blocks(call["program_config"], extents(a, b, False, False))
+
+
+def sparse_product(
+    a: torch.Tensor, b: torch.Tensor, sparsity: torch.Tensor, a_sparse: bool, b_sparse: bool, lane_axes: int
+) -> torch.Tensor:
+    """Products of the blocks that the sparsity names; the others are zeros."""
+    if a_sparse:  # [.., E, M, K] x [1, E, K, N] or [1, 1, K, N]: one block each
+        result = product(a, b, lane_axes)
+        keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *result.shape[lane_axes:-2], 1, 1)
+        return torch.where(keep, result, 0.0)
+    assert b_sparse, "one operand is sparse"
+    rows = a.unsqueeze(-3)  # [A, B, M, K] x [1, E, K, N] → [A, B, 1, E, M, N]
+    experts = b.shape[-3]
+    weights = b.reshape(*b.shape[:lane_axes], *[1] * (a.dim() - lane_axes - 2), experts, *b.shape[-2:])
+    result = torch.matmul(*_widest(rows, weights))
+    mesh, local = result.shape[:lane_axes], result.shape[lane_axes:]
+    keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *local[:-2], 1, 1)
+    kept = torch.where(keep, result, 0.0)
+    return kept.reshape(*mesh, *local[:-3], 1, *local[-3:])
+
+
+def _widest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (a, b) if a.dtype == b.dtype else (a.float(), b.float())
+
+
+def _golden_sparse(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    sparsity: torch.Tensor,
+    program_config: Any = None,
+    nnz: int | None = None,
+    is_input_a_sparse: bool = False,
+    is_input_b_sparse: bool = True,
+) -> torch.Tensor:
+    return sparse_product(input_tensor_a, input_tensor_b, sparsity, is_input_a_sparse, is_input_b_sparse, 0)
+
+
+@op("ttnn.sparse_matmul", golden=_golden_sparse, check=_check_sparse, out=product_spec)
+def sparse_matmul(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    sparsity: torch.Tensor,
+    is_input_a_sparse: bool,
+    is_input_b_sparse: bool,
+    dtype: DataType | None,
+    lane_axes: int,
+    indices: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The products of those experts that the sparsity (or a list of indices) names; zeros for the others."""
+    a, b = widened(input_tensor_a, dtype), widened(input_tensor_b, dtype)
+    if indices is None:
+        return sparse_product(a, b, sparsity, is_input_a_sparse, is_input_b_sparse, lane_axes)
+    chosen, weights = aligned([indices.flatten(lane_axes), b], lane_axes)
+    count = chosen.shape[-1]
+    spread = chosen.long().reshape(*chosen.shape[:lane_axes], *[1] * (b.dim() - lane_axes - 3), count, 1, 1)
+    shape = (*weights.shape[:-3], count, *weights.shape[-2:])
+    picked = torch.gather(weights, -3, spread.expand(shape))
+    every = torch.ones_like(chosen)
+    if is_input_a_sparse:
+        rows = torch.gather(aligned([a, picked], lane_axes)[0], -3, spread.expand(*shape[:-2], *a.shape[-2:]))
+        return sparse_product(rows, picked, every, True, True, lane_axes)
+    tokens = a.shape[lane_axes:-2].numel()
+    flags = every.unsqueeze(-2).expand(*every.shape[:-1], tokens, count)
+    return sparse_product(a, picked, flags, False, True, lane_axes)
+
+
+# -- minimal ---------------------------------------------------------------------------------------------------------
+
+
+def _minimal_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], layout=Layout.TILE)]
+
+
+def _minimal(
+    values: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: Activation | None,
+    gated: bool,
+    lane_axes: int,
+) -> torch.Tensor:
+    result = product(values, weight, lane_axes)
+    if bias is not None:
+        left, right = ranked([result, bias], lane_axes)
+        result = left + right
+    if gated:
+        gate, up = result.chunk(2, -1)
+        return torch.nn.functional.silu(gate.float()) * up
+    return result if activation is None else apply(result, [activation])
+
+
+def _golden_minimal(
+    input_tensor: torch.Tensor,
+    weight_tensor: torch.Tensor,
+    bias_tensor: torch.Tensor | None = None,
+    fused_activation: Activation | None = None,
+    fuse_swiglu: bool = False,
+) -> torch.Tensor:
+    return _minimal(input_tensor, weight_tensor, bias_tensor, fused_activation, fuse_swiglu, 0)
+
+
+@op("ttnn.experimental.minimal_matmul", golden=_golden_minimal, out=_minimal_spec)
+def minimal_matmul(
+    input_tensor: torch.Tensor,
+    weight_tensor: torch.Tensor,
+    bias_tensor: torch.Tensor | None,
+    fused_activation: Activation | None,
+    fuse_swiglu: bool,
+    dtype: DataType | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """The product plus bias, then an activation or silu(gate) * up of its two halves."""
+    values, weight = widened(input_tensor, dtype), widened(weight_tensor, dtype)
+    return _minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
+
+
+def _golden_minimal_split(
+    input_tensor: torch.Tensor,
+    weight_tensor: torch.Tensor,
+    chunks: int = 3,
+    dim: int = -1,
+    bias_tensor: torch.Tensor | None = None,
+    fused_activation: Activation | None = None,
+) -> list[torch.Tensor]:
+    return list(_golden_minimal(input_tensor, weight_tensor, bias_tensor, fused_activation).chunk(chunks, dim))
+
+
+@composite("ttnn.experimental.minimal_matmul_split", golden=_golden_minimal_split)
+def minimal_matmul_split(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    chunks: int,
+    dim: int,
+    bias_tensor: Tensor | None,
+    fused_activation: Activation | None,
+    config: Any,
+    memory_config: MemoryConfig | None,
+    dtype: DataType | None,
+    compute_kernel_config: Any,
+    fuse_swiglu: bool,
+) -> list[Tensor]:
+    """The product cut into equal parts along its last dim."""
+    whole = minimal_matmul(
+        input_tensor,
+        weight_tensor,
+        bias_tensor=bias_tensor,
+        fused_activation=fused_activation,
+        config=config,
+        memory_config=memory_config,
+        dtype=dtype,
+        compute_kernel_config=compute_kernel_config,
+        fuse_swiglu=fuse_swiglu,
+    )
+    shape = list(whole.shape)
+    require(dim_of(dim, len(shape)) == -1, "minimal_matmul_split splits the last dim only", "dim=-1")
+    size, rest = divmod(shape[-1], chunks)
+    require(rest == 0, f"{shape[-1]} columns cannot be split into {chunks} chunks", "a divisor")
+    front = [0] * (len(shape) - 1)
+    return [slice_(whole, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]
+
+
+# -- attention's products ----------------------------------------------------------------------------------------------
+
+
+def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[1, heads, users, K] x [users, kv heads, K, N] → [1, heads, users, N]: every user with his own matrix."""
+    heads, groups = a.shape[-3], b.shape[-3]
+    rows = a.squeeze(-4).transpose(-3, -2)  # [users, heads, K]
+    grouped = rows.reshape(*rows.shape[:-2], groups, heads // groups, rows.shape[-1])
+    result = torch.matmul(*_widest(grouped, b))  # [users, groups, heads / groups, N]
+    joined = result.reshape(*result.shape[:-3], heads, result.shape[-1])
+    return joined.transpose(-3, -2).unsqueeze(-4)
+
+
+def _golden_per_user(
+    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, compute_with_storage_grid_size: Any = None
+) -> torch.Tensor:
+    return _per_user(input_tensor_a, input_tensor_b)
+
+
+@op("ttnn.experimental.attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
+def attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
+    """Attention of one new token: every user's heads times his own matrix."""
+    return _per_user(input_tensor_a, input_tensor_b)
+
+
+@op("ttnn.experimental.group_attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
+def group_attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
+    """The same with heads that share kv heads in groups."""
+    return _per_user(input_tensor_a, input_tensor_b)

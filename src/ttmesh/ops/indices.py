@@ -1,0 +1,231 @@
+"""Elements by index: gather, scatter, index_fill, indexed_fill, nonzero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.checks import dim_of, require, require_dtype
+from ttmesh.ops.entry import alias, op
+from ttmesh.ops.lanes import aligned
+from ttmesh.ops.specs import Inferred, like
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec import TensorSpec
+
+INDEX_TYPES = {DataType.UINT16, DataType.UINT32}
+
+# -- gather ------------------------------------------------------------------------------------------------------------
+
+
+def _check_gather(call: Call) -> None:
+    source, index = call.specs[:2]
+    rank = len(source.shape)
+    wrong = (
+        "Input and index tensor must have the same number of dimensions. Got input dim: "
+        f"{rank} and index dim: {len(index.shape)}"
+    )
+    require(len(index.shape) == rank, wrong, "equal ranks")
+    dim_of(call["dim"], rank, f"gather: dim {call['dim']} is out of range for tensor rank {rank}")
+    require_dtype(index, INDEX_TYPES, f"Index tensor must be of type UINT32 or UINT16. Got: {index.dtype}")
+    wrong = (
+        "Input tensor and index tensor must have the same layout. Got input layout: "
+        f"{source.layout} and index layout: {index.layout}"
+    )
+    require(source.layout is index.layout, wrong, "equal layouts")
+    require(not call["sparse_grad"], "Sparse gradient is not supported yet.", "sparse_grad=False")
+
+
+@op(
+    "ttnn.gather",
+    golden=lambda input, dim, index: torch.gather(input, dim, index.long()),
+    check=_check_gather,
+    outputs=("out",),
+)
+def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """The elements along a dim that the index names."""
+    values, where = aligned([input, index], lane_axes)
+    return torch.gather(values, dim_of(dim, input.dim() - lane_axes), where.long())
+
+
+@op(
+    "ttnn.tosa_gather",
+    golden=lambda input, index: torch.gather(input, 1, index.long()[..., None].expand(*index.shape, input.shape[-1])),
+)
+def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """Rows [N, K, C] by index [N, W] → [N, W, C]."""
+    values, where = aligned([input, index], lane_axes)
+    return torch.gather(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]))
+
+
+# -- scatter -----------------------------------------------------------------------------------------------------------
+
+
+def scattered(
+    values: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str | None
+) -> torch.Tensor:
+    """torch's scatter along a negative dim, sums in float32."""
+    where = index.long()
+    part = source[tuple(slice(0, extent) for extent in where.shape)]
+    if reduce is None:
+        return torch.scatter(values, dim, where, part.to(values.dtype))
+    wide = values.float() if values.is_floating_point() else values
+    name = {"add": "sum", "multiply": "prod", "amax": "amax", "amin": "amin"}[reduce]
+    return torch.scatter_reduce(wide, dim, where, part.to(wide.dtype), name)
+
+
+def _check_scatter(call: Call) -> None:
+    source, index, src = call.specs
+    rank, reduce = len(source.shape), call["reduce"]
+    dim_of(call["dim"], rank, f"scatter: dim {call['dim']} is out of range for tensor rank {rank}")
+    wrong = f"Input rank {rank}, index rank {len(index.shape)} and source rank {len(src.shape)} must be equal"
+    require(len(index.shape) == len(src.shape) == rank, wrong, "equal ranks")
+    wrong = f"Source dtype {src.dtype} must be the same as input dtype {source.dtype}"
+    require(src.dtype is source.dtype, wrong, "equal dtypes")
+    tiled = source.layout is Layout.TILE and source.dtype is DataType.FLOAT32
+    wrong = "Scatter doesn't work for fp32 tiled tensors yet"
+    require(not tiled, wrong, "bfloat16, or ROW_MAJOR_LAYOUT")
+    wrong = f"reduce must be either 'add' or 'multiply' (case-sensitive), got {reduce}"
+    require(reduce in (None, "add", "multiply", "amax", "amin"), wrong, "add or multiply")
+
+
+def _golden_scatter(
+    input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str | None = None
+) -> torch.Tensor:
+    return scattered(input, dim, index, src, reduce)
+
+
+@op("ttnn.scatter", golden=_golden_scatter, check=_check_scatter)
+def scatter(
+    input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str | None, lane_axes: int
+) -> torch.Tensor:
+    """The input with source elements put where the index says, in place of what was there or combined with it."""
+    values, where, source = aligned([input, index, src], lane_axes)
+    return scattered(values, dim_of(dim, input.dim() - lane_axes), where, source, reduce)
+
+
+@op(
+    "ttnn.scatter_add",
+    golden=lambda input, dim, index, src: scattered(input, dim, index, src, "add"),
+    check=_check_scatter,
+)
+def scatter_add(input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """The input plus source elements where the index says."""
+    values, where, source = aligned([input, index, src], lane_axes)
+    return scattered(values, dim_of(dim, input.dim() - lane_axes), where, source, "add")
+
+
+def _golden_tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    return torch.scatter(input, -2, index.long()[..., None].expand(*index.shape, input.shape[-1]), src)
+
+
+@op("ttnn.tosa_scatter", golden=_golden_tosa_scatter)
+def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """Rows [N, K, C] with those that index [N, W] names replaced by [N, W, C]."""
+    values, where, source = aligned([input, index, src], lane_axes)
+    return _golden_tosa_scatter(values, where, source)
+
+
+# -- fill ----------------------------------------------------------------------------------------------------------------
+
+
+def _golden_index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float) -> torch.Tensor:
+    return torch.index_fill(input, dim, index.long(), value)
+
+
+@op("ttnn.index_fill", golden=_golden_index_fill, runtime=("value",))
+def index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float, lane_axes: int) -> torch.Tensor:
+    """The input with a number in the rows of a dim that the index names."""
+    values, where = aligned([input, index], lane_axes)
+    at = dim_of(dim, input.dim() - lane_axes)
+    local = values.shape[lane_axes:]
+    shape = [1] * len(local)
+    shape[at] = where.shape[-1]
+    spread = where.long().reshape(*where.shape[:lane_axes], *shape)
+    whole = list(local)
+    whole[at] = where.shape[-1]
+    return values.scatter(at, spread.expand(*values.shape[:lane_axes], *whole), value)
+
+
+index_fill_new = alias("ttnn.index_fill_new", index_fill)
+
+
+def _check_indexed_fill(call: Call) -> None:
+    ids, a, b = call.specs
+    rank = len(a.shape)
+    at = dim_of(call["dim"], rank, f"indexed_fill: dim {call['dim']} is out of bounds for rank {rank}")
+    wrong = (
+        f"indexed_fill: input_a and input_b must have the same rank; got input_a.rank() = {rank} and input_b.rank() = "
+        f"{len(b.shape)}"
+    )
+    require(len(b.shape) == rank, wrong, "equal ranks")
+    count = ids.shape.volume()
+    wrong = (
+        f"indexed_fill: input_b.size({call['dim']}) = {b.shape[at]} must equal the number of indices (batch_id count = "
+        f"{count})"
+    )
+    require(b.shape[at] == count, wrong, f"{count} rows in the second tensor")
+
+
+def _golden_indexed_fill(
+    batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int = 0
+) -> torch.Tensor:
+    return torch.index_copy(input_tensor_a, dim, batch_id.long().flatten(), input_tensor_b)
+
+
+@op("ttnn.indexed_fill", golden=_golden_indexed_fill, check=_check_indexed_fill, out=like(1))
+def indexed_fill(
+    batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int, lane_axes: int
+) -> torch.Tensor:
+    """The first tensor with the rows of a dim that the ids name replaced by the second's."""
+    ids, a, b = aligned([batch_id, input_tensor_a, input_tensor_b], lane_axes)
+    rank = a.dim() - lane_axes
+    at = dim_of(dim, rank)
+    where = ids.long().flatten(lane_axes)
+    spread = where.reshape(*where.shape[:lane_axes], *[where.shape[-1] if i == at else 1 for i in range(-rank, 0)])
+    return a.scatter(at, spread.expand(b.shape), b.to(a.dtype))
+
+
+# -- nonzero -------------------------------------------------------------------------------------------------------------
+
+
+def _check_nonzero(call: Call) -> None:
+    rank = len(call.specs[0].shape)
+    require(rank == 4, f"non_zero_indices: input must be rank-4, got rank {rank}", "a 4D tensor")
+
+
+def _nonzero_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(s, DataType.UINT32, Layout.ROW_MAJOR, memory_config=memory) for s, _ in inferred]
+
+
+def nonzero_places(values: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many elements are not zero, and their places in order, four numbers each; zeros behind the last."""
+    mesh, local = values.shape[:lane_axes], values.shape[lane_axes:]
+    hit = values.flatten(lane_axes) != 0
+    order = torch.argsort(~hit, dim=-1, stable=True)
+    kept = torch.gather(hit, -1, order)
+    places = torch.stack(_unravelled(order, local), -1) * kept.unsqueeze(-1)
+    count = hit.sum(-1).reshape(*mesh, 1, 1, 1, 1)
+    return torch.nn.functional.pad(count, (0, 7)), places.reshape(*mesh, 1, 1, 1, -1)
+
+
+def _unravelled(flat: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
+    parts: list[torch.Tensor] = []
+    for extent in reversed(shape):
+        parts.insert(0, flat % extent)
+        flat = flat // extent
+    return parts
+
+
+def _golden_nonzero(input_tensor: torch.Tensor) -> Any:
+    return nonzero_places(input_tensor, 0)
+
+
+@op("ttnn.nonzero", golden=_golden_nonzero, check=_check_nonzero, out=_nonzero_specs)
+def nonzero(input_tensor: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """[count, places]: how many elements are not zero (first of eight numbers), and (n, c, h, w) of each."""
+    return nonzero_places(input_tensor, lane_axes)

@@ -1,0 +1,241 @@
+"""Older operations that models still call: bcast, fill_rm, fold, fast_reduce_nc."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, PrintedEnum
+from ttmesh.ops.checks import dims_of, require
+from ttmesh.ops.entry import op
+from ttmesh.ops.lanes import ranked
+from ttmesh.ops.specs import Inferred, like, out_spec
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec import TensorSpec
+
+
+class BcastOpMath(PrintedEnum):
+    """What bcast does with its operands."""
+
+    ADD = 0
+    SUB = 1
+    MUL = 2
+
+
+class BcastOpDim(PrintedEnum):
+    """Along which dims bcast repeats its second operand."""
+
+    H = 0
+    W = 1
+    HW = 2
+
+
+# -- bcast -------------------------------------------------------------------------------------------------------------
+
+
+def _spread(b: torch.Tensor, dim: BcastOpDim) -> torch.Tensor:
+    """The row, column or corner of B that counts."""
+    if dim is not BcastOpDim.W:
+        b = b.narrow(-2, 0, 1)
+    return b if dim is BcastOpDim.H else b.narrow(-1, 0, 1)
+
+
+Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_MATHS: dict[BcastOpMath, Function] = {
+    BcastOpMath.ADD: operator.add,
+    BcastOpMath.SUB: operator.sub,
+    BcastOpMath.MUL: operator.mul,
+}
+
+
+def _golden_bcast(input_a: torch.Tensor, input_b: torch.Tensor, math_op: BcastOpMath, dim: BcastOpDim) -> torch.Tensor:
+    return _MATHS[math_op](input_a, _spread(input_b, dim))
+
+
+def _check_bcast(call: Call) -> None:
+    for name, spec in zip("AB", call.specs, strict=True):
+        wrong = f"Input tensor {name} layout must be TILE but got {spec.layout}"
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+
+
+@op("ttnn.bcast", golden=_golden_bcast, check=_check_bcast)
+def bcast(
+    input_a: torch.Tensor, input_b: torch.Tensor, math_op: BcastOpMath, dim: BcastOpDim, lane_axes: int
+) -> torch.Tensor:
+    """A plus, minus or times B, whose row, column or corner is repeated."""
+    a, b = ranked([input_a, input_b], lane_axes)
+    return _MATHS[math_op](a, _spread(b, dim))
+
+
+# -- fill_rm -----------------------------------------------------------------------------------------------------------
+
+
+def _check_fill(call: Call) -> None:
+    n, c, h, w = (call[name] for name in "NCHW")
+    high, wide = call["hOnes"], call["wOnes"]
+    require(min(n, c, h, w) > 0, f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}", "positive dims")
+    wrong = f"Fill dimensions must be <= tensor dimensions: hFill={high} <= H={h}, wFill={wide} <= W={w}"
+    require(high <= h and wide <= w, wrong, "a corner inside")
+    wrong = f"Input tensor dtype must be BFLOAT16 but got {call.specs[0].dtype}"
+    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16")
+
+
+def _fill_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = call["memory_config"] or call.specs[0].memory_config
+    return [TensorSpec(inferred[0][0], call.specs[0].dtype, Layout.ROW_MAJOR, memory_config=memory)]
+
+
+def _corner(
+    shape: Sequence[int], high: int, wide: int, inside: float, outside: float, like_: torch.Tensor
+) -> torch.Tensor:
+    values = torch.full(tuple(shape), outside, device=like_.device)
+    values[..., :high, :wide] = inside
+    return values
+
+
+def _golden_fill(
+    N: int, C: int, H: int, W: int, hOnes: int, wOnes: int, any: torch.Tensor, val_hi: float = 1.0, val_lo: float = 0.0
+) -> torch.Tensor:
+    return _corner((N, C, H, W), hOnes, wOnes, val_hi, val_lo, any)
+
+
+@op("ttnn.fill_rm", golden=_golden_fill, check=_check_fill, out=_fill_spec)
+def fill_rm(
+    N: int,
+    C: int,
+    H: int,
+    W: int,
+    hOnes: int,
+    wOnes: int,
+    any: torch.Tensor,
+    val_hi: float,
+    val_lo: float,
+    lane_axes: int,
+) -> torch.Tensor:
+    """A tensor with one number in the upper left corner of its last dims and another elsewhere."""
+    return _corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, val_hi, val_lo, any)
+
+
+@op("ttnn.fill_ones_rm", golden=_golden_fill, check=_check_fill, out=_fill_spec)
+def fill_ones_rm(
+    N: int, C: int, H: int, W: int, hOnes: int, wOnes: int, any: torch.Tensor, lane_axes: int
+) -> torch.Tensor:
+    """A tensor with ones in the upper left corner of its last dims and zeros elsewhere."""
+    return _corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, 1.0, 0.0, any)
+
+
+# -- fold --------------------------------------------------------------------------------------------------------------
+
+
+def _margins(padding: Sequence[int]) -> tuple[int, int, int, int, int, int]:
+    """top, bottom, left, right, first and last channels."""
+    p = [int(one) for one in padding]
+    if len(p) == 2:
+        return p[0], p[0], p[1], p[1], 0, 0
+    if len(p) == 4:
+        return p[0], p[1], p[2], p[3], 0, 0
+    require(len(p) == 6, f"Fold: padding has {len(p)} numbers", "2, 4 or 6")
+    return p[0], p[1], p[2], p[3], p[4], p[5]
+
+
+def space_to_depth(values: torch.Tensor, high: int, wide: int) -> torch.Tensor:
+    """[.., H, W, C] → [.., H / high, W / wide, high * wide * C]."""
+    h, w, c = values.shape[-3:]
+    cut = values.reshape(*values.shape[:-3], h // high, high, w // wide, wide, c)
+    return cut.transpose(-4, -3).reshape(*values.shape[:-3], h // high, w // wide, high * wide * c)
+
+
+def _fold(
+    values: torch.Tensor, high: int, wide: int, padding: Sequence[int], collapse: bool, lane_axes: int
+) -> torch.Tensor:
+    top, bottom, left, right, front, back = _margins(padding)
+    grown = torch.nn.functional.pad(values, (front, back, left, right, top, bottom))
+    result = space_to_depth(grown, high, wide)
+    if not collapse:
+        return result
+    return result.reshape(*result.shape[:lane_axes], 1, 1, -1, result.shape[-1])
+
+
+def _check_fold(call: Call) -> None:
+    shape, high, wide = call.specs[0].shape, call["stride_h"], call["stride_w"]
+    require(len(shape) == 4, "Fold op only supports 4D tensors", "[N, H, W, C]")
+    wrong = f"Fold: stride_h ({high}) and stride_w ({wide}) must be > 0."
+    require(high > 0 and wide > 0, wrong, "positive strides")
+    wrong = (
+        "Fold: collapse_output=True is not supported with use_transpose_as_fold=True (legacy path bypasses prim::fold). "
+        "Drop use_transpose_as_fold to use collapse_output."
+    )
+    require(not (call["use_transpose_as_fold"] and call["collapse_output"]), wrong, "one of the two")
+    top, bottom, left, right, _, _ = _margins(call["padding"])
+    height, width = shape[1] + top + bottom, shape[2] + left + right
+    require(height % high == 0, f"Fold: Input height ({height}) must be divisible by stride_h ({high}).", "a multiple")
+    require(width % wide == 0, f"Fold: Input width ({width}) must be divisible by stride_w ({wide}).", "a multiple")
+
+
+def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    dtype = DataType.BFLOAT16 if call.specs[0].dtype in BLOCK_FLOATS else None
+    memory = call["override_memory_config"]
+    return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR, memory_config=memory)]
+
+
+def _golden_fold(
+    input: torch.Tensor, stride_h: int, stride_w: int, padding: Sequence[int] = (0, 0), collapse_output: bool = False
+) -> torch.Tensor:
+    return _fold(input, stride_h, stride_w, padding, collapse_output, 0)
+
+
+@op("ttnn.fold", golden=_golden_fold, check=_check_fold, out=_fold_spec)
+def fold(
+    input: torch.Tensor,
+    stride_h: int,
+    stride_w: int,
+    output_shape: Sequence[int] | None,
+    padding: Sequence[int],
+    collapse_output: bool,
+    lane_axes: int,
+) -> torch.Tensor:
+    """Blocks of an image [N, H, W, C] as channels."""
+    result = _fold(input, stride_h, stride_w, padding, collapse_output, lane_axes)
+    if output_shape is None:
+        return result
+    n, h, w, c = output_shape
+    return result.reshape(*result.shape[:lane_axes], n, h, w, -1)[..., :c]
+
+
+# -- fast_reduce_nc ----------------------------------------------------------------------------------------------------
+
+
+def _check_reduce(call: Call) -> None:
+    require(call.specs[0].layout is Layout.TILE, "fast_reduce_nc: input must be tilized", "TILE_LAYOUT")
+
+
+def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = DRAM_MEMORY_CONFIG if call["memory_config"] is None else None
+    return [out_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=memory)]
+
+
+@op(
+    "ttnn.experimental.fast_reduce_nc",
+    golden=lambda input, dims=(): input.sum(tuple(dims), keepdim=True),
+    check=_check_reduce,
+    out=_reduce_spec,
+    outputs=("output",),
+)
+def fast_reduce_nc(input: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The sum over outer dims, which stay with length 1."""
+    return input.sum(dims_of(tuple(dims), input.dim() - lane_axes), keepdim=True)
+
+
+@op(
+    "ttnn.experimental.broadcast_to",
+    golden=lambda input, output_shape: input.expand(tuple(output_shape)),
+    out=like(),
+    outputs=("output",),
+)
+def broadcast_to(input: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The values repeated along dims of length 1 until the shape is reached."""
+    mesh, local = input.shape[:lane_axes], input.shape[lane_axes:]
+    return input.reshape(*mesh, *[1] * (len(output_shape) - len(local)), *local).expand(*mesh, *output_shape)
