@@ -1,4 +1,4 @@
-"""Gradients of data movement and of products over dims: concat_bw, repeat_bw, assign_bw, prod_bw."""
+"""Gradients of data movement and of products over dims: concat_bw, repeat_bw, prod_bw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ttmesh.ops.entry import composite
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.slicing import slice_
 from ttmesh.ops.specs import like
-from ttmesh.tensor.conversions import to_memory_config
 from ttmesh.tensor.launch import Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -64,31 +63,6 @@ def concat_bw(
     return _wanted(
         are_required_outputs, (lambda: part(0, cut, input_a_grad), lambda: part(cut, shape[at], input_b_grad))
     )
-
-
-def _golden_assign(
-    grad_tensor: torch.Tensor, input_tensor: torch.Tensor | None = None, input_tensor_b: torch.Tensor | None = None
-) -> list[torch.Tensor]:
-    return [grad_tensor] if input_tensor_b is None else [grad_tensor, grad_tensor]
-
-
-@composite("ttnn.assign_bw", golden=_golden_assign)
-def assign_bw(
-    grad_tensor: Tensor,
-    memory_config: MemoryConfig | None,
-    input_a_grad: Tensor | None,
-    input_tensor_b: Tensor | None = None,
-    are_required_outputs: Sequence[bool] = (True,),
-    input_b_grad: Tensor | None = None,
-) -> Grads:
-    """The gradient itself, for each input."""
-
-    def passed(given: Tensor | None) -> Tensor:
-        moved = grad_tensor if memory_config is None else to_memory_config(grad_tensor, memory_config)
-        return _into(moved, given)
-
-    makers = (lambda: passed(input_a_grad), lambda: passed(input_b_grad))
-    return _wanted(are_required_outputs, makers[: 1 if input_tensor_b is None else 2])
 
 
 # -- repeat --------------------------------------------------------------------------------------------------------------

@@ -85,7 +85,30 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
         "reshape_tile_mode": _none("Whether TT-NN keeps its index map between calls; here there is none."),
         "skip_padding_fill": PADDING,
     },
-    **{f"ttnn.{name}": {"global_cb": PREFETCH} for name in ("matmul", "linear", "sparse_matmul")},
+    **{f"ttnn.{name}": {"global_cb": PREFETCH} for name in ("matmul", "linear")},
+    "ttnn.sparse_matmul": {
+        "global_cb": PREFETCH,
+        "nnz": _none("How many blocks TT-NN's loop visits; the blocks that count are read from the sparsity."),
+    },
+    "ttnn.copy": {"input_b": Tag("used", "The values are written into it.")},
+    "ttnn.embedding": {
+        "padding_idx": _none("TT-NN keeps this row in L1; the row is the same."),
+        "embeddings_type": _none("Which rows TT-NN keeps in L1; the rows are the same."),
+    },
+    **{
+        f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _none(CORES)}
+        for name in ("attn_matmul", "group_attn_matmul")
+    },
+    "ttnn.experimental.minimal_matmul": {"config": _none(CORES)},
+    "ttnn.fill_implicit_tile_padding": {"fill_value": PADDING},
+    "ttnn.tilize_with_val_padding": {"pad_value": PADDING},
+    "ttnn.fold": {
+        "use_transpose_as_fold": Tag("checked", "Another way to the same blocks; refused beside collapse_output."),
+        "grid_size": _none(CORES),
+        "override_memory_config": Tag("used", "Where the result is allocated."),
+    },
+    "ttnn.gather": {"sparse_grad": Tag("checked", "TT-NN refuses True.")},
+    "ttnn.interleaved_to_sharded": {"keep_l1_aligned": _none("Shards keep the alignment of their memory either way.")},
     "ttnn.matmul_batched_weights": {"global_cb": PREFETCH, "optional_output_tensor": DEPRECATED},
     **{
         f"ttnn.{name}": {"is_causal_mask": Tag("checked", "The mask is added as it is; it must be there.")}
