@@ -13,6 +13,11 @@ import torch
 import ttmesh.ttnn as ttnn
 
 
+def in_use(device: ttnn.MeshDevice) -> int:
+    """Bytes of DRAM per bank."""
+    return ttnn.get_memory_view(device, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank
+
+
 def main(seconds: float = 10.0) -> int:
     device = ttnn.open_device(device_id=0)
     kept = ttnn.from_torch(torch.randn(1, 1, 512, 512), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device)
@@ -23,10 +28,10 @@ def main(seconds: float = 10.0) -> int:
     deadline, rounds, peak = time.monotonic() + seconds, 0, steady
     while rounds == 0 or time.monotonic() < deadline:
         result = ttnn.relu(ttnn.add(kept, kept))
-        peak = max(peak, ttnn.get_memory_view(device, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank)
+        peak = max(peak, in_use(device))
         ttnn.deallocate(result)
         rounds += 1
-    after = ttnn.get_memory_view(device, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank
+    after = in_use(device)
     print(
         f"{rounds} rounds; kept at {address}; {steady} B per bank between rounds, {peak} B at most, {after} B at the end"
     )
