@@ -1,6 +1,7 @@
 """What the transports cost: all_reduce through the protocol beside the bare engine, and messages, for two ranks here.
 
-Starts itself under every engine with `ttmesh launch`. Prints the best of interleaved rounds; one thread per rank.
+Starts itself under every engine with `ttmesh launch`. Prints the best of interleaved single calls, which a
+busy machine spoils least; one thread per rank.
 """
 
 from __future__ import annotations
@@ -16,14 +17,6 @@ import torch
 from ttmesh.fabric import engines
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24)
-ROUNDS = 7
-
-
-def timed(work: Callable[[], object], repeats: int) -> float:
-    began = time.perf_counter()
-    for _ in range(repeats):
-        work()
-    return (time.perf_counter() - began) / repeats * 1e6
 
 
 def bare(engine: str, tensor: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
@@ -48,7 +41,6 @@ def measure() -> None:
     for size in SIZES:
         x, out = torch.ones(size // 4), torch.empty(size // 4)
         bare_reduce = bare(w.name, x, out)
-        repeats = 200 if size < 1 << 17 else 30 if size < 1 << 24 else 5
         peer = 1 - w.rank
 
         def exchange(x: torch.Tensor = x, out: torch.Tensor = out, peer: int = peer) -> None:
@@ -57,10 +49,12 @@ def measure() -> None:
 
         works = (bare_reduce, lambda x=x, out=out: w.all_reduce(x, out=out), exchange)
         best = [float("inf")] * 3
-        for _ in range(ROUNDS):
+        for _ in range(60 if size < 1 << 24 else 10):
             for i, work in enumerate(works):
                 w.barrier()
-                best[i] = min(best[i], timed(work, repeats))
+                began = time.perf_counter()
+                work()
+                best[i] = min(best[i], (time.perf_counter() - began) * 1e6)
         rows.append((size, *best))
     if w.rank == 0:
         print("| size | bare all_reduce µs | through the protocol µs | ratio | one message µs | GB/s |")
