@@ -1,0 +1,1 @@
+"""What is held, in forms that other programs read."""

@@ -1,0 +1,152 @@
+"""The live page: a read-only web server around the view model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from importlib import resources
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ttmesh.base.errors import MeshError
+from ttmesh.monitor.exports.prometheus import CONTENT_TYPE, to_prometheus
+from ttmesh.monitor.source import Source
+from ttmesh.monitor.view import EVERYTHING
+
+MOST_READERS = 64
+MAP_CELLS = 512
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
+HEADERS = {
+    # plotly sets styles on its elements; everything else comes from this server and nowhere else
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class Page:
+    """Asks the allocation server once per refresh, however many browsers look."""
+
+    def __init__(self, source: Source, *, refresh_ms: int) -> None:
+        self._source = source
+        self._refresh_s = refresh_ms / 1000
+        self._readers = 0
+        self._latest = ""
+        self._number = 0
+        self._news = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def events(self, request: Request) -> Response:
+        """Every view from now on, as server-sent events."""
+        if self._readers >= MOST_READERS:
+            return PlainTextResponse("too many readers", status_code=503, headers=HEADERS)
+        return StreamingResponse(
+            self._stream(request), media_type="text/event-stream", headers={**HEADERS, "Cache-Control": "no-store"}
+        )
+
+    async def view(self, request: Request) -> Response:
+        """The view, once."""
+        return await self._answer(lambda: asdict(self._source.view(EVERYTHING, trends=True)))
+
+    async def device(self, request: Request) -> Response:
+        """One device: its largest buffers and the cells of its address maps."""
+        key = (request.query_params.get("host", ""), int(request.path_params["physical_id"]))
+
+        def found() -> object:
+            detail = self._source.detail(key)
+            if detail is None:
+                return None
+            maps = [
+                {
+                    "pool": m.pool,
+                    "start": m.bank.start,
+                    "end": m.bank.end,
+                    "holes": len(m.holes),
+                    "cells": m.cells(MAP_CELLS),
+                }
+                for m in detail.maps
+            ]
+            largest = [{name: getattr(b, name) for name in b.__struct_fields__} for b in detail.buffers.buffers[:100]]
+            return {"device": asdict(detail.device), "maps": maps, "buffers": largest}
+
+        return await self._answer(found)
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        try:
+            view = await run_in_threadpool(self._source.view)
+        except MeshError as error:
+            return PlainTextResponse(str(error), status_code=503)
+        return Response(to_prometheus(view), media_type=CONTENT_TYPE)
+
+    async def file(self, request: Request) -> Response:
+        """The page itself, its script and its looks."""
+        name, kind = FILES[request.url.path]
+        text = resources.files("ttmesh.monitor").joinpath("page").joinpath(name).read_text(encoding="utf-8")
+        return Response(text, media_type=kind, headers=HEADERS)
+
+    async def plotly(self, request: Request) -> Response:
+        """The chart library, from the installed package."""
+        script = resources.files("plotly").joinpath("package_data").joinpath("plotly.min.js").read_bytes()
+        return Response(script, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+
+    async def _answer(self, ask: Callable[[], object]) -> Response:
+        try:
+            found = await run_in_threadpool(ask)
+        except MeshError as error:
+            return JSONResponse({"problem": str(error)}, status_code=503, headers=HEADERS)
+        return JSONResponse(found, status_code=200 if found is not None else 404, headers=HEADERS)
+
+    async def _stream(self, request: Request) -> AsyncIterator[str]:
+        self._readers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._ask_for_all())
+        try:
+            seen = 0
+            while not await request.is_disconnected():
+                async with self._news:
+                    if self._number == seen:
+                        await self._news.wait()
+                    seen, latest = self._number, self._latest
+                yield f"data: {latest}\n\n"
+        finally:
+            self._readers -= 1
+
+    async def _ask_for_all(self) -> None:
+        while self._readers:
+            try:
+                view = await run_in_threadpool(self._source.view, EVERYTHING, trends=True)
+                text = json.dumps(asdict(view))
+            except MeshError as error:
+                text = json.dumps({"problem": str(error)})
+            async with self._news:
+                self._latest, self._number = text, self._number + 1
+                self._news.notify_all()
+            await asyncio.sleep(self._refresh_s)
+        self._task = None
+
+
+def web_app(source: Source, *, refresh_ms: int, hosts: list[str]) -> Starlette:
+    """The application; it answers only to the names in `hosts`, so that no other site's page can reach it by DNS."""
+    page = Page(source, refresh_ms=refresh_ms)
+    routes = [
+        *(Route(path, page.file) for path in FILES),
+        Route("/plotly.min.js", page.plotly),
+        Route("/events", page.events),
+        Route("/api/view", page.view),
+        Route("/api/devices/{physical_id:int}", page.device),
+        Route("/metrics", page.metrics),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])

@@ -1,0 +1,152 @@
+"""`ttmesh web` over real HTTP, and in headless Chromium where there is one; screenshots go to artefacts/monitor."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from fixed_state import ARTEFACTS
+from prometheus_client.parser import text_string_to_metric_families
+from tracked import Program, RunningServer, environment, eventually
+
+from ttmesh.tracking.address import Address
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(url: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return reply.status, reply.read().decode(), dict(reply.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), dict(error.headers)
+    except urllib.error.URLError:
+        return 0, "", {}
+
+
+@pytest.fixture
+def program(address: Address, start) -> Iterator[Program]:
+    running = RunningServer(address, quiet=True)
+    busy = start(TTMESH_TRACK_STACKS="1")
+    busy.do("open")
+    busy.do("reserve 74752")
+    busy.do("allocate 104857600 2")
+    busy.do("mark <b>step</b> 3")
+    yield busy
+    running.stop()
+
+
+@pytest.fixture
+def site(address: Address) -> Iterator[str]:
+    port = free_port()
+    web = subprocess.Popen(
+        [sys.executable, "-m", "ttmesh", "web", "--port", str(port), "-r", "100"],
+        env=environment(TTMESH_SOCKET=address.path),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    eventually(lambda: get(f"{url}/page.css")[0], lambda status: status == 200, timeout_s=30)
+    yield url
+    web.terminate()
+    web.communicate(timeout=10)
+
+
+def test_the_api_gives_the_view_and_one_device(program, site):
+    def view() -> dict:
+        return json.loads(get(f"{site}/api/view")[1])
+
+    seen = eventually(view, lambda v: sum(d["buffers"] for d in v.get("devices", [])) == 16)
+    device = json.loads(get(f"{site}/api/devices/3")[1])
+
+    assert [p["pid"] for p in seen["processes"]] == [program.pid]
+    assert len(device["maps"][0]["cells"]) == 512
+    assert device["buffers"][0]["label"] == "matmul"
+    assert get(f"{site}/api/devices/99")[0] == 404
+
+
+def test_metrics_are_what_prometheus_reads(program, site):
+    def used() -> dict[str, float]:
+        families = {f.name: f for f in text_string_to_metric_families(get(f"{site}/metrics")[1])}
+        samples = families["ttmesh_memory_used_bytes"].samples if "ttmesh_memory_used_bytes" in families else []
+        return {s.labels["device"]: s.value for s in samples if s.labels["class"] == "DRAM"}
+
+    eventually(used, lambda found: found == {str(i): 209715200.0 for i in range(8)})
+
+
+def test_events_are_pushed(program, site):
+    with urllib.request.urlopen(f"{site}/events", timeout=10) as stream:
+        first = json.loads(stream.readline().removeprefix(b"data: "))
+        stream.readline()
+        second = json.loads(stream.readline().removeprefix(b"data: "))
+
+    assert second["time_s"] > first["time_s"]
+
+
+def test_the_page_is_read_only_local_and_loads_nothing_from_elsewhere(program, site):
+    status, page, headers = get(f"{site}/")
+    foreign, _, _ = get(f"{site}/api/view", Host="evil.example")
+    posted = urllib.request.Request(f"{site}/api/view", data=b"x", method="POST")
+
+    assert status == 200
+    assert "://" not in page
+    assert headers["content-security-policy"].startswith("default-src 'self'")
+    assert foreign == 400
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        urllib.request.urlopen(posted, timeout=10)
+
+
+def test_without_an_allocation_server_the_page_says_so(site):
+    status, text, _ = get(f"{site}/api/view")
+
+    assert status == 503
+    assert "Start one with `ttmesh server`." in json.loads(text)["problem"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_in_a_browser(program, site, theme):
+    from playwright.sync_api import expect, sync_playwright
+
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    problems: list[str] = []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme=theme)
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(site)
+        page.wait_for_selector("body[data-ready=yes]", timeout=30_000)
+        expect(page.locator("#summary")).to_contain_text("8 devices, 16 buffers")
+        chips = page.locator(".chip")
+        assert chips.count() == 8
+        assert page.locator(".chip.coordinator b").inner_text() == "4R (0, 0)"
+        assert page.locator("#processes tbody tr").count() == 1
+        assert "<b>step</b> 3" in page.locator("#processes tbody").inner_text()
+        chips.nth(0).click()
+        page.wait_for_selector("#device:not([hidden])")
+        page.wait_for_selector("#timeline .main-svg")
+        assert page.locator(".map").count() == 2
+        assert page.locator("#buffers tbody tr").count() == 2
+        page.screenshot(path=str(ARTEFACTS / f"page_{theme}.png"), full_page=True)
+        program.do("free 1")
+        expect(page.locator("#summary")).to_contain_text("8 devices, 8 buffers")
+        page.click("#theme")
+        assert page.locator("html").get_attribute("data-theme") != theme
+        browser.close()
+
+    assert problems == []
