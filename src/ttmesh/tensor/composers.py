@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import torch
 
 from ttmesh.base.errors import ShapeError
-from ttmesh.base.geometry import MeshShape
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.tensor.distribution import (
+    ORIGIN,
     Coord,
     DistributionConfig,
     HasMeshShape,
@@ -43,7 +46,7 @@ class MeshComposerConfig(DistributionConfig):
 class MeshToTensor:
     """A composer; made without a mesh it takes the shape from the tensor it composes."""
 
-    __slots__ = ("_config", "_dim", "mesh_shape")
+    __slots__ = ("_config", "_dim", "_key", "mesh_shape")
 
     def __init__(
         self,
@@ -55,8 +58,13 @@ class MeshToTensor:
         assert (config is None) != (dim is None), "either a config or one dim for all devices"
         self.mesh_shape = None if mesh is None else mesh_shape_of(mesh)
         self._config, self._dim = config, dim
-        if self.mesh_shape is not None:
-            self._distribution(self.mesh_shape)
+        self._key: Key | None = None
+        if config is not None:
+            self._key = (tuple(config.dims), config.mesh_shape_override, config.mesh_offset_override)
+        if self.mesh_shape is not None and config is not None:
+            shape = config.mesh_shape_override or self.mesh_shape
+            offset = config.mesh_offset_override
+            check_distribution(shape, self.mesh_shape, offset, len(config.dims), config, "dimensions")
 
     def compose(
         self,
@@ -67,40 +75,19 @@ class MeshToTensor:
     ) -> torch.Tensor:
         """Lanes of a mesh joined into one new tensor with exactly one copy, cast on the way if asked."""
         # A tensor on another mesh than the composer's is read by the composer's shape, as in TT-NN.
-        distribution, config = self._distribution(self.mesh_shape or mesh_shape)
-        where = mesh_coords(distribution, self.mesh_shape or mesh_shape, config.mesh_offset_override)
-        held = _held(mesh_shape, presence)
-        present = [coord for coord in where if coord in held]
-        rank = mesh_shape.dims()
-        local = tuple(values.shape[rank:])
-        if len(present) <= 1:  # one part needs no dim; none gives an empty tensor
-            return lane_at(values, present[0]).to(dtype or values.dtype, copy=True) if present else values.new_empty(0)
-        if len(config.dims) > 1 and len(present) != distribution.mesh_size():
-            raise ShapeError(
-                f"ND composition requires the number of tensors {len(present)} to match the mesh shape {distribution}",
-                expected=f"{distribution.mesh_size()} parts",
-                fix="Compose over the coordinates that hold a part.",
-            )
-        dims = normalised_dims(config.dims, len(local))
-        every = len(present) == mesh_shape.mesh_size()
-        if every and len(dims) == 1:
-            view, groups = values.expand(*mesh_shape, *local), dims * rank
-        elif fits_directly(distribution, mesh_shape) and len(present) == distribution.mesh_size():
-            start = start_of(config.mesh_offset_override, mesh_shape)
-            box = tuple(slice(a, a + n) for a, n in zip(start, distribution, strict=True))
-            view, groups = values.expand(*mesh_shape, *local)[box], dims
+        own = self.mesh_shape or mesh_shape
+        key = self._key or ((self._dim or 0,), MeshShape([own.mesh_size()]), ORIGIN)
+        plan = _plan(key, own, mesh_shape, presence, values.shape[mesh_shape.dims() :])
+        wanted = values.dtype if dtype is None else dtype
+        if plan.groups is None:  # one part needs no dim; none gives an empty tensor
+            return lane_at(values, plan.present[0]).to(wanted, copy=True) if plan.present else values.new_empty(0)
+        if plan.box is not None:
+            view = values.expand(plan.expanded)[plan.box]
         else:
-            parts = torch.stack([lane_at(values, coord) for coord in present])
-            counts = (len(present),) if len(dims) == 1 else distribution.to_tuple()
-            view, groups = parts.view(*counts, *local), dims
-        return _joined(view, groups, dtype or values.dtype)
-
-    def _distribution(self, mesh_shape: MeshShape) -> tuple[MeshShape, MeshComposerConfig]:
-        config = self._config or MeshComposerConfig([self._dim], MeshShape([mesh_shape.mesh_size()]))
-        shape = config.mesh_shape_override or mesh_shape
-        offset = config.mesh_offset_override
-        check_distribution(shape, mesh_shape, offset, len(config.dims), config, "dimensions")
-        return shape, config
+            view = torch.stack([lane_at(values, coord) for coord in plan.present]).view(plan.expanded)
+        joined = torch.empty(plan.shape, dtype=wanted, device=view.device)
+        joined.view(plan.split).copy_(view.permute(plan.order))
+        return joined
 
 
 class ListMeshToTensor:
@@ -151,18 +138,65 @@ def ConcatMesh2dToTensor(
     return MeshToTensor(mesh_device, config)
 
 
-def _joined(view: torch.Tensor, groups: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Leading axes merged into tensor dims (`groups` names the dim of each axis): one strided copy."""
-    axes, local = len(groups), view.shape[len(groups) :]
+Key = tuple[tuple[int, ...], MeshShape | None, MeshCoordinate]
+
+
+class _Plan(NamedTuple):
+    """How lanes of one shape become one tensor."""
+
+    present: list[Coord]
+    groups: list[int] | None = None  # the tensor dim that each leading axis goes into; None: nothing to join
+    expanded: tuple[int, ...] = ()  # every lane, or the gathered parts
+    box: tuple[slice, ...] | None = None  # the lanes that count; None: they are gathered one by one
+    shape: tuple[int, ...] = ()
+    split: tuple[int, ...] = ()  # the result's shape with every joined dim taken apart
+    order: tuple[int, ...] = ()  # brings the leading axes next to their dims
+
+
+@lru_cache(maxsize=512)
+def _plan(
+    key: Key, own: MeshShape, mesh_shape: MeshShape, presence: frozenset[Coord] | None, local: tuple[int, ...]
+) -> _Plan:
+    (asked, override, offset) = key
+    distribution = override or own
+    where = mesh_coords(distribution, own, offset)
+    held = _held(mesh_shape, presence)
+    present = [coord for coord in where if coord in held]
+    if len(present) <= 1:
+        return _Plan(present)
+    if len(asked) > 1 and len(present) != distribution.mesh_size():
+        raise ShapeError(
+            f"ND composition requires the number of tensors {len(present)} to match the mesh shape {distribution}",
+            expected=f"{distribution.mesh_size()} parts",
+            fix="Compose over the coordinates that hold a part.",
+        )
+    dims = normalised_dims(asked, len(local))
+    box: tuple[slice, ...] | None = None
+    if len(present) == mesh_shape.mesh_size() and len(dims) == 1:
+        groups, counts, box = dims * mesh_shape.dims(), mesh_shape.to_tuple(), ()
+    elif fits_directly(distribution, mesh_shape) and len(present) == distribution.mesh_size():
+        start = start_of(offset, mesh_shape)
+        groups, counts = dims, distribution.to_tuple()
+        box = tuple(slice(a, a + n) for a, n in zip(start, distribution, strict=True))
+    else:
+        groups, counts = dims, (len(present),) if len(dims) == 1 else distribution.to_tuple()
+    expanded = (*(counts if box is None else mesh_shape), *local)
+    return _Plan(present, groups, expanded, box, *_joined(counts, local, groups))
+
+
+def _joined(
+    counts: tuple[int, ...], local: tuple[int, ...], groups: list[int]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Leading axes merged into tensor dims: the result's shape, that shape taken apart, and the order of axes."""
     split, order = list[int](), list[int]()
     for dim, extent in enumerate(local):
         merged = [axis for axis, group in enumerate(groups) if group == dim]
-        split += [*(view.shape[axis] for axis in merged), extent]
-        order += [*merged, axes + dim]
-    shape = [e * prod(view.shape[a] for a, g in enumerate(groups) if g == dim) for dim, e in enumerate(local)]
-    joined = torch.empty(shape, dtype=dtype, device=view.device)
-    joined.view(split).copy_(view.permute(order))
-    return joined
+        split += [*(counts[axis] for axis in merged), extent]
+        order += [*merged, len(counts) + dim]
+    shape = [
+        e * prod(n for n, group in zip(counts, groups, strict=True) if group == dim) for dim, e in enumerate(local)
+    ]
+    return tuple(shape), tuple(split), tuple(order)
 
 
 def lane_at(values: torch.Tensor, coord: Coord) -> torch.Tensor:

@@ -54,6 +54,8 @@ def to_layout(
         }
         return launch(_TO_LAYOUT, asked)  # type: ignore[no-any-return]
     wanted = tensor.dtype if dtype is None else dtype
+    if wanted in BLOCK_FLOATS:
+        return tensor  # TT-NN leaves host block floats in tiles without a word; programs rely on it
     config = memory_config or _memory_for(tensor.spec, layout)
     spec = TensorSpec(tensor.shape, wanted, layout, memory_config=config, pad_value=_padding(layout, pad_value))
     return _on_host(tensor, spec)

@@ -95,7 +95,7 @@ def from_list(data: Sequence[float], shape: Sequence[int], dtype: DataType) -> t
 def _cut(source: torch.Tensor, mapper: TensorToMesh | None) -> MappedLanes:
     if mapper is not None:
         return mapper.map(source)
-    return MappedLanes(source[None, None], None, ALONE_TOPOLOGY, (Replicate(), Replicate()))
+    return MappedLanes(source[None, None], None, ALONE_TOPOLOGY)
 
 
 def _own(lanes: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import torch
 
@@ -50,18 +52,18 @@ class MappedLanes:
     values: torch.Tensor
     presence: frozenset[Coord] | None  # None: every coordinate
     topology: TensorTopology
-    axis_placements: tuple[Placement, ...]  # per mesh axis; Shard on two axes means the first cuts first
 
 
 class TensorToMesh:
     """A mapper: cuts a tensor for a mesh of known shape."""
 
-    __slots__ = ("_config", "distribution_shape", "mesh_shape")
+    __slots__ = ("_config", "_key", "distribution_shape", "mesh_shape")
 
     def __init__(self, mesh: HasMeshShape | MeshShape, config: MeshMapperConfig) -> None:
         self.mesh_shape = mesh_shape_of(mesh)
         self.distribution_shape = config.mesh_shape_override or self.mesh_shape
         self._config = config
+        self._key: Key = (tuple(config.placements), config.mesh_shape_override, config.mesh_offset_override)
         check_distribution(
             self.distribution_shape,
             self.mesh_shape,
@@ -77,82 +79,93 @@ class TensorToMesh:
 
     def map(self, values: torch.Tensor) -> MappedLanes:
         """Cut a tensor; nothing is copied where a strided view can say it."""
-        parts = self._parts(values)
-        rank = self.distribution_shape.dims()
-        counts = list(parts.shape[:rank])
-        placements = self._config.placements
-        replicates = [not isinstance(placement, Shard) for placement in placements]
-        covered = [
-            extent if same else n for n, extent, same in zip(counts, self.distribution_shape, replicates, strict=True)
-        ]
-        # TT-NN: a line of fewer chunks than devices is a shorter line.
-        distribution = MeshShape(covered)
-        where = mesh_coords(self.distribution_shape, self.mesh_shape, self._config.mesh_offset_override)[
-            : prod(covered)
-        ]
-        topology = TensorTopology(distribution, placements, [MeshCoordinate(coord) for coord in where])
-        presence = None if len(where) == self.mesh_shape.mesh_size() else frozenset(where)
-        lanes, axes = self._on_the_mesh(parts, distribution, presence)
-        return MappedLanes(lanes, presence, topology, axes)
+        plan = _plan(self._key, self.mesh_shape, values.shape)
+        parts = values.reshape(plan.split).permute(plan.order)
+        return MappedLanes(self._on_the_mesh(parts, plan), plan.presence, plan.topology)
 
-    def _parts(self, values: torch.Tensor) -> torch.Tensor:
-        """A view [distribution axes…, *local shape]; replicating axes have size one."""
-        shape, extents = tuple(values.shape), self.distribution_shape
-        cuts = [(axis, p.dim) for axis, p in enumerate(self._config.placements) if isinstance(p, Shard)]
-        dims = normalised_dims([dim for _, dim in cuts], len(shape))
-        sizes = {dim: -(-shape[dim] // extents[axis]) for (axis, _), dim in zip(cuts, dims, strict=True)}
-        chunks = {dim: -(-shape[dim] // size) if size else 0 for dim, size in sizes.items()}
-        wanted, found = prod(extents[axis] for axis, _ in cuts), prod(chunks.values())
-        if not found:
-            raise _uneven("No chunks were produced", shape)
-        if extents.dims() != 1 and found != wanted:
-            raise _uneven(
-                f"ND sharding requires the number of chunks {found} to match the mesh dimension size {wanted}", shape
-            )
-        local = Shape(sizes.get(i, extent) for i, extent in enumerate(shape))
-        for dim, size in sizes.items():
-            if rest := shape[dim] % size:
-                last = Shape(rest if i == dim else extent for i, extent in enumerate(local))
-                raise _uneven(f"Shard shape mismatch: expected {local} but got {last}", shape)
-        split: list[int] = []
-        place: dict[int, int] = {}  # tensor dim -> where its chunk axis is in the split view
-        inner: list[int] = []
-        for dim, extent in enumerate(shape):
-            if dim in sizes:
-                place[dim] = len(split)
-                split += [chunks[dim], sizes[dim]]
-            else:
-                split.append(extent)
-            inner.append(len(split) - 1)
-        outer = [place[dim] for dim in dims]
-        view = values.reshape(split).permute(*outer, *inner)
-        for axis in range(extents.dims()):
-            if axis not in [a for a, _ in cuts]:
-                view = view.unsqueeze(axis)
-        return view
-
-    def _on_the_mesh(
-        self, parts: torch.Tensor, distribution: MeshShape, presence: frozenset[Coord] | None
-    ) -> tuple[torch.Tensor, tuple[Placement, ...]]:
-        """Parts moved to the axes of the mesh, with what each mesh axis does."""
-        mesh, local = self.mesh_shape.to_tuple(), parts.shape[distribution.dims() :]
-        placements = tuple(self._config.placements)
-        if presence is None and distribution == self.mesh_shape:
-            return parts, placements
-        if all(n == 1 for n in parts.shape[: distribution.dims()]) and presence is None:
-            axes: tuple[Placement, ...] = tuple(Replicate() for _ in mesh)
-            return parts.reshape(*(1 for _ in mesh), *local), axes
-        axes = placements if len(placements) == len(mesh) else placements[:1] * len(mesh)
+    def _on_the_mesh(self, parts: torch.Tensor, plan: _Plan) -> torch.Tensor:
+        """Parts [distribution axes…, *local] moved to the axes of the mesh."""
+        distribution, mesh = plan.distribution, self.mesh_shape.to_tuple()
+        rank = distribution.dims()
+        local = parts.shape[rank:]
+        if plan.presence is None:
+            if distribution == self.mesh_shape:
+                return parts
+            if all(n == 1 for n in parts.shape[:rank]):
+                return parts.reshape(*(1 for _ in mesh), *local)
+            return parts.expand(*distribution, *local).reshape(*mesh, *local)
         every = parts.expand(*distribution, *local)
-        if presence is None:
-            return every.reshape(*mesh, *local), axes
         dense = parts.new_zeros(*mesh, *local)
         if fits_directly(distribution, self.mesh_shape):
             start = start_of(self._config.mesh_offset_override, self.mesh_shape)
             dense[tuple(slice(a, a + n) for a, n in zip(start, distribution, strict=True))] = every
         else:
             dense.view(-1, *local)[: distribution.mesh_size()] = every.reshape(-1, *local)
-        return dense, axes
+        return dense
+
+
+Key = tuple[tuple[Placement, ...], MeshShape | None, MeshCoordinate]
+
+
+class _Plan(NamedTuple):
+    """How tensors of one shape are cut."""
+
+    split: list[int]  # the shape with every cut dim as (chunks, chunk size), and a 1 for every axis that replicates
+    order: list[int]  # brings the chunk axes to the front
+    distribution: MeshShape
+    topology: TensorTopology
+    presence: frozenset[Coord] | None
+
+
+@lru_cache(maxsize=512)
+def _plan(key: Key, mesh_shape: MeshShape, shape: tuple[int, ...]) -> _Plan:
+    placements, override, offset = key
+    extents = override or mesh_shape
+    cuts = {axis: p.dim for axis, p in enumerate(placements) if isinstance(p, Shard)}
+    dims = dict(zip(cuts, normalised_dims(list(cuts.values()), len(shape)), strict=True))
+    chunks = _chunks(shape, extents, dims)
+    split, order, covered = _cut_and_turned(shape, extents, dims, chunks)
+    # TT-NN: a line of fewer chunks than devices is a shorter line.
+    distribution = MeshShape(covered)
+    where = mesh_coords(extents, mesh_shape, offset)[: prod(covered)]
+    topology = TensorTopology(distribution, placements, [MeshCoordinate(coord) for coord in where])
+    presence = None if len(where) == mesh_shape.mesh_size() else frozenset(where)
+    return _Plan(split, order, distribution, topology, presence)
+
+
+def _chunks(shape: tuple[int, ...], extents: MeshShape, dims: dict[int, int]) -> dict[int, tuple[int, int]]:
+    """For each cut dim, how many chunks of which size; ceil chunks that must come out equal."""
+    sizes = {dim: -(-shape[dim] // extents[axis]) for axis, dim in dims.items()}
+    chunks = {dim: (-(-shape[dim] // size) if size else 0, size) for dim, size in sizes.items()}
+    wanted, found = prod(extents[axis] for axis in dims), prod(count for count, _ in chunks.values())
+    if not found:
+        raise _uneven("No chunks were produced", shape)
+    if extents.dims() != 1 and found != wanted:
+        raise _uneven(
+            f"ND sharding requires the number of chunks {found} to match the mesh dimension size {wanted}", shape
+        )
+    local = Shape(sizes.get(i, extent) for i, extent in enumerate(shape))
+    for dim, size in sizes.items():
+        if rest := shape[dim] % size:
+            last = Shape(rest if i == dim else extent for i, extent in enumerate(local))
+            raise _uneven(f"Shard shape mismatch: expected {local} but got {last}", shape)
+    return chunks
+
+
+def _cut_and_turned(
+    shape: tuple[int, ...], extents: MeshShape, dims: dict[int, int], chunks: dict[int, tuple[int, int]]
+) -> tuple[list[int], list[int], list[int]]:
+    """The split shape, the order that brings chunk axes to the front, and the extents that are covered."""
+    free = [axis for axis in range(extents.dims()) if axis not in dims]
+    split, at, inner = [1] * len(free), dict[int, int](), list[int]()
+    for dim, extent in enumerate(shape):
+        if dim in chunks:
+            at[dim] = len(split)
+        split += chunks.get(dim, (extent,))
+        inner.append(len(split) - 1)
+    front = [free.index(axis) if axis in free else at[dims[axis]] for axis in range(extents.dims())]
+    covered = [chunks[dims[axis]][0] if axis in dims else extents[axis] for axis in range(extents.dims())]
+    return split, front + inner, covered
 
 
 class ReplicateTensorToMeshWrapper:
