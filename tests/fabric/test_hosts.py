@@ -112,7 +112,7 @@ def test_a_cut_cable_is_an_error_on_both_sides(engine: str, hosts: Hosts, tmp_pa
         assert f"rank {other} died, stopped or was cut off during all_reduce on group 'axis0'" in told
         seconds = re.match(r"after ([\d.]+) s", told)
         assert seconds
-        assert float(seconds.group(1)) <= 4.5, "the timeout of 3 s, and a second to tell the others"
+        assert float(seconds.group(1)) <= 5.5, "the timeout of 3 s, a second to tell the others, and a busy machine"
     assert launcher.returncode != 0
     assert output.count("first cause") == 1, output
 

@@ -67,7 +67,7 @@ def test_the_others_name_the_rank_the_operation_and_the_group(engine: str, fault
         said = re.search(rf"\[{rank}\] rank {rank} after ([\d.]+) s: (.*)", done.stdout)
         assert said, done.stdout + done.stderr
         assert re.search(words, said.group(2)), said.group(2)
-        # the timeout of 3 s, and up to a second in which the verdict is told to the others
-        assert float(said.group(1)) <= 4.5
+        # the timeout of 3 s, up to a second in which the verdict is told to the others, and a busy machine
+        assert float(said.group(1)) <= 5.5
     assert done.stderr.count("first cause") == 1
     assert done.returncode != 0
