@@ -12,9 +12,9 @@ that axis, and `synchronize_gradients` is that sum, explicit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,19 +34,19 @@ from ttmesh.tensor.tensor import Tensor
 GRAD = "grad_of_result"
 
 
+Back = Callable[[Sequence[Tensor | None], Sequence[bool]], Sequence[Tensor | None]]
+
+
 @dataclass(frozen=True)
 class Node:
-    """One operation of the forward pass."""
+    """One operation of the forward pass; `function` and `arguments` are there for operations of TT-NN."""
 
-    function: OpFunction
-    arguments: dict[str, Any]
+    name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-
-    @property
-    def name(self) -> str:
-        """TT-NN's name of the operation."""
-        return self.function.python_fully_qualified_name
+    function: OpFunction | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    back: Back | None = None
 
 
 class Tape:
@@ -57,6 +57,7 @@ class Tape:
         self._hook: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Tape:
+        _active.append(self)
         self._hook = register_post_operation_hook(self._note)
         self._hook.__enter__()
         return self
@@ -65,6 +66,7 @@ class Tape:
         assert self._hook is not None, "entered before"
         self._hook.__exit__(*problem)
         self._hook = None
+        _active.remove(self)
 
     def backward(self, loss: Tensor, parameters: Iterable[Tensor], seed: float | None = None) -> list[Tensor | None]:
         """The gradients of the parameters, None for those the loss does not depend on."""
@@ -106,7 +108,24 @@ class Tape:
             return  # a composite: the operations it is made of are noted themselves
         arguments = function.bind(args, dict(kwargs))
         outputs = (result,) if isinstance(result, Tensor) else tuple(result)
-        self.nodes.append(Node(function, arguments, tensors_in(arguments), outputs))
+        name = function.python_fully_qualified_name
+        self.nodes.append(Node(name, tensors_in(arguments), outputs, function, arguments))
+
+
+_active: list[Tape] = []
+
+
+def note(
+    name: str, inputs: Sequence[Tensor], output: Tensor, back: Callable[[Tensor], Sequence[Tensor | None]]
+) -> None:
+    """Enter an operation of one's own on the tapes that record: `back(grad)` gives the inputs' gradients."""
+
+    def stepped(grads: Sequence[Tensor | None], needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        assert grads[0] is not None, "only nodes with a gradient are stepped"
+        return back(grads[0])
+
+    for active in _active:
+        active.nodes.append(Node(name, tuple(inputs), (output,), back=stepped))
 
 
 def tape() -> Tape:
@@ -114,13 +133,14 @@ def tape() -> Tape:
     return Tape()
 
 
-RULES: dict[str, Any] = {}
+Rule = Callable[[Node, Tensor, Sequence[bool]], "list[Tensor | None]"]
+RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Any:
+def rule(*names: str) -> Callable[[Rule], Rule]:
     """Enter a function (node, grad, needed) -> gradients of the inputs as the rule of these operations."""
 
-    def enter(function: Any) -> Any:
+    def enter(function: Rule) -> Rule:
         RULES.update(dict.fromkeys((f"ttnn.{name}" for name in names), function))
         return function
 
@@ -128,11 +148,13 @@ def rule(*names: str) -> Any:
 
 
 def _stepped(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequence[Tensor | None]:
+    if node.back is not None:
+        return node.back(grads, needed)
     explicit = RULES.get(node.name)
     if explicit is not None:
         (grad,) = grads
-        gradients: Sequence[Tensor | None] = explicit(node, grad, needed)
-        return gradients
+        assert grad is not None, "only nodes with a gradient are stepped"
+        return explicit(node, grad, needed)
     if len(grads) != 1 or grads[0] is None:
         raise NotEmulatedError(
             f"no gradient of {node.name}, which has {len(grads)} results",
@@ -144,6 +166,7 @@ def _stepped(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> 
 
 def _vjp(node: Node, grad: Tensor, needed: list[bool]) -> list[Tensor | None]:
     """Torch's vector-Jacobian product of the lane function, as one command."""
+    assert node.function is not None, "operations of one's own bring their gradient"
     operation = node.function.operation
     assert operation is not None, "composites are not noted"
     differentiable = [need and tensor.dtype in FLOATS for tensor, need in zip(node.inputs, needed, strict=True)]

@@ -1,0 +1,161 @@
+"""Optimisers whose whole update runs on the mesh, so that a training step can be captured as a trace.
+
+The step count and the learning rate are tensors on the mesh: a replayed trace counts on, and `set_lr` changes the rate
+between replays. With bfloat16 parameters a float32 master copy is kept and rounded once per step.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ttmesh.base.dtypes import float32
+from ttmesh.nn.local_ops import local, same_as
+from ttmesh.nn.parameters import Parameter, ParameterSet, place, whole
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfers import copy_host_to_device_tensor, from_torch
+
+
+def _ticked(step: torch.Tensor) -> torch.Tensor:
+    """One step later."""
+    return step + 1
+
+
+_tick = local("optimiser_step", _ticked, same_as(0), outputs=("out",))
+
+
+def _scalar(values: torch.Tensor, like: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    return values.reshape(*values.shape[:lane_axes], *[1] * (like.dim() - lane_axes))
+
+
+def _sgd_lane(
+    weight: torch.Tensor,
+    master: torch.Tensor,
+    grad: torch.Tensor,
+    velocity: torch.Tensor,
+    lr: torch.Tensor,
+    momentum: float,
+    decay: float,
+    lane_axes: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One step of SGD with momentum and weight decay, as torch.optim.SGD takes it."""
+    direction = grad.float()
+    if decay:
+        direction = direction + decay * master
+    if momentum:
+        velocity = momentum * velocity + direction
+        direction = velocity
+    updated = master - _scalar(lr, master, lane_axes) * direction
+    return updated, updated, velocity
+
+
+def _adamw_lane(
+    weight: torch.Tensor,
+    master: torch.Tensor,
+    grad: torch.Tensor,
+    mean: torch.Tensor,
+    square: torch.Tensor,
+    step: torch.Tensor,
+    lr: torch.Tensor,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    decay: float,
+    lane_axes: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One step of AdamW, as torch.optim.AdamW takes it; `step` counts from 1."""
+    rate, count = _scalar(lr, master, lane_axes), _scalar(step, master, lane_axes)
+    gradient = grad.float()
+    mean = torch.lerp(mean, gradient, 1 - beta1)
+    square = beta2 * square + (1 - beta2) * gradient * gradient
+    unbiased = square.sqrt() / torch.sqrt(1 - beta2**count) + epsilon
+    updated = master * (1 - rate * decay) - rate / (1 - beta1**count) * (mean / unbiased)
+    return updated, updated, mean, square
+
+
+_sgd = local("sgd", _sgd_lane, same_as(0, 1, 3), outputs=("out_weight", "out_master", "out_velocity"))
+_adamw = local(
+    "adamw", _adamw_lane, same_as(0, 1, 3, 4), outputs=("out_weight", "out_master", "out_mean", "out_square")
+)
+
+
+class Optimiser:
+    """What optimisers share: master copies, the step count, the learning rate."""
+
+    STATES: tuple[str, ...] = ()
+
+    def __init__(self, parameters: ParameterSet, lr: float) -> None:
+        self.parameters = parameters
+        mesh = next(iter(parameters.values())).mesh
+        self.lr = place(torch.full((1, 1), lr), mesh, whole(mesh), float32)
+        self.step_count = place(torch.zeros(1, 1), mesh, whole(mesh), float32)
+        self.states: dict[str, dict[str, Tensor]] = {name: self._fresh(p) for name, p in parameters.items()}
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient, in place."""
+        _tick(step=self.step_count, out=self.step_count)
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                self._update(parameter, self.states[name])
+
+    def set_lr(self, lr: float) -> None:
+        """Another learning rate from the next step (or replay) on."""
+        host = from_torch(torch.full((1, 1), lr), dtype=float32, layout=self.lr.layout)
+        assert host is not None, "only None gives None"
+        copy_host_to_device_tensor(host, self.lr)
+
+    def _fresh(self, parameter: Parameter) -> dict[str, Tensor]:
+        wide = parameter.tensor.dtype is not float32
+        states = {
+            "master": place(parameter.initial, parameter.mesh, parameter.cut, float32) if wide else parameter.tensor
+        }
+        for name in self.STATES:
+            states[name] = place(torch.zeros_like(parameter.initial), parameter.mesh, parameter.cut, float32)
+        return states
+
+    def _update(self, parameter: Parameter, states: dict[str, Tensor]) -> None:
+        raise NotImplementedError
+
+
+class SGD(Optimiser):
+    """Stochastic gradient descent with momentum and weight decay."""
+
+    STATES = ("velocity",)
+
+    def __init__(
+        self, parameters: ParameterSet, lr: float, *, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, lr)
+        self._momentum, self._decay = momentum, weight_decay
+
+    def _update(self, parameter: Parameter, states: dict[str, Tensor]) -> None:
+        _sgd(
+            weight=parameter.tensor, master=states["master"], grad=parameter.grad, velocity=states["velocity"], lr=self.lr,
+            momentum=self._momentum, decay=self._decay, out_weight=parameter.tensor, out_master=states["master"],
+            out_velocity=states["velocity"],
+        )  # fmt: skip
+
+
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay."""
+
+    STATES = ("mean", "square")
+
+    def __init__(
+        self,
+        parameters: ParameterSet,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(parameters, lr)
+        self._betas, self._eps, self._decay = betas, eps, weight_decay
+
+    def _update(self, parameter: Parameter, states: dict[str, Tensor]) -> None:
+        _adamw(
+            weight=parameter.tensor, master=states["master"], grad=parameter.grad, mean=states["mean"],
+            square=states["square"], step=self.step_count, lr=self.lr, beta1=self._betas[0], beta2=self._betas[1],
+            epsilon=self._eps, decay=self._decay, out_weight=parameter.tensor, out_master=states["master"],
+            out_mean=states["mean"], out_square=states["square"],
+        )  # fmt: skip

@@ -1,0 +1,122 @@
+"""Gradients of replicated parameters summed over the mesh, explicitly; clipping by the global norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import torch
+
+from ttmesh.ccl.collectives import all_reduce
+from ttmesh.nn.local_ops import local, same_as, scaled, shaped_like, square_sum
+from ttmesh.nn.parameters import Parameter, ParameterSet
+from ttmesh.ops.binary import binary
+from ttmesh.ops.specs import Inferred
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+BUCKET_BYTES = 25 * 2**20  # as torch's DistributedDataParallel; one collective per bucket
+
+
+def synchronize_gradients(
+    parameters: ParameterSet,
+    cluster_axis: int | None = None,
+    *,
+    mode: str = "fabric",
+    bucket_bytes: int = BUCKET_BYTES,
+) -> None:
+    """Sum every gradient over the mesh axes along which its parameter is replicated (or over one of them).
+
+    `mode` is the collectives': "host" reads back, sums and writes; "fabric" goes over links. Gradients of the same format
+    travel together in buckets of at most `bucket_bytes`; 0 sends each alone.
+    """
+    axes = range(next(iter(parameters.values())).mesh.shape.dims()) if cluster_axis is None else [cluster_axis]
+    for axis in axes:
+        waiting = [p for p in parameters.values() if p.grad is not None and axis in p.replicated_axes]
+        for bucket in _buckets(waiting, bucket_bytes):
+            _reduce(bucket, axis, mode)
+
+
+def clip_gradients(parameters: ParameterSet, max_norm: float, *, mode: str = "fabric") -> Tensor:
+    """Scale the gradients so that their norm over the whole model is at most `max_norm`; returns the norm's square.
+
+    Call it after synchronize_gradients: a replicated gradient counts once, a sharded one with all its shards.
+    """
+    total: Tensor | None = None
+    mesh = next(iter(parameters.values())).mesh
+    everywhere = {axis for axis in range(mesh.shape.dims()) if mesh.shape[axis] > 1}
+    by_axes: dict[tuple[int, ...], Tensor] = {}
+    for parameter in parameters.values():
+        if parameter.grad is not None:
+            sharded = tuple(sorted(everywhere - set(parameter.replicated_axes)))
+            part = square_sum(x=parameter.grad)
+            by_axes[sharded] = part if sharded not in by_axes else binary["add"](by_axes[sharded], part)
+    for sharded, part in by_axes.items():
+        for axis in sharded:
+            part = all_reduce(part, cluster_axis=axis, mode=mode)
+        total = part if total is None else binary["add"](total, part)
+    assert total is not None, "there are gradients to clip"
+    factor = _factor(total=total, max_norm=float(max_norm))
+    for parameter in parameters.values():
+        if parameter.grad is not None:
+            parameter.grad = scaled(x=parameter.grad, factor=factor)
+    return total
+
+
+def _buckets(parameters: Iterable[Parameter], limit: int) -> list[list[Parameter]]:
+    buckets: list[list[Parameter]] = []
+    room = 0
+    for parameter in parameters:
+        assert parameter.grad is not None, "only those with a gradient wait"
+        size = parameter.grad.spec.packed_size_bytes
+        fits = buckets and size <= room and buckets[-1][0].grad.dtype is parameter.grad.dtype  # type: ignore[union-attr]
+        if limit and fits:
+            buckets[-1].append(parameter)
+            room -= size
+        else:
+            buckets.append([parameter])
+            room = limit - size
+    return buckets
+
+
+def _reduce(bucket: list[Parameter], axis: int, mode: str) -> None:
+    gradients = [p.grad for p in bucket if p.grad is not None]
+    if len(gradients) == 1:
+        bucket[0].grad = all_reduce(gradients[0], cluster_axis=axis, mode=mode)
+        return
+    joined = all_reduce(_joined(gradients=gradients), cluster_axis=axis, mode=mode)
+    parts = _parted(joined=joined, shapes=tuple(tuple(g.shape) for g in gradients))
+    for parameter, part in zip(bucket, parts, strict=True):
+        parameter.grad = part
+
+
+def _join(gradients: list[torch.Tensor], lane_axes: int) -> torch.Tensor:
+    """All gradients in one row."""
+    lanes = [max(extents) for extents in zip(*(g.shape[:lane_axes] for g in gradients), strict=True)]
+    flat = [g.expand(*lanes, *g.shape[lane_axes:]).flatten(lane_axes) for g in gradients]
+    return torch.cat(flat, -1).unsqueeze(lane_axes)
+
+
+def _part(joined: torch.Tensor, shapes: tuple[tuple[int, ...], ...], lane_axes: int) -> tuple[torch.Tensor, ...]:
+    """One row as all gradients again."""
+    sizes = [prod(shape) for shape in shapes]
+    pieces = torch.split(joined.flatten(lane_axes), sizes, -1)
+    return tuple(p.reshape(*joined.shape[:lane_axes], *shape) for p, shape in zip(pieces, shapes, strict=True))
+
+
+def _factor_lane(total: torch.Tensor, max_norm: float) -> torch.Tensor:
+    """What to scale by."""
+    return torch.clamp(max_norm / (total.float().sqrt() + 1e-6), max=1.0)
+
+
+def _row(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    ((shape, _),) = inferred
+    source = call.specs[0]
+    return [TensorSpec(shape, source.dtype, source.layout, memory_config=DRAM_MEMORY_CONFIG)]
+
+
+_joined = local("join_gradients", _join, _row)
+_parted = local("part_gradients", _part, shaped_like(0))
+_factor = local("clip_factor", _factor_lane, same_as(0), runtime=("max_norm",))
