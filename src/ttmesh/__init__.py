@@ -57,6 +57,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     if name in _PACKAGES:
         return importlib.import_module(f"ttmesh.{name}")
-    value = getattr(importlib.import_module("ttmesh.ttnn"), name)
+    where = importlib.import_module("ttmesh.ttnn.names").EXTRA.get(name)
+    if where is None:
+        value = getattr(importlib.import_module("ttmesh.ttnn"), name)
+    else:
+        module, _, attribute = where.partition(":")
+        value = getattr(importlib.import_module(module), attribute)
     globals()[name] = value
     return value

@@ -23,6 +23,11 @@ _buffer_ids = itertools.count(1)
 _warned = local()
 
 
+def next_buffer_id() -> int:
+    """A number that no buffer had before."""
+    return next(_buffer_ids)
+
+
 class Heap:
     """The memory of one mesh: allocates cells, frees them, knows what is live. Buffers hold it, it holds no buffer."""
 
@@ -139,7 +144,7 @@ class Heap:
         self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
     ) -> Buffer:
         cell = Cell(
-            next(_buffer_ids),
+            next_buffer_id(),
             kind,
             address,
             size_bytes,

@@ -27,6 +27,7 @@ from ttmesh.mesh.command_queue import Command, CommandQueue
 from ttmesh.mesh.events import Ownership
 from ttmesh.mesh.program_cache import ProgramCache
 from ttmesh.mesh.reservations import RESERVATIONS
+from ttmesh.mesh.residents import Residents
 from ttmesh.mesh.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
 from ttmesh.mesh.system_mesh import reshaped
 from ttmesh.mesh.traces import MeshTraceId, Trace
@@ -62,6 +63,7 @@ class MeshDevice:
         schedule = schedules.current()
         self.queues = tuple(CommandQueue(i, self._id, repr(self), schedule) for i in range(num_command_queues))
         self.program_cache = ProgramCache()
+        self.residents = Residents(self._id)
         self.traffic: Traffic = Traffic(system) if parent is None else parent.traffic
         self.traces: dict[MeshTraceId, Trace] = {}
         self.trace_bytes = 0
@@ -380,7 +382,8 @@ class MeshDevice:
             Reserved(self._id, first if part.coordinator_only else everyone, "L1", part.size_bytes, part.label, now)
             for part in (RESERVATIONS if self.parent is None else ())
         ]
-        return [opened, *reserved, *(allocated(cell, self._id, everyone) for cell in self.heap.cells())]
+        buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
+        return [opened, *reserved, *sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)]
 
     def _chip_facts(self) -> tuple[ChipFacts, ...]:
         banks = self.heap.map.banks
@@ -404,6 +407,7 @@ class MeshDevice:
         self._closed = True
         self.traces.clear()
         self.program_cache.clear()
+        self.residents.clear()
         self.heap.close()
         live.pop(self._id, None)
         if self.parent is None:

@@ -7,6 +7,7 @@ import torch
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.mesh.buffer import Buffer
 from ttmesh.mesh.command_queue import Cells, Command
 from ttmesh.mesh.mesh_device import MeshDevice
 
@@ -24,6 +25,16 @@ class GlobalSemaphore:
             kind, size * cores.num_cores(), size, size, cores.num_cores(), "global semaphore"
         )
         self.reset(initial_value)
+
+    @property
+    def mesh(self) -> MeshDevice:
+        """The mesh it lies on."""
+        return self._mesh
+
+    @property
+    def buffer(self) -> Buffer:
+        """Its memory: one page per core, in the order of `cores`."""
+        return self._buffer
 
     def address(self) -> int:
         """Where the counter lies in L1."""

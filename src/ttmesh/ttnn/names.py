@@ -189,3 +189,30 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "graph": {"reset_comparison_records_data": "ttmesh.ops.instrumentation:reset_comparison_records_data"},
 }
+
+_EXTRA_MODULES = {
+    "ttmesh.mesh.queues": "event_query",
+    "ttmesh.programs.addresses": "TensorAccessorArgs",
+    "ttmesh.programs.circular_buffers": "CircularBufferConfig CircularBufferError",
+    "ttmesh.programs.host_api": (
+        "CreateProgram CreateKernel CreateCircularBuffer CreateSemaphore SetRuntimeArgs SetCommonRuntimeArgs "
+        "GetRuntimeArgs"
+    ),
+    "ttmesh.programs.memory": "NocError",
+    "ttmesh.programs.mesh_buffer": (
+        "MeshBuffer MeshBufferLayout DeviceLocalBufferConfig ReplicatedBufferConfig ShardedBufferConfig create_mesh_buffer"
+    ),
+    "ttmesh.programs.page_layout": "BufferShardingArgs",
+    "ttmesh.programs.program": (
+        "Program DataMovementProcessor DataMovementConfig ReaderDataMovementConfig WriterDataMovementConfig ComputeConfig"
+    ),
+    "ttmesh.programs.scheduler": "DeadlockError",
+    "ttmesh.programs.transfers": (
+        "BufferRegion enqueue_write_mesh_buffer enqueue_read_mesh_buffer enqueue_write_shards enqueue_read_shards "
+        "enqueue_write_shard_to_sub_grid write_shard read_shard"
+    ),
+    "ttmesh.programs.workload": "MeshWorkload enqueue_mesh_workload",
+}
+
+# Names of `ttmesh` that TT-NN does not have: TT-Metal's low level.
+EXTRA: dict[str, str] = {name: f"{module}:{name}" for module, names in _EXTRA_MODULES.items() for name in names.split()}

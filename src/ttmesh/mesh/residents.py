@@ -1,0 +1,47 @@
+"""What programs hold on the chips of a mesh besides buffers: circular buffers and kernels, as trackers see them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from ttmesh.base.records import Allocated, Freed
+from ttmesh.base.signals import signals
+from ttmesh.mesh.buffer import next_buffer_id
+
+
+class Residents:
+    """The programs' holdings of one mesh. They are reported, not allocated: circular buffers of programs overlap."""
+
+    __slots__ = ("_held", "_mesh_id")
+
+    def __init__(self, mesh_id: int) -> None:
+        self._mesh_id = mesh_id
+        self._held: dict[int, Allocated] = {}
+
+    def hold(
+        self, kind: str, chips: Iterable[int], address: int, bank_bytes: int, banks: int, page_bytes: int, label: str
+    ) -> int:
+        """Say that a program is on these chips with so many bytes on each of its cores; the number to release it by."""
+        number = next_buffer_id()
+        record = Allocated(
+            self._mesh_id, number, tuple(chips), kind, address, bank_bytes * banks, bank_bytes, banks, page_bytes, label,
+            time.time_ns(),
+        )  # fmt: skip
+        self._held[number] = record
+        if signals.listening:
+            signals.emit(record)
+        return number
+
+    def release(self, number: int) -> None:
+        """The program is gone; once more, or after the mesh was closed, does nothing."""
+        if self._held.pop(number, None) is not None and signals.listening:
+            signals.emit(Freed(self._mesh_id, number, time.time_ns()))
+
+    def records(self) -> list[Allocated]:
+        """Everything held now, oldest first."""
+        return list(self._held.values())
+
+    def clear(self) -> None:
+        """The mesh closes: what it says for itself stands for all of these."""
+        self._held.clear()

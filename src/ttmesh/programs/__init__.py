@@ -1,0 +1,1 @@
+"""Programs on the mesh: mesh buffers, workloads, kernels and the cores that run them."""

@@ -1,0 +1,240 @@
+"""What compute kernels call: tiles from circular buffers into destination registers, arithmetic, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
+from ttmesh.base.errors import MeshError, one_of
+from ttmesh.chip.formats import packing
+from ttmesh.chip.formats.storage import finish
+from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, tile_bytes
+from ttmesh.chip.formats.tilize import tilize, untilize
+from ttmesh.programs.circular_buffers import CircularBufferError, Ring
+from ttmesh.programs.dataflow import KernelCore
+from ttmesh.programs.program import ComputeConfig
+
+ELEMENTS = TILE_HEIGHT * TILE_WIDTH
+TILE = (TILE_HEIGHT, TILE_WIDTH)
+
+# How elements lie in L1, where that is not the lanes' own type.
+_PLAIN = {
+    DataType.BFLOAT16: torch.bfloat16,
+    DataType.FLOAT32: torch.float32,
+    DataType.INT32: torch.int32,
+    DataType.UINT32: torch.int32,
+    DataType.UINT16: torch.int16,
+    DataType.UINT8: torch.uint8,
+    DataType.INT8: torch.int8,
+}
+_MASKS = {DataType.UINT32: 0xFFFFFFFF, DataType.UINT16: 0xFFFF}
+
+# <name>_tile(idst) of TT-Metal's vector unit, as torch computes it.
+UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "abs": torch.abs,
+    "exp": torch.exp,
+    "gelu": torch.nn.functional.gelu,
+    "log": torch.log,
+    "negative": torch.neg,
+    "recip": torch.reciprocal,
+    "relu": torch.relu,
+    "rsqrt": torch.rsqrt,
+    "sigmoid": torch.sigmoid,
+    "silu": torch.nn.functional.silu,
+    "sqrt": torch.sqrt,
+    "square": torch.square,
+    "tanh": torch.tanh,
+}
+
+
+class Compute(KernelCore):
+    """The matrix and vector engines of a core. Registers hold tiles in tile order: [*lanes, tiles, 1024].
+
+    `tiles=n` on an operation works on n tiles at once, from the given index on: what a loop over them would do.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        config = self._kernel.config
+        assert isinstance(config, ComputeConfig), "only compute kernels get these engines"
+        self._wide = config.fp32_dest_acc_en
+        # Half of the destination registers at a time: 8 tiles of 16 bit, 4 of 32 (tt-metal, double-buffered dest).
+        self._room = 4 if self._wide else 8
+        self._state = "released"
+        self._registers: dict[int, torch.Tensor] = {}
+        self._block: tuple[int, int, torch.Tensor] | None = None
+
+    # ---- registers
+
+    def tile_regs_acquire(self) -> None:
+        """Begin: registers are empty and belong to the arithmetic."""
+        self._turn("released", "acquired")
+        self._registers.clear()
+        self._block = None
+
+    def tile_regs_commit(self) -> None:
+        """Hand the registers to the packer."""
+        self._turn("acquired", "committed")
+
+    def tile_regs_wait(self) -> None:
+        """The packer takes them."""
+        self._turn("committed", "packing")
+
+    def tile_regs_release(self) -> None:
+        """End: registers are free again."""
+        self._turn("packing", "released")
+
+    # ---- arithmetic
+
+    def copy_tile(self, cb_id: int, tile: int, dst: int, *, tiles: int = 1) -> None:
+        """Registers from a circular buffer."""
+        self._put(dst, self._unpacked(cb_id, tile, tiles).clone())
+
+    def add_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int, *, tiles: int = 1) -> None:
+        """a + b."""
+        self._binary(torch.add, cb_a, cb_b, tile_a, tile_b, dst, tiles)
+
+    def sub_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int, *, tiles: int = 1) -> None:
+        """a - b."""
+        self._binary(torch.sub, cb_a, cb_b, tile_a, tile_b, dst, tiles)
+
+    def mul_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int, *, tiles: int = 1) -> None:
+        """a * b."""
+        self._binary(torch.mul, cb_a, cb_b, tile_a, tile_b, dst, tiles)
+
+    def add_binary_tile(self, dst_a: int, dst_b: int, dst: int) -> None:
+        """The sum of two registers."""
+        self._put(dst, torch.add(self._get(dst_a, 1), self._get(dst_b, 1)))
+
+    def mul_binary_tile(self, dst_a: int, dst_b: int, dst: int) -> None:
+        """The product of two registers."""
+        self._put(dst, torch.mul(self._get(dst_a, 1), self._get(dst_b, 1)))
+
+    def matmul_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int) -> None:
+        """Add the matrix product of two tiles to a register (empty: to zero)."""
+        a, b = (
+            untilize(self._unpacked(cb, at, 1).float().contiguous(), TILE)
+            for cb, at in ((cb_a, tile_a), (cb_b, tile_b))
+        )
+        product = tilize(torch.matmul(a, b))
+        held = self._registers.get(dst)
+        total = product if held is None else held.unsqueeze(-2).float() + product
+        self._put(dst, total if self._wide else total.bfloat16())
+
+    def sfpu(self, name: str, dst: int, *, tiles: int = 1) -> None:
+        """A function of the vector unit on registers; `exp_tile(dst)` is `sfpu("exp", dst)`."""
+        if name not in UNARY:
+            raise MeshError(f"no {name}_tile", expected=one_of(UNARY), fix="Choose one of them.")
+        held = self._get(dst, tiles)
+        self._put(dst, UNARY[name](held.float()).to(held.dtype))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.endswith("_tile") and not name.startswith("_"):
+            return lambda dst, *, tiles=1: self.sfpu(name.removesuffix("_tile"), dst, tiles=tiles)
+        raise AttributeError(f"compute kernels have no {name}; docs/programs.md lists what they have")
+
+    # ---- out
+
+    def pack_tile(self, dst: int, cb_id: int, tile: int = 0, *, tiles: int = 1) -> None:
+        """Registers into reserved pages of a circular buffer, `tile` pages behind its write pointer."""
+        if self._state != "packing":
+            raise self._out_of_turn("pack_tile", "tile_regs_commit and tile_regs_wait")
+        ring, values, lanes = self._tiled(cb_id), self._get(dst, tiles), self._chips.lanes
+        dtype = ring.placed.dtype
+        page, start = ring.placed.page_bytes, ring.span(tile, tiles, to_write=True) - self._l1.start
+        raw = self._l1.bytes.narrow(-1, start, tiles * page)
+        if dtype in _PLAIN:
+            out = raw.view(_PLAIN[dtype]).view(*lanes, tiles, ELEMENTS)
+            out.copy_(values if dtype in (DataType.BFLOAT16, DataType.FLOAT32) else finish(values, dtype))
+            return
+        rounded = finish(untilize(values.float().contiguous(), TILE), dtype)
+        raw.copy_(packing.pack(rounded, dtype, Layout.TILE).flatten(-2))
+
+    def finish(self) -> None:
+        """Refuse to end with registers taken."""
+        if self._state != "released":
+            raise self._out_of_turn("the end of the kernel", "tile_regs_release")
+
+    # ---- inside
+
+    def _binary(
+        self,
+        function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        cb_a: int,
+        cb_b: int,
+        tile_a: int,
+        tile_b: int,
+        dst: int,
+        tiles: int,
+    ) -> None:
+        self._put(dst, function(self._unpacked(cb_a, tile_a, tiles), self._unpacked(cb_b, tile_b, tiles)))
+
+    def _unpacked(self, cb_id: int, first: int, tiles: int) -> torch.Tensor:
+        """Tiles of a circular buffer as values; they share its memory where the format allows."""
+        ring, lanes = self._tiled(cb_id), self._chips.lanes
+        dtype, page = ring.placed.dtype, ring.placed.page_bytes
+        start = ring.span(first, tiles, to_write=False) - self._l1.start
+        raw = self._l1.bytes.narrow(-1, start, tiles * page)
+        if dtype in _PLAIN:
+            values = raw.view(_PLAIN[dtype]).view(*lanes, tiles, ELEMENTS)
+            if dtype in _MASKS:
+                values = values.to(torch.int64) & _MASKS[dtype]
+        else:
+            pages = raw.view(*lanes, tiles, page).contiguous()
+            values = tilize(packing.unpack(pages, TILE, dtype, Layout.TILE).float())
+        if dtype in FLOATS:
+            return values.float() if self._wide else values.bfloat16()
+        return values
+
+    def _tiled(self, cb_id: int) -> Ring:
+        ring = self._ring(cb_id)
+        placed = ring.placed
+        if placed.page_bytes != tile_bytes(placed.dtype):
+            raise CircularBufferError(
+                f"cb {cb_id} has pages of {placed.page_bytes} B, a {placed.dtype.name} tile has {tile_bytes(placed.dtype)}",
+                expected="pages of one tile",
+                fix="Leave the page size of a compute kernel's buffers out.",
+            )
+        return ring
+
+    def _put(self, dst: int, values: torch.Tensor) -> None:
+        tiles = values.shape[-2]
+        if self._state != "acquired":
+            raise self._out_of_turn("arithmetic", "tile_regs_acquire")
+        if dst < 0 or dst + tiles > self._room:
+            raise MeshError(
+                f"registers {dst} to {dst + tiles - 1} of {self._room}",
+                expected=f"at most {self._room} tiles {'with fp32_dest_acc_en' if self._wide else 'of 16 bit'}",
+                fix="Pack earlier or work on fewer tiles.",
+            )
+        for i in range(tiles):
+            self._registers[dst + i] = values.select(-2, i)
+        self._block = (dst, tiles, values)
+
+    def _get(self, dst: int, tiles: int) -> torch.Tensor:
+        if self._block is not None and self._block[:2] == (dst, tiles):
+            return self._block[2]
+        missing = [i for i in range(dst, dst + tiles) if i not in self._registers]
+        if missing:
+            raise MeshError(
+                f"register {missing[0]} is empty", expected="a tile that was put there", fix="Compute or copy first."
+            )
+        return torch.stack([self._registers[i] for i in range(dst, dst + tiles)], -2)
+
+    def _turn(self, before: str, after: str) -> None:
+        if self._state != before:
+            raise self._out_of_turn(f"tile_regs ({after})", before)
+        self._state = after
+
+    def _out_of_turn(self, what: str, expected: str) -> MeshError:
+        return MeshError(
+            f"{self._kernel.name} on core {self._l1.core.str()}: {what} while the registers are {self._state}",
+            expected=f"{expected} before it",
+            fix="The order is acquire, arithmetic, commit, wait, pack, release.",
+        )
+
+
+assert _PLAIN.keys().isdisjoint(BLOCK_FLOATS), "block floats are packed tile by tile"

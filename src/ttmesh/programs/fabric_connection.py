@@ -1,0 +1,58 @@
+"""Sends over a link to a neighbouring chip: writes, increments, and both in one packet, in order."""
+
+from __future__ import annotations
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.programs.addresses import NocAddress
+from ttmesh.programs.memory import Chips, CoreMemory, Memory
+
+
+class FabricConnection:
+    """One link, opened by a kernel; addresses are the neighbour's."""
+
+    __slots__ = ("_chips", "_hop", "_l1", "_memory", "_there")
+
+    def __init__(
+        self, memory: Memory, chips: Chips, l1: CoreMemory, neighbour: MeshCoordinate, running: list[Chips]
+    ) -> None:
+        mesh, here = memory.mesh, chips.coord()
+        self._memory, self._chips, self._l1 = memory, chips, l1
+        self._hop = (mesh.get_device_id(here), mesh.get_device_id(neighbour))
+        if not mesh.system.link_count(*self._hop):
+            raise MeshError(
+                f"no link from {here!r} (chip {self._hop[0]}) to {neighbour!r} (chip {self._hop[1]})",
+                expected="a neighbour that a link joins",
+                fix="Send along a route, or open the mesh as a line that follows the links.",
+            )
+        self._there = memory.chips_at(neighbour, running)
+
+    def noc_unicast_write(self, l1_address: int, target: NocAddress, size: int) -> None:
+        """Write bytes of this core's L1 to an address on the other chip."""
+        here = NocAddress(BufferType.L1, self._l1.bank, l1_address)
+        sources = self._memory.pieces(here, size, self._chips)
+        if len(sources) > 1:
+            raise MeshError(
+                f"{size} B at L1 address {l1_address} span pages of a buffer",
+                expected="one page",
+                fix="Send page by page.",
+            )
+        owner, start, _ = sources[0]
+        for into, offset, part in self._memory.pieces(target, size, self._there):
+            self._memory.copy((owner, start, part), self._chips, into, offset, self._there)
+            start += part
+        self._memory.crossed(self._hop, size)
+
+    def noc_unicast_atomic_inc(self, target: NocAddress, increment: int) -> None:
+        """Add to a semaphore on the other chip, behind everything sent before."""
+        value = self._memory.load(self._there, target)
+        self._memory.store(self._there, target, value + increment)
+        self._memory.crossed(self._hop, 4)
+
+    def noc_fused_unicast_atomic_inc(
+        self, l1_address: int, target: NocAddress, size: int, semaphore: NocAddress, increment: int
+    ) -> None:
+        """Write, then add to a semaphore there, in one packet."""
+        self.noc_unicast_write(l1_address, target, size)
+        self.noc_unicast_atomic_inc(semaphore, increment)

@@ -1,0 +1,367 @@
+"""MeshBuffer: memory at one address on every chip, holding copies of one buffer or the shards of a larger one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ttmesh.base.dtypes import BufferType, PrintedEnum, ShardOrientation
+from ttmesh.base.errors import MeshError, ShapeError, one_of
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.buffer import Buffer
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.programs.page_layout import BufferShardingArgs, PageLayout, interleaved, sharded
+
+Extent2d = tuple[int, int]
+
+
+class MeshBufferLayout(PrintedEnum):
+    """What the chips of a mesh buffer hold."""
+
+    REPLICATED = 0
+    SHARDED = 1
+
+
+@dataclass(frozen=True)
+class DeviceLocalBufferConfig:
+    """How a chip holds its part: pages of this size over the banks of a memory, or sharded over cores."""
+
+    page_size: int
+    buffer_type: BufferType = BufferType.DRAM
+    sharding_args: BufferShardingArgs | None = None
+    bottom_up: bool | None = None
+
+
+@dataclass(frozen=True)
+class ReplicatedBufferConfig:
+    """Every chip holds `size` bytes."""
+
+    size: int
+
+    @property
+    def device_local_size(self) -> int:
+        """Bytes per chip."""
+        return self.size
+
+
+@dataclass(frozen=True)
+class ShardedBufferConfig:
+    """A two-dimensional buffer cut into shards, one per chip; an extent of 0 in `shard_shape` means replicate."""
+
+    global_size: int
+    global_buffer_shape: Extent2d
+    shard_shape: Extent2d
+    shard_orientation: ShardOrientation = ShardOrientation.ROW_MAJOR
+
+    def compute_datum_size_bytes(self) -> int:
+        """Bytes per element."""
+        return self.global_size // prod(self.global_buffer_shape)
+
+    @property
+    def physical_shard_shape(self) -> Extent2d:
+        """The extents a chip really holds."""
+        (high, wide), (rows, columns) = self.shard_shape, self.global_buffer_shape
+        return high or rows, wide or columns
+
+    @property
+    def replicated_dims(self) -> tuple[bool, bool]:
+        """Whether height and width are replicated."""
+        return self.shard_shape[0] == 0, self.shard_shape[1] == 0
+
+    @property
+    def device_local_size(self) -> int:
+        """Bytes per chip."""
+        return self.compute_datum_size_bytes() * prod(self.physical_shard_shape)
+
+    def shards(self, mesh: MeshDevice) -> list[tuple[Extent2d, list[MeshCoordinate]]]:
+        """Each shard's first element and the chips that hold it, in the order in which TT-Metal deals them."""
+        rows, columns = mesh.shape[0], mesh.shape[1]
+        (high, wide), by_rows = self.physical_shard_shape, self.shard_orientation is ShardOrientation.ROW_MAJOR
+        firsts = [
+            (y, x)
+            for y in range(0, self.global_buffer_shape[0], high)
+            for x in range(0, self.global_buffer_shape[1], wide)
+        ]
+        if all(self.replicated_dims):
+            return [(first, MeshCoordinateRange(mesh.shape).coords()) for first in firsts]
+        if any(self.replicated_dims):
+            lines = [
+                [MeshCoordinate(y, i) for y in range(rows)]
+                if by_rows
+                else [MeshCoordinate(i, x) for x in range(columns)]
+                for i in range(len(firsts))
+            ]
+            return list(zip(firsts, lines, strict=True))
+        places = [(i // columns, i % columns) if by_rows else (i % rows, i // rows) for i in range(len(firsts))]
+        return [(first, [MeshCoordinate(place)]) for first, place in zip(firsts, places, strict=True)]
+
+
+MeshBufferConfig = ReplicatedBufferConfig | ShardedBufferConfig
+
+
+class MeshBuffer:
+    """A view of a mesh-wide buffer: its chips' bytes, pages and banks. Tensors may share the same buffer."""
+
+    __slots__ = ("__weakref__", "_mesh", "buffer", "config", "local_config", "pages")
+
+    def __init__(
+        self,
+        mesh: MeshDevice,
+        buffer: Buffer,
+        config: MeshBufferConfig,
+        local_config: DeviceLocalBufferConfig,
+        pages: PageLayout,
+    ) -> None:
+        self._mesh = weakref.ref(mesh)  # a buffer does not keep its mesh open
+        self.buffer, self.config, self.local_config, self.pages = buffer, config, local_config, pages
+        known[buffer.cell.buffer_id] = self
+
+    @staticmethod
+    def create(
+        config: MeshBufferConfig,
+        local_config: DeviceLocalBufferConfig,
+        mesh_device: MeshDevice,
+        address: int | None = None,
+    ) -> MeshBuffer:
+        """New memory on every chip, at the given address or where all of them have room."""
+        mesh_device.check_open()
+        if isinstance(config, ShardedBufferConfig):
+            _check_shards(config, mesh_device)
+        kind, size, page = local_config.buffer_type, config.device_local_size, local_config.page_size
+        pages = _pages(mesh_device, size, local_config)
+        banks, heap = len(pages.banks), mesh_device.heap
+        if address is not None:
+            buffer = heap.allocate_at(kind, address, size, page, pages.bank_bytes, banks, "mesh buffer")
+        else:
+            buffer = heap.allocate(
+                kind, size, page, pages.bank_bytes, banks, "mesh buffer", bottom_up=local_config.bottom_up
+            )
+        return MeshBuffer(mesh_device, buffer, config, local_config, pages)
+
+    @staticmethod
+    def of(
+        buffer: Buffer,
+        mesh_device: MeshDevice,
+        config: MeshBufferConfig | None = None,
+        sharding_args: BufferShardingArgs | None = None,
+    ) -> MeshBuffer:
+        """The buffer of a tensor seen as a mesh buffer: the same cell, so each sees what the other writes."""
+        cell = buffer.cell
+        local = DeviceLocalBufferConfig(cell.page_bytes, cell.buffer_type, sharding_args)
+        chosen = config or ReplicatedBufferConfig(cell.size_bytes)
+        if chosen.device_local_size != cell.size_bytes:
+            raise ShapeError(
+                f"a config of {chosen.device_local_size} B per chip for a buffer of {cell.size_bytes} B",
+                expected="the buffer's own size",
+                fix="Correct the config or leave it out.",
+            )
+        pages = _pages(mesh_device, cell.size_bytes, local)
+        if len(pages.banks) != cell.banks or pages.bank_bytes > cell.bank_bytes:
+            raise ShapeError(
+                f"the buffer lies in {cell.banks} banks, {cell.bank_bytes} B each; the view has {len(pages.banks)} banks "
+                f"of {pages.bank_bytes} B",
+                expected="the same pages",
+                fix="Pass the sharding_args of a sharded tensor.",
+            )
+        return MeshBuffer(mesh_device, buffer, chosen, local, pages)
+
+    @property
+    def cell(self) -> Cell:
+        """What the buffer holds."""
+        return self.buffer.cell
+
+    def device(self) -> MeshDevice:
+        """The mesh it lies on."""
+        mesh = self._mesh()
+        if mesh is None or not self.buffer.is_allocated():
+            raise MeshError(
+                "Can't get device from mesh buffer, already deallocated",
+                expected="a live buffer",
+                fix="Use it before deallocate() and before its mesh is closed.",
+            )
+        return mesh
+
+    def address(self) -> int:
+        """The address on every chip, in every bank."""
+        return self.cell.address
+
+    def size(self) -> int:
+        """Bytes of the whole buffer; replicated: of one copy."""
+        return self.config.global_size if isinstance(self.config, ShardedBufferConfig) else self.config.size
+
+    def device_local_size(self) -> int:
+        """Bytes per chip."""
+        return self.cell.size_bytes
+
+    @property
+    def page_size(self) -> int:
+        """Bytes of a page."""
+        return self.pages.page_bytes
+
+    @property
+    def num_pages(self) -> int:
+        """Pages per chip."""
+        return self.pages.pages
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Which memory it lies in."""
+        return self.local_config.buffer_type
+
+    def global_layout(self) -> MeshBufferLayout:
+        """Replicated or sharded."""
+        sharded_ = isinstance(self.config, ShardedBufferConfig)
+        return MeshBufferLayout.SHARDED if sharded_ else MeshBufferLayout.REPLICATED
+
+    def global_shard_spec(self) -> ShardedBufferConfig:
+        """How a sharded buffer is cut."""
+        if isinstance(self.config, ShardedBufferConfig):
+            return self.config
+        raise MeshError(
+            "Can only query the global shard spec for a sharded MeshBuffer",
+            expected="a sharded buffer",
+            fix="Ask global_layout() first.",
+        )
+
+    def get_device_buffer(self, device_coord: MeshCoordinate) -> DeviceBuffer:
+        """The part of one chip."""
+        mesh = self.device()
+        return DeviceBuffer(self, device_coord, mesh.get_device_id(device_coord))
+
+    def is_allocated(self) -> bool:
+        """Whether the memory is still held."""
+        return self.buffer.is_allocated()
+
+    def deallocate(self) -> None:
+        """Free the memory on every chip; a second time does nothing."""
+        self.buffer.deallocate()
+
+    def __repr__(self) -> str:
+        return f"MeshBuffer({self.global_layout().name}, {self.size()} B, {self.buffer_type.name})"
+
+
+@dataclass(frozen=True)
+class DeviceBuffer:
+    """One chip's part of a mesh buffer."""
+
+    of: MeshBuffer
+    coord: MeshCoordinate
+    device_id: int
+
+    def address(self) -> int:
+        """The same on every chip."""
+        return self.of.address()
+
+    def size(self) -> int:
+        """Bytes on this chip."""
+        return self.of.device_local_size()
+
+
+known: weakref.WeakValueDictionary[int, MeshBuffer] = weakref.WeakValueDictionary()
+
+
+def create_mesh_buffer(
+    mesh: MeshDevice,
+    layout: str = "replicated",
+    *,
+    global_shape: Sequence[int],
+    shard_shape: Sequence[int] | None = None,
+    datum_bytes: int = 2,
+    page_size: int | None = None,
+    buffer_type: BufferType = BufferType.DRAM,
+    shard_orientation: ShardOrientation = ShardOrientation.ROW_MAJOR,
+) -> MeshBuffer:
+    """A mesh buffer of a two-dimensional array: every chip the whole ("replicated") or one shard ("sharded").
+
+    Args:
+        shard_shape: an extent of 0 replicates along that dimension; default: the array over the mesh's rows and columns.
+        page_size: default: one row of what a chip holds.
+    """
+    if len(global_shape) != 2 or (shard_shape is not None and len(shard_shape) != 2):
+        raise ShapeError(
+            f"global_shape={tuple(global_shape)}, shard_shape={shard_shape}",
+            expected="two extents each",
+            fix="Reshape.",
+        )
+    rows, columns = global_shape
+    size = rows * columns * datum_bytes
+    config: MeshBufferConfig
+    if layout == "replicated":
+        if shard_shape is not None:
+            raise ShapeError("a replicated buffer has no shard_shape", expected="none", fix='Say layout="sharded".')
+        config, width = ReplicatedBufferConfig(size), columns
+    elif layout == "sharded":
+        shard = (shard_shape[0], shard_shape[1]) if shard_shape else (rows // mesh.shape[0], columns // mesh.shape[1])
+        config = ShardedBufferConfig(size, (rows, columns), shard, shard_orientation)
+        width = config.physical_shard_shape[1]
+    else:
+        raise MeshError(f"layout={layout!r}", expected=one_of(["replicated", "sharded"]), fix="Choose one of them.")
+    local = DeviceLocalBufferConfig(page_size or width * datum_bytes, buffer_type)
+    return MeshBuffer.create(config, local, mesh)
+
+
+def layout_of(cell: Cell, mesh: MeshDevice) -> PageLayout:
+    """The pages of any live cell: as its mesh buffer says, else interleaved."""
+    buffer = known.get(cell.buffer_id)
+    if buffer is not None:
+        return buffer.pages
+    banks = mesh.heap.map.banks[cell.buffer_type]
+    if cell.banks != banks.count:
+        raise MeshError(
+            f"the buffer at {cell.buffer_type.name} address {cell.address} ({cell.label or 'unnamed'}) is sharded and "
+            "its pages are not known here",
+            expected="a MeshBuffer of it",
+            fix="Keep MeshBuffer.of(buffer, mesh, sharding_args=...) while the program runs.",
+        )
+    return interleaved(cell.size_bytes // cell.page_bytes, cell.page_bytes, banks.page_alignment, banks.count)
+
+
+def _pages(mesh: MeshDevice, size: int, local: DeviceLocalBufferConfig) -> PageLayout:
+    page, banks = local.page_size, mesh.heap.map.banks[local.buffer_type]
+    if page <= 0 or size % page:
+        raise ShapeError(
+            f"For valid non-interleaved buffers page size {page} must equal buffer size {size}. For interleaved-buffers, "
+            "buffer size should be divisible by the page size",
+            expected=f"a divisor of {size}",
+            fix="Correct page_size.",
+        )
+    if local.sharding_args is None:
+        return interleaved(size // page, page, banks.page_alignment, banks.count)
+    dram = local.buffer_type is BufferType.DRAM
+    columns = mesh.compute_with_storage_grid_size().x
+    pages = sharded(size // page, page, banks.page_alignment, local.sharding_args, columns, dram=dram)
+    if max(pages.banks) >= banks.count:
+        raise ShapeError(
+            f"sharding args name bank {max(pages.banks)} of {banks.count}",
+            expected="cores of the compute grid",
+            fix="Derive the grid from compute_with_storage_grid_size() or dram_grid_size().",
+        )
+    return pages
+
+
+def _check_shards(config: ShardedBufferConfig, mesh: MeshDevice) -> None:
+    (rows, columns), (high, wide) = config.global_buffer_shape, config.physical_shard_shape
+    if mesh.shape.dims() != 2:
+        raise ShapeError(f"{mesh!r} is not two-dimensional", expected="rows and columns", fix="Open a 2D mesh.")
+    if rows % high or columns % wide:
+        raise ShapeError(
+            "Global buffer shape must be aligned with the shard shape: requested buffer shape: "
+            f"({rows}, {columns}), shard shape: ({high}, {wide})",
+            expected="whole shards",
+            fix="Pad the buffer or change the shard shape.",
+        )
+    shards = (rows // high) * (columns // wide)
+    if all(config.replicated_dims):
+        shards *= mesh.get_num_devices()
+    elif any(config.replicated_dims):
+        shards *= mesh.shape[0 if config.shard_orientation is ShardOrientation.ROW_MAJOR else 1]
+    if shards > mesh.get_num_devices():
+        raise ShapeError(
+            "The sharded tensor does not fit on the Mesh. Num shards in buffer "
+            f"{shards}, Num Devices {mesh.get_num_devices()}",
+            expected=f"at most {mesh.get_num_devices()} shards",
+            fix="Use larger shards or a larger mesh.",
+        )

@@ -1,0 +1,109 @@
+"""Kernels as coroutines: each runs until it must wait; when nobody can move, the report says who waits for what."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from ttmesh.base.errors import MeshError
+
+
+class DeadlockError(MeshError):
+    """Kernels wait for each other, or for something that never comes."""
+
+
+class Wait:
+    """What a kernel awaits: goes on at once when `ready` holds, else sleeps until one of its `waiters` list is woken."""
+
+    __slots__ = ("arrived", "ready", "text", "waiters")
+
+    def __init__(
+        self,
+        ready: Callable[[], bool],
+        waiters: list[Task],
+        text: Callable[[], str],
+        arrived: Callable[[], None] | None,
+    ) -> None:
+        self.ready, self.waiters, self.text, self.arrived = ready, waiters, text, arrived
+
+    def __await__(self) -> Generator[Wait, None, None]:
+        while not self.ready():
+            yield self
+        if self.arrived is not None:
+            self.arrived()
+
+
+class Task:
+    """A kernel on a core, running."""
+
+    __slots__ = ("coroutine", "finish", "name", "waits")
+
+    def __init__(self, name: str, coroutine: Coroutine[Any, Any, None] | None, finish: Callable[[], None]) -> None:
+        self.name, self.coroutine, self.finish = name, coroutine, finish
+        self.waits: Wait | None = None
+
+
+class Scheduler:
+    """Runs the kernels of all cores of all chips of a workload, one at a time."""
+
+    __slots__ = ("_ready", "_sleeping")
+
+    def __init__(self) -> None:
+        self._ready: deque[Task] = deque()
+        self._sleeping: dict[int, Task] = {}
+
+    def add(self, task: Task) -> None:
+        """A kernel to be run after those added before."""
+        self._ready.append(task)
+
+    def wake(self, waiters: list[Task]) -> None:
+        """What these kernels waited for may be there. They go first: what they read is still in the cache."""
+        for task in waiters:
+            self._ready.appendleft(task)
+        waiters.clear()
+
+    def run(self) -> None:
+        """Until every kernel has ended."""
+        ready, sleeping = self._ready, self._sleeping
+        try:
+            while ready:
+                task = ready.popleft()
+                if task.coroutine is not None and not self._step(task):
+                    continue
+                sleeping.pop(id(task), None)
+                task.finish()
+            if sleeping:
+                raise _deadlock([task for task in sleeping.values() if task.waits is not None])
+        finally:
+            for task in (*ready, *sleeping.values()):
+                if task.coroutine is not None:
+                    task.coroutine.close()
+
+    def _step(self, task: Task) -> bool:
+        """Run a kernel until it waits; whether it has ended."""
+        assert task.coroutine is not None, "a plain function has no steps"
+        try:
+            wait = task.coroutine.send(None)
+        except StopIteration:
+            return True
+        if not isinstance(wait, Wait):
+            raise MeshError(
+                f"{task.name} awaits {wait!r}",
+                expected="cb_wait_front, cb_reserve_back or noc_semaphore_wait of its core",
+                fix="Kernels can await nothing else.",
+            )
+        task.waits = wait
+        wait.waiters.append(task)
+        self._sleeping[id(task)] = task
+        return False
+
+
+def _deadlock(sleeping: list[Task]) -> DeadlockError:
+    shown = [f"{task.name} waits for {task.waits.text()}" for task in sleeping[:8] if task.waits is not None]
+    more = f"; and {len(sleeping) - 8} more" if len(sleeping) > 8 else ""
+    return DeadlockError(
+        f"deadlock: no kernel can move: {'; '.join(shown)}{more}",
+        expected="every wait to be met by a push, a pop or a semaphore increment",
+        fix="Compare how many pages producers push and consumers pop, and who sets each semaphore.",
+    )

@@ -1,0 +1,161 @@
+"""MeshWorkload: programs on parts of a mesh, launched together."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import MeshError, ShapeError, TraceError
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.command_queue import Cells, Command
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.queues import command_queue
+from ttmesh.mesh.residents import Residents
+from ttmesh.mesh.traces import not_while_capturing
+from ttmesh.programs.execution import Launch, run
+from ttmesh.programs.placement import Placement, check_clash, place
+from ttmesh.programs.program import Program
+
+
+class MeshWorkload:
+    """Programs by the box of coordinates they run on. The first launch finalises it and binds it to its mesh."""
+
+    def __init__(self) -> None:
+        self._programs: dict[MeshCoordinateRange, Program] = {}
+        self._placements: dict[MeshCoordinateRange, Placement] = {}
+        self._mesh_id: int | None = None
+
+    def add_program(self, device_range: MeshCoordinateRange | MeshCoordinate, program: Program) -> None:
+        """Run a program on these chips; ranges may not overlap."""
+        box = MeshCoordinateRange(device_range) if isinstance(device_range, MeshCoordinate) else device_range
+        if self.is_finalized():
+            raise MeshError(
+                "Cannot add programs to a MeshWorkload after it has been finalized.",
+                expected="a workload that was not launched yet",
+                fix="Build a new MeshWorkload.",
+            )
+        for known in self._programs:
+            if known.start_coord.dims() == box.start_coord.dims() and known.intersects(box):
+                raise MeshError(
+                    f"Program range {box!r} overlaps with the previously added range {known!r}",
+                    expected="disjoint ranges",
+                    fix="Give every chip one program.",
+                )
+        if program.in_workload:
+            raise MeshError(
+                f"program {program.id} is already part of a MeshWorkload",
+                expected="a program of its own for every range",
+                fix="Add it once with a larger range, or build it again.",
+            )
+        program.in_workload = True
+        self._programs[box] = program
+
+    def get_programs(self) -> dict[MeshCoordinateRange, Program]:
+        """The programs by range."""
+        return dict(self._programs)
+
+    def is_finalized(self) -> bool:
+        """Whether it was laid out for a mesh."""
+        return self._mesh_id is not None
+
+    def finalize(self, mesh: MeshDevice) -> None:
+        """Compile the programs for a mesh and lay them out in L1; done once, by the first launch unless before."""
+        if self.is_finalized():
+            raise MeshError(
+                "MeshWorkload has already been finalized", expected="one finalize per workload", fix="Just launch it."
+            )
+        whole = MeshCoordinateRange(mesh.shape)
+        for box in self._programs:
+            if box.start_coord.dims() != mesh.shape.dims() or not whole.contains(box):
+                raise ShapeError(
+                    f"program range {box!r} lies outside {mesh!r}", expected=f"a part of {whole!r}", fix="Shrink it."
+                )
+        placements = {box: place(program, mesh) for box, program in self._programs.items()}
+        mesh.program_cache.compile("MeshWorkload", [placement.key() for placement in placements.values()])
+        for program in self._programs.values():
+            program.compiled = True
+        self._placements, self._mesh_id = placements, mesh.id()
+        self._settle(mesh)
+
+    def launches(self, mesh: MeshDevice) -> list[Launch]:
+        """The programs with their arguments as they are now, checked against what lies in L1 now."""
+        if not self.is_finalized():
+            self.finalize(mesh)
+        if self._mesh_id != mesh.id():
+            raise MeshError(
+                "Reusing MeshWorkloads across MeshDevices is currently not supported.",
+                expected=f"mesh {self._mesh_id}, where it was launched first",
+                fix="Build a workload per mesh.",
+            )
+        for placement in self._placements.values():
+            check_clash(placement, mesh)
+        return [Launch(box, placement, *placement.program.arguments()) for box, placement in self._placements.items()]
+
+    def _settle(self, mesh: MeshDevice) -> None:
+        """Tell trackers what the programs hold, until this workload goes."""
+        numbers = []
+        for box, placement in self._placements.items():
+            chips = [mesh.get_device_id(coord) for coord in box]
+            label = f"program {placement.program.id}"
+            if placement.l1_ends:
+                size, cores = placement.l1_end - placement.l1_start, len(placement.l1_ends)
+                numbers.append(mesh.residents.hold("CB", chips, placement.l1_start, size, cores, size, label))
+            code = sum(kernel.code_bytes for kernel in placement.program.kernels)
+            if code:
+                at, cores = placement.semaphore_base, len(placement.kernels)
+                numbers.append(mesh.residents.hold("KERNEL", chips, at, code, cores, code, label))
+        weakref.finalize(self, _leave, mesh.residents, numbers)
+
+
+def enqueue_mesh_workload(
+    mesh: MeshDevice, workload: MeshWorkload, blocking: bool = True, *, cq_id: int | None = None
+) -> None:
+    """Launch a workload: all its programs at once, on their chips."""
+    queue = mesh.queue(cq_id)
+    if queue.recording is not None:
+        if blocking:
+            raise not_while_capturing("Blocking is not supported when recording a trace.", queue.id)
+        if not workload.is_finalized():
+            raise TraceError(
+                "Cannot load new binaries during trace capture."
+                "This program is not yet in program cache. Warm up before capturing a trace."
+                "See the operation's hash signature for arguments that must match.",
+                expected="a workload that was launched before the capture",
+                fix="Launch it once before begin_trace_capture.",
+            )
+    launches = workload.launches(mesh)
+    cells = _named_cells(mesh, launches)
+    device = weakref.ref(mesh)  # a recorded command lives in its mesh: it must not hold it
+
+    def body(reads: Cells, writes: Cells) -> None:
+        held = device()
+        assert held is not None, "a command runs only while its mesh is open"
+        run(held, launches, reads)
+
+    command = Command("mesh_workload", body, cells, cells, programs=1)
+    with command_queue(queue.id):
+        mesh.launch(command)
+    if blocking:
+        queue.finish_through(command)
+
+
+def _named_cells(mesh: MeshDevice, launches: Iterable[Launch]) -> list[Cell]:
+    """The live buffers whose addresses are among the arguments: what the command is taken to read and write.
+
+    TT-Metal passes addresses, not buffers, so this is all that can be known before the kernels run.
+    """
+    numbers = {n for launch in launches for args in (*launch.args.values(), *launch.common.values()) for n in args}
+    for launch in launches:
+        for kernel in launch.placement.program.kernels:
+            given = (*kernel.config.compile_args, *kernel.config.named_compile_args.values())
+            numbers.update(n for n in given if isinstance(n, int))
+    live = mesh.heap.live
+    kinds = (BufferType.DRAM, BufferType.L1, BufferType.L1_SMALL)
+    return [live[kind][n] for kind in kinds for n in sorted(numbers & live[kind].keys())]
+
+
+def _leave(residents: Residents, numbers: list[int]) -> None:
+    for number in numbers:
+        residents.release(number)
