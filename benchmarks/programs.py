@@ -63,7 +63,9 @@ def add_program(mesh, a, b, out, block):
     cores = ttmesh.CoreRange((0, 0), (grid.x - 1, grid.y - 1))
     program = ttmesh.Program()
     for cb in (0, 1, 2):
-        program.create_circular_buffer(cores, ttmesh.CircularBufferConfig(2 * block * TILE_BYTES, {cb: ttmesh.bfloat16}))
+        program.create_circular_buffer(
+            cores, ttmesh.CircularBufferConfig(2 * block * TILE_BYTES, {cb: ttmesh.bfloat16})
+        )
     read = program.create_kernel(reader, cores, ttmesh.ReaderDataMovementConfig([block]))
     compute = program.create_kernel(add, cores, ttmesh.ComputeConfig(compile_args=[block]))
     write = program.create_kernel(writer, cores, ttmesh.WriterDataMovementConfig([block]))
@@ -84,7 +86,9 @@ def main() -> None:
     tiles = options.mib * 2**20 // TILE_BYTES
     shape = (2 * tiles * 32, 4 * 32)
     buffers = [
-        ttmesh.create_mesh_buffer(mesh, "sharded", global_shape=shape, shard_shape=(tiles * 32, 32), page_size=TILE_BYTES)
+        ttmesh.create_mesh_buffer(
+            mesh, "sharded", global_shape=shape, shard_shape=(tiles * 32, 32), page_size=TILE_BYTES
+        )
         for _ in range(3)
     ]
     a, b = (torch.randn(shape).bfloat16() for _ in range(2))
@@ -96,7 +100,9 @@ def main() -> None:
     for turn in ("first", "second", "third"):
         begin = time.perf_counter()
         ttmesh.enqueue_mesh_workload(mesh, workload)
-        print(f"{turn} launch: {time.perf_counter() - begin:.2f} s for {options.mib} MiB per chip on 8 chips x 64 cores")
+        print(
+            f"{turn} launch: {time.perf_counter() - begin:.2f} s for {options.mib} MiB per chip on 8 chips x 64 cores"
+        )
     result = ttmesh.enqueue_read_mesh_buffer(buffers[2]).view(torch.bfloat16).reshape(shape)
     assert torch.equal(result, a + b)
     ttmesh.close_mesh_device(mesh)

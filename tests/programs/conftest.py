@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ttmesh.base import settings
+from ttmesh.base.geometry import MeshCoordinateRange, MeshShape
+from ttmesh.mesh.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
+from ttmesh.programs.program import Program
+from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
+
+
+@pytest.fixture
+def mesh() -> Iterator[MeshDevice]:
+    opened = open_mesh_device(MeshShape(2, 4), num_command_queues=2)
+    yield opened
+    if opened.is_open():
+        close_mesh_device(opened)
+
+
+@pytest.fixture
+def launch(mesh: MeshDevice) -> Callable[[Program], MeshWorkload]:
+    """Run a program on every chip."""
+
+    def run(program: Program) -> MeshWorkload:
+        workload = MeshWorkload()
+        workload.add_program(MeshCoordinateRange(mesh.shape), program)
+        enqueue_mesh_workload(mesh, workload)
+        return workload
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_open() -> Iterator[None]:
+    yield
+    for variable in ("TTMESH_SCHEDULE", "TTMESH_SEED", "TTMESH_UNWRITTEN"):
+        settings.override(variable, None)
+    for left in open_meshes():
+        close_mesh_device(left)
