@@ -1,0 +1,178 @@
+"""Parallel layers: linear layers cut by columns or rows, embeddings cut by vocabulary, attention with heads over an axis.
+
+A layer holds `Parameter`s and is called with tensors. `axis` is the mesh axis that shares the layer (tensor parallel);
+without one the layer is replicated. Activations between layers are replicated along that axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ttmesh.base.dtypes import DataType, bfloat16
+from ttmesh.base.errors import ShapeError
+from ttmesh.ccl.collectives import all_reduce
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.nn.lookup import vocabulary_lookup
+from ttmesh.nn.parameters import Parameter, cut_along, place
+from ttmesh.ops.attention import scaled_dot_product_attention
+from ttmesh.ops.binary import binary
+from ttmesh.ops.norm import layer_norm
+from ttmesh.ops.ordering import permute
+from ttmesh.ops.products import linear
+from ttmesh.ops.shaping import reshape
+from ttmesh.tensor.tensor import Tensor
+
+
+class Layer:
+    """Parameters by name, layers within layers."""
+
+    def named_parameters(self, prefix: str = "") -> dict[str, Parameter]:
+        """Every parameter of this layer and those inside it."""
+        found: dict[str, Parameter] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Parameter):
+                found[prefix + name] = value
+            elif isinstance(value, Layer):
+                found |= value.named_parameters(f"{prefix}{name}.")
+            elif isinstance(value, list):
+                for i, part in enumerate(value):
+                    if isinstance(part, Layer):
+                        found |= part.named_parameters(f"{prefix}{name}.{i}.")
+        return found
+
+
+class Linear(Layer):
+    """y = x · W + b. Cut by "columns", each chip makes some outputs; by "rows", each adds some inputs' share."""
+
+    def __init__(
+        self,
+        mesh: MeshDevice,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        cut: str | None = None,
+        axis: int | None = None,
+        mode: str = "fabric",
+        dtype: DataType = bfloat16,
+    ) -> None:
+        self._axis, self._mode, self._rows = axis, mode, cut == "rows"
+        weight_cut = None if cut is None or axis is None else cut_along(mesh, axis, 0 if cut == "rows" else 1)
+        bias_cut = None if cut != "columns" or axis is None else cut_along(mesh, axis, 1)
+        self.weight = Parameter(weight, mesh, weight_cut, dtype)
+        self.bias = None if bias is None else Parameter(bias.reshape(1, -1), mesh, bias_cut, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product; rows are summed over the axis before the bias is added."""
+        bias = None if self.bias is None else self.bias.tensor
+        if not self._rows or self._axis is None:
+            made: Tensor = linear(x, self.weight.tensor, bias=bias)
+            return made
+        total: Tensor = all_reduce(linear(x, self.weight.tensor), cluster_axis=self._axis, mode=self._mode)
+        return total if bias is None else binary["add"](total, bias)
+
+
+class LayerNorm(Layer):
+    """Normalised over the last dim; replicated."""
+
+    def __init__(self, mesh: MeshDevice, size: int, *, dtype: DataType = bfloat16) -> None:
+        self.weight = Parameter(torch.ones(1, size), mesh, dtype=dtype)
+        self.bias = Parameter(torch.zeros(1, size), mesh, dtype=dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The normalised tensor."""
+        made: Tensor = layer_norm(x, weight=self.weight.tensor, bias=self.bias.tensor, epsilon=1e-5)
+        return made
+
+
+class Embedding(Layer):
+    """Rows of a table by number; with an axis, each chip holds a part of the vocabulary and the parts are summed."""
+
+    def __init__(
+        self,
+        mesh: MeshDevice,
+        table: torch.Tensor,
+        *,
+        axis: int | None = None,
+        mode: str = "fabric",
+        dtype: DataType = bfloat16,
+    ) -> None:
+        parts = 1 if axis is None else mesh.shape[axis]
+        if table.shape[0] % parts:
+            raise ShapeError(
+                f"a vocabulary of {table.shape[0]} cannot be cut into {parts}",
+                expected="a multiple of the axis",
+                fix="Pad the table with unused rows.",
+            )
+        self._axis, self._mode = axis, mode
+        cut = None if axis is None else cut_along(mesh, axis, 0)
+        self.table = Parameter(table, mesh, cut, dtype)
+        starts = torch.arange(parts).reshape(parts, 1) * (table.shape[0] // parts)
+        self._starts = place(starts.int(), mesh, self.table.cut, DataType.INT32)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """One row per token."""
+        rows = vocabulary_lookup(tokens, self.table.tensor, self._starts)
+        return rows if self._axis is None else all_reduce(rows, cluster_axis=self._axis, mode=self._mode)
+
+
+class Attention(Layer):
+    """Causal self-attention over [batch, 1, tokens, size]; with an axis, each chip has some of the heads."""
+
+    def __init__(
+        self,
+        mesh: MeshDevice,
+        qkv: torch.Tensor,
+        out: torch.Tensor,
+        heads: int,
+        *,
+        axis: int | None = None,
+        mode: str = "fabric",
+        dtype: DataType = bfloat16,
+    ) -> None:
+        parts = 1 if axis is None else mesh.shape[axis]
+        size = qkv.shape[0]
+        if heads % parts:
+            raise ShapeError(
+                f"{heads} heads over {parts} chips", expected="a multiple", fix="Change the heads or the mesh."
+            )
+        self._local_heads, self._depth = heads // parts, size // heads
+        # Columns in the order (chip, q/k/v, head of that chip, depth), so that a cut by columns gives each chip whole heads.
+        order = qkv.reshape(size, 3, parts, self._local_heads * self._depth).permute(0, 2, 1, 3).reshape(size, -1)
+        self.qkv = Linear(mesh, order, cut="columns", axis=axis, mode=mode, dtype=dtype)
+        self.out = Linear(mesh, out, cut="rows", axis=axis, mode=mode, dtype=dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What each token gathers from those before it."""
+        batch, tokens = x.shape[0], x.shape[-2]
+        heads, depth = self._local_heads, self._depth
+        joined = reshape(self.qkv(x), (batch, tokens, 3 * heads, depth))
+        turned = permute(joined, (0, 2, 1, 3))
+        q, k, v = (turned[:, i * heads : (i + 1) * heads] for i in range(3))
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        flat = reshape(permute(mixed, (0, 2, 1, 3)), (batch, 1, tokens, heads * depth))
+        return self.out(flat)
+
+
+class MLP(Layer):
+    """Two linear layers with an activation between: columns, then rows."""
+
+    def __init__(
+        self,
+        mesh: MeshDevice,
+        up: torch.Tensor,
+        down: torch.Tensor,
+        activation: Callable[[Tensor], Tensor],
+        *,
+        axis: int | None = None,
+        mode: str = "fabric",
+        dtype: DataType = bfloat16,
+    ) -> None:
+        self._activation = activation
+        self.up = Linear(mesh, up, cut="columns", axis=axis, mode=mode, dtype=dtype)
+        self.down = Linear(mesh, down, cut="rows", axis=axis, mode=mode, dtype=dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Both layers."""
+        return self.down(self._activation(self.up(x)))
