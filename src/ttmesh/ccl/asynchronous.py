@@ -23,7 +23,7 @@ _EXPERIMENTAL = "ttnn.experimental."
 
 
 def _gather_form(name: str, *, reverse: bool = False) -> None:
-    @collective(_EXPERIMENTAL + name)
+    @collective(_EXPERIMENTAL + name, direct=True)
     def form(
         input_tensor: Tensor,
         dim: int,
@@ -73,7 +73,7 @@ def ring_attention_all_gather_async(
     ]  # fmt: skip
 
 
-@collective("ttnn.experimental.all_reduce_async")
+@collective("ttnn.experimental.all_reduce_async", direct=True)
 def all_reduce_async(
     input_tensor: Tensor,
     cluster_axis: int | None = None,
@@ -102,7 +102,7 @@ def all_reduce_async(
 
 
 def _scatter_form(name: str) -> None:
-    @collective(_EXPERIMENTAL + name)
+    @collective(_EXPERIMENTAL + name, direct=True)
     def form(
         input_tensor: Tensor,
         dim: int,
@@ -127,7 +127,7 @@ _scatter_form("reduce_scatter_minimal_async")
 _scatter_form("strided_reduce_scatter_async")
 
 
-@collective("ttnn.experimental.reduce_scatter_minimal_direct")
+@collective("ttnn.experimental.reduce_scatter_minimal_direct", direct=True)
 def reduce_scatter_minimal_direct(
     input_tensor: Tensor,
     dim: int,
@@ -146,7 +146,7 @@ def reduce_scatter_minimal_direct(
     )  # fmt: skip
 
 
-@collective("ttnn.experimental.llama_reduce_scatter")
+@collective("ttnn.experimental.llama_reduce_scatter", direct=True)
 def llama_reduce_scatter(
     input_tensor: Tensor,
     dim: int,
@@ -204,7 +204,7 @@ def all_to_all_async(
     )  # fmt: skip
 
 
-@collective("ttnn.experimental.all_to_all_async_generic")
+@collective("ttnn.experimental.all_to_all_async_generic", direct=True)
 def all_to_all_async_generic(
     input_tensor: Tensor,
     in_dim: int,

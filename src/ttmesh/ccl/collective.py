@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +94,10 @@ class Decision:
 
 Decide = Callable[[Request], Decision]
 
+# What `run` executed since a collective was called: how a call finds the plan to go to directly the next time.
+Trail = list[tuple[Plan, Sequence[Tensor], Sequence[Tensor | None]]]
+_trail: ContextVar[Trail | None] = ContextVar("trail", default=None)
+
 
 def run(
     name: str, decide: Decide, tensors: Sequence[Tensor], options: dict[str, Any], outputs: Sequence[Tensor | None] = ()
@@ -101,11 +106,14 @@ def run(
     mesh = mesh_of(name, tensors)
     if options.get("mode", "fabric") == "fabric":
         require_fabric(name)
-    key = (name, *(t.kind for t in tensors), *map(key_of, outputs), *((k, key_of(v)) for k, v in options.items()))
+    key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *options.values())
     plan = mesh.program_cache.plans.get(key)
     if plan is None:
         request = Request(name, mesh, tuple(tensors), tuple(outputs), options)
         plan = mesh.program_cache.plans[key] = _planned(request, decide(request), key)
+    trail = _trail.get()
+    if trail is not None:
+        trail.append((plan, tensors, outputs))
     return execute(plan, mesh, tensors, {}, outputs)
 
 
@@ -155,22 +163,60 @@ class CollectiveFunction(OpFunction):
     """A collective of TT-NN, which takes ttmesh's own options too, by keyword."""
 
     def __init__(
-        self, name: str, call: Callable[[Arguments], Any], golden: Golden | None, doc: str | None, own: frozenset[str]
+        self,
+        name: str,
+        call: Callable[[Arguments], Any],
+        golden: Golden | None,
+        doc: str | None,
+        own: frozenset[str],
+        *,
+        direct: bool,
     ) -> None:
         super().__init__(name, call, golden, doc)
         self._own = own
+        self._direct = direct
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         """TT-NN's arguments through its overloads, ttmesh's beside them."""
         own = {name: value for name, value in kwargs.items() if name in self._own}
         return {**super().bind(args, {k: v for k, v in kwargs.items() if k not in own}), **own}
 
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
+        """Straight to the plan of an earlier call with the same arguments, where that is all the call did."""
+        if not self._direct or queue is not None or "subdevice_id" in kwargs or not args or type(args[0]) is not Tensor:
+            return super()._called(args, kwargs, queue)
+        tensor = args[0]
+        mesh = tensor._mesh
+        if mesh is None:
+            return super()._called(args, kwargs, queue)
+        key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
+        try:
+            plan = mesh.program_cache.plans.get(key)
+        except TypeError:  # an argument without a hash
+            return super()._called(args, kwargs, queue)
+        if plan is not None:
+            return execute(plan, mesh, args[:1], {})
+        trail: Trail = []
+        token = _trail.set(trail)
+        try:
+            result = super()._called(args, kwargs, queue)
+        finally:
+            _trail.reset(token)
+        if len(trail) == 1 and len(trail[0][1]) == 1 and trail[0][1][0] is tensor and not trail[0][2]:
+            mesh.program_cache.plans[key] = trail[0][0]
+        return result
+
 
 OWN_OPTIONS = frozenset({"mode", "algorithm", "reduction"})
 
 
-def collective(name: str, *, golden: Golden | None = None) -> Callable[[Callable[..., Any]], CollectiveFunction]:
-    """Enter a function as the collective of this name; it gets the arguments it names."""
+def collective(
+    name: str, *, golden: Golden | None = None, direct: bool = False
+) -> Callable[[Callable[..., Any]], CollectiveFunction]:
+    """Enter a function as the collective of this name; it gets the arguments it names.
+
+    `direct`: all it does is one `run` on its first argument, so that a second call can skip it.
+    """
 
     def enter(function: Callable[..., Any]) -> CollectiveFunction:
         wanted = frozenset(inspect.signature(function).parameters)
@@ -179,7 +225,7 @@ def collective(name: str, *, golden: Golden | None = None) -> Callable[[Callable
             return function(**{key: value for key, value in arguments.items() if key in wanted})
 
         assert name not in catalogue, f"{name} is entered twice"
-        entered = CollectiveFunction(name, call, golden, function.__doc__, wanted & OWN_OPTIONS)
+        entered = CollectiveFunction(name, call, golden, function.__doc__, wanted & OWN_OPTIONS, direct=direct)
         catalogue[name] = Entry(name, entered, None, golden)
         return entered
 
@@ -199,7 +245,8 @@ def _body(request: Request, decision: Decision) -> Body:
     """Read lanes, compute, round, write, and count what went over links."""
     in_specs = [tensor.spec for tensor in request.tensors]
     finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
-    compute, loads, counters = decision.compute, decision.loads, request.mesh.traffic.counters
+    compute, counters = decision.compute, request.mesh.traffic.counters
+    tally = counters.tally(decision.loads) if decision.loads else None
     shape, changed = request.mesh.shape.to_tuple(), decision.changed
 
     def body(reads: Cells, writes: Cells) -> None:
@@ -207,7 +254,7 @@ def _body(request: Request, decision: Decision) -> Body:
         for part, (round_, spec), cell in zip(compute(*lanes), finishing, writes, strict=True):
             values = round_(part)
             cell.write(values if changed is None else merged(cell.read(spec), values, changed, shape), spec)
-        if loads:
-            counters.add(loads)
+        if tally is not None:
+            counters.count(tally)
 
     return body

@@ -238,7 +238,7 @@ def _joined(members: torch.Tensor, n: int, back: int, backwards: bool) -> torch.
     return every.movedim(1, at).flatten(at, at + 1)
 
 
-@collective("ttnn.all_reduce")
+@collective("ttnn.all_reduce", direct=True)
 def all_reduce(
     input_tensor: Tensor,
     cluster_axis: int | None = None,
@@ -257,7 +257,7 @@ def all_reduce(
     )  # fmt: skip
 
 
-@collective("ttnn.reduce_scatter")
+@collective("ttnn.reduce_scatter", direct=True)
 def reduce_scatter(
     input_tensor: Tensor,
     dim: int,
@@ -279,7 +279,7 @@ def reduce_scatter(
     )  # fmt: skip
 
 
-@collective("ttnn.all_gather")
+@collective("ttnn.all_gather", direct=True)
 def all_gather(
     input_tensor: Tensor,
     dim: int,

@@ -21,7 +21,7 @@ from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 
-@collective("ttnn.broadcast")
+@collective("ttnn.broadcast", direct=True)
 def broadcast(
     input_tensor: Tensor,
     sender_coord: MeshCoordinate,
@@ -45,7 +45,7 @@ def broadcast(
     return result
 
 
-@collective("ttnn.all_broadcast")
+@collective("ttnn.all_broadcast", direct=True)
 def all_broadcast(
     input_tensor: Tensor,
     cluster_axis: int | None = None,
@@ -68,7 +68,7 @@ def all_broadcast(
     return results
 
 
-@collective("ttnn.mesh_partition")
+@collective("ttnn.mesh_partition", direct=True)
 def mesh_partition(
     input_tensor: Tensor, dim: int, cluster_axis: int | None = None, memory_config: MemoryConfig | None = None
 ) -> Tensor:
@@ -84,7 +84,7 @@ def mesh_partition(
     return result
 
 
-@collective("ttnn.point_to_point")
+@collective("ttnn.point_to_point", direct=True)
 def point_to_point(
     input_tensor: Tensor,
     sender_coord: MeshCoordinate,

@@ -13,12 +13,23 @@ from ttmesh.base.signals import signals
 from ttmesh.fabric.topology import Fabric
 
 
+class Tally:
+    """Loads that come again and again, and how often they came."""
+
+    __slots__ = ("loads", "times")
+
+    def __init__(self, loads: Mapping[tuple[int, int], int]) -> None:
+        self.loads = dict(loads)
+        self.times = 0
+
+
 class LinkCounters:
     """Bytes by (from, to); the host is chip -1. Several links between two chips count as one: they share the load."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
         self._bytes: dict[tuple[int, int], int] = {}
+        self._tallies: list[Tally] = []
         self._lock = threading.Lock()  # queue workers count at the same time
 
     def send(self, route: Sequence[int], size_bytes: int) -> None:
@@ -26,7 +37,28 @@ class LinkCounters:
         self.add(dict.fromkeys(pairwise(route), size_bytes))
 
     def add(self, loads: Mapping[tuple[int, int], int]) -> None:
-        """Count bytes by (from, to), the host being -1, all at once; between chips that no link joins nothing can go."""
+        """Count bytes by (from, to), the host being -1, all at once."""
+        self._check(loads)
+        self._count(loads)
+
+    def tally(self, loads: Mapping[tuple[int, int], int]) -> Tally:
+        """Loads to be counted many times by `count`, checked once."""
+        self._check(loads)
+        made = Tally(loads)
+        with self._lock:
+            self._tallies.append(made)
+        return made
+
+    def count(self, tally: Tally) -> None:
+        """Count the loads of a tally once more."""
+        with self._lock:
+            tally.times += 1
+        if signals.listening:
+            for (source, target), size_bytes in tally.loads.items():
+                signals.emit(Crossed(source, target, size_bytes))
+
+    def _check(self, loads: Mapping[tuple[int, int], int]) -> None:
+        """Between chips that no link joins nothing can go."""
         for source, target in loads:
             if HOST not in (source, target) and not self._fabric.link_count(source, target):
                 raise MeshError(
@@ -34,7 +66,6 @@ class LinkCounters:
                     expected=f"one of {list(self._fabric.neighbours(source))}",
                     fix="Send along a route.",
                 )
-        self._count(loads)
 
     def to_host(self, chips: Iterable[int], size_bytes: int) -> None:
         """Count bytes that the host read from each of these chips."""
@@ -54,12 +85,17 @@ class LinkCounters:
 
     def crossed(self, source: int, target: int) -> int:
         """Bytes so far from one chip to a neighbour, or between a chip and the host (-1)."""
-        return self._bytes.get((source, target), 0)
+        return self.loads().get((source, target), 0)
 
     def loads(self) -> dict[tuple[int, int], int]:
         """Bytes so far by (from, to); pairs that never carried any are absent."""
         with self._lock:
-            return dict(self._bytes)
+            total = dict(self._bytes)
+            for tally in self._tallies:
+                if tally.times:
+                    for hop, size_bytes in tally.loads.items():
+                        total[hop] = total.get(hop, 0) + tally.times * size_bytes
+            return total
 
     def fabric_bytes(self) -> int:
         """Everything that crossed a link between chips."""
@@ -73,3 +109,5 @@ class LinkCounters:
         """Start again from zero."""
         with self._lock:
             self._bytes.clear()
+            for tally in self._tallies:
+                tally.times = 0

@@ -1,0 +1,255 @@
+"""Collectives over 8 devices beside JAX with 8 host devices, torch.distributed gloo with 8 processes and MPI with 8 ranks.
+
+Every engine runs in its own process(es), one after the other; each figure is the best of rounds, in microseconds per
+call with the result ready. "read once" is the time in which all eight inputs are read: the fastest of three reductions.
+Where a result is the same on every chip ttmesh stores it once; "copied 8x" is the same call with every chip's copy made.
+MPI has no bfloat16: its sums of bfloat16 are converted to float32 and back, its copies move bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+N = 8
+SIZES = (1 << 10, 1 << 20, 1 << 24)  # bytes per device
+DTYPES = ("float32", "bfloat16")
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
+Figures = dict[str, float]
+
+
+def best_us(call: Callable[[], object], size: int, rounds: int = 5) -> float:
+    repeats = 50 if size < 1 << 16 else 4 if size < 1 << 22 else 1
+    call()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        times.append((time.perf_counter() - start) / repeats)
+    return min(times) * 1e6
+
+
+def key(operation: str, size: int, dtype: str) -> str:
+    return f"{operation} {size} {dtype}"
+
+
+def ttmesh_figures() -> Figures:
+    import torch
+
+    import ttmesh.ttnn as ttnn
+
+    figures: Figures = {}
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D_RING)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, N))
+    root = ttnn.MeshCoordinate(0, 3)
+    for dtype in DTYPES:
+        for size in SIZES:
+            count = size // getattr(torch, dtype).itemsize
+            values = torch.randn(N, N, count // N).to(getattr(torch, dtype))
+            tensor = ttnn.from_torch(
+                values, device=mesh, dtype=getattr(ttnn, dtype), mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0)
+            )
+            calls = {
+                "all_reduce": lambda t=tensor: ttnn.all_reduce(t),
+                "reduce_scatter": lambda t=tensor: ttnn.reduce_scatter(t, 1),
+                "all_gather": lambda t=tensor: ttnn.all_gather(t, 0),
+                "broadcast": lambda t=tensor: ttnn.broadcast(t, root),
+                "all_to_all": lambda t=tensor: ttnn.experimental.all_to_all_async_generic(t, 0, 1),
+            }
+            for operation, call in calls.items():
+                figures[key(operation, size, dtype)] = best_us(call, size)
+                result = call()
+                lanes = result.buffer.cell.read(result.spec)
+                if lanes.shape[1] == 1:
+                    copy = lambda call=call: _every_copy(call(), N)  # noqa: E731
+                    figures[key(f"{operation} copied", size, dtype)] = best_us(copy, size)
+            every = tensor.buffer.cell.read(tensor.spec).flatten()
+            wide = every.view(torch.float32)
+            reads = (lambda w=wide: w.sum(), lambda w=wide: w.view(torch.int32).max(), lambda w=wide: w.amax())
+            figures[key("read once", size, dtype)] = min(best_us(read, size) for read in reads)
+    ttnn.close_mesh_device(mesh)
+    return figures
+
+
+def _every_copy(result: object, n: int) -> object:
+    lanes = result.buffer.cell.read(result.spec)
+    return lanes.expand(lanes.shape[0], n, *lanes.shape[2:]).contiguous()
+
+
+def jax_figures() -> Figures:
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={N}"
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(jax.devices()[:N], ("x",))
+    cut = PartitionSpec("x")
+    bodies = {
+        "all_reduce": lambda v: jax.lax.psum(v, "x"),
+        "reduce_scatter": lambda v: jax.lax.psum_scatter(v, "x", scatter_dimension=1, tiled=True),
+        "all_gather": lambda v: jax.lax.all_gather(v, "x", axis=0, tiled=True),
+        "broadcast": lambda v: jax.lax.all_gather(v, "x", axis=0)[3],
+        "all_to_all": lambda v: jax.lax.all_to_all(v, "x", 1, 0, tiled=True),
+    }
+    figures: Figures = {}
+    for dtype in DTYPES:
+        for size in SIZES:
+            count = size // jnp.dtype(dtype).itemsize
+            values = jax.device_put(jnp.ones((N, N, count // N), dtype), NamedSharding(mesh, cut))
+            for operation, body in bodies.items():
+                if operation == "broadcast":  # JAX's broadcast of a shard: the collective it has for it
+                    body = lambda v: jax.lax.pbroadcast(v, "x", 3) if hasattr(jax.lax, "pbroadcast") else None  # noqa: E731
+                    if not hasattr(jax.lax, "pbroadcast"):
+                        body = bodies["broadcast"]
+                try:
+                    run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=cut, out_specs=cut, check_vma=False))
+                    figures[key(operation, size, dtype)] = best_us(
+                        lambda r=run, v=values: r(v).block_until_ready(), size
+                    )
+                except NotImplementedError:
+                    run = jax.jit(
+                        jax.shard_map(bodies[operation], mesh=mesh, in_specs=cut, out_specs=cut, check_vma=False)
+                    )
+                    figures[key(operation, size, dtype)] = best_us(
+                        lambda r=run, v=values: r(v).block_until_ready(), size
+                    )
+    return figures
+
+
+def gloo_figures() -> Figures:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    figures: Figures = {}
+    for dtype in DTYPES:
+        for size in SIZES:
+            kind = getattr(torch, dtype)
+            count = size // kind.itemsize
+            x, whole, part = torch.ones(count, dtype=kind), torch.empty(count * N, dtype=kind), None
+            part, other = torch.empty(count // N, dtype=kind), torch.empty(count, dtype=kind)
+            calls = {
+                "all_reduce": lambda x=x: dist.all_reduce(x),
+                "reduce_scatter": lambda x=x, p=part: dist.reduce_scatter_tensor(p, x),
+                "all_gather": lambda x=x, w=whole: dist.all_gather_into_tensor(w, x),
+                "broadcast": lambda x=x: dist.broadcast(x, 3),
+                "all_to_all": lambda x=x, o=other: dist.all_to_all_single(o, x),
+            }
+            for operation, call in calls.items():
+                x.fill_(0)
+                dist.barrier()
+                figures[key(operation, size, dtype)] = best_us(call, size, rounds=3)
+    dist.barrier()
+    return figures
+
+
+def mpi_figures() -> Figures:
+    import torch
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    world = MPI.COMM_WORLD
+    figures: Figures = {}
+    for dtype in DTYPES:
+        for size in SIZES:
+            kind = getattr(torch, dtype)
+            count = size // kind.itemsize
+            x, total = torch.zeros(count, dtype=kind), torch.zeros(count)
+            raw, other = x.view(torch.uint8).numpy(), torch.empty(size, dtype=torch.uint8).numpy()
+            whole, part = torch.empty(size * N, dtype=torch.uint8).numpy(), torch.empty(count // N)
+            wide = x.float
+
+            def reduce(wide: object = wide, total: torch.Tensor = total, kind: torch.dtype = kind) -> None:
+                world.Allreduce(wide().numpy(), total.numpy())
+                total.to(kind)
+
+            def scatter(wide: object = wide, part: torch.Tensor = part, kind: torch.dtype = kind) -> None:
+                world.Reduce_scatter_block(wide().numpy(), part.numpy())
+                part.to(kind)
+
+            calls = {
+                "all_reduce": reduce,
+                "reduce_scatter": scatter,
+                "all_gather": lambda r=raw, w=whole: world.Allgather(r, w),
+                "broadcast": lambda r=raw: world.Bcast(r, 3),
+                "all_to_all": lambda r=raw, o=other: world.Alltoall(r, o),
+            }
+            for operation, call in calls.items():
+                world.Barrier()
+                figures[key(operation, size, dtype)] = best_us(call, size, rounds=3)
+    world.Barrier()
+    return figures
+
+
+ENGINES = {"ttmesh": ttmesh_figures, "jax": jax_figures, "gloo": gloo_figures, "mpi": mpi_figures}
+
+
+def run_engine(name: str, folder: Path) -> Figures | None:
+    """The figures of one engine in its own processes, or None where it is not installed."""
+    out = folder / f"{name}.json"
+    own = [sys.executable, __file__, name, str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} if name in ("gloo", "mpi") else dict(os.environ)
+    if name == "gloo":
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={N}", *own[1:]]
+    elif name == "mpi":
+        launcher = Path(sys.executable).with_name("mpirun")
+        command = [str(launcher), "-n", str(N), "--oversubscribe", "--allow-run-as-root", *own]
+    else:
+        command = own
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode or not out.exists():
+        print(f"{name} did not run: {done.stderr.strip().splitlines()[-1:]}")
+        return None
+    return json.loads(out.read_text())
+
+
+def table(results: dict[str, Figures | None]) -> int:
+    """Print all rows; the number of rows in which somebody is ahead of ttmesh."""
+    mine = results["ttmesh"] or {}
+    peers = {name: figures for name, figures in results.items() if name != "ttmesh" and figures}
+    heads = "".join(f"{name:>11}" for name in peers)
+    print(
+        f"{'8 devices, us per call':30}{'ttmesh':>11}{heads}{'ahead by':>10}{'copied 8x':>11}{'read once':>11}{'ratio':>7}"
+    )
+    behind = 0
+    for operation in OPERATIONS:
+        for size in SIZES:
+            for dtype in DTYPES:
+                at = key(operation, size, dtype)
+                own, others = mine[at], [figures[at] for figures in peers.values()]
+                lead = min(others, default=float("nan")) / own
+                behind += lead < 1
+                copied = mine.get(key(f"{operation} copied", size, dtype))
+                read = mine[key("read once", size, dtype)]
+                shown = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+                print(
+                    f"{operation:15}{shown:>7} {dtype:8}{own:10.1f}"
+                    + "".join(f"{other:11.1f}" for other in others)
+                    + f"{lead:9.1f}x{copied if copied is None else round(copied, 1)!s:>11}{read:11.1f}{own / read:7.2f}"
+                )
+    print(f"rows in which a peer is ahead: {behind}")
+    return behind
+
+
+def main() -> None:
+    if len(sys.argv) == 3:
+        figures = ENGINES[sys.argv[1]]()
+        rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0"
+        if rank == "0":
+            Path(sys.argv[2]).write_text(json.dumps(figures))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        results = {name: run_engine(name, Path(folder)) for name in ENGINES}
+    sys.exit(1 if table(results) else 0)
+
+
+if __name__ == "__main__":
+    main()
