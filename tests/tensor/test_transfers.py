@@ -13,6 +13,7 @@ from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, StorageType
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.formats.storage import torch_dtype
+from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.tracing import begin_trace_capture, end_trace_capture, release_trace
 from ttmesh.tensor.composers import ConcatMesh2dToTensor, ConcatMeshToTensor, ListMeshToTensor
 from ttmesh.tensor.conversions import to_dtype, to_layout, to_memory_config
@@ -407,3 +408,33 @@ def test_only_the_shards_of_chosen_cores_are_written(chip) -> None:
     assert to_torch(tensor)[32:].sum() == 32 * 32
     with pytest.raises(RuntimeError, match=r"requires a sharded device tensor"):
         copy_host_to_device_tensor_partial(ones, to_device(ones, chip), CoreRangeSet(CoreRange((0, 0), (0, 0))))
+
+
+@pytest.mark.parametrize("schedule", ["eager", "async", "adversarial"])
+def test_transfers_keep_their_order_under_every_schedule(schedule, monkeypatch) -> None:
+    monkeypatch.setenv("TTMESH_SCHEDULE", schedule)
+    mesh = open_mesh_device(MeshShape(2, 4), num_command_queues=2)
+    mapper, composer = ShardTensorToMesh(mesh, 0), ConcatMeshToTensor(mesh, 0)
+    tensor = from_torch(torch.zeros(8, 4), device=mesh, mesh_mapper=mapper)
+
+    seen = []
+    for step in range(5):
+        copy_host_to_device_tensor(from_torch(torch.full((8, 4), float(step)), mesh_mapper=mapper), tensor)
+        seen.append(from_device(tensor, blocking=False))
+
+    assert [int(to_torch(host, mesh_composer=composer)[0, 0]) for host in seen] == [0, 1, 2, 3, 4]
+    close_mesh_device(mesh)
+
+
+def test_a_dry_run_has_shapes_and_addresses_but_no_values(monkeypatch) -> None:
+    monkeypatch.setenv("TTMESH_BACKEND", "meta")
+    mesh = open_mesh_device(MeshShape(2, 4))
+
+    tensor = from_torch(torch.rand(64, 32), d.bfloat8_b, device=mesh, mesh_mapper=ShardTensorToMesh(mesh, 0))
+
+    back = to_torch(to_layout(tensor, Layout.ROW_MAJOR), mesh_composer=ConcatMeshToTensor(mesh, 0))
+    assert back.is_meta
+    assert back.shape == (64, 32)
+    assert "<no values: dry run>" in str(tensor)
+    assert tensor.buffer_address() > 0
+    close_mesh_device(mesh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.placement import Replicate
 from ttmesh.chip.formats.storage import inferred_dtype, to_lane
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.tensor.kind import Kind, kind_of
+from ttmesh.tensor.kind import Kind, Presence, kind_of
 from ttmesh.tensor.mappers import MappedLanes, TensorToMesh
-from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.topology import TensorTopology
 
@@ -53,20 +54,30 @@ def ingest(
         layout = Layout.TILE if dtype in BLOCK_FLOATS else Layout.ROW_MAJOR
     cut = _cut(source, mapper)
     axes = 2 if mapper is None else mapper.mesh_shape.dims()
-    spec = TensorSpec(
-        cut.values.shape[axes:],
-        dtype,
-        layout,
-        tile=tile,
-        memory_config=memory_config or MemoryConfig(),
-        pad_value=pad_value or 0,
-    )
+    config = DRAM_MEMORY_CONFIG if memory_config is None else memory_config
+    make = _kind if config.interleaved else _kind.__wrapped__  # a sharded config can be written to: no cache key
+    kind = make(cut.values.shape[axes:], dtype, layout, tile, config, pad_value or 0, cut.topology, cut.presence)
     if dtype in BLOCK_FLOATS:
         lanes = to_lane(cut.values.contiguous(), dtype)
     else:  # every element by itself: convert first, so that cutting is the only strided pass
-        lanes = _cut(to_lane(source, dtype), mapper).values
-    kind = kind_of(spec, cut.topology, cut.presence)
+        converted = to_lane(source, dtype)
+        lanes = cut.values if converted is source else _cut(converted, mapper).values
     return Ingested(kind, _own(lanes, source), ALONE if mapper is None else mapper.mesh_shape)
+
+
+@lru_cache(maxsize=1024)
+def _kind(
+    shape: tuple[int, ...],
+    dtype: DataType,
+    layout: Layout,
+    tile: Tile | None,
+    config: MemoryConfig,
+    pad_value: float,
+    topology: TensorTopology,
+    presence: Presence | None,
+) -> Kind:
+    spec = TensorSpec(shape, dtype, layout, tile=tile, memory_config=config, pad_value=pad_value)
+    return kind_of(spec, topology, presence)
 
 
 def as_torch(values: Any) -> torch.Tensor:

@@ -12,7 +12,7 @@ from ttmesh.base.placement import Placement, Replicate, Shard
 class TensorTopology:
     """The shape a tensor was distributed over, what each axis of it does, and which device got which part."""
 
-    __slots__ = ("_distribution_shape", "_mesh_coords", "_placements")
+    __slots__ = ("_distribution_shape", "_hash", "_mesh_coords", "_placements")
 
     def __init__(
         self,
@@ -23,6 +23,7 @@ class TensorTopology:
         self._distribution_shape = distribution_shape
         self._placements = tuple(placements)
         self._mesh_coords = tuple(mesh_coords)
+        self._hash = hash((distribution_shape, self._placements, self._mesh_coords))  # part of every tensor's kind
 
     @staticmethod
     def create_fully_replicated_tensor_topology(mesh_shape: MeshShape) -> TensorTopology:
@@ -87,16 +88,18 @@ class TensorTopology:
         return self.get_neighbor(tensor_coord, -1, dim)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if not isinstance(other, TensorTopology):
             return NotImplemented
-        return (self._distribution_shape, self._placements, self._mesh_coords) == (
+        return self._hash == other._hash and (self._distribution_shape, self._placements, self._mesh_coords) == (
             other._distribution_shape,
             other._placements,
             other._mesh_coords,
         )
 
     def __hash__(self) -> int:
-        return hash((self._distribution_shape, self._placements, self._mesh_coords))
+        return self._hash
 
     def __repr__(self) -> str:
         coords = ", ".join(map(repr, self._mesh_coords))

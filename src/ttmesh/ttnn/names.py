@@ -92,6 +92,7 @@ _MODULES = {
     "ttmesh.tensor.distribute": (
         "distribute distribute_tensor aggregate_tensor get_device_tensors from_host_shards combine_device_tensors"
     ),
+    "ttmesh.tensor.batch": "pad_batch",  # ours: TT-NN leaves batches that do not divide to the program
     "ttmesh.tensor.visualize": "visualize_mesh_device visualize_tensor visualize_system_mesh",
     "ttmesh.tensor.printing": "set_printoptions",
     "ttmesh.ops.activations": "UnaryOpType UnaryWithParam GeluVariant SigmoidMode string_to_unary_with_param",
