@@ -63,6 +63,7 @@ class System:
     boards: tuple[tuple[int, ...], ...]
     remote: frozenset[int]
     visible_by: str = "board"
+    original_ids: tuple[int, ...] = ()  # of a renumbered part: the id each chip has in the whole system
 
     @cached_property
     def shape(self) -> MeshShape:
@@ -82,6 +83,10 @@ class System:
     @cached_property
     def _places(self) -> dict[int, Pair]:
         return {chip: (r, c) for r, row in enumerate(self.grid) for c, chip in enumerate(row)}
+
+    def original_id(self, physical_id: int) -> int:
+        """The chip's id in the whole system, before TT_VISIBLE_DEVICES renumbered it."""
+        return self.original_ids[physical_id] if self.original_ids else physical_id
 
     def place(self, physical_id: int) -> Pair:
         """Row and column of a chip."""

@@ -34,6 +34,7 @@ def visible(system: System, devices: Sequence[int | str]) -> System:
         links=MappingProxyType(links),
         boards=tuple(sorted(tuple(number[c] for c in board if c in chosen) for board in _boards(system, chosen))),
         remote=frozenset(number[chip] for chip in system.remote & chosen),
+        original_ids=tuple(system.original_id(chip) for chip in order),
     )
 
 

@@ -18,6 +18,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
 from ttmesh.base.signals import signals
 from ttmesh.chip.backends.protocol import Backend
+from ttmesh.chip.claims import Claim
 from ttmesh.chip.memory import Space
 from ttmesh.chip.system import ChipSpec, System
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
@@ -60,6 +61,8 @@ class MeshDevice:
         self.parent = parent
         self.space = space
         self.heap = Heap(self._id, space, physical_ids, shape.dims(), backend.device)
+        self.heap.chips = self._reported_ids()
+        self.claim: Claim | None = None
         schedule = schedules.current()
         self.queues = tuple(CommandQueue(i, self._id, repr(self), schedule) for i in range(num_command_queues))
         self.program_cache = ProgramCache()
@@ -369,7 +372,7 @@ class MeshDevice:
                 cell.raw = _reordered(cell.raw, self._shape, shape, order, axes)
             cell.lane_axes = shape.dims()
         self._shape, self.physical_ids = shape, physical_ids
-        self.heap.chips, self.heap.lane_axes = physical_ids, shape.dims()
+        self.heap.chips, self.heap.lane_axes = self._reported_ids(), shape.dims()
         self.program_cache.plans.clear()
 
     def holdings(self) -> list[Any]:
@@ -377,7 +380,8 @@ class MeshDevice:
         now = time.time_ns()
         parent = self.parent.id() if self.parent else None
         opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
-        everyone, first = self.physical_ids, self.physical_ids[:1]
+        everyone = self._reported_ids()
+        first = everyone[:1]
         reserved = [
             Reserved(self._id, first if part.coordinator_only else everyone, "L1", part.size_bytes, part.label, now)
             for part in (RESERVATIONS if self.parent is None else ())
@@ -392,11 +396,15 @@ class MeshDevice:
         coords = MeshCoordinateRange(self._shape).coords()
         return tuple(
             ChipFacts(
-                chip, i, coord.coords(), self.chip.arch.name, dram.count, dram.size, l1.count, l1.size,
-                chip in self.system.remote, dram.start, l1.start, small.size, trace.size,
+                self.system.original_id(chip), i, coord.coords(), self.chip.arch.name, dram.count, dram.size, l1.count,
+                l1.size, chip in self.system.remote, dram.start, l1.start, small.size, trace.size,
             )
             for i, (chip, coord) in enumerate(zip(self.physical_ids, coords, strict=True))
         )  # fmt: skip
+
+    def _reported_ids(self) -> tuple[int, ...]:
+        """What trackers call the chips: their ids in the whole system, whatever part of it is visible here."""
+        return tuple(self.system.original_id(chip) for chip in self.physical_ids)
 
     def _last_core(self) -> CoreCoord:
         return CoreCoord(self.chip.compute_grid.x - 1, self.chip.compute_grid.y - 1)
@@ -410,6 +418,8 @@ class MeshDevice:
         self.residents.clear()
         self.heap.close()
         live.pop(self._id, None)
+        if self.claim is not None:
+            self.claim.release()
         if self.parent is None:
             self.backend.release()
         if signals.listening:

@@ -11,6 +11,7 @@ from ttmesh.base.errors import BusyError, MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.backends.registry import backend
 from ttmesh.chip.catalogue import current_system
+from ttmesh.chip.claims import claim, is_exclusive
 from ttmesh.chip.memory import MemoryMap, Space
 from ttmesh.mesh.coordinator import MeshType, check_mesh_type, place_mesh
 from ttmesh.mesh.dispatch import DispatchCoreConfig, with_dispatch
@@ -64,7 +65,9 @@ def open_mesh_device(
     )
     lanes = backend(settings.get_str("TTMESH_BACKEND"))
     lanes.start()
+    held = claim(system.name, [system.original_id(chip) for chip in chips]) if is_exclusive() else None
     mesh = MeshDevice(system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues)
+    mesh.claim = held
     for chip in chips:
         _in_use[chip] = weakref.ref(mesh)
     return mesh
