@@ -125,3 +125,4 @@ class Arch(PrintedEnum):
 
     WORMHOLE_B0 = 2
     BLACKHOLE = 3
+    QUASAR = 4  # programs ask whether they run on one

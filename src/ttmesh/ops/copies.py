@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.specs import Inferred, like_first
@@ -109,10 +109,23 @@ def _golden_fill(input_tensor: torch.Tensor, fill_value: float) -> torch.Tensor:
     return input_tensor
 
 
-@op("ttnn.fill_implicit_tile_padding", golden=_golden_fill, check=_check_fill)
-def fill_implicit_tile_padding(input_tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with a number in its padding, which is not stored here: the values are the same."""
-    return input_tensor
+_FILLED = Operation(
+    "ttnn.fill_implicit_tile_padding",
+    lambda input_tensor: input_tensor,
+    like_first,
+    check=_check_fill,
+    lane_arguments=frozenset({"input_tensor"}),
+)
+
+
+@composite("ttnn.fill_implicit_tile_padding", golden=_golden_fill)
+def fill_implicit_tile_padding(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Any:
+    """The tensor with a number in its padding, which is not stored here: in place, but for block floats."""
+    whole = tuple(input_tensor.shape[-2:]) == tuple(input_tensor.padded_shape[-2:])
+    moved = memory_config is not None and memory_config != input_tensor.memory_config()
+    if whole or (input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved):
+        return input_tensor
+    return launch(_FILLED, {"input_tensor": input_tensor, "memory_config": memory_config})
 
 
 def _golden_plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool = False) -> torch.Tensor:

@@ -223,6 +223,7 @@ def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     check=_check_reduce,
     out=_reduce_spec,
     outputs=("output",),
+    programs=lambda call: tuple(("fast_reduce_nc", call.tensors[0].kind, dim) for dim in call["dims"]),
 )
 def fast_reduce_nc(input: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The sum over outer dims, which stay with length 1."""

@@ -28,7 +28,9 @@ def _check_argmax(call: Call) -> None:
     rank = len(spec.shape)
     if dim is not None:
         wrong = f"argmax: Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
-        dim_of(dim, rank, wrong)
+        at = dim_of(dim, rank, wrong)
+        wrong = f"argmax: Expected reduction dim {dim} to have non-zero size"
+        require(rank == 0 or spec.shape[at] > 0, wrong, "at least one element")
     if spec.layout is Layout.TILE:
         wrong = "For inputs with TILE layout, dim parameter must be specified!"
         require(dim is not None, wrong, "a dim", "Pass dim=, or convert the tensor to ROW_MAJOR.")
@@ -90,6 +92,10 @@ def _check_topk(call: Call) -> None:
             shape[dim] = k
             wrong = f"Preallocated {what} tensor has incorrect shape! Got : {given.shape!r}, expected: {shape}"
             require(list(given.shape) == shape, wrong, "the result's shape")
+    if len(call.outputs) > 1 and call.outputs[1] is not None:
+        kind = call.outputs[1].dtype
+        wrong = f"Preallocated indices tensor must be UINT16, UINT32, or INT32 got: {kind}"
+        require(kind in (DataType.UINT16, DataType.UINT32, DataType.INT32), wrong, "an integer format")
     if call.outputs and call.outputs[0] is not None:
         out = call.outputs[0].dtype
         wrong = (

@@ -8,10 +8,12 @@ from math import prod as product
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
+from ttmesh.base.errors import ShapeError
 from ttmesh.ops.checks import dim_of, dims_of, require, require_dtype
 from ttmesh.ops.entry import op
-from ttmesh.ops.specs import Inferred, like, out_spec
+from ttmesh.ops.specs import Inferred, out_spec, with_shards
 from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 
 Dims = int | Sequence[int] | None
@@ -68,15 +70,15 @@ def _spread(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, correction: bo
 def _varied(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
-    """Variance, with Bessel's correction unless told otherwise."""
-    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar)
+    """Variance of the scaled values, with Bessel's correction unless told otherwise."""
+    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
 
 
 def _deviated(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
-    """Standard deviation, with Bessel's correction unless told otherwise."""
-    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes).sqrt(), scalar)
+    """Standard deviation of the scaled values, with Bessel's correction unless told otherwise."""
+    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes).sqrt(), abs(scalar))
 
 
 def _multiplied(
@@ -112,7 +114,25 @@ def _sum_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     layout = call["output_layout"]
     if layout is None:
         layout = Layout.ROW_MAJOR if _stays_row_major(call) else Layout.TILE
-    return [out_spec(call, inferred[0][0], layout=layout)]
+    return [_reduced_spec(call, inferred[0][0], layout)]
+
+
+def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [_reduced_spec(call, inferred[0][0], Layout.TILE)]
+
+
+def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec:
+    """Sharded results lie on the same cores in shards that fit them, interleaved where none do."""
+    spec = call.specs[0]
+    config: MemoryConfig = call["memory_config"] or spec.memory_config
+    if config.interleaved or (config.shard_spec is None and spec.memory_config.shard_spec is None):
+        return out_spec(call, shape, layout=layout)
+    plain = TensorSpec(shape, spec.dtype, layout)
+    source = config if config.shard_spec is not None else spec.memory_config
+    try:
+        return plain.with_memory_config(with_shards(config, plain, source))
+    except ShapeError:
+        return plain.with_memory_config(MemoryConfig(buffer_type=config.buffer_type))
 
 
 def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -193,12 +213,10 @@ def _golden_product(
     return input_tensor.prod().reshape([1] * input_tensor.dim() if keepdim else [])
 
 
-in_tiles = like(layout=Layout.TILE)
-
 sum_ = op("ttnn.sum", golden=_golden(torch.sum), out=_sum_spec, check=_check_sum)(_summed)
 mean = op("ttnn.mean", golden=_golden(torch.mean), out=_sum_spec, check=_check_mean)(_averaged)
-max_ = op("ttnn.max", golden=_golden(torch.amax), out=in_tiles)(_extreme(torch.amax))
-min_ = op("ttnn.min", golden=_golden(torch.amin), out=in_tiles)(_extreme(torch.amin))
-var = op("ttnn.var", golden=_golden_spread(torch.var), out=in_tiles)(_varied)
-std = op("ttnn.std", golden=_golden_spread(torch.std), out=in_tiles)(_deviated)
+max_ = op("ttnn.max", golden=_golden(torch.amax), out=_tiled_spec)(_extreme(torch.amax))
+min_ = op("ttnn.min", golden=_golden(torch.amin), out=_tiled_spec)(_extreme(torch.amin))
+var = op("ttnn.var", golden=_golden_spread(torch.var), out=_tiled_spec)(_varied)
+std = op("ttnn.std", golden=_golden_spread(torch.std), out=_tiled_spec)(_deviated)
 prod = op("ttnn.prod", golden=_golden_product, out=_product_spec, check=_check_product)(_multiplied)

@@ -18,15 +18,17 @@ from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 USERS = 32  # one core draws for one user
+KEEP = 0xFFFFFFFF  # a seed that leaves a user's stream alone
 INDEX_TYPES = {DataType.UINT32, DataType.INT32}
 
 _streams: dict[int, torch.Generator] = {}
 
 
 def seed_users(seeds: Sequence[int], users: Sequence[int]) -> None:
-    """Start the random stream of each user anew."""
+    """Start the random stream of each user anew; users with the seed KEEP go on as they are."""
     for user, seed in zip(users, seeds, strict=True):
-        _streams[user] = torch.Generator().manual_seed(seed)
+        if seed != KEEP:
+            _streams[user] = torch.Generator().manual_seed(seed)
 
 
 def draws(users: int, seed: int | None) -> torch.Tensor:

@@ -57,11 +57,11 @@ def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes
 
 
 def moving_average(values: torch.Tensor, alpha: float) -> torch.Tensor:
-    """y[0] = x[0]; y[t] = alpha y[t-1] + (1 - alpha) x[t], along the last dim, in float32."""
-    out = values.float().clone()
-    for t in range(1, out.shape[-1]):
-        out[..., t] = alpha * out[..., t - 1] + (1 - alpha) * out[..., t]
-    return out
+    """y[t] = alpha y[t-1] + (1 - alpha) x[t] from y[-1] = 0, along the last dim, in float32."""
+    steps = (values.float() * (1 - alpha)).movedim(-1, 0).contiguous()  # a step is then one span of memory
+    for t in range(1, steps.shape[0]):
+        steps[t].add_(steps[t - 1], alpha=alpha)
+    return steps.movedim(0, -1)
 
 
 def _check_ema(call: Call) -> None:

@@ -181,7 +181,19 @@ _PREPROCESSING = {
     ),
 }
 
+# ttnn.operations.moreh.sum is ttnn.moreh_sum, and so on.
+_MOREH = (
+    "adam adamw arange bmm bmm_backward clip_grad_norm cumsum cumsum_backward dot dot_backward fold getitem group_norm "
+    "group_norm_backward layer_norm layer_norm_backward linear linear_backward logsoftmax logsoftmax_backward matmul "
+    "matmul_backward mean mean_backward nll_loss nll_loss_backward nll_loss_unreduced_backward norm norm_backward sgd "
+    "softmax softmax_backward softmin softmin_backward sum sum_backward full full_like"
+)
+
 OWN_NAMES: dict[str, dict[str, str]] = {
+    "operations.moreh": {
+        "abs": "ttmesh.ttnn:moreh_abs_pow",
+        **{name: f"ttmesh.ttnn:moreh_{name}" for name in _MOREH.split()},
+    },
     "model_preprocessing": {n: f"{module}:{n}" for module, names in _PREPROCESSING.items() for n in names.split()},
     "dot_access": {name: f"ttmesh.nn.parameter_tree:{name}" for name in ("DotAccessDict", "make_dot_access_dict")},
     "tracer": {

@@ -1,0 +1,133 @@
+"""Products: where results lie, what their programs need of L1, and that weights are never expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ttmesh import ttnn
+from ttmesh.ops import gemm
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[ttnn.MeshDevice]:
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
+    device = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+    yield device
+    ttnn.close_mesh_device(device)
+
+
+def on(mesh: ttnn.MeshDevice, *shape: int, memory_config: object = ttnn.DRAM_MEMORY_CONFIG) -> ttnn.Tensor:
+    return ttnn.from_torch(
+        torch.ones(shape),
+        dtype=ttnn.bfloat16,
+        layout=ttnn.TILE_LAYOUT,
+        device=mesh,
+        mesh_mapper=ttnn.ReplicateTensorToMesh(mesh),
+        memory_config=memory_config,
+    )
+
+
+def blocks(**changes: object) -> ttnn.MatmulMultiCoreReuseMultiCastProgramConfig:
+    sizes = {"in0_block_w": 2, "out_subblock_h": 1, "out_subblock_w": 1, "per_core_M": 4, "per_core_N": 4}
+    grid = {"compute_with_storage_grid_size": (8, 8), "transpose_mcast": False}
+    return ttnn.MatmulMultiCoreReuseMultiCastProgramConfig(**{**sizes, **grid, **changes})
+
+
+def test_results_go_to_dram_whatever_the_operands_memory(mesh) -> None:
+    a = on(mesh, 32, 64, memory_config=ttnn.L1_MEMORY_CONFIG)
+
+    assert ttnn.matmul(a, on(mesh, 64, 32)).memory_config() == ttnn.DRAM_MEMORY_CONFIG
+
+
+def test_shards_of_the_result_follow_from_the_program_config(mesh) -> None:
+    config = blocks(per_core_M=2, per_core_N=1, in0_block_w=1)
+
+    result = ttnn.matmul(
+        on(mesh, 256, 64), on(mesh, 64, 128), program_config=config, memory_config=ttnn.L1_BLOCK_SHARDED_MEMORY_CONFIG
+    )
+
+    shards = result.memory_config().shard_spec
+    assert shards.shape == [64, 32]
+    assert shards.grid.bounding_box().grid_size() == ttnn.CoreCoord(4, 4)
+
+
+def test_circular_buffers_beyond_l1_are_refused_with_the_sizes(mesh) -> None:
+    config = blocks(in0_block_w=32, per_core_M=32, per_core_N=32)
+
+    # 2 x 32 x 32 tiles of 2048 B for each operand and 32 x 32 for the result, from the bottom of L1
+    with pytest.raises(
+        RuntimeError, match=r"Statically allocated circular buffers on core range .* beyond max L1 size"
+    ):
+        ttnn.matmul(on(mesh, 2048, 2048), on(mesh, 2048, 2048), program_config=config)
+
+
+def test_circular_buffers_that_reach_l1_tensors_name_them(mesh) -> None:
+    config = blocks(in0_block_w=4, per_core_M=8, per_core_N=8)
+    a, b = on(mesh, 512, 512), on(mesh, 512, 512)
+    ttnn.matmul(a, b, program_config=config)  # fits while L1 is empty
+    held = on(mesh, 1024, 36 * 1024, memory_config=ttnn.L1_MEMORY_CONFIG)
+
+    with pytest.raises(RuntimeError, match=r"clash with L1 buffers on core range .* the lowest L1 buffers are"):
+        ttnn.matmul(a, b, program_config=config)
+    ttnn.deallocate(held)
+    ttnn.matmul(a, b, program_config=config)
+
+
+def test_float32_accumulation_needs_more_l1(mesh) -> None:
+    config = blocks(in0_block_w=4, per_core_M=12, per_core_N=16)
+    a, b = on(mesh, 768, 512), on(mesh, 512, 1024)
+    exact = ttnn.WormholeComputeKernelConfig(fp32_dest_acc_en=True)
+    ttnn.matmul(a, b, program_config=config)
+
+    with pytest.raises(RuntimeError, match="beyond max L1 size"):
+        ttnn.matmul(
+            a, b, program_config=blocks(in0_block_w=4, per_core_M=16, per_core_N=16), compute_kernel_config=exact
+        )
+
+
+DEEP, WIDE = blocks(in0_block_w=3), blocks(out_subblock_w=3, in0_block_w=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda a, b: ttnn.matmul(a, a), "The width of the first tensor must be equal to the height of the second"),
+        (lambda a, b: ttnn.matmul(a, b, program_config=DEEP), r"Kt \(2\) must be divisible by in0_block_w \(3\)"),
+        (lambda a, b: ttnn.matmul(a, b, program_config=WIDE), "must be divisible by out_subblock_w"),
+        (lambda a, b: ttnn.addmm(a, a, b, alpha=0.0), "alpha parameter cannot be 0"),
+        (lambda a, b: ttnn.linear(a, b, activation="nothing"), "nothing"),
+    ],
+)  # fmt: skip
+def test_refusals_use_the_words_of_ttnn(mesh, call, text) -> None:
+    with pytest.raises(RuntimeError, match=text):
+        call(on(mesh, 128, 64), on(mesh, 64, 128))
+
+
+def test_replicated_weights_make_one_matrix_product(monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(gemm, "matrix_product", lambda a, b: seen.append((a.shape, b.shape)) or torch.mm(a, b))
+
+    result = gemm.product(torch.ones(2, 4, 3, 5, 6), torch.ones(1, 1, 6, 7), lane_axes=2)
+
+    assert seen == [((2 * 4 * 3 * 5, 6), (6, 7))]
+    assert result.shape == (2, 4, 3, 5, 7)
+
+
+def test_weights_shared_along_one_mesh_axis_are_not_copied(monkeypatch) -> None:
+    inputs = []
+    monkeypatch.setattr(torch, "matmul", lambda a, b, matmul=torch.matmul: inputs.append(b) or matmul(a, b))
+    a, b = torch.randn(2, 4, 5, 6), torch.randn(1, 4, 6, 7)
+
+    result = gemm.product(a, b, lane_axes=2)
+
+    assert inputs[0].data_ptr() == b.data_ptr()
+    assert torch.allclose(result, torch.einsum("rcmk,ckn->rcmn", a, b[0]), atol=1e-5)
+
+
+def test_large_float32_products_agree_with_torch() -> None:
+    a, b = torch.randn(3, 128, 256), torch.randn(256, 192)
+
+    assert torch.allclose(gemm.product(a, b, lane_axes=0), a @ b, atol=1e-3)

@@ -1,0 +1,122 @@
+"""Reshapes that move nothing share the buffer; the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ttmesh import ttnn
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[ttnn.MeshDevice]:
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
+    device = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+    yield device
+    ttnn.close_mesh_device(device)
+
+
+def on(mesh: ttnn.MeshDevice, values: torch.Tensor, layout: object = ttnn.TILE_LAYOUT) -> ttnn.Tensor:
+    mapper = ttnn.ReplicateTensorToMesh(mesh)
+    return ttnn.from_torch(values, dtype=ttnn.bfloat16, layout=layout, device=mesh, mesh_mapper=mapper)
+
+
+def first(tensor: ttnn.Tensor) -> torch.Tensor:
+    return ttnn.to_torch(ttnn.get_device_tensors(tensor)[0])
+
+
+@pytest.mark.parametrize(
+    ("layout", "old", "new", "shared"),
+    [
+        (ttnn.TILE_LAYOUT, (2, 3, 5, 40), (6, 5, 40), True),  # rows of every matrix stay
+        (ttnn.TILE_LAYOUT, (2, 64, 40), (128, 40), True),  # whole tiles
+        (ttnn.TILE_LAYOUT, (2, 33, 40), (66, 40), False),  # padding would move
+        (ttnn.TILE_LAYOUT, (2, 32, 40), (2, 40, 32), False),  # rows change
+        (ttnn.ROW_MAJOR_LAYOUT, (2, 33, 40), (66, 40), True),
+        (ttnn.ROW_MAJOR_LAYOUT, (2, 33, 40), (33, 80), False),
+    ],
+)
+def test_a_reshape_is_a_view_when_rows_and_padding_stay(mesh, layout, old, new, shared) -> None:
+    values = torch.randn(old).bfloat16()
+    tensor = on(mesh, values, layout)
+
+    result = ttnn.reshape(tensor, new)
+
+    assert (result.buffer_address() == tensor.buffer_address()) is shared
+    assert torch.equal(first(result), values.reshape(new))
+
+
+def test_a_view_sees_what_is_written_to_the_tensor(mesh) -> None:
+    tensor = on(mesh, torch.zeros(4, 32, 32))
+    view = ttnn.reshape(tensor, (128, 32))
+
+    ttnn.copy(on(mesh, torch.ones(4, 32, 32)), tensor)
+
+    assert first(view).eq(1).all()
+
+
+def test_freeing_the_tensor_frees_its_views(mesh) -> None:
+    tensor = on(mesh, torch.zeros(4, 32, 32))
+    view = ttnn.reshape(tensor, (128, 32))
+
+    ttnn.deallocate(tensor)
+
+    assert not view.is_allocated()
+    with pytest.raises(RuntimeError, match="Buffer must be allocated on device"):
+        ttnn.relu(view)
+
+
+def test_the_same_shape_is_the_same_tensor(mesh) -> None:
+    tensor = on(mesh, torch.zeros(4, 32, 32))
+
+    assert ttnn.reshape(tensor, (4, 32, 32)) is tensor
+    assert ttnn.slice(tensor, [0, 0, 0], [4, 32, 32]) is tensor
+
+
+def test_host_tensors_keep_to_the_host(mesh) -> None:
+    host = ttnn.from_torch(torch.arange(24.0).reshape(2, 3, 4))
+
+    shaped = ttnn.reshape(host, (6, 4))
+    joined = ttnn.concat([shaped, shaped], dim=0)
+
+    assert shaped.device() is None
+    assert joined.device() is None
+    assert joined.shape == [12, 4]
+    assert ttnn.to_torch(joined)[6:].equal(torch.arange(24.0).reshape(6, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: ttnn.reshape(x, (5, 5)), "Attempting to reshape between two shapes with different volumes"),
+        (lambda x: ttnn.reshape(x, (-1, -1)), "Only one dimension can be inferred in reshape"),
+        (lambda x: ttnn.view(x, (4, 16, 64)), "The last dimension can not change in view"),
+        (lambda x: ttnn.view(x, (8, 16, 32)), "Invalid second last dims for TILED reshape, from 32 to 16"),
+        (lambda x: ttnn.squeeze(x, 5), r"Dimension out of range \(expected to be in range of \[-3,2\], but got 5\)"),
+        (lambda x: ttnn.permute(x, (0, 1)), "does not match the length of the desired ordering"),
+        (lambda x: ttnn.concat([], dim=0), "ttnn.concat got no tensor"),
+        (
+            lambda x: ttnn.concat([x, x], dim=7),
+            "ttnn: Dimension out of range: dim 7 cannot be used for tensors of rank 3",
+        ),
+        (lambda x: ttnn.split(x, [1, 2], 0), r"split_sizes must sum exactly to the size of dimension 0 \(4\)"),
+        (lambda x: ttnn.pad(x, [(1, 0)], 0.0), "on device tile padding does not support front padding"),
+        (lambda x: ttnn.pad(x, [(0, 1)] * 4, 0.0), "padding len can't be larger than input tensor rank"),
+        (lambda x: ttnn.slice(x, [0], [1, 2]), "Start 1 and end 2 must have the same size"),
+        (lambda x: ttnn.expand(x, (4, 32, 64)), "Only size 1 dimensions can be expanded in the output shape"),
+        (lambda x: ttnn.argmax(x), "For inputs with TILE layout, dim parameter must be specified!"),
+        (lambda x: ttnn.topk(x, 64), "K cannot be larger than the dimension size! K=64, dimension size=32"),
+        (lambda x: ttnn.sort(x, stable=True), "ttnn::sort: stable=True is not yet implemented"),
+        (lambda x: ttnn.cumsum(x, dim=4), "The requested accumulation axis is 4, while the input tensor has rank 3"),
+        (lambda x: ttnn.sum(x, dim=[0, 0]), "reduce dim list contains a duplicate axis"),
+        (lambda x: ttnn.indexed_fill(x, x, x, dim=9), "indexed_fill: dim 9 is out of bounds for rank 3"),
+        (lambda x: ttnn.scatter(x, 0, x, x, reduce="max"), "reduce must be either 'add' or 'multiply'"),
+    ],
+)
+def test_refusals_use_the_words_of_ttnn(mesh, call, text) -> None:
+    tensor = on(mesh, torch.zeros(4, 32, 32))
+
+    with pytest.raises(RuntimeError, match=text):
+        call(tensor)
