@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from ttmesh.ops.binary_rules import (
 )
 from ttmesh.ops.entry import OpFunction, alias, catalogue, op
 from ttmesh.ops.lanes import ranked
+from ttmesh.ops.program_keys import binary_programs
 from ttmesh.ops.unary_functions import wide
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.operators import fill
@@ -150,7 +152,7 @@ def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     lane = fused(function)
     taken = tuple(inspect.signature(lane).parameters)[3:]
 
-    def golden(input_tensor_a: Any, input_tensor_b: Any, **options: Any) -> Tensor:
+    def golden(input_tensor_a: Any, input_tensor_b: Any, *_: Any, **options: Any) -> Tensor:
         return lane(input_tensor_a, input_tensor_b, 0, **{name: options[name] for name in taken if options.get(name)})
 
     return golden
@@ -159,17 +161,23 @@ def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
 in_place: dict[str, OpFunction] = {}
 
 
+def _golden_in_place(golden: Callable[..., Tensor], input_tensor_a: Tensor, *args: Any, **options: Any) -> Tensor:
+    return golden(input_tensor_a, *args, **options).to(input_tensor_a.dtype)
+
+
 def _enter(name: str, kind: Kind) -> OpFunction:
     lane = fused(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed)
-    golden = golden_of(kind.function)
+    golden, programs = golden_of(kind.function), binary_programs(kind.op_type)
     if kind.in_place:
-        in_place[name] = op(f"ttnn.{name}_", golden=golden, out=binary_spec(), check=check, runtime=("input_tensor_b",),
-           writes="input_tensor_a", names=OPERANDS)(lane)  # fmt: skip
+        into = functools.partial(_golden_in_place, golden)
+        in_place[name] = op(f"ttnn.{name}_", golden=into, out=binary_spec(), check=check, runtime=("input_tensor_b",),
+           programs=programs, writes="input_tensor_a", names=OPERANDS)(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
-        f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), names=OPERANDS
+        f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
+        names=OPERANDS,
     )(lane)  # fmt: skip
 
 
@@ -178,9 +186,10 @@ binary = {name: _enter(name, kind) for name, kind in BINARY.items()}
 
 @op(
     "ttnn.isclose",
-    golden=lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: torch.isclose(a, b, rtol, atol, equal_nan),
+    golden=lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False, **_: torch.isclose(a, b, rtol, atol, equal_nan),
     out=binary_spec(_float32_for_isclose),
-    check=check_binary("ISCLOSE", FLOAT_INT32, mixed=False),
+    check=check_binary("ISCLOSE", FLOAT_INT32, mixed=True),
+    programs=binary_programs("ISCLOSE"),
 )
 def isclose(
     input_tensor_a: Tensor, input_tensor_b: Tensor, rtol: float, atol: float, equal_nan: bool, lane_axes: int
@@ -194,6 +203,8 @@ def isclose(
                 fix="Use a small positive number.",
             )
     a, b = ranked((input_tensor_a, input_tensor_b), lane_axes)
+    if a.dtype is not b.dtype:
+        a, b = wide(a), wide(b)
     return torch.isclose(a, b, rtol, atol, equal_nan)
 
 
@@ -208,7 +219,7 @@ def _is_integer_division(call: Call) -> bool:
     return all(spec.dtype is int32 for spec in call.specs)
 
 
-_check_div = check_binary("DIV", FLOAT_INT32, mixed=True)
+_check_div = check_binary("DIV", FLOAT_32_BIT, mixed=True)
 
 
 def check_div(call: Call) -> None:
@@ -255,18 +266,18 @@ def _div_lane(
     )  # fmt: skip
 
 
-def _golden_div(a: Any, b: Any, *, rounding_mode: str | None = None, **options: Any) -> Tensor:
+def _golden_div(a: Any, b: Any, rounding_mode: str | None = None, **options: Any) -> Tensor:
     return golden_of(lambda x, y: _divided(x, y, rounding_mode))(a, b, **options)
 
 
 div = op(
     "ttnn.div", golden=_golden_div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
-    runtime=("input_tensor_b",), names=OPERANDS,
+    programs=binary_programs("DIV"), runtime=("input_tensor_b",), names=OPERANDS,
 )(_div_lane)  # fmt: skip
 alias("ttnn.divide", div)
 divide_ = op(
     "ttnn.divide_", golden=_golden_div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
-    writes="input_tensor_a", names=OPERANDS,
+    programs=binary_programs("DIV"), writes="input_tensor_a", names=OPERANDS,
 )(_div_lane)  # fmt: skip
 
 for _short, _name in {"sub": "subtract", "mul": "multiply"}.items():

@@ -66,7 +66,7 @@ def check_binary(op_type: str, formats: frozenset[DataType], *, mixed: bool) -> 
             )
         if len(call.specs) > 1:
             a, b = call.specs[0].dtype, call.specs[1].dtype
-            promoted = op_type in ("MUL", "DIV") and {a, b} & FLOAT and {a, b} & {int32, uint32}
+            promoted = op_type in ("MUL", "DIV", "ISCLOSE") and {a, b} & FLOAT and {a, b} & {int32, uint32}
             fatal(
                 a is b or bool(promoted) or (mixed and a in FLOAT and b in FLOAT) or {a, b} == {uint8, uint16},
                 f"Mixed dtype is not supported for binary operation {name}, dtype A: {a}, dtype B: {b}",

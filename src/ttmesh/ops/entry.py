@@ -238,19 +238,20 @@ def alias(name: str, of: OpFunction) -> OpFunction:
     return of
 
 
-def get_golden_function(operation: OpFunction) -> Golden:
-    """The torch function an operation is compared with."""
-    if not isinstance(operation, OpFunction):
+def get_golden_function(operation: Any) -> Golden:
+    """The torch function an operation, or anything with a `golden_function`, is compared with."""
+    if not hasattr(operation, "golden_function"):
         raise MeshError(
             f"{operation!r} is not an operation", expected="an operation of ttnn", fix="Pass ttnn.add, say."
         )
-    if operation.golden_function is None:
+    golden: Golden | None = operation.golden_function
+    if golden is None:
         raise NotEmulatedError(
-            f"{operation.python_fully_qualified_name} has no golden function",
+            f"{getattr(operation, 'python_fully_qualified_name', operation)} has no golden function",
             expected="an operation with a torch equivalent",
             fix="Compare with your own torch code.",
         )
-    return operation.golden_function
+    return golden
 
 
 def _picking(function: Callable[..., Any]) -> Callable[[Arguments], Any]:

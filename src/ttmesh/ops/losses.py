@@ -1,4 +1,4 @@
-"""Losses: mse_loss and l1_loss, element by element or reduced."""
+"""Losses: mse_loss and l1_loss, element by element or reduced; and how well two tensors of torch agree."""
 
 from __future__ import annotations
 
@@ -55,3 +55,20 @@ def _enter(name: str, measure: UnaryOpType, golden: Callable[..., torch.Tensor])
 
 mse_loss = _enter("mse_loss", UnaryOpType.SQUARE, torch.nn.functional.mse_loss)
 l1_loss = _enter("l1_loss", UnaryOpType.ABS, torch.nn.functional.l1_loss)
+
+
+@composite("ttnn.pearson_correlation_coefficient")
+def pearson_correlation_coefficient(expected: Any, actual: Any) -> float:
+    """The correlation of two torch or numpy arrays: 1 for equal ones, NaN and infinities at equal places left out."""
+    a, b = (torch.as_tensor(values).double().flatten() for values in (expected, actual))
+    if bool(torch.isnan(a).all()) or bool(torch.isnan(b).all()):
+        return float(bool(torch.isnan(a).all()) and bool(torch.isnan(b).all()))
+    if not (a.any() or b.any()) or torch.equal(a, b):
+        return 1.0
+    if bool(a.any()) != bool(b.any()):
+        return 0.0
+    finite = torch.isfinite(a) & torch.isfinite(b)
+    a, b = a[finite], b[finite]
+    if a.numel() < 2 or a.std() == 0 or b.std() == 0:
+        return float(torch.allclose(a, b))
+    return float(torch.corrcoef(torch.stack([a, b]))[0, 1])

@@ -13,6 +13,7 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.ops.activations import Activation, apply
 from ttmesh.ops.entry import OpFunction, composite, op
+from ttmesh.ops.program_keys import unary_programs
 from ttmesh.ops.specs import Inferred, like_first, out_spec
 from ttmesh.ops.unary_functions import PLAIN, WITH_PARAMETERS
 from ttmesh.tensor.launch import Call
@@ -51,7 +52,12 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
         return function(input_tensor)
 
     lane.__doc__ = inspect.getdoc(function) if inspect.isfunction(function) else f"{name} of every element."
-    return op(f"ttnn.{name}", golden=lambda input_tensor, *_, **__: function(input_tensor), check=check_output)(lane)
+    return op(
+        f"ttnn.{name}",
+        golden=lambda input_tensor, *_, **__: function(input_tensor),
+        check=check_output,
+        programs=unary_programs,
+    )(lane)
 
 
 def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
@@ -62,12 +68,17 @@ def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> 
         return function(input_tensor, **parameters)
 
     lane.__doc__ = f"{name} of every element."
+
+    def golden(input_tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        return function(input_tensor, *args, **{key: value for key, value in options.items() if key in rest})
+
     return op(
         f"ttnn.{name}",
-        golden=lambda input_tensor, *args, **kwargs: function(input_tensor, *args, **kwargs),
+        golden=golden,
         check=CHECKS.get(name, check_output),
         runtime=[name for name in rest if name not in STATIC],
         takes=["input_tensor", *rest],
+        programs=unary_programs,
     )(lane)
 
 
@@ -124,6 +135,7 @@ def _check_chain(call: Call) -> None:
     "ttnn.unary_chain",
     golden=lambda input_tensor, ops_chain, **_: apply(input_tensor, ops_chain),
     check=_check_chain,
+    programs=unary_programs,
 )
 def unary_chain(input_tensor: torch.Tensor, ops_chain: Sequence[Activation]) -> torch.Tensor:
     """Several functions, left to right, in one program."""

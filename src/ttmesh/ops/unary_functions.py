@@ -16,6 +16,7 @@ from torch.nn import functional
 
 Function = Callable[..., Tensor]
 
+FLAT = 30.0  # beyond it gelu is x or 0 in every format
 SELU_SCALE, SELU_ALPHA = 1.0507, 1.67326  # TT-NN's defaults, shorter than torch's
 
 
@@ -43,7 +44,13 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
 
 def gelu(x: Tensor, variant: Any = None) -> Tensor:
     """Exact, or through tanh."""
-    return functional.gelu(x, approximate="tanh" if getattr(variant, "name", "") == "Tanh" else "none")
+    if getattr(variant, "name", "") == "Tanh":
+        return functional.gelu(x, approximate="tanh")
+    result = functional.gelu(x)
+    # torch's vector code for the cpu makes NaN of infinities; a sum tells whether there are any and costs one read.
+    if x.device.type == "cpu" and torch.isnan(result.sum()):
+        result = torch.where(x > FLAT, x, torch.where(x < -FLAT, 0.0, result))
+    return result
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -88,6 +95,11 @@ def softcap(x: Tensor, beta: float) -> Tensor:
     return beta * torch.tanh(wide(x) / beta)
 
 
+def tanhshrink(x: Tensor) -> Tensor:
+    """x - tanh(x); in float64, for the difference cancels near 0."""
+    return (x.double() - torch.tanh(x.double())).float()
+
+
 def rotate90(x: Tensor) -> Tensor:
     """Pairs (re, im) in the last dim times i: (-im, re)."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
@@ -123,7 +135,7 @@ PLAIN: dict[str, Function] = {
     "sigmoid_accurate": torch.sigmoid, "sign": torch.sign, "signbit": torch.signbit, "silu": functional.silu,
     "sin": torch.sin, "sinh": torch.sinh, "softsign": lambda x: wide(x) / (1 + wide(x).abs()), "sqrt": torch.sqrt,
     "square": torch.square, "swish": functional.silu, "tan": torch.tan, "tanh": torch.tanh,
-    "tanhshrink": lambda x: wide(x) - torch.tanh(wide(x)), "trunc": torch.trunc,
+    "tanhshrink": tanhshrink, "trunc": torch.trunc,
 }  # fmt: skip
 
 # With parameters, in TT-NN's order; the names are the operations'.
