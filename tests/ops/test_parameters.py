@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ttmesh.ops import families
-from ttmesh.ops.parameters import PER_OPERATION, page, unspoken
+from ttmesh.ops.parameter_tags import PER_OPERATION
+from ttmesh.ops.parameters import page, unspoken
 
 CATALOGUE = families.load()
+NOT_YET = {"ttnn.sparse_matmul"}
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
@@ -15,10 +17,8 @@ def test_every_parameter_is_used_checked_or_said_to_have_no_effect(name: str) ->
     assert unspoken(CATALOGUE[name]) == []
 
 
-def test_tags_name_parameters_that_exist() -> None:
-    for name, tags in PER_OPERATION.items():
-        if name in CATALOGUE:
-            assert set(tags) <= set(CATALOGUE[name].function.parameters()), name
+def test_tags_name_operations_that_exist() -> None:
+    assert {name for name in PER_OPERATION if name not in CATALOGUE} <= NOT_YET
 
 
 def test_the_page_gives_every_reason() -> None:

@@ -1,0 +1,154 @@
+"""What becomes of parameters that operations do not name themselves: used elsewhere, checked, or without effect and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+
+class Tag(NamedTuple):
+    """Used by the machinery or by an operation's rules, checked and then done with, or without effect here."""
+
+    kind: Literal["used", "checked", "no effect"]
+    reason: str
+
+
+def _none(reason: str) -> Tag:
+    return Tag("no effect", reason)
+
+
+def _all(tag: Tag, parameters: str) -> dict[str, Tag]:
+    return dict.fromkeys(parameters.split(), tag)
+
+
+def _each(operations: Iterable[str], tags: dict[str, Tag]) -> dict[str, dict[str, Tag]]:
+    return {f"ttnn.{name}": tags for name in operations}
+
+
+CORES = "Which cores compute is not emulated: values, addresses and program counts do not depend on it."
+PRECISION = (
+    "How exactly the chip's vector unit approximates a function; here it is computed in float32 and rounded once."
+)
+
+FIDELITY = _none(
+    "math_fidelity, fp32_dest_acc_en, packer_l1_acc, dst_full_sync_en and math_approx_mode choose how many bits the chip's "
+    "engines keep on the way. ttmesh accumulates in float32 and rounds once to the output format, at least as exactly as "
+    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here."
+)
+SLICES = _none("How TT-NN cuts the work so that it fits into L1; the result is the same.")
+HALO = _none("Where intermediate buffers of sliding windows lie; they are not emulated.")
+DESCRIBED = _none("Describes the convolution the weights are prepared for; here weights keep their own order.")
+CONVOLUTION = (
+    "input_memory_config input_layout in_channels out_channels batch_size input_height input_width kernel_size stride "
+    "padding output_padding dilation has_bias groups input_dtype output_dtype slice_config dram_slice_config"
+)
+
+COMMON = {
+    "compute_config": FIDELITY,
+    "compute_kernel_config": FIDELITY,
+    "config_tensor_in_dram": HALO,
+    "core_grid": _none(CORES),
+    "dram_slice_config": SLICES,
+    "fast_and_approximate_mode": _none(PRECISION),
+    "numeric_stable": _none("The largest element is always subtracted first; no input overflows."),
+    "program_config": _none("Cores and block sizes; operations that size buffers by it (products) read it."),
+    "reallocate_halo_output": HALO,
+    "reallocate_output": HALO,
+    "slice_config": SLICES,
+    "sub_core_grids": _none(CORES),
+    "sub_device_id": _none(
+        "Programs run in queue order whichever sub-device they name; loads and stalls are not emulated."
+    ),
+    "subdevice_id": _none(
+        "Programs run in queue order whichever sub-device they name; loads and stalls are not emulated."
+    ),
+    "use_low_perf": _none(CORES),
+    "use_multicore": _none(CORES),
+}
+
+SAME_ANYWHERE = _none("TT-NN hands the part itself back, wherever it lies.")
+DEPRECATED = _none("Deprecated in TT-NN, which ignores it as well.")
+PREFETCH = _none("Where prefetched weights pass through; weights are read where they lie.")
+PADDING = _none("The padding of tiles holds no values here; it is written when bytes are asked for.")
+
+PER_OPERATION: dict[str, dict[str, Tag]] = {
+    **_each(("prepare_conv_weights", "prepare_conv_bias"), _all(DESCRIBED, CONVOLUTION)),
+    **_each(("prepare_conv_transpose2d_weights", "prepare_conv_transpose2d_bias"), _all(DESCRIBED, CONVOLUTION)),
+    "ttnn.group_norm": {
+        **_all(
+            _none("Masks and reciprocals that TT-NN's kernels want; groups are told by their number here."),
+            "reciprocals",
+        ),
+        **_all(_none("Chooses between kernels with equal results."), "num_out_blocks"),
+    },
+    "ttnn.conj_bw": {"input_tensor": _none("The gradient of a conjugate does not depend on the input.")},
+    "ttnn.real": {"memory_config": SAME_ANYWHERE},
+    "ttnn.imag": {"memory_config": SAME_ANYWHERE},
+    "ttnn.sigmoid": {
+        "vector_mode": _none("Chooses the faces of a tile the vector unit visits; every element is computed."),
+        "mode": _none(PRECISION),
+    },
+    **{f"ttnn.{name}": {"correction": DEPRECATED} for name in ("sum", "mean", "max", "min")},
+    "ttnn.permute": {"pad_value": PADDING},
+    "ttnn.transpose": {"pad_value": PADDING},
+    "ttnn.slice": {"pad_value": PADDING},
+    "ttnn.experimental.padded_slice": {"pad_value": PADDING},
+    "ttnn.repeat": {"implementation": _none("Chooses between kernels with equal results.")},
+    "ttnn.reshape": {
+        "pad_value": PADDING,
+        "reshape_tile_mode": _none("Whether TT-NN keeps its index map between calls; here there is none."),
+        "skip_padding_fill": PADDING,
+    },
+    **{f"ttnn.{name}": {"global_cb": PREFETCH} for name in ("matmul", "linear")},
+    "ttnn.sparse_matmul": {
+        "global_cb": PREFETCH,
+        "nnz": _none("How many blocks TT-NN's loop visits; the blocks that count are read from the sparsity."),
+    },
+    "ttnn.copy": {"input_b": Tag("used", "The values are written into it.")},
+    "ttnn.embedding": {
+        "padding_idx": _none("TT-NN keeps this row in L1; the row is the same."),
+        "embeddings_type": _none("Which rows TT-NN keeps in L1; the rows are the same."),
+    },
+    **{
+        f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _none(CORES)}
+        for name in ("attn_matmul", "group_attn_matmul")
+    },
+    "ttnn.experimental.minimal_matmul": {"config": _none(CORES)},
+    "ttnn.fill_implicit_tile_padding": {"fill_value": PADDING},
+    "ttnn.tilize_with_val_padding": {"pad_value": PADDING},
+    "ttnn.fold": {
+        "use_transpose_as_fold": Tag("checked", "Another way to the same blocks; refused beside collapse_output."),
+        "grid_size": _none(CORES),
+        "override_memory_config": Tag("used", "Where the result is allocated."),
+    },
+    "ttnn.gather": {"sparse_grad": Tag("checked", "TT-NN refuses True.")},
+    "ttnn.interleaved_to_sharded": {"keep_l1_aligned": _none("Shards keep the alignment of their memory either way.")},
+    "ttnn.matmul_batched_weights": {"global_cb": PREFETCH, "optional_output_tensor": DEPRECATED},
+    "ttnn.transformer.attention_softmax": {"program_config": _none(CORES)},
+    "ttnn.transformer.attention_softmax_": {
+        "program_config": _none(CORES),
+        "memory_config": _none("The result goes into the input's own memory."),
+    },
+    "ttnn.transformer.scaled_dot_product_attention_decode": {
+        "share_cache": _none("A cache of batch 1 is shared by broadcasting whether this is said or not.")
+    },
+    "ttnn.transformer.split_query_key_value_and_split_heads": {
+        "use_falcon7b_backend": _none("Chooses between kernels with equal results.")
+    },
+    **{
+        f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _none(CORES)}
+        for name in ("concatenate_heads", "split_query_key_value_and_split_heads")
+    },
+    **{
+        f"ttnn.experimental.{name}": {"batch_offset": _none("TT-NN's kernels take only 0, the default.")}
+        for name in ("paged_update_cache", "paged_fused_update_cache")
+    },
+    **{
+        f"ttnn.{name}": {"recip_tensor": _none("Precomputed reciprocals of counts; the division is done here.")}
+        for name in ("layer_norm", "layer_norm_pre_all_gather")
+    },
+    **{
+        f"ttnn.{name}": {"use_2d_core_grid": _none(CORES)}
+        for name in ("rms_norm_pre_all_gather", "rms_norm_post_all_gather")
+    },
+}
