@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.collective import collective
+from ttmesh.ccl.collective import collective, mesh_of
 from ttmesh.ccl.collectives import gather, reduce_all, scatter
 from ttmesh.ccl.copies import exchange
 from ttmesh.ccl.reductions import ReduceType
 from ttmesh.fabric.config import Topology
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.tensor.allocate import Footprint
-from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.kind import kind_of
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 _EXPERIMENTAL = "ttnn.experimental."
@@ -142,7 +143,7 @@ def reduce_scatter_minimal_direct(
     return scatter(
         "ttnn.experimental.reduce_scatter_minimal_direct", input_tensor, dim, cluster_axis=cluster_axis,
         memory_config=memory_config, num_links=num_links, subdevice_id=subdevice_id, mode=mode, algorithm="direct",
-        output=_persistent(persistent_buffers),
+        output=persistent_buffers[0] if persistent_buffers else None,
     )  # fmt: skip
 
 
@@ -164,23 +165,39 @@ def llama_reduce_scatter(
     )  # fmt: skip
 
 
-def _intermediate_form(name: str, count: int) -> None:
-    @collective(_EXPERIMENTAL + name)
-    def form(input_tensor: Tensor, dim: int, cluster_axis: int | None = None) -> Tensor | list[Tensor]:
-        """Memory that a reduce_scatter may use in between: nothing needs it here, it is as large as the input."""
-        mesh = input_tensor.device()
-        assert mesh is not None, "staging memory is made for device tensors"
-        made = [
-            Tensor.on_device(
-                input_tensor.kind, Footprint(input_tensor.spec, mesh.heap.map).allocate(mesh, name), mesh
-            )
-            for _ in range(count)
-        ]  # fmt: skip
-        return made[0] if count == 1 else made
+@collective("ttnn.experimental.reduce_scatter_minimal_async_create_intermediate_buffer")
+def reduce_scatter_minimal_async_create_intermediate_buffer(
+    input_tensor: Tensor, dim: int, cluster_axis: int | None = None
+) -> list[Tensor]:
+    """The two staging buffers that TT-NN's reduce_scatter can be given; nothing is staged here."""
+    return [_memory(input_tensor, input_tensor.shape) for _ in range(2)]
 
 
-_intermediate_form("reduce_scatter_minimal_async_create_intermediate_buffer", 1)
-_intermediate_form("reduce_scatter_minimal_direct_create_staging_buffer", 1)
+@collective("ttnn.experimental.reduce_scatter_minimal_direct_create_staging_buffer")
+def reduce_scatter_minimal_direct_create_staging_buffer(
+    input_tensor: Tensor, dim: int, cluster_axis: int | None = None
+) -> Tensor:
+    """The staging buffer of a direct reduce_scatter; nothing is staged here."""
+    return _memory(input_tensor, input_tensor.shape)
+
+
+@collective("ttnn.experimental.reduce_scatter_minimal_direct_create_persistent_buffers")
+def reduce_scatter_minimal_direct_create_persistent_buffers(
+    input_tensor: Tensor, dim: int, cluster_axis: int | None = None
+) -> list[Tensor]:
+    """The output and the staging buffer of a direct reduce_scatter."""
+    mesh = mesh_of("reduce_scatter_minimal_direct", [input_tensor])
+    shape = list(input_tensor.shape)
+    shape[dim] //= len(input_tensor.coords()) if cluster_axis is None else mesh.shape[cluster_axis]
+    return [_memory(input_tensor, shape), _memory(input_tensor, input_tensor.shape)]
+
+
+def _memory(like: Tensor, shape: Sequence[int]) -> Tensor:
+    mesh = mesh_of("reduce_scatter", [like])
+    spec = like.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape(shape)
+    return Tensor.on_device(
+        kind_of(spec, like.tensor_topology()), Footprint(spec, mesh.heap.map).allocate(mesh, "persistent"), mesh
+    )
 
 
 @collective("ttnn.experimental.all_to_all_async")

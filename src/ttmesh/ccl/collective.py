@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import MeshError, ShapeError, one_of
+from ttmesh.ccl.parameters import TAGS
 from ttmesh.ccl.traffic import Loads
 from ttmesh.fabric.config import FabricConfig
 from ttmesh.mesh.command_queue import Body, Cells
@@ -18,6 +19,7 @@ from ttmesh.mesh.fabric_setup import get_fabric_config
 from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.ops.entry import Entry, Golden, OpFunction, catalogue
+from ttmesh.ops.parameters import PER_OPERATION
 from ttmesh.ops.specs import inherited
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.kind import kind_of
@@ -168,12 +170,12 @@ class CollectiveFunction(OpFunction):
         call: Callable[[Arguments], Any],
         golden: Golden | None,
         doc: str | None,
-        own: frozenset[str],
+        takes: frozenset[str],
         *,
         direct: bool,
     ) -> None:
-        super().__init__(name, call, golden, doc)
-        self._own = own
+        super().__init__(name, call, golden, doc, takes=takes)
+        self._own = takes & OWN_OPTIONS
         self._direct = direct
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
@@ -225,8 +227,9 @@ def collective(
             return function(**{key: value for key, value in arguments.items() if key in wanted})
 
         assert name not in catalogue, f"{name} is entered twice"
-        entered = CollectiveFunction(name, call, golden, function.__doc__, wanted & OWN_OPTIONS, direct=direct)
+        entered = CollectiveFunction(name, call, golden, function.__doc__, wanted, direct=direct)
         catalogue[name] = Entry(name, entered, None, golden)
+        PER_OPERATION[name] = {p: TAGS[p] for p in entered.parameters() if p in TAGS and p not in wanted}
         return entered
 
     return enter

@@ -138,17 +138,21 @@ def llama_rs_matmul(
     dtype: Any = None,
     program_config: Any = None,
     activation: Any = None,
+    output_tile: Any = None,
+    optional_output_tensor: Tensor | None = None,
 ) -> list[Tensor]:
     """Products with one or two weights, and the scattered sum of another tensor, or of the first of two products."""
     matmul = operation("ttnn.matmul")
     weights = [weight_tensor] if second_weight_tensor is None else [weight_tensor, second_weight_tensor]
+    outputs = [optional_output_tensor, None]
     products = [
         matmul(
             input_tensor, weight, transpose_a=transpose_a, transpose_b=transpose_b, memory_config=memory_config_mm,
             dtype=dtype, program_config=program_config, activation=activation,
             compute_kernel_config=compute_kernel_config, core_grid=core_grid,
+            output_tile=output_tile, optional_output_tensor=output,
         )
-        for weight in weights
+        for weight, output in zip(weights, outputs, strict=False)
     ]  # fmt: skip
     terms = products[0] if rs_tensor is None else rs_tensor
     scattered = scatter(

@@ -1,0 +1,24 @@
+"""apply_device_delay: chips that start late."""
+
+from __future__ import annotations
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.ccl.collective import collective
+from ttmesh.mesh.command_queue import Cells, Command
+from ttmesh.mesh.mesh_device import MeshDevice
+
+
+@collective("ttnn.apply_device_delay")
+def apply_device_delay(mesh_device: MeshDevice, delays: list[list[int]]) -> None:
+    """A program that lets each chip wait so many cycles: time does not pass on chips here, so it only takes its turn."""
+    form = [len(row) for row in delays]
+    rows, cols = mesh_device.shape.to_tuple()[:2]
+    if form != [cols] * rows:
+        raise ShapeError(
+            f"delays for rows of {form} devices", expected=f"{rows} rows of {cols}", fix="Give one number per device."
+        )
+    mesh_device.launch(Command("ttnn.apply_device_delay", _nothing, programs=1))
+
+
+def _nothing(reads: Cells, writes: Cells) -> None:
+    """Waiting changes nothing."""

@@ -1,0 +1,308 @@
+"""What collectives refuse, which topology results have, and what they count."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ccl_meshes import lanes_of, on, opened, parts
+
+import ttmesh.ttnn as ttnn
+from ttmesh.base.dtypes import bfloat16, float32
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.links import HOST
+from ttmesh.base.placement import Replicate, Shard
+from ttmesh.ccl.collective import CollectiveFunction
+from ttmesh.ccl.sockets import MeshCoreCoord, SocketConfig, SocketConnection, SocketMemoryConfig, create_socket_pair
+from ttmesh.fabric.config import FabricConfig, Topology
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.opening import open_mesh_device
+from ttmesh.ops.entry import catalogue
+from ttmesh.ops.parameters import unspoken
+
+LOCAL = (1, 1, 32, 256)
+
+
+def sent(mesh: MeshDevice) -> dict[tuple[int, int], int]:
+    return mesh.traffic.counters.loads()
+
+
+def hops(mesh: MeshDevice) -> list[tuple[int, int]]:
+    ids = mesh.get_device_ids()
+    return [(ids[i], ids[(i + 1) % len(ids)]) for i in range(len(ids))]
+
+
+@pytest.mark.parametrize("name", [n for n, e in catalogue.items() if isinstance(e.function, CollectiveFunction)])
+def test_every_parameter_is_used_or_said_to_have_no_effect(name: str) -> None:
+    assert unspoken(catalogue[name]) == []
+
+
+def test_all_reduce_of_a_replicated_tensor_multiplies_by_the_number_of_devices() -> None:
+    with opened((1, 8)) as mesh:
+        values = parts((1, 1), LOCAL, bfloat16)
+
+        result = ttnn.all_reduce(on(mesh, values, bfloat16))
+
+        assert torch.equal(lanes_of(result), (values * 8).expand(1, 8, *LOCAL))
+
+
+def test_without_an_axis_a_mesh_goes_through_its_axes() -> None:
+    with opened((2, 4)) as mesh:
+        values = parts((2, 4), LOCAL, float32)
+        tensor = on(mesh, values, float32)
+
+        total, scattered = ttnn.all_reduce(tensor), ttnn.reduce_scatter(tensor, 3)
+
+        exact = values.double().sum((0, 1))
+        assert torch.allclose(lanes_of(total)[1, 2].double(), exact, atol=1e-5)
+        for r in range(2):
+            for c in range(4):
+                part = exact.chunk(8, 3)[r * 4 + c]
+                assert torch.allclose(lanes_of(scattered)[r, c].double(), part, atol=1e-5)
+
+
+def test_a_one_dimensional_fabric_gathers_a_grid_only_along_an_axis() -> None:
+    refused = pytest.raises(RuntimeError, match="1D fabric on a 2D mesh_device requires cluster_axis to be set")
+    with opened((2, 4)) as mesh, refused:
+        ttnn.all_gather(on(mesh, parts((2, 4), LOCAL, bfloat16), bfloat16), 3)
+    with opened((2, 4), config=FabricConfig.FABRIC_2D) as mesh:
+        values = parts((2, 4), LOCAL, bfloat16)
+        for algorithm in (None, "mesh2d", "direct"):
+            gathered = ttnn.all_gather(on(mesh, values, bfloat16), 3, algorithm=algorithm)
+            expected = torch.cat(list(values.flatten(0, 1)), 3)
+            assert torch.equal(lanes_of(gathered), expected.expand(2, 4, *expected.shape))
+
+
+def test_refusals_carry_tt_nns_texts() -> None:
+    with opened((1, 8)) as mesh:
+        tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+        for match, call in (
+            ("all_gather collective will only work for num_devices > 1, got 1",
+             lambda: ttnn.all_gather(tensor, 0, cluster_axis=0)),
+            ("Invalid gather dim 4 for 4D input tensor", lambda: ttnn.all_gather(tensor, 4)),
+            ("cluster axis 2 is out of range for mesh shape rank 2", lambda: ttnn.all_reduce(tensor, cluster_axis=2)),
+            ("num_links should be more than 0 but has 0", lambda: ttnn.all_reduce(tensor, num_links=0)),
+            ("should be divisible by ring_size but is 1 and the ring_size is 8", lambda: ttnn.reduce_scatter(tensor, 0)),
+            ("must be divisible by cluster axis size 8", lambda: ttnn.mesh_partition(tensor, 0)),
+            ("no mode named 'hosts'; expected one of", lambda: ttnn.all_reduce(tensor, mode="hosts")),
+            ("no reduction named 'sums'; expected one of", lambda: ttnn.all_reduce(tensor, reduction="sums")),
+            ("broadcast op will only work for num_devices > 1",
+             lambda: ttnn.broadcast(tensor, MeshCoordinate(0, 0), cluster_axis=0)),
+            ("Mesh device must contain receiver coordinate device",
+             lambda: ttnn.point_to_point(tensor, MeshCoordinate(0, 0), MeshCoordinate(1, 0))),
+            ("Output tensor shape must be", lambda: ttnn.all_gather(tensor, 0, output_tensor=tensor)),
+        ):  # fmt: skip
+            with pytest.raises(RuntimeError, match=match):
+                call()
+        with pytest.raises(RuntimeError, match="Mesh device is required for all_reduce operation"):
+            ttnn.all_reduce(tensor.cpu())
+
+
+def test_without_a_fabric_links_cannot_be_used_but_the_host_can() -> None:
+    mesh = open_mesh_device(MeshShape(1, 8))
+    tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+
+    with pytest.raises(RuntimeError, match=r"un-initialized fabric context; expected a fabric: set_fabric_config"):
+        ttnn.all_reduce(tensor)
+
+    size = tensor.spec.packed_size_bytes
+    ttnn.all_reduce(tensor, mode="host")
+    expected = {hop: size for chip in mesh.get_device_ids() for hop in ((chip, HOST), (HOST, chip))}
+    assert sent(mesh) == expected
+    ttnn.mesh_partition(tensor, 3)
+    assert sent(mesh) == expected
+
+
+def test_links_carry_what_the_algorithm_says() -> None:
+    with opened((1, 8), config=FabricConfig.FABRIC_1D_RING) as mesh:
+        tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+        size = tensor.spec.packed_size_bytes
+        forward = hops(mesh)
+        backward = [(b, a) for a, b in forward]
+
+        ttnn.all_reduce(tensor, algorithm="ring")
+        assert sent(mesh) == dict.fromkeys(forward, 2 * 7 * size // 8)
+
+        mesh.traffic.counters.reset()
+        ttnn.all_reduce(tensor, algorithm="bidirectional_ring")
+        assert sent(mesh) == dict.fromkeys(forward + backward, 7 * size // 8)
+
+        mesh.traffic.counters.reset()
+        ttnn.all_reduce(tensor, algorithm="line")
+        assert sent(mesh) == dict.fromkeys(forward[:-1] + backward[:-1], size)
+
+        mesh.traffic.counters.reset()
+        ttnn.all_gather(tensor, 3, algorithm="ring", mode="host")
+        up, down = ([hop for hop in sent(mesh) if hop[end] == HOST] for end in (1, 0))
+        assert len(up) == len(down) == 8
+        assert set(sent(mesh).values()) == {7 * size}
+
+
+def test_every_call_and_every_replay_counts() -> None:
+    with opened((1, 8)) as mesh:
+        tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+        ttnn.all_reduce(tensor)
+        once = sent(mesh)
+
+        trace = ttnn.begin_trace_capture(mesh, cq_id=0)
+        ttnn.all_reduce(tensor)
+        ttnn.end_trace_capture(mesh, trace, cq_id=0)
+        assert sent(mesh) == once
+        for _ in range(3):
+            ttnn.execute_trace(mesh, trace, blocking=True)
+
+        assert sent(mesh) == {hop: 4 * size for hop, size in once.items()}
+        ttnn.release_trace(mesh, trace)
+
+
+def test_neighbours_that_no_link_joins_are_reached_over_several() -> None:
+    with opened((1, 4), system="t3000") as line, pytest.raises(RuntimeError, match="the members do not close"):
+        ttnn.all_reduce(on(line, parts((1, 4), LOCAL, bfloat16), bfloat16), algorithm="ring")
+    with opened((1, 8), config=FabricConfig.FABRIC_2D) as mesh:
+        mesh.reshape(MeshShape(2, 4))
+        ids = mesh.get_device_ids()
+        tensor = on(mesh, parts((2, 4), LOCAL, bfloat16), bfloat16)
+        ttnn.all_reduce(tensor, cluster_axis=0, algorithm="direct")
+        apart = [(ids[c], ids[4 + c]) for c in range(4)]
+        links = sum(mesh.traffic.routes.hops(a, b) for a, b in apart)
+
+        assert sum(sent(mesh).values()) == 2 * links * tensor.spec.packed_size_bytes
+
+
+def test_tt_nns_topologies_fall_back_silently() -> None:
+    with opened((1, 4)) as mesh:
+        tensor = on(mesh, parts((1, 4), LOCAL, bfloat16), bfloat16)
+        asked = ttnn.all_reduce(tensor, topology=Topology.Ring)
+        ring_loads = sent(mesh)
+        mesh.traffic.counters.reset()
+        plain = ttnn.all_reduce(tensor, topology=Topology.Linear)
+
+        assert torch.equal(lanes_of(asked), lanes_of(plain))
+        assert ring_loads == sent(mesh)
+        assert ttnn.get_usable_topology(tensor, topology=Topology.Torus) is Topology.Torus
+        assert ttnn.get_usable_topology(tensor, topology=Topology.Linear, cluster_axis=1) is Topology.Linear
+
+
+def test_results_tell_how_they_lie() -> None:
+    with opened((2, 4)) as mesh:
+        values = parts((1, 1), (8, 1, 32, 64), bfloat16)[0, 0]
+        mapper = ttnn.ShardTensor2dMesh(mesh, mesh_shape=(2, 4), dims=(0, 3))
+        tensor = ttnn.from_torch(values, device=mesh, dtype=bfloat16, mesh_mapper=mapper)
+
+        def lies(result: ttnn.Tensor) -> list[object]:
+            return result.tensor_topology().placements()
+
+        assert lies(tensor) == [Shard(0), Shard(3)]
+        assert lies(ttnn.all_gather(tensor, 3, cluster_axis=1)) == [Shard(0), Replicate()]
+        assert lies(ttnn.all_reduce(tensor, cluster_axis=0)) == [Replicate(), Shard(3)]
+        assert lies(ttnn.reduce_scatter(tensor, 2, cluster_axis=1)) == [Shard(0), Shard(2)]
+        assert lies(ttnn.reduce_scatter(tensor, 3, cluster_axis=0)) == [Shard(3), Replicate()]
+
+
+def test_a_tensor_on_some_devices_is_reduced_over_those() -> None:
+    with opened((1, 8)) as mesh:
+        values = parts((1, 1), (4, 1, 32, 64), float32)[0, 0]
+        mapper = ttnn.create_mesh_mapper(
+            mesh, ttnn.MeshMapperConfig([ttnn.PlacementReplicate(), ttnn.PlacementShard(0)], MeshShape(1, 4))
+        )
+        tensor = ttnn.from_torch(values, device=mesh, dtype=float32, mesh_mapper=mapper)
+        assert len(tensor.coords()) == 4
+
+        total, gathered = ttnn.all_reduce(tensor), ttnn.all_gather(tensor, 0)
+
+        shown = ttnn.get_device_tensors(total)
+        assert len(shown) == 4
+        assert all(torch.allclose(ttnn.to_torch(part)[0], values.sum(0), atol=1e-5) for part in shown)
+        assert all(torch.equal(ttnn.to_torch(part), values) for part in ttnn.get_device_tensors(gathered))
+
+
+def test_point_to_point_leaves_the_other_devices_of_the_output_alone() -> None:
+    with opened((1, 8)) as mesh:
+        values, old = parts((1, 8), LOCAL, bfloat16), parts((1, 8), LOCAL, bfloat16, seed=1)
+        output = on(mesh, old, bfloat16)
+
+        ttnn.point_to_point(
+            on(mesh, values, bfloat16), MeshCoordinate(0, 1), MeshCoordinate(0, 6), output_tensor=output
+        )
+
+        expected = old.clone()
+        expected[0, 6] = values[0, 1]
+        assert torch.equal(lanes_of(output), expected)
+
+
+def test_a_persistent_buffer_takes_the_result() -> None:
+    with opened((1, 8)) as mesh:
+        values = parts((1, 8), LOCAL, bfloat16)
+        tensor = on(mesh, values, bfloat16)
+        gathered = on(mesh, parts((1, 1), (8, 1, 32, 256), bfloat16), bfloat16)
+        part = on(mesh, parts((1, 1), (1, 1, 32, 32), bfloat16), bfloat16)
+
+        result = ttnn.experimental.all_gather_async(tensor, gathered, 0, [])
+        scattered = ttnn.experimental.reduce_scatter_minimal_async(tensor, [tensor, part], 3, [])
+
+        assert result is gathered
+        assert scattered is part
+        assert torch.equal(lanes_of(gathered)[0, 5], values[0, :, 0])
+
+
+def test_the_report_draws_loads_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with opened((1, 8)) as mesh:
+        ttnn.all_reduce(on(mesh, parts((1, 8), (1, 1, 1024, 512), bfloat16), bfloat16))
+        ttnn.all_reduce(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), mode="host")
+
+        mesh.fabric_report()
+
+        text = capsys.readouterr().out
+        assert "[Dev 4]" in text
+        assert "→ 1" in text
+        assert "bytes per link" in text
+        assert "host to chips 128" in text
+
+
+def connections(shape: tuple[int, int]) -> list[SocketConnection]:
+    cores = ttnn.CoreCoord(0, 0), ttnn.CoreCoord(0, 1)
+    coords = [MeshCoordinate(r, c) for r in range(shape[0]) for c in range(shape[1])]
+    return [SocketConnection(MeshCoreCoord(c, cores[0]), MeshCoreCoord(c, cores[1])) for c in coords]
+
+
+@pytest.mark.parametrize("fifo_size", [1024, 1 << 20])
+def test_a_send_goes_through_a_socket_whether_or_not_it_fits_its_fifo(fifo_size: int) -> None:
+    with opened((1, 8)) as mesh:
+        sender, receiver = (mesh.create_submesh(MeshShape(1, 4), MeshCoordinate(0, at)) for at in (0, 4))
+        config = SocketConfig(connections((1, 4)), SocketMemoryConfig(ttnn.BufferType.L1, fifo_size))
+        ends = create_socket_pair(sender, receiver, config)
+        values = parts((1, 4), LOCAL, bfloat16)
+        tensor, output = on(sender, values, bfloat16), on(receiver, torch.zeros_like(values), bfloat16)
+
+        for _ in range(3):
+            ttnn.experimental.send_async(tensor, ends[0])
+            ttnn.experimental.recv_async(output, ends[1])
+        ttnn.synchronize_device(receiver)
+
+        assert torch.equal(lanes_of(output), values)
+        assert sum(sent(mesh).values()) > 0
+
+
+def test_a_send_without_a_receive_is_a_deadlock_that_names_both() -> None:
+    with opened((1, 8)) as mesh:
+        sender, receiver = (mesh.create_submesh(MeshShape(1, 4), MeshCoordinate(0, at)) for at in (0, 4))
+        config = SocketConfig(connections((1, 4)), SocketMemoryConfig(ttnn.BufferType.DRAM, 1024))
+        ends = create_socket_pair(sender, receiver, config)
+        tensor = on(sender, parts((1, 4), LOCAL, bfloat16), bfloat16)
+        output = on(receiver, parts((1, 4), LOCAL, bfloat16), bfloat16)
+        ttnn.experimental.send_async(tensor, ends[0])
+
+        with pytest.raises(RuntimeError, match=r"deadlock: .*send_async waits for a receive, or room in the FIFO"):
+            ttnn.synchronize_device(sender)
+        with pytest.raises(RuntimeError, match="recv_async op requires a RECEIVER socket"):
+            ttnn.experimental.recv_async(output, ends[0])
+
+        ttnn.experimental.recv_async(output, ends[1])
+        ttnn.synchronize_device(sender)
+
+
+def test_a_fifo_must_hold_a_page() -> None:
+    with opened((1, 8)) as mesh:
+        config = SocketConfig(connections((1, 8)), SocketMemoryConfig(ttnn.BufferType.L1, 64))
+        ends = create_socket_pair(mesh, mesh, config)
+        with pytest.raises(RuntimeError, match="send_async op requires a fifo size of at least 512 bytes, got 64"):
+            ttnn.experimental.send_async(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), ends[0])
