@@ -163,7 +163,7 @@ class DataMovement(KernelCore):
         raise NocError(
             f"no buffer begins at address {address}",
             expected="the address of a live buffer",
-            fix="Pass the buffer itself.",
+            fix="A program does not keep its buffers: hold a reference.",
         )
 
     def interleaved_addr_gen(self, is_dram: bool, bank_base_address: int, page_size: int) -> TensorAccessor:
