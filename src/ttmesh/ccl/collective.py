@@ -19,7 +19,7 @@ from ttmesh.mesh.fabric_setup import get_fabric_config
 from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.ops.entry import Entry, Golden, OpFunction, catalogue
-from ttmesh.ops.parameters import PER_OPERATION
+from ttmesh.ops.parameter_tags import PER_OPERATION
 from ttmesh.ops.specs import inherited
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.kind import kind_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.ops.parameters import CORES, Tag
+from ttmesh.ops.parameter_tags import CORES, Tag
 
 SEMAPHORES = Tag("no effect", "Semaphores order the kernels of a collective; its command is ordered by its queue here.")
 STAGING = Tag("no effect", "Data in flight is not kept in the chip's memory here; the buffer stays as it is.")
