@@ -9,14 +9,13 @@ from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, ShardOrientation
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.programs.mesh_buffer import (
+from ttmesh.programs.buffer_configs import (
     DeviceLocalBufferConfig,
-    MeshBuffer,
     MeshBufferLayout,
     ReplicatedBufferConfig,
     ShardedBufferConfig,
-    create_mesh_buffer,
 )
+from ttmesh.programs.mesh_buffer import MeshBuffer, create_mesh_buffer
 from ttmesh.programs.page_layout import BufferShardingArgs, interleaved, sharded
 from ttmesh.programs.transfers import (
     BufferRegion,

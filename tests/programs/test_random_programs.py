@@ -16,8 +16,9 @@ from ttmesh.base.dtypes import BufferType, DataType
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
+from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
 from ttmesh.programs.circular_buffers import CircularBufferConfig
-from ttmesh.programs.mesh_buffer import DeviceLocalBufferConfig, MeshBuffer, ReplicatedBufferConfig
+from ttmesh.programs.mesh_buffer import MeshBuffer
 from ttmesh.programs.program import ComputeConfig, Program, ReaderDataMovementConfig, WriterDataMovementConfig
 from ttmesh.programs.transfers import enqueue_read_shards, enqueue_write_shards
 from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload

@@ -17,8 +17,9 @@ from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.opening import open_mesh_device
+from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
 from ttmesh.programs.circular_buffers import CircularBufferConfig
-from ttmesh.programs.mesh_buffer import DeviceLocalBufferConfig, MeshBuffer, ReplicatedBufferConfig
+from ttmesh.programs.mesh_buffer import MeshBuffer
 from ttmesh.programs.program import ComputeConfig, DataMovementConfig, Program, ReaderDataMovementConfig
 from ttmesh.programs.transfers import enqueue_write_mesh_buffer, read_shard
 from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload

@@ -14,7 +14,7 @@ from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
 from ttmesh.programs.circular_buffers import CircularBufferError, Ring
-from ttmesh.programs.dataflow import KernelCore
+from ttmesh.programs.kernel_core import KernelCore
 from ttmesh.programs.program import ComputeConfig
 
 ELEMENTS = TILE_HEIGHT * TILE_WIDTH

@@ -1,145 +1,19 @@
-"""What kernels call: arguments, circular buffers, semaphores and the network on chip, in TT-Metal's words."""
+"""What data-movement kernels call: addresses, the network on chip, semaphores and the fabric, in TT-Metal's words."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ttmesh.base.cores import CoreCoord
-from ttmesh.base.dtypes import BufferType, DataType
-from ttmesh.base.errors import MeshError
-from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.programs.addresses import MulticastAddress, NocAddress, TensorAccessor, TensorAccessorArgs
-from ttmesh.programs.circular_buffers import CircularBufferError, Ring
 from ttmesh.programs.fabric_connection import FabricConnection
-from ttmesh.programs.memory import Chips, Contents, CoreMemory, Memory, NocError, Owner
+from ttmesh.programs.kernel_core import KernelCore
+from ttmesh.programs.memory import Contents, NocError, Owner
 from ttmesh.programs.page_layout import interleaved
-from ttmesh.programs.placement import SEMAPHORE_BYTES, Placement
-from ttmesh.programs.program import Kernel
+from ttmesh.programs.placement import SEMAPHORE_BYTES
 from ttmesh.programs.scheduler import Wait
-
-
-class KernelCore:
-    """The processor a kernel runs on: its arguments and its core's circular buffers."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        args: tuple[int, ...],
-        common: tuple[int, ...],
-        placement: Placement,
-        memory: Memory,
-        chips: Chips,
-        l1: CoreMemory,
-        running: list[Chips],
-    ) -> None:
-        self._kernel, self._args, self._common, self._placement = kernel, args, common, placement
-        self._memory, self._chips, self._l1, self._running = memory, chips, l1, running
-
-    # ---- arguments
-
-    def get_arg_val(self, index: int) -> int:
-        """A runtime argument of this core."""
-        return int(self._indexed(self._args, index, "runtime argument"))
-
-    def get_common_arg_val(self, index: int) -> int:
-        """A runtime argument of all cores."""
-        return int(self._indexed(self._common, index, "common runtime argument"))
-
-    def get_compile_time_arg_val(self, index: int) -> Any:
-        """A compile-time argument."""
-        return self._indexed(self._kernel.config.compile_args, index, "compile-time argument")
-
-    def get_named_compile_time_arg_val(self, name: str) -> Any:
-        """A compile-time argument by its name."""
-        return self._kernel.config.named_compile_args[name]
-
-    # ---- where it is
-
-    @property
-    def logical_core(self) -> CoreCoord:
-        """This core."""
-        return self._l1.core
-
-    @property
-    def my_x(self) -> int:
-        """This core's column on the network."""
-        return self._memory.mesh.worker_core_from_logical_core(self._l1.core).x
-
-    @property
-    def my_y(self) -> int:
-        """This core's row on the network."""
-        return self._memory.mesh.worker_core_from_logical_core(self._l1.core).y
-
-    @property
-    def mesh_coord(self) -> MeshCoordinate:
-        """This chip. A kernel that asks runs once per chip instead of once for all."""
-        return self._chips.coord()
-
-    @property
-    def mesh_shape(self) -> MeshShape:
-        """The mesh this chip belongs to."""
-        return self._memory.mesh.shape
-
-    # ---- circular buffers
-
-    def cb_reserve_back(self, cb_id: int, num_pages: int) -> Wait:
-        """Await room for pages."""
-        return self._ring(cb_id).reserve_back(num_pages)
-
-    def cb_push_back(self, cb_id: int, num_pages: int) -> None:
-        """Hand reserved pages to the consumer."""
-        self._ring(cb_id).push_back(num_pages)
-
-    def cb_wait_front(self, cb_id: int, num_pages: int) -> Wait:
-        """Await filled pages."""
-        return self._ring(cb_id).wait_front(num_pages)
-
-    def cb_pop_front(self, cb_id: int, num_pages: int) -> None:
-        """Give filled pages back to the producer."""
-        self._ring(cb_id).pop_front(num_pages)
-
-    def cb_pages_available_at_front(self, cb_id: int, num_pages: int) -> bool:
-        """Whether pages are filled now."""
-        return self._ring(cb_id).pages_available(num_pages)
-
-    def cb_pages_reservable_at_back(self, cb_id: int, num_pages: int) -> bool:
-        """Whether pages are free now."""
-        return self._ring(cb_id).pages_reservable(num_pages)
-
-    def get_read_ptr(self, cb_id: int) -> int:
-        """The L1 address of the oldest filled page."""
-        return self._ring(cb_id).read_address()
-
-    def get_write_ptr(self, cb_id: int) -> int:
-        """The L1 address of the next page to fill."""
-        return self._ring(cb_id).write_address()
-
-    def get_tile_size(self, cb_id: int) -> int:
-        """Bytes of a page."""
-        return self._ring(cb_id).placed.page_bytes
-
-    def get_dataformat(self, cb_id: int) -> DataType:
-        """The format of the tiles."""
-        return self._ring(cb_id).placed.dtype
-
-    def _ring(self, cb_id: int) -> Ring:
-        ring = self._l1.rings.get(cb_id)
-        if ring is None:
-            raise CircularBufferError(
-                f"{self._kernel.name} uses cb {cb_id} on core {self._l1.core.str()}, which has {sorted(self._l1.rings)}",
-                expected="a circular buffer of the program on this core",
-                fix="Create it with create_circular_buffer.",
-            )
-        return ring
-
-    def _indexed(self, values: Any, index: int, what: str) -> Any:
-        if not 0 <= index < len(values):
-            raise MeshError(
-                f"{self._kernel.name} on core {self._l1.core.str()} asks for {what} {index} of {len(values)}",
-                expected="an argument that was set",
-                fix="Set it with set_runtime_args, set_common_runtime_args or compile_args.",
-            )
-        return values[index]
 
 
 class DataMovement(KernelCore):

@@ -14,7 +14,8 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.command_queue import Cells, Command, CommandQueue
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.traces import not_while_capturing
-from ttmesh.programs.mesh_buffer import MeshBuffer, MeshBufferLayout, ShardedBufferConfig
+from ttmesh.programs.buffer_configs import MeshBufferLayout, ShardedBufferConfig
+from ttmesh.programs.mesh_buffer import MeshBuffer
 
 HostData = Any  # a torch tensor, a numpy array, bytes, or a sequence of 32-bit words as in TT-Metal
 

@@ -212,9 +212,10 @@ _EXTRA_MODULES = {
         "GetRuntimeArgs"
     ),
     "ttmesh.programs.memory": "NocError",
-    "ttmesh.programs.mesh_buffer": (
-        "MeshBuffer MeshBufferLayout DeviceLocalBufferConfig ReplicatedBufferConfig ShardedBufferConfig create_mesh_buffer"
+    "ttmesh.programs.buffer_configs": (
+        "MeshBufferLayout DeviceLocalBufferConfig ReplicatedBufferConfig ShardedBufferConfig"
     ),
+    "ttmesh.programs.mesh_buffer": "MeshBuffer create_mesh_buffer",
     "ttmesh.programs.page_layout": "BufferShardingArgs",
     "ttmesh.programs.program": (
         "Program DataMovementProcessor DataMovementConfig ReaderDataMovementConfig WriterDataMovementConfig ComputeConfig"
