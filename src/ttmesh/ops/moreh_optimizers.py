@@ -8,8 +8,12 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.ops.entry import OpFunction, op
+from ttmesh.ops.specs import Inferred, out_spec
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.spec import TensorSpec
 
 ADAM_OUTPUTS = ("param_out", "exp_avg_out", "exp_avg_sq_out", "max_exp_avg_sq_out")
+SGD_OUTPUTS = ("param_out", "momentum_buffer_out")
 ADAM_NUMBERS = ("lr", "beta1", "beta2", "eps", "weight_decay", "step")
 
 
@@ -119,10 +123,18 @@ def _golden_sgd(
     return [param_in.float() - lr * grad, buffer]
 
 
+def _sgd_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [
+        out_spec(call, shape, memory_config=call[f"{name}_memory_config"], result=i)
+        for i, (name, (shape, _)) in enumerate(zip(SGD_OUTPUTS, inferred, strict=False))
+    ]
+
+
 @op(
     "ttnn.moreh_sgd",
     golden=_golden_sgd,
-    outputs=("param_out", "momentum_buffer_out"),
+    out=_sgd_spec,
+    outputs=SGD_OUTPUTS,
     runtime=("lr", "dampening", "weight_decay"),
 )
 def moreh_sgd(

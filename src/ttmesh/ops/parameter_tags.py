@@ -69,6 +69,7 @@ COMMON = {
 SAME_ANYWHERE = _none("TT-NN hands the part itself back, wherever it lies.")
 DEPRECATED = _none("Deprecated in TT-NN, which ignores it as well.")
 PREFETCH = _none("Where prefetched weights pass through; weights are read where they lie.")
+OWN_MEMORY = Tag("used", "Where that result is allocated.")
 PADDING = _none("The padding of tiles holds no values here; it is written when bytes are asked for.")
 
 PER_OPERATION: dict[str, dict[str, Tag]] = {
@@ -103,6 +104,18 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.sparse_matmul": {
         "global_cb": PREFETCH,
         "nnz": _none("How many blocks TT-NN's loop visits; the blocks that count are read from the sparsity."),
+    },
+    "ttnn.moreh_group_norm": _all(OWN_MEMORY, "mean_memory_config rstd_memory_config"),
+    "ttnn.moreh_group_norm_backward": _all(
+        OWN_MEMORY, "input_grad_memory_config gamma_grad_memory_config beta_grad_memory_config"
+    ),
+    "ttnn.moreh_sgd": _all(OWN_MEMORY, "param_out_memory_config momentum_buffer_out_memory_config"),
+    **{
+        f"ttnn.moreh_{name}": _all(
+            _none("The operation's name says which function; how work is cut changes no value."), "op strategy"
+        )
+        for kind in ("softmax", "softmin", "logsoftmax")
+        for name in (kind, f"{kind}_backward")
     },
     "ttnn.copy": {"input_b": Tag("used", "The values are written into it.")},
     "ttnn.embedding": {
