@@ -102,7 +102,7 @@ def test_a_trace_larger_than_its_region_is_refused_with_the_sizes(bytes_on) -> N
     program = bytes_on(mesh)
     a = program.buffer()
     trace = begin_trace_capture(mesh, cq_id=0)
-    for _ in range(5):
+    for _ in range(10):
         program.add(a, a, a)
 
     with pytest.raises(RuntimeError, match=r"Creating trace buffers of size 11264B on MeshDevice \d+, but only 10000B"):

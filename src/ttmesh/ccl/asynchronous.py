@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.ccl.collective import collective, mesh_of
 from ttmesh.ccl.collectives import gather, reduce_all, scatter
 from ttmesh.ccl.copies import exchange
@@ -50,6 +50,30 @@ def _gather_form(name: str, *, reverse: bool = False) -> None:
 _gather_form("all_gather_async")
 _gather_form("all_gather_async_reversed", reverse=True)
 _gather_form("strided_all_gather_async")
+
+
+@collective("ttnn.experimental.high_bw_all_gather")
+def high_bw_all_gather(
+    input_tensor: Tensor,
+    dim: int,
+    output_tensor: Tensor,
+    cluster_axis: int,
+    num_links: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    input_batch_index: int | None = None,
+    gathered_dim_size: int | None = None,
+) -> Tensor:
+    """all_gather into a given tensor."""
+    if input_batch_index is not None or gathered_dim_size is not None:
+        raise NotEmulatedError(
+            "high_bw_all_gather of part of a batch is not emulated",
+            expected="no input_batch_index and gathered_dim_size",
+            fix="Slice the tensor first.",
+        )
+    return gather(
+        "ttnn.experimental.high_bw_all_gather", input_tensor, dim, cluster_axis=cluster_axis, num_links=num_links,
+        subdevice_id=subdevice_id, output=output_tensor, whole_axis=True,
+    )  # fmt: skip
 
 
 @collective("ttnn.experimental.ring_attention_all_gather_async")

@@ -64,6 +64,11 @@ TAGS: dict[str, Tag] = {
     **dict.fromkeys(
         ["mm_cores_y", "mm_block_ht", "mm_block_wt", "mm_N_full_block_wt", "chunk_width_in_mm_blocks"], BLOCKS
     ),
+    **dict.fromkeys(["global_semaphore", "fsdp_multi_device_global_semaphore"], SEMAPHORES),
+    "stats": STAGING,
+    "persistent_weight_buffer": STAGING,
+    "program_config": Tag("no effect", CORES),
+    "config": Tag("no effect", CORES),
     "mesh_device": SAME_MESH,
     "fp32_dest_acc": EXACT,
     "compute_kernel_config": EXACT,
