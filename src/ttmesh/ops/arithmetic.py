@@ -14,7 +14,7 @@ from ttmesh.ops.binary import OPERANDS, fused, golden_of
 from ttmesh.ops.binary_rules import binary_spec, check_broadcast, fatal
 from ttmesh.ops.entry import op
 from ttmesh.ops.ternary import together
-from ttmesh.ops.unary_functions import wide
+from ttmesh.ops.unary_functions import in_input_dtype, wide
 from ttmesh.tensor.launch import Call
 
 EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
@@ -28,7 +28,7 @@ def _scaled_sum(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return torch.add(wide(a), wide(b), alpha=alpha)
 
 
-@op("ttnn.addalpha", golden=_scaled_sum, out=binary_spec(), check=_check, runtime=("alpha",))
+@op("ttnn.addalpha", golden=in_input_dtype(_scaled_sum), out=binary_spec(), check=_check, runtime=("alpha",))
 def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
     """a + alpha · b."""
     a, b = together(lane_axes, input_tensor_a, input_tensor_b)
@@ -39,7 +39,7 @@ def _scaled_difference(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return torch.sub(wide(a), wide(b), alpha=alpha)
 
 
-@op("ttnn.subalpha", golden=_scaled_difference, out=binary_spec(), check=_check, runtime=("alpha",))
+@op("ttnn.subalpha", golden=in_input_dtype(_scaled_difference), out=binary_spec(), check=_check, runtime=("alpha",))
 def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
     """a - alpha · b."""
     a, b = together(lane_axes, input_tensor_a, input_tensor_b)
@@ -94,7 +94,7 @@ def _check_polyval(call: Call) -> None:
     fatal(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
 
 
-@op("ttnn.polyval", golden=_polyval, check=_check_polyval, runtime=("coeffs",))
+@op("ttnn.polyval", golden=in_input_dtype(_polyval), check=_check_polyval, runtime=("coeffs",))
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """A polynomial, highest power first."""
     return _polyval(input_tensor_a, coeffs)

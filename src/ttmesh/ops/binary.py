@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ttmesh.base.dtypes import DataType, float32, int32
+from ttmesh.base.dtypes import DataType, float32, int32, uint32
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.activations import Activation, apply
 from ttmesh.ops.binary_rules import (
@@ -26,11 +26,13 @@ from ttmesh.ops.binary_rules import (
     binary_spec,
     check_binary,
     check_options,
+    fatal,
+    is_tensor,
 )
 from ttmesh.ops.entry import OpFunction, alias, catalogue, op
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.program_keys import binary_programs
-from ttmesh.ops.unary_functions import wide
+from ttmesh.ops.unary_functions import in_input_dtype, wide
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.operators import fill
 
@@ -51,11 +53,30 @@ class Kind(NamedTuple):
     in_place: bool = False
     takes_dtype: bool = True
     dtype: Any = None
+    also: Callable[[Call], None] | None = None  # a check of its own
 
 
 def _shifted_right(a: Tensor, b: Any) -> Tensor:
     """Zero-filled: the bits of int32 seen as unsigned."""
     return torch.bitwise_right_shift(a.long() & 0xFFFFFFFF, b)
+
+
+def _shifted(a: Tensor, b: Any) -> Tensor:
+    """Sign-filled: uint32 is shifted as if it were int32, as the chip does."""
+    if a.dtype is torch.int64:
+        a, b = a.to(torch.int32), b.to(torch.int32) if isinstance(b, Tensor) else b
+    return torch.bitwise_right_shift(a, b)
+
+
+def _bounded(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
+    """The larger or smaller of two; a number may lie outside of what the tensor's format holds."""
+
+    def bound(a: Tensor, b: Any) -> Tensor:
+        if isinstance(b, Tensor):
+            return pick(a, b)
+        return (wide(a) if isinstance(b, float) else a).clamp(**{side: b})
+
+    return bound
 
 
 def _pow(a: Any, b: Any) -> Tensor:
@@ -100,21 +121,19 @@ BINARY = {
     "xlogy": Kind(_pair(torch.xlogy), "XLOGY", FLOAT),
     "atan2": Kind(torch.atan2, "ATAN2", FLOAT),
     "hypot": Kind(lambda a, b: torch.hypot(wide(a), wide(b)), "HYPOT", FLOAT),
-    "maximum": Kind(lambda a, b: torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b),
-                    "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
-    "minimum": Kind(lambda a, b: torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b),
-                    "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "maximum": Kind(_bounded(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "minimum": Kind(_bounded(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
     "gcd": Kind(torch.gcd, "GCD", INT32, takes_dtype=False),
     "lcm": Kind(torch.lcm, "LCM", INT32, takes_dtype=False),
     "pow": Kind(_pow, "POWER", FLOAT, takes_dtype=False),
     "remainder": Kind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else wide(a), b),
-                      "REMAINDER", FLOAT_32_BIT),
+                      "REMAINDER", FLOAT_32_BIT, also=lambda call: _check_divisor(call)),
     "fmod": Kind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else wide(a), b), "FMOD", FLOAT_INT32),
     "bitwise_and": Kind(lambda a, b: a & b, "BITWISE_AND", BITS),
     "bitwise_or": Kind(lambda a, b: a | b, "BITWISE_OR", BITS),
     "bitwise_xor": Kind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
     "bitwise_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "bitwise_right_shift": Kind(lambda a, b: a >> b, "RIGHT_SHIFT", BITS),
+    "bitwise_right_shift": Kind(_shifted, "RIGHT_SHIFT", BITS),
     "logical_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
     "logical_right_shift": Kind(_shifted_right, "LOGICAL_RIGHT_SHIFT", BITS_32),
 }  # fmt: skip
@@ -155,7 +174,7 @@ def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     def golden(input_tensor_a: Any, input_tensor_b: Any, *_: Any, **options: Any) -> Tensor:
         return lane(input_tensor_a, input_tensor_b, 0, **{name: options[name] for name in taken if options.get(name)})
 
-    return golden
+    return in_input_dtype(golden)
 
 
 in_place: dict[str, OpFunction] = {}
@@ -165,10 +184,24 @@ def _golden_in_place(golden: Callable[..., Tensor], input_tensor_a: Tensor, *arg
     return golden(input_tensor_a, *args, **options).to(input_tensor_a.dtype)
 
 
+def _check_divisor(call: Call) -> None:
+    """Unsigned integers are divided by positive whole numbers only."""
+    divisor = call["input_tensor_b"]
+    if call.specs[0].dtype is not uint32 or is_tensor(divisor):
+        return
+    fatal(
+        not isinstance(divisor, float),
+        "Expected integer scalar divisor (uint32 or int32)",
+        "a whole number",
+        "Convert the tensor to a float format.",
+    )
+    fatal(divisor > 0, f"Divisor must be positive, got {divisor}", "a positive number", "Change it.")
+
+
 def _enter(name: str, kind: Kind) -> OpFunction:
     lane = fused(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
-    check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed)
+    check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)
     golden, programs = golden_of(kind.function), binary_programs(kind.op_type)
     if kind.in_place:
         into = functools.partial(_golden_in_place, golden)

@@ -47,12 +47,15 @@ def fatal(ok: bool, wrong: str, expected: str, fix: str) -> None:
         raise MeshError(wrong, expected=expected, fix=fix)
 
 
-def check_binary(op_type: str, formats: frozenset[DataType], *, mixed: bool) -> Callable[[Call], None]:
+def check_binary(
+    op_type: str, formats: frozenset[DataType], *, mixed: bool, also: Callable[[Call], None] | None = None
+) -> Callable[[Call], None]:
     """The checks of one operation.
 
     Args:
         op_type: TT-NN's BinaryOpType, for the messages.
         mixed: whether two different float formats may meet.
+        also: one more check.
     """
     name = f"BinaryOpType.{op_type}"
 
@@ -75,6 +78,8 @@ def check_binary(op_type: str, formats: frozenset[DataType], *, mixed: bool) -> 
             )
             check_broadcast(call.specs[0].shape, call.specs[1].shape)
         check_options(call)
+        if also is not None:
+            also(call)
 
     return check
 

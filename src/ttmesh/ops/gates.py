@@ -14,7 +14,7 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.binary_rules import binary_spec, fatal, is_tensor
 from ttmesh.ops.entry import OpFunction, op
 from ttmesh.ops.ternary import together
-from ttmesh.ops.unary_functions import wide
+from ttmesh.ops.unary_functions import in_input_dtype, wide
 from ttmesh.tensor.launch import Call
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -37,14 +37,15 @@ def _check_halves(call: Call) -> None:
 
 def _enter_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
     def halves(input_tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-        value, open_ = wide(input_tensor).chunk(2, dim=-1)
+        whole = wide(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
+        value, open_ = whole.chunk(2, dim=-1)
         return value * gate(open_)
 
     def lane(input_tensor: Tensor) -> Tensor:
         return halves(input_tensor)
 
     lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
-    return op(f"ttnn.{name}", golden=halves, check=_check_halves)(lane)
+    return op(f"ttnn.{name}", golden=in_input_dtype(halves), check=_check_halves)(lane)
 
 
 gates = {name: _enter_gate(name, gate) for name, gate in GATES.items()}
@@ -59,7 +60,7 @@ def _check_betas(call: Call) -> None:
     fatal(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
 
 
-@op("ttnn.situ_glu", golden=_situ_glu, out=binary_spec(), check=_check_betas)
+@op("ttnn.situ_glu", golden=in_input_dtype(_situ_glu), out=binary_spec(), check=_check_betas)
 def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float, lane_axes: int) -> Tensor:
     """A softly capped silu of the gate times a softly capped value."""
     gate, up = together(lane_axes, gate, up)
@@ -70,7 +71,7 @@ def _clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     return functional.silu(wide(gate).clamp(max=limit)) * wide(up).clamp(-limit, limit)
 
 
-@op("ttnn.clamped_silu_glu", golden=_clamped_silu_glu, out=binary_spec(), runtime=("limit",))
+@op("ttnn.clamped_silu_glu", golden=in_input_dtype(_clamped_silu_glu), out=binary_spec(), runtime=("limit",))
 def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float, lane_axes: int) -> Tensor:
     """silu of the gate, clamped above, times the value clamped on both sides."""
     gate, up = together(lane_axes, gate, up)
@@ -82,7 +83,7 @@ def _snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     return x + torch.square(torch.sin(x * alpha)) / beta
 
 
-@op("ttnn.snake_beta", golden=_snake_beta, out=binary_spec())
+@op("ttnn.snake_beta", golden=in_input_dtype(_snake_beta), out=binary_spec())
 def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor, lane_axes: int) -> Tensor:
     """x + sin²(alpha·x) / beta, parameters per column."""
     return _snake_beta(*together(lane_axes, input_tensor, alpha, beta))

@@ -17,7 +17,7 @@ from ttmesh.tensor.launch import Operation
 def unspoken(entry: Entry) -> list[str]:
     """The parameters of an operation that neither its function, nor its rules, nor a tag accounts for."""
     function = entry.function
-    if type(function) is not OpFunction or entry.same_as is not None:  # collectives have a table of their own
+    if not isinstance(function, OpFunction) or entry.same_as is not None:
         return []
     tags = COMMON | PER_OPERATION.get(entry.name, {})
     read = function.takes | _read_by_rules(entry.operation)
@@ -45,7 +45,7 @@ def without_effect(entries: Iterable[Entry]) -> dict[Tag, dict[str, list[str]]]:
     found: dict[Tag, dict[str, list[str]]] = {}
     for entry in entries:
         function = entry.function
-        if type(function) is not OpFunction or entry.same_as is not None:  # collectives have a table of their own
+        if not isinstance(function, OpFunction) or entry.same_as is not None:
             continue
         tags = COMMON | PER_OPERATION.get(entry.name, {})
         read = function.takes | _read_by_rules(entry.operation)

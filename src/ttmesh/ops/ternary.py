@@ -11,7 +11,7 @@ from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, ui
 from ttmesh.ops.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, is_tensor
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import ranked
-from ttmesh.ops.unary_functions import wide
+from ttmesh.ops.unary_functions import in_input_dtype, wide
 from ttmesh.tensor.launch import Call
 
 
@@ -67,11 +67,13 @@ def _check_addcmul(call: Call) -> None:
 
 def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
     if not input_a.dtype.is_floating_point:
-        return input_a + (input_b * input_c) * int(value)
+        # A float value reaches the chip as float32.
+        factor = int(torch.tensor(value, dtype=torch.float32)) if isinstance(value, float) else value
+        return input_a + (input_b * input_c) * factor
     return torch.addcmul(wide(input_a), wide(input_b), wide(input_c), value=value)
 
 
-@op("ttnn.addcmul", golden=_addcmul, out=binary_spec(), check=_check_addcmul, runtime=("value",))
+@op("ttnn.addcmul", golden=in_input_dtype(_addcmul), out=binary_spec(), check=_check_addcmul, runtime=("value",))
 def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
     """a + value · b · c."""
     a, b, c = together(lane_axes, input_a, input_b, input_c)
@@ -92,7 +94,7 @@ def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     return wide(input_a) + value * wide(input_b) / wide(input_c)
 
 
-@op("ttnn.addcdiv", golden=_addcdiv, out=binary_spec(), check=_check_addcdiv, runtime=("value",))
+@op("ttnn.addcdiv", golden=in_input_dtype(_addcdiv), out=binary_spec(), check=_check_addcdiv, runtime=("value",))
 def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
     """a + value · b / c."""
     a, b, c = together(lane_axes, input_a, input_b, input_c)
@@ -141,7 +143,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
 
 @op(
     "ttnn.mac",
-    golden=_mac,
+    golden=in_input_dtype(_mac),
     out=binary_spec(),
     check=_check_shapes,
     runtime=("input_tensor_b", "input_tensor_c"),

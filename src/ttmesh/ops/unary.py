@@ -15,7 +15,7 @@ from ttmesh.ops.activations import Activation, apply
 from ttmesh.ops.entry import OpFunction, composite, op
 from ttmesh.ops.program_keys import unary_programs
 from ttmesh.ops.specs import Inferred, like_first, out_spec
-from ttmesh.ops.unary_functions import PLAIN, WITH_PARAMETERS
+from ttmesh.ops.unary_functions import PLAIN, WITH_PARAMETERS, in_input_dtype
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.operators import fill
 from ttmesh.tensor.spec import TensorSpec
@@ -54,7 +54,7 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
     lane.__doc__ = inspect.getdoc(function) if inspect.isfunction(function) else f"{name} of every element."
     return op(
         f"ttnn.{name}",
-        golden=lambda input_tensor, *_, **__: function(input_tensor),
+        golden=in_input_dtype(lambda input_tensor, *_, **__: function(input_tensor)),
         check=check_output,
         programs=unary_programs,
     )(lane)
@@ -74,7 +74,7 @@ def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> 
 
     return op(
         f"ttnn.{name}",
-        golden=golden,
+        golden=in_input_dtype(golden),
         check=CHECKS.get(name, check_output),
         runtime=[name for name in rest if name not in STATIC],
         takes=["input_tensor", *rest],

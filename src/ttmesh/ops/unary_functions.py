@@ -6,6 +6,7 @@ steps go to float32 first.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,38 @@ def tanhshrink(x: Tensor) -> Tensor:
     return (x.double() - torch.tanh(x.double())).float()
 
 
+def cosh(x: Tensor) -> Tensor:
+    """In float64: the float32 version overflows before the result does."""
+    return torch.cosh(x.double()).float()
+
+
+def sinh(x: Tensor) -> Tensor:
+    """In float64: the float32 version overflows before the result does."""
+    return torch.sinh(x.double()).float()
+
+
+def leaky_relu(x: Tensor, negative_slope: float) -> Tensor:
+    """x, times a slope where negative; unsigned integers stay as they are."""
+    if not x.dtype.is_floating_point:
+        return torch.where(x < 0, x * negative_slope, x.double()).to(x.dtype)
+    return functional.leaky_relu(wide(x), negative_slope)
+
+
+def in_input_dtype(golden: Function) -> Function:
+    """A golden that answers in its input's dtype, as torch functions do, whatever it computes in."""
+
+    @functools.wraps(golden)
+    def answer(*args: Any, **options: Any) -> Any:
+        result = golden(*args, **options)
+        dtypes = {x.dtype for x in args if isinstance(x, Tensor)}
+        if isinstance(result, Tensor) and result.dtype is torch.float32 and len(dtypes) == 1:
+            (dtype,) = dtypes
+            return result.to(dtype) if dtype.is_floating_point else result
+        return result
+
+    return answer
+
+
 def rotate90(x: Tensor) -> Tensor:
     """Pairs (re, im) in the last dim times i: (-im, re)."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
@@ -120,7 +153,7 @@ def round_to(x: Tensor, decimals: int = 0) -> Tensor:
 PLAIN: dict[str, Function] = {
     "abs": torch.abs, "acos": torch.acos, "acosh": torch.acosh, "alt_complex_rotate90": rotate90, "asin": torch.asin,
     "asinh": torch.asinh, "atan": torch.atan, "atanh": torch.atanh, "bitwise_not": torch.bitwise_not, "cbrt": cbrt,
-    "ceil": torch.ceil, "cos": torch.cos, "cosh": torch.cosh, "deg2rad": torch.deg2rad, "digamma": torch.digamma,
+    "ceil": torch.ceil, "cos": torch.cos, "cosh": cosh, "deg2rad": torch.deg2rad, "digamma": torch.digamma,
     "eqz": lambda x: x == 0, "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv, "exp": torch.exp,
     "exp2": torch.exp2, "expm1": torch.expm1, "floor": torch.floor, "frac": torch.frac, "gez": lambda x: x >= 0,
     "gtz": lambda x: x > 0, "hardmish": hardmish, "hardsigmoid": functional.hardsigmoid,
@@ -133,7 +166,7 @@ PLAIN: dict[str, Function] = {
     "neg": torch.neg, "nez": lambda x: x != 0, "rad2deg": torch.rad2deg, "reciprocal": torch.reciprocal,
     "relu": torch.relu, "relu6": functional.relu6, "rsqrt": torch.rsqrt, "sigmoid": torch.sigmoid,
     "sigmoid_accurate": torch.sigmoid, "sign": torch.sign, "signbit": torch.signbit, "silu": functional.silu,
-    "sin": torch.sin, "sinh": torch.sinh, "softsign": lambda x: wide(x) / (1 + wide(x).abs()), "sqrt": torch.sqrt,
+    "sin": torch.sin, "sinh": sinh, "softsign": lambda x: wide(x) / (1 + wide(x).abs()), "sqrt": torch.sqrt,
     "square": torch.square, "swish": functional.silu, "tan": torch.tan, "tanh": torch.tanh,
     "tanhshrink": tanhshrink, "trunc": torch.trunc,
 }  # fmt: skip
@@ -147,7 +180,7 @@ WITH_PARAMETERS: dict[str, Function] = {
     "hardshrink": lambda x, lambd=0.5: functional.hardshrink(wide(x), lambd),
     "hardtanh": hardtanh,
     "heaviside": heaviside,
-    "leaky_relu": lambda x, negative_slope: functional.leaky_relu(wide(x), negative_slope),
+    "leaky_relu": leaky_relu,
     "logit": logit,
     "polygamma": lambda x, k: torch.special.polygamma(k, wide(x)),
     "rdiv": rdiv,
