@@ -138,8 +138,9 @@ class Attention(Layer):
                 f"{heads} heads over {parts} chips", expected="a multiple", fix="Change the heads or the mesh."
             )
         self._local_heads, self._depth = heads // parts, size // heads
-        # Columns in the order (chip, q/k/v, head of that chip, depth), so that a cut by columns gives each chip whole heads.
-        order = qkv.reshape(size, 3, parts, self._local_heads * self._depth).permute(0, 2, 1, 3).reshape(size, -1)
+        # Columns in the order (head, q/k/v, depth): a cut by columns gives each chip whole heads, and a checkpoint means
+        # the same on every number of chips.
+        order = qkv.reshape(size, 3, heads, self._depth).transpose(1, 2).reshape(size, -1)
         self.qkv = Linear(mesh, order, cut="columns", axis=axis, mode=mode, dtype=dtype)
         self.out = Linear(mesh, out, cut="rows", axis=axis, mode=mode, dtype=dtype)
 
@@ -147,9 +148,9 @@ class Attention(Layer):
         """What each token gathers from those before it."""
         batch, tokens = x.shape[0], x.shape[-2]
         heads, depth = self._local_heads, self._depth
-        joined = reshape(self.qkv(x), (batch, tokens, 3 * heads, depth))
+        joined = reshape(self.qkv(x), (batch, tokens, heads, 3 * depth))
         turned = permute(joined, (0, 2, 1, 3))
-        q, k, v = (turned[:, i * heads : (i + 1) * heads] for i in range(3))
+        q, k, v = (turned[:, :, :, i * depth : (i + 1) * depth] for i in range(3))
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         flat = reshape(permute(mixed, (0, 2, 1, 3)), (batch, 1, tokens, heads * depth))
         return self.out(flat)

@@ -104,12 +104,11 @@ class Optimiser:
         copy_host_to_device_tensor(host, self.lr)
 
     def _fresh(self, parameter: Parameter) -> dict[str, Tensor]:
+        mesh, cut = parameter.mesh, parameter.cut
         wide = parameter.tensor.dtype is not float32
-        states = {
-            "master": place(parameter.initial, parameter.mesh, parameter.cut, float32) if wide else parameter.tensor
-        }
+        states = {"master": place(parameter.take_exact(), mesh, cut, float32) if wide else parameter.tensor}
         for name in self.STATES:
-            states[name] = place(torch.zeros_like(parameter.initial), parameter.mesh, parameter.cut, float32)
+            states[name] = place(torch.zeros(parameter.shape), mesh, cut, float32)
         return states
 
     def _update(self, parameter: Parameter, states: dict[str, Tensor]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout, bfloat16
+from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.placement import PlacementReplicate, PlacementShard
 from ttmesh.mesh.mesh_device import MeshDevice
@@ -74,7 +74,7 @@ class Parameter:
         self.mesh = mesh
         self.cut = whole(mesh) if cut is None else cut
         self.shape = tuple(values.shape)
-        self.initial = values.detach().float()
+        self._exact = None if dtype is float32 else values.detach().float()
         self.tensor = place(values.detach(), mesh, self.cut, dtype)
         self.grad: Tensor | None = None
 
@@ -87,6 +87,11 @@ class Parameter:
         """Add a gradient to what is there."""
         if grad is not None:
             self.grad = grad if self.grad is None else add_gradients(self.grad, grad)
+
+    def take_exact(self) -> torch.Tensor:
+        """The values before they were rounded, for a master copy; they are kept on the host until somebody takes them."""
+        exact, self._exact = self._exact, None
+        return self.to_torch().float() if exact is None else exact
 
     def to_torch(self) -> torch.Tensor:
         """The whole parameter on the host."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 
 import torch
 
 from ttmesh.ccl.collectives import all_reduce
-from ttmesh.nn.local_ops import local, same_as, scaled, shaped_like, square_sum
+from ttmesh.nn.local_ops import local, same_as, scaled, square_sum
 from ttmesh.nn.parameters import Parameter, ParameterSet
+from ttmesh.nn.rows import join_tensors, part_tensors, row_count
 from ttmesh.ops.binary import binary
-from ttmesh.ops.specs import Inferred
-from ttmesh.tensor.launch import Call
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
-from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 BUCKET_BYTES = 25 * 2**20  # as torch's DistributedDataParallel; one collective per bucket
@@ -86,24 +82,11 @@ def _reduce(bucket: list[Parameter], axis: int, mode: str) -> None:
     if len(gradients) == 1:
         bucket[0].grad = all_reduce(gradients[0], cluster_axis=axis, mode=mode)
         return
-    joined = all_reduce(_joined(gradients=gradients), cluster_axis=axis, mode=mode)
-    parts = _parted(joined=joined, shapes=tuple(tuple(g.shape) for g in gradients))
+    shapes = tuple(tuple(g.shape) for g in gradients)
+    joined = all_reduce(join_tensors(tensors=gradients, rows=row_count(shapes)), cluster_axis=axis, mode=mode)
+    parts = part_tensors(joined=joined, shapes=shapes)
     for parameter, part in zip(bucket, parts, strict=True):
         parameter.grad = part
-
-
-def _join(gradients: list[torch.Tensor], lane_axes: int) -> torch.Tensor:
-    """All gradients in one row."""
-    lanes = [max(extents) for extents in zip(*(g.shape[:lane_axes] for g in gradients), strict=True)]
-    flat = [g.expand(*lanes, *g.shape[lane_axes:]).flatten(lane_axes) for g in gradients]
-    return torch.cat(flat, -1).unsqueeze(lane_axes)
-
-
-def _part(joined: torch.Tensor, shapes: tuple[tuple[int, ...], ...], lane_axes: int) -> tuple[torch.Tensor, ...]:
-    """One row as all gradients again."""
-    sizes = [prod(shape) for shape in shapes]
-    pieces = torch.split(joined.flatten(lane_axes), sizes, -1)
-    return tuple(p.reshape(*joined.shape[:lane_axes], *shape) for p, shape in zip(pieces, shapes, strict=True))
 
 
 def _factor_lane(total: torch.Tensor, max_norm: float) -> torch.Tensor:
@@ -111,12 +94,4 @@ def _factor_lane(total: torch.Tensor, max_norm: float) -> torch.Tensor:
     return torch.clamp(max_norm / (total.float().sqrt() + 1e-6), max=1.0)
 
 
-def _row(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    ((shape, _),) = inferred
-    source = call.specs[0]
-    return [TensorSpec(shape, source.dtype, source.layout, memory_config=DRAM_MEMORY_CONFIG)]
-
-
-_joined = local("join_gradients", _join, _row)
-_parted = local("part_gradients", _part, shaped_like(0))
 _factor = local("clip_factor", _factor_lane, same_as(0), runtime=("max_norm",))

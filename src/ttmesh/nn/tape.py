@@ -12,6 +12,7 @@ that axis, and `synchronize_gradients` is that sum, explicit.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,39 +27,43 @@ from ttmesh.ops.binary import binary
 from ttmesh.ops.entry import OpFunction
 from ttmesh.ops.instrumentation import register_post_operation_hook
 from ttmesh.ops.lanes import mesh_dims
+from ttmesh.ops.shaping import reshape
 from ttmesh.ops.specs import Inferred
-from ttmesh.tensor.launch import Call, Operation, launch, tensors_in
+from ttmesh.tensor.lane_calls import parts_of
+from ttmesh.tensor.launch import Call, Operation, launch, tensors_in, watchers
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-GRAD = "grad_of_result"
-
+GRAD = "grads_of_results"
+OWN = "ttmesh."  # how the operations of local_ops are called
 
 Back = Callable[[Sequence[Tensor | None], Sequence[bool]], Sequence[Tensor | None]]
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of the forward pass; `function` and `arguments` are there for operations of TT-NN."""
+    """One operation of the forward pass, with how to step back, by `operation` or `back`."""
 
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    function: OpFunction | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
+    operation: Operation | None = None
     back: Back | None = None
 
 
 class Tape:
-    """What happened, in order."""
+    """What happened, in order. A tensor is known by its buffer, so that views are the tensors they show."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self._made: set[int] = set()  # buffers that nodes give out; the nodes keep them alive
         self._hook: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Tape:
         _active.append(self)
-        self._hook = register_post_operation_hook(self._note)
+        watchers.append(self._note_launch)
+        self._hook = register_post_operation_hook(self._note_collective)
         self._hook.__enter__()
         return self
 
@@ -66,50 +71,65 @@ class Tape:
         assert self._hook is not None, "entered before"
         self._hook.__exit__(*problem)
         self._hook = None
+        watchers.remove(self._note_launch)
         _active.remove(self)
 
     def backward(self, loss: Tensor, parameters: Iterable[Tensor], seed: float | None = None) -> list[Tensor | None]:
         """The gradients of the parameters, None for those the loss does not depend on."""
         wanted = list(parameters)
-        reaches = self._reaching({id(tensor) for tensor in wanted})
+        reaches = self._reaching({id(tensor.buffer) for tensor in wanted})
         mesh = loss.device()
         if mesh is None:
             raise MeshError(
                 "the loss is on the host", expected="a loss on a mesh", fix="Call backward before reading it."
             )
         value = 1.0 / mesh.get_num_devices() if seed is None else seed
-        gradients: dict[int, Tensor] = {id(loss): constant(like=loss, value=value)}
-        for node in reversed(self.nodes):
-            grads = [gradients.pop(id(output), None) for output in node.outputs]
+        gradients: dict[int, Tensor] = {id(loss.buffer): constant(like=loss, value=value)}
+        self._made.clear()
+        while self.nodes:
+            node = self.nodes.pop()  # what only the tape held is freed as the walk goes on
+            grads = [_as(gradients.pop(id(output.buffer), None), output) for output in node.outputs]
             if all(grad is None for grad in grads):
                 continue
-            needed = [id(tensor) in reaches for tensor in node.inputs]
+            needed = [id(tensor.buffer) in reaches for tensor in node.inputs]
             if not any(needed):
                 continue
-            for tensor, grad in zip(node.inputs, _stepped(node, grads, needed), strict=True):
-                if grad is not None:
-                    known = gradients.get(id(tensor))
-                    gradients[id(tensor)] = grad if known is None else binary["add"](known, grad)
-        self.nodes.clear()
-        return [gradients.get(id(tensor)) for tensor in wanted]
+            for tensor, grad, need in zip(node.inputs, _stepped(node, grads, needed), needed, strict=True):
+                if grad is not None and need:
+                    place = id(tensor.buffer)
+                    known = _as(gradients.get(place), tensor)
+                    gradients[place] = grad if known is None else binary["add"](known, grad)
+        return [_as(gradients.get(id(tensor.buffer)), tensor) for tensor in wanted]
 
     def _reaching(self, leaves: set[int]) -> set[int]:
-        """Tensors whose gradient leads to a leaf."""
+        """Buffers whose gradient leads to a leaf."""
         reaches = set(leaves)
         for node in self.nodes:
-            if any(id(tensor) in reaches for tensor in node.inputs):
-                reaches.update(id(output) for output in node.outputs)
+            if any(id(tensor.buffer) in reaches for tensor in node.inputs):
+                reaches.update(id(output.buffer) for output in node.outputs)
         return reaches
 
-    def _note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not isinstance(function, OpFunction) or (
-            function.operation is None and function.python_fully_qualified_name not in RULES
-        ):
-            return  # a composite: the operations it is made of are noted themselves
+    def _note_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
+        if operation.name.startswith(OWN):
+            return  # these enter themselves with `note`
+        taken = {name: value for name, value in arguments.items() if name in operation.lane_arguments}
+        outputs = tensors_in({"results": [result] if isinstance(result, Tensor) else list(result)})
+        self._append(Node(operation.name, tensors_in(taken), outputs, arguments, operation))
+
+    def _note_collective(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not isinstance(function, OpFunction) or function.operation is not None:
+            return
+        results = tensors_in({"results": [result] if isinstance(result, (Tensor, type(None))) else list(result)})
         arguments = function.bind(args, dict(kwargs))
-        outputs = (result,) if isinstance(result, Tensor) else tuple(result)
-        name = function.python_fully_qualified_name
-        self.nodes.append(Node(name, tensors_in(arguments), outputs, function, arguments))
+        inputs = tensors_in(arguments)
+        known = self._made | {id(t.buffer) for t in inputs if t.device() is not None}
+        made = tuple(t for t in results if t.device() is not None and id(t.buffer) not in known)
+        if made and inputs:  # else made of launches, which were noted, or a view
+            self._append(Node(function.python_fully_qualified_name, inputs, made, arguments))
+
+    def _append(self, node: Node) -> None:
+        self.nodes.append(node)
+        self._made.update(id(output.buffer) for output in node.outputs)
 
 
 _active: list[Tape] = []
@@ -125,12 +145,20 @@ def note(
         return back(grads[0])
 
     for active in _active:
-        active.nodes.append(Node(name, tuple(inputs), (output,), back=stepped))
+        active._append(Node(name, tuple(inputs), (output,), back=stepped))
 
 
 def tape() -> Tape:
     """Record the operations of a `with` block."""
     return Tape()
+
+
+def _as(grad: Tensor | None, like: Tensor) -> Tensor | None:
+    """A gradient in the shape of the view it is wanted for."""
+    if grad is None or tuple(grad.shape) == tuple(like.shape):
+        return grad
+    seen: Tensor = reshape(grad, tuple(like.shape))
+    return seen
 
 
 Rule = Callable[[Node, Tensor, Sequence[bool]], "list[Tensor | None]"]
@@ -155,37 +183,32 @@ def _stepped(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> 
         (grad,) = grads
         assert grad is not None, "only nodes with a gradient are stepped"
         return explicit(node, grad, needed)
-    if len(grads) != 1 or grads[0] is None:
+    operation = node.operation
+    changed = {id(t.buffer) for t in node.inputs} & {id(t.buffer) for t in node.outputs}
+    if operation is None or operation.writes is not None or changed:
         raise NotEmulatedError(
-            f"no gradient of {node.name}, which has {len(grads)} results",
-            expected="operations with one result, or with a rule of their own",
+            f"no gradient of {node.name}",
+            expected="operations on one chip that leave their inputs as they are, or with a rule of their own",
             fix="Compose it of other operations, or enter a rule with ttmesh.nn.tape.rule.",
         )
-    return _vjp(node, grads[0], needed)
-
-
-def _vjp(node: Node, grad: Tensor, needed: list[bool]) -> list[Tensor | None]:
-    """Torch's vector-Jacobian product of the lane function, as one command."""
-    assert node.function is not None, "operations of one's own bring their gradient"
-    operation = node.function.operation
-    assert operation is not None, "composites are not noted"
-    differentiable = [need and tensor.dtype in FLOATS for tensor, need in zip(node.inputs, needed, strict=True)]
-    places = [i for i, yes in enumerate(differentiable) if yes]
+    places = tuple(i for i, t in enumerate(node.inputs) if needed[i] and t.dtype in FLOATS)
+    there = tuple(grad is not None for grad in grads)
     if not places:
         return [None] * len(node.inputs)
-    backward = _vjp_operation(operation, tuple(places))
-    results = launch(backward, {**node.arguments, GRAD: grad})
-    found = iter((results,) if isinstance(results, Tensor) else results)
-    return [next(found) if yes else None for yes in differentiable]
+    taken = {name: value for name, value in node.arguments.items() if name in operation.lane_arguments}
+    made = launch(_vjp(operation, places, there), {**taken, GRAD: [grad for grad in grads if grad is not None]})
+    found = iter(made)
+    return [next(found) if i in places else None for i in range(len(node.inputs))]
 
 
-def _vjp_operation(operation: Operation, places: tuple[int, ...]) -> Operation:
-    names = [name for name in operation.lane_arguments if name != "lane_axes"]
+@functools.cache
+def _vjp(operation: Operation, places: tuple[int, ...], there: tuple[bool, ...]) -> Operation:
+    """Torch's vector-Jacobian product of a lane function, as an operation with a result per place."""
 
     def lane(lane_axes: int, **arguments: Any) -> tuple[torch.Tensor, ...]:
-        grad = arguments.pop(GRAD)
+        seeds = arguments.pop(GRAD)
         lanes = [value for value in _flattened(arguments) if isinstance(value, torch.Tensor)]
-        dims = mesh_dims([*lanes, grad], lane_axes)
+        dims = mesh_dims([*lanes, *seeds], lane_axes)
         leaves: list[torch.Tensor] = []
 
         def prepared(value: torch.Tensor, index: int) -> torch.Tensor:
@@ -199,22 +222,19 @@ def _vjp_operation(operation: Operation, places: tuple[int, ...]) -> Operation:
             inputs = _replaced(arguments, prepared)
             if "lane_axes" in operation.lane_arguments:
                 inputs["lane_axes"] = lane_axes
-            result = operation.lane(**inputs)
-            seed = grad.to(result.dtype).expand(result.shape)
-            found = torch.autograd.grad(result, leaves, seed, allow_unused=True)
+            results = parts_of(operation.lane(**inputs))
+            results = [result for result, yes in zip(results, there, strict=True) if yes]
+            wide = [seed.to(result.dtype).expand(result.shape) for seed, result in zip(seeds, results, strict=True)]
+            found = torch.autograd.grad(results, leaves, wide, allow_unused=True)
         return tuple(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True))
 
     def out(call: Call, inferred: Inferred) -> list[TensorSpec]:
         return [call.specs[place] for place in places]
 
-    return Operation(
-        f"{operation.name}.vjp",
-        lane,
-        out,
-        runtime=operation.runtime,
-        outputs=operation.outputs,
-        lane_arguments=frozenset({*names, GRAD, "lane_axes"}),
-    )
+    # The places are part of the name: plans are found by names and arguments.
+    name = f"{operation.name}.vjp{list(places)}{list(there)}"
+    names = frozenset({*operation.lane_arguments, GRAD, "lane_axes"})
+    return Operation(name, lane, out, runtime=operation.runtime, lane_arguments=names)
 
 
 def _flattened(arguments: dict[str, Any]) -> list[Any]:

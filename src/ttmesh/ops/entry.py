@@ -22,7 +22,7 @@ from ttmesh.mesh.queues import command_queue
 from ttmesh.ops.instrumentation import after, before
 from ttmesh.ops.signature_table import REQUIRED, overloads
 from ttmesh.ops.specs import like_first
-from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, SpecRule, execute, launch, prepare
+from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, SpecRule, execute, launch, prepare, watchers
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
 
@@ -89,7 +89,7 @@ class OpFunction:
         return result
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        if self._plain and not kwargs and queue is None and 1 <= len(args) <= 2:
+        if self._plain and not watchers and not kwargs and queue is None and 1 <= len(args) <= 2:
             first, last = args[0], args[-1]
             if type(first) is Tensor and type(last) is Tensor:
                 mesh = first._mesh

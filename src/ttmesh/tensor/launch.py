@@ -133,6 +133,8 @@ class Plan:
 
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
 MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
+Watcher = Callable[[Operation, Arguments, Any], None]
+watchers: list[Watcher] = []  # called after every launch on a mesh: how a tape sees what happens
 META = torch.device("meta")
 HOST = torch.device("cpu")
 
@@ -170,7 +172,10 @@ def launch(operation: Operation, arguments: Arguments) -> Any:
         if tensors and all(tensor.device() is None for tensor in tensors):
             return launch_on_host(operation, arguments, tensors)
     ready = prepare(operation, arguments)
-    return execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
+    result = execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
+    for watch in watchers:
+        watch(operation, arguments, result)
+    return result
 
 
 def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence[Tensor]) -> Any:
