@@ -17,7 +17,9 @@ def apply_device_delay(mesh_device: MeshDevice, delays: list[list[int]]) -> None
         raise ShapeError(
             f"delays for rows of {form} devices", expected=f"{rows} rows of {cols}", fix="Give one number per device."
         )
-    mesh_device.launch(Command("ttnn.apply_device_delay", _nothing, programs=1))
+    name = "ttnn.apply_device_delay"
+    mesh_device.program_cache.compile(name, ((name, tuple(map(tuple, delays))),))
+    mesh_device.launch(Command(name, _nothing, programs=1))
 
 
 def _nothing(reads: Cells, writes: Cells) -> None:

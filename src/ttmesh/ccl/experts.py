@@ -154,7 +154,8 @@ def _combine(request: Request) -> Decision:
         _count_back(where, member, here, dim, n, hidden * 2)
         return [where.arrangement.spread(parts)]
 
-    return Decision((request.result_spec(shape),), compute, {}, request.tensor.tensor_topology())
+    filled = 1 if request.outputs else 2  # TT-NN fills an output of its own with zeros first
+    return Decision((request.result_spec(shape),), compute, {}, request.tensor.tensor_topology(), programs=filled)
 
 
 def _members(where: Placed, lanes: torch.Tensor) -> torch.Tensor:

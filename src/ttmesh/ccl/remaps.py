@@ -44,9 +44,23 @@ def moe_routing_remap(
     """Chip i of the axis keeps the i-th group of non-zero weights."""
     mesh = mesh_of("ttnn.moe_routing_remap", [routing_weights_tensor])
     check_axis(mesh, cluster_axis)
+    for what, number in (
+        ("Number of non zero weights", non_zero_weight_size),
+        ("expert parallel size", expert_parallel_size),
+    ):
+        if number == 0:
+            raise ShapeError(f"{what} must be non-zero", expected="1 or more", fix="Change it.")
+    if expert_parallel_size != mesh.shape[cluster_axis]:
+        raise ShapeError(
+            f"expert parallel size ({expert_parallel_size}) should be the same as size of cluster axis {cluster_axis} "
+            f"({mesh.shape[cluster_axis]})",
+            expected="one group of experts per device of the axis",
+            fix="Change expert_parallel_size or cluster_axis.",
+        )
     if non_zero_weight_size % expert_parallel_size:
         raise ShapeError(
-            f"{non_zero_weight_size} non-zero weights over {expert_parallel_size} devices",
+            f"Number of non zero weights ({non_zero_weight_size}) must be evenly divisible by expert parallel size "
+            f"({expert_parallel_size})",
             expected=f"a multiple of {expert_parallel_size}",
             fix="Choose as many experts for every device.",
         )
