@@ -18,6 +18,7 @@ from ttmesh.fabric.config import Topology, is_2d
 from ttmesh.mesh.fabric_setup import get_fabric_config
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -102,6 +103,13 @@ def point_to_point(
     outputs = [] if output_tensor is None else [output_tensor]
     result: Tensor = run("ttnn.point_to_point", _point_to_point, [input_tensor], options, outputs)
     return result
+
+
+def p2p_compute_intermediate_tensor_spec(
+    input_tensor: Tensor, sender_coord: MeshCoordinate, receiver_coord: MeshCoordinate, topology: Topology
+) -> TensorSpec:
+    """The spec of a staging buffer for point_to_point: nothing is staged here, the input's will do for any pair."""
+    return input_tensor.spec
 
 
 def exchange(

@@ -68,6 +68,7 @@ _MODULES = {
     "ttmesh.tensor.tensor": "Tensor",
     "ttmesh.tensor.topology": "TensorTopology",
     "ttmesh.ccl.reductions": "ReduceType",
+    "ttmesh.ccl.copies": "p2p_compute_intermediate_tensor_spec",
     "ttmesh.ccl.topology": "get_usable_topology",
     "ttmesh.ccl.sockets": (
         "MeshSocket SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord create_socket_pair"
@@ -159,6 +160,7 @@ _SUBMODULES = (
     "operations.trace operations.moreh cluster fabric decorators tools model_preprocessing dot_access "
     "graph tracer events reports profiler "
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
+    "_ttnn.operations.point_to_point "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
     "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler"
 )
