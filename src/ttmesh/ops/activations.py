@@ -155,3 +155,10 @@ def apply(x: torch.Tensor, activations: Iterable[Activation]) -> torch.Tensor:
     for activation in activations:
         x = function_of(activation)(x)
     return x
+
+
+def get_golden_function_for_activation(
+    activation: Activation | None,
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """The torch function of an activation, as TT-NN's tests ask for it."""
+    return None if activation is None else function_of(activation)

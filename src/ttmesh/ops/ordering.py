@@ -83,12 +83,18 @@ def convert_to_chw(input: torch.Tensor) -> torch.Tensor:
     return input.transpose(-1, -2)
 
 
+def _channels_last(values: torch.Tensor) -> torch.Tensor:
+    """[.., 1, B, C, HW] → [.., 1, 1, B * HW, C]."""
+    turned = values.transpose(-1, -2)
+    return turned.reshape(*turned.shape[:-4], 1, 1, -1, turned.shape[-1])
+
+
 @op(
     "ttnn.experimental.convert_to_hwc",
-    golden=lambda input: input.transpose(-1, -2),
+    golden=_channels_last,
     check=_check_chw,
     out=like(layout=Layout.ROW_MAJOR),
 )
 def convert_to_hwc(input: torch.Tensor) -> torch.Tensor:
-    """[1, 1, C, HW] → [1, 1, HW, C], row-major."""
-    return input.transpose(-1, -2)
+    """[1, B, C, HW] → [1, 1, B * HW, C], row-major."""
+    return _channels_last(input)

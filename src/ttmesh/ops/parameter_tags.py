@@ -103,7 +103,6 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     **{f"ttnn.{name}": {"global_cb": PREFETCH} for name in ("matmul", "linear")},
     "ttnn.sparse_matmul": {
         "global_cb": PREFETCH,
-        "nnz": _none("How many blocks TT-NN's loop visits; the blocks that count are read from the sparsity."),
     },
     "ttnn.moreh_group_norm": _all(OWN_MEMORY, "mean_memory_config rstd_memory_config"),
     "ttnn.moreh_group_norm_backward": _all(

@@ -73,6 +73,8 @@ def interleaved_to_sharded(
     if sharded_memory_config is None:
         assert grid is not None, "the other overload"
         sharded_memory_config = shards_over(input_tensor.spec, grid, shard_shape, shard_scheme, shard_orientation)
+    fits = sharded_memory_config.memory_layout is not TensorMemoryLayout.ND_SHARDED
+    require(fits, f"interleaved_to_sharded takes no ND shards: {sharded_memory_config}", "a two-dimensional shard spec")
     asked = {
         "input_tensor": input_tensor,
         "memory_config": sharded_memory_config,

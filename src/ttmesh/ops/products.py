@@ -258,7 +258,11 @@ def _check_addmm(call: Call) -> None:
     )
     require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims")
     wrong = "input_tensor must have shape matching one of result of mat1_tensor @ mat2_tensor"
-    require(tuple(added.shape) == (a.shape[-2], b.shape[-1]), wrong, f"[{a.shape[-2]}, {b.shape[-1]}]")
+    fits = tuple(added.shape) == (a.shape[-2], b.shape[-1])
+    require(fits or call["beta"] == 0, wrong, f"[{a.shape[-2]}, {b.shape[-1]}]")
+    for name, spec in (("input_tensor", added), ("mat1_tensor", a), ("mat2_tensor", b)):
+        wrong = f"only ttnn.bfloat16, ttnn.float32 and ttnn.bfloat8_b types are supported for {name}"
+        require(spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B), wrong, "floats")
 
 
 def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -248,11 +248,19 @@ def _padded(input_tensor: torch.Tensor, padding: Sequence[tuple[int, int]], valu
     return torch.nn.functional.pad(input_tensor, [n for pair in reversed(padding) for n in pair], value=value)
 
 
+def _pad_programs(call: Call) -> tuple[Hashable, ...]:
+    """TT-NN pads bfloat8_b as bfloat16, between two typecasts."""
+    spec = call.specs[0]
+    key = (call.tensors[0].kind, call["padding"], call["value"], call["memory_config"])
+    return tuple((name, *key) for name in ("out of", "pad", "into")) if spec.dtype is DataType.BFLOAT8_B else (key,)
+
+
 _PAD = Operation(
     "ttnn.pad",
     _padded,
     like_first,
     check=_check_pad,
+    programs=_pad_programs,
     lane_arguments=frozenset({"input_tensor", "padding", "value"}),
     host=True,
 )

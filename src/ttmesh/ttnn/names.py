@@ -131,6 +131,8 @@ _MODULES = {
 }
 
 _RENAMED = {
+    "divup": "ttmesh.tensor.sharding:div_up",
+    "roundup": "ttmesh.tensor.sharding:round_up",
     "EltwiseUnaryWithParam": "ttmesh.ops.activations:UnaryWithParam",
     "Device": "ttmesh.mesh.mesh_device:MeshDevice",
     "CreateDevice": "ttmesh.mesh.opening:create_device",
@@ -192,6 +194,9 @@ _MOREH = (
 )
 
 OWN_NAMES: dict[str, dict[str, str]] = {
+    "operations.activations": {
+        "get_golden_function_for_activation": "ttmesh.ops.activations:get_golden_function_for_activation"
+    },
     "operations.moreh": {
         "abs": "ttmesh.ttnn:moreh_abs_pow",
         **{name: f"ttmesh.ttnn:moreh_{name}" for name in _MOREH.split()},
