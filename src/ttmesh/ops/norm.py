@@ -172,13 +172,13 @@ def layer_norm(
 ) -> Lanes:
     """Rows with mean 0 and variance 1, then weight and bias."""
     x, width = input_tensor, input_tensor.shape[-1]
-    parameters = [p for p in (weight, bias) if p is not None]
-    same_type = all(p.dtype is x.dtype for p in parameters)
-    if residual_input_tensor is None and same_type and all(is_shared(p, lane_axes) for p in parameters):
-        scale, shift = (None if p is None else p.reshape(-1)[:width] for p in (weight, bias))
-        return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
-    x = x.float() if residual_input_tensor is None else x.float() + residual_input_tensor.float()
-    return affine(F.layer_norm(x, (width,), eps=epsilon), weight, bias, lane_axes)
+    if residual_input_tensor is not None:
+        x = x.float() + residual_input_tensor
+    if is_shared(weight, lane_axes) and is_shared(bias, lane_axes):
+        scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
+        if x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias)):
+            return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
+    return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
 
 
 @op("ttnn.rms_norm", golden=_golden_rms_norm, out=_norm_spec, check=_check_norm, scratch=_norm_scratch)

@@ -12,6 +12,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.entry import OpFunction, composite, op
+from ttmesh.ops.lanes import mesh_dims
 from ttmesh.ops.parts import like_written
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import MemoryConfig
@@ -65,9 +66,14 @@ def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> La
 
 
 def _masked(x: Lanes, scale: float | None, mask: Lanes | None, lane_axes: int, mask_spec: TensorSpec | None) -> Lanes:
-    wide = x.float() if scale is None else x.float() * scale
+    factor = 1.0 if scale is None else scale
+    if mask is None and x.dtype is torch.bfloat16 and math.frexp(factor)[0] == 0.5:
+        return torch.softmax(x if factor == 1.0 else x * factor, -1)  # exact in bfloat16: a power of two
+    wide = x.float() * factor
     if mask is not None and mask_spec is not None:
-        wide = wide + _mask_rows(mask, x.shape[-1], lane_axes, mask_spec).float()
+        rows = _mask_rows(mask, x.shape[-1], lane_axes, mask_spec).float()
+        dims = mesh_dims([wide, rows], lane_axes)
+        wide = wide.add_(rows) if wide.shape[:lane_axes] == dims else wide + rows
     return torch.softmax(wide, -1)
 
 
