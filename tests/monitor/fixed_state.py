@@ -40,7 +40,7 @@ def fixed_ledger() -> Ledger:
     system = [Reserved(1, CHIPS, "L1", 74752, "ring", 0), Reserved(1, CHIPS[:1], "L1", 3173 * 1024, "staging", 0)]
     held = [
         buffer(1, 100 * MB, "DRAM", 0, 100 * MB // 12, label="from_torch", site=SITE),
-        buffer(2, 9 * GB, "DRAM", 256 * MB, 9 * GB // 12, label="kv cache"),
+        buffer(2, 9 * GB, "DRAM", 200 * MB, 9 * GB // 12, label="kv cache"),
         buffer(3, 16 * MB, "TRACE", GB - 16 * MB // 12, 16 * MB // 12, label="trace"),
         buffer(4, 8 * MB, "L1", 0x10000 + MB // 2, MB // 8, label="matmul"),
         buffer(5, 4 * MB, "CB", 0x10000, MB // 16, label="matmul"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from ttmesh.monitor.address_map import AddressMap, address_maps
+from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.view import EVERYTHING, Choice, DeviceKey, DeviceView, View, build
 from ttmesh.tracking.address import Address
-from ttmesh.tracking.query import Monitor
-from ttmesh.tracking.state import Buffers
+from ttmesh.tracking.query import Monitor, UnreachableError
+from ttmesh.tracking.state import Buffers, Histories, ServerState, State
 
 TREND_S = 60
 BUFFERS_SHOWN = 5000
@@ -24,25 +27,45 @@ class Detail:
 
 
 class Source:
-    """Asks one server; an UnreachableError leaves it usable, the next question connects again."""
+    """Asks one server; an UnreachableError leaves it usable, the next question connects again.
 
-    def __init__(self, address: Address, *, token: str = "") -> None:
+    Chips that real tt-metal uses on this machine are shown beside ours, also without a server.
+    """
+
+    def __init__(self, address: Address, *, token: str = "", shared: Path = shared_memory.DIRECTORY) -> None:
         self._monitor = Monitor(address, token=token)
+        self._shared = shared
 
     def view(self, choice: Choice = EVERYTHING, *, trends: bool = False) -> View:
         """Everything on one page."""
-        histories = self._monitor.histories(window_s=TREND_S) if trends else None
-        return build(self._monitor.state(), histories, choice)
+        state = self.state()
+        histories = self._monitor.histories(window_s=TREND_S) if trends and state.server.pid else None
+        return build(state, histories, choice)
+
+    def state(self) -> State:
+        """What the server knows, and real chips' statistics."""
+        devices, processes = shared_memory.as_states(shared_memory.read(self._shared))
+        try:
+            known = self._monitor.state()
+        except UnreachableError:
+            if not devices:
+                raise
+            known = State(ServerState(0, 0, time.time(), time.time(), 0, 0, 0), [], [])
+        return State(known.server, [*known.devices, *devices], [*known.processes, *processes])
 
     def detail(self, key: DeviceKey) -> Detail | None:
         """One device in detail, None when the server does not know it."""
         host, physical_id = key
-        state = self._monitor.state()
+        state = self.state()
         found = [d for d in state.devices if (d.host, d.physical_id) == key]
         if not found:
             return None
-        view = build(state, self._monitor.histories(physical_id, host=host, window_s=TREND_S))
-        buffers = self._monitor.buffers(physical_id, host=host, limit=BUFFERS_SHOWN)
+        if host == shared_memory.HOST:
+            histories, buffers = Histories([]), Buffers([], 0, [])
+        else:
+            histories = self._monitor.histories(physical_id, host=host, window_s=TREND_S)
+            buffers = self._monitor.buffers(physical_id, host=host, limit=BUFFERS_SHOWN)
+        view = build(state, histories)
         device = next(d for d in view.devices if d.key == key)
         return Detail(device, buffers, tuple(address_maps(found[0], buffers)))
 

@@ -1,0 +1,76 @@
+"""Write what is held in a form that other programs read: json, csv, prometheus, torch, report, shm."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from pathlib import Path
+
+from ttmesh.base.errors import MeshError
+from ttmesh.monitor.exports import shared_memory
+from ttmesh.monitor.exports.tables import to_csv, to_json
+from ttmesh.monitor.exports.torch_snapshot import to_torch_snapshot
+from ttmesh.monitor.exports.visualizer import write_live_report
+from ttmesh.monitor.view import build
+from ttmesh.tracking.address import chosen
+from ttmesh.tracking.query import Monitor
+from ttmesh.tracking.state import Buffers, DeviceState
+
+FORMS = ("json", "csv", "prometheus", "torch", "report", "shm")
+BUFFERS = 20_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """FORM, -o, -w, -r, --socket."""
+    parser.add_argument("form", choices=FORMS, help="torch: a memory-snapshot pickle; report: for ttnn-visualizer; "
+                        "shm: tt-metal's shared-memory statistics")  # fmt: skip
+    parser.add_argument("-o", "--output", default="", metavar="PATH", help="file, or folder for report and shm")
+    parser.add_argument("-w", "--watch", action="store_true", help="shm: write again and again until interrupted")
+    parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="shm: milliseconds between")
+    parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write it."""
+    if args.form in ("torch", "report") and not args.output:
+        raise MeshError(f"{args.form} is not for a terminal", expected="-o PATH", fix="Say where it shall go.")
+    if args.watch and args.form != "shm":
+        raise MeshError(f"-w does not go with {args.form}", expected="shm", fix="Leave it out.")
+    with Monitor(chosen(args.socket)) as monitor:
+        if args.form == "shm":
+            return _shared(monitor, Path(args.output or shared_memory.DIRECTORY), args.watch, args.refresh / 1000)
+
+        def buffers_of(device: DeviceState) -> Buffers:
+            return monitor.buffers(device.physical_id, host=device.host, limit=BUFFERS)
+
+        state = monitor.state()
+        if args.form == "report":
+            write_live_report(Path(args.output), state.devices, buffers_of)
+        elif args.form == "torch":
+            Path(args.output).write_bytes(to_torch_snapshot(state.devices, buffers_of))
+        else:
+            view = build(state)
+            if args.form == "prometheus":
+                text = importlib.import_module("ttmesh.monitor.exports.prometheus").to_prometheus(view)
+            else:
+                text = to_csv(view) if args.form == "csv" else to_json(view) + "\n"
+            Path(args.output).write_text(text, encoding="utf-8") if args.output else sys.stdout.write(text)
+    return 0
+
+
+def _shared(monitor: Monitor, folder: Path, watch: bool, refresh_s: float) -> int:
+    paths = shared_memory.write(monitor.state(), folder)
+    if not watch:
+        print("\n".join(map(str, paths)))
+        return 0
+    try:
+        while True:
+            time.sleep(refresh_s)
+            paths = shared_memory.write(monitor.state(), folder)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""tt-metal's shared-memory statistics, version 3: written for our chips, read from real ones."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ttmesh.tracking.spans import Span
+from ttmesh.tracking.state import DeviceState, Pool, ProcessState, State, Usage
+
+DIRECTORY = Path("/dev/shm")
+VERSION = 3
+CLASSES = ("DRAM", "L1", "L1_SMALL", "TRACE", "CB")  # the order of the five counters everywhere in the file
+HOST = "tt-metal"  # stands where a host's name would, so that a real chip 0 is not taken for ours
+OURS = 0x74746D6573680000  # "ttmesh" and the physical id: the unique id of a chip that does not exist
+
+# facts: tt-metal e4f9f0b, memory_stats_shm.hpp
+HEAD = struct.Struct("<IIQI4xQQI4x5Q")
+CHIP = struct.Struct("<II5Q")
+PROCESS = struct.Struct("<i4x5QQ64s")
+CHIPS, CHIPS_AT = 16, 88
+PROCESSES, PROCESSES_AT = 64, 856
+FILE_BYTES = 8576
+UNUSED = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class SharedProcess:
+    """What one process holds, in the order of CLASSES."""
+
+    pid: int
+    used: tuple[int, ...]
+    name: str
+
+
+@dataclass(frozen=True)
+class SharedChip:
+    """What one chip holds, in the order of CLASSES."""
+
+    chip_id: int
+    is_remote: bool
+    used: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SharedDevice:
+    """One file: a device, the chips behind it, its processes."""
+
+    asic_id: int
+    device_id: int
+    used: tuple[int, ...]
+    chips: tuple[SharedChip, ...]
+    processes: tuple[SharedProcess, ...]
+
+
+def pack(device: SharedDevice, *, time_ns: int) -> bytes:
+    """The bytes of a file; what does not fit into its tables is left out of them, not out of the totals."""
+    out = bytearray(FILE_BYTES)
+    shown = device.processes[:PROCESSES]
+    HEAD.pack_into(out, 0, VERSION, len(shown), time_ns, len(shown), 0, device.asic_id, device.device_id, *device.used)
+    for i in range(CHIPS):
+        CHIP.pack_into(out, CHIPS_AT + i * CHIP.size, UNUSED, 0, 0, 0, 0, 0, 0)
+    for i, chip in enumerate(device.chips[:CHIPS]):
+        CHIP.pack_into(out, CHIPS_AT + i * CHIP.size, chip.chip_id, int(chip.is_remote), *chip.used)
+    for i, process in enumerate(shown):
+        name = process.name.encode(errors="replace")[:63]
+        PROCESS.pack_into(out, PROCESSES_AT + i * PROCESS.size, process.pid, *process.used, time_ns, name)
+    return bytes(out)
+
+
+def unpack(data: bytes) -> SharedDevice | None:
+    """What a file says, None when it is not of this version."""
+    if len(data) < FILE_BYTES or data[:4] != VERSION.to_bytes(4, "little"):
+        return None
+    _, _, _, _, _, asic_id, device_id, *used = HEAD.unpack_from(data, 0)
+    chips = [CHIP.unpack_from(data, CHIPS_AT + i * CHIP.size) for i in range(CHIPS)]
+    processes = [PROCESS.unpack_from(data, PROCESSES_AT + i * PROCESS.size) for i in range(PROCESSES)]
+    return SharedDevice(
+        asic_id,
+        device_id,
+        tuple(used),
+        tuple(SharedChip(number, bool(remote), tuple(sizes)) for number, remote, *sizes in chips if number != UNUSED),
+        tuple(
+            SharedProcess(pid, tuple(sizes), name.partition(b"\0")[0].decode(errors="replace"))
+            for pid, *sizes, _, name in processes
+            if pid > 0
+        ),
+    )
+
+
+def write(state: State, directory: Path = DIRECTORY) -> list[Path]:
+    """One file for each of this host's devices; returns their paths."""
+    paths = []
+    for device in state.devices:
+        if device.host:
+            continue
+        used = _sizes(device.usage)
+        chip = SharedChip(device.physical_id, device.is_remote, used)
+        processes = tuple(
+            SharedProcess(p.pid, _sizes(p.usage[device.physical_id]), p.name)
+            for p in state.processes
+            if not p.host and device.physical_id in p.usage
+        )
+        shared = SharedDevice(OURS | device.physical_id, device.physical_id, used, (chip,), processes)
+        path = directory / f"tt_device_{shared.asic_id}_memory"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(fd, pack(shared, time_ns=time.time_ns()), 0)
+        finally:
+            os.close(fd)
+        paths.append(path)
+    return paths
+
+
+def read(directory: Path = DIRECTORY) -> list[SharedDevice]:
+    """What real tt-metal says of its chips; our own files and unreadable ones are passed over."""
+    found = []
+    for path in sorted(directory.glob("tt_device_*_memory")):
+        try:
+            device = unpack(path.read_bytes())
+        except OSError:  # another user's: tt-metal makes them 0600
+            continue
+        if device is not None and device.asic_id & ~0xFFFF != OURS:
+            found.append(device)
+    return found
+
+
+def as_states(found: Iterable[SharedDevice]) -> tuple[list[DeviceState], list[ProcessState]]:
+    """Real chips and their processes as a monitor shows them; capacities and addresses are not in the files."""
+    devices: list[DeviceState] = []
+    usage: dict[int, tuple[str, dict[int, dict[str, Usage]]]] = {}
+    for device in found:
+        for chip in device.chips or (SharedChip(device.device_id, False, device.used),):
+            devices.append(_device(chip))
+        for process in device.processes:
+            if os.path.exists(f"/proc/{process.pid}"):  # the files outlive their processes
+                usage.setdefault(process.pid, (process.name, {}))[1][device.device_id] = _usage(process.used)
+    processes = [
+        ProcessState(HOST, pid, 0, name, 0.0, True, 0, 0, [], held, [], []) for pid, (name, held) in usage.items()
+    ]
+    return devices, processes
+
+
+def _device(chip: SharedChip) -> DeviceState:
+    used = _usage(chip.used)
+    dram, l1 = chip.used[0] + chip.used[3], chip.used[1] + chip.used[2] + chip.used[4]
+    pools = {name: Pool(name, 0, size, 0, Span(0, 0), 0, 0, 0.0) for name, size in (("DRAM", dram), ("L1", l1))}
+    return DeviceState(HOST, chip.chip_id, chip.chip_id, (), "", "", chip.is_remote, False, used, pools)
+
+
+def _usage(sizes: tuple[int, ...]) -> dict[str, Usage]:
+    return {kind: Usage(size, 0, size) for kind, size in zip(CLASSES, sizes, strict=True)}
+
+
+def _sizes(usage: dict[str, Usage]) -> tuple[int, ...]:
+    return tuple(usage[kind].used_bytes if kind in usage else 0 for kind in CLASSES)

@@ -1,0 +1,160 @@
+"""A report folder that ttnn-visualizer opens: operations, and every buffer that was live at each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ttmesh.base.records import Allocated, Closed, Finished, Freed, Opened, Record
+from ttmesh.base.signals import signals
+from ttmesh.tracking.state import Buffers, DeviceState
+
+BUFFER_TYPES = {"DRAM": 0, "L1": 1, "L1_SMALL": 3, "TRACE": 4, "CB": 1, "KERNEL": 1}
+INTERLEAVED = 0
+
+# facts/monitor.md, found by leaving things out one by one (ttnn-visualizer 0.108, schema 3.3)
+SCHEMA = """
+CREATE TABLE operations(operation_id int, name text, duration float, rank int default 0);
+CREATE TABLE operation_arguments(operation_id int, name text, value text, rank int default 0);
+CREATE TABLE buffers(operation_id int, device_id int, address int, max_size_per_bank int, buffer_type int,
+  buffer_layout int, rank int default 0);
+CREATE TABLE tensors(tensor_id int, shape text, dtype text, layout text, memory_config text, device_id int,
+  address int, buffer_type int, rank int default 0);
+CREATE TABLE input_tensors(operation_id int, input_index int, tensor_id int, rank int default 0);
+CREATE TABLE output_tensors(operation_id int, output_index int, tensor_id int, rank int default 0);
+CREATE TABLE local_tensor_comparison_records(tensor_id int, golden_tensor_id int, matches int, desired_pcc float,
+  actual_pcc float);
+CREATE TABLE global_tensor_comparison_records(tensor_id int, golden_tensor_id int, matches int, desired_pcc float,
+  actual_pcc float);
+CREATE TABLE report_metadata(key text unique, value text);
+CREATE TABLE devices(device_id int, num_y_cores int, num_x_cores int, num_y_compute_cores int,
+  num_x_compute_cores int, worker_l1_size int, l1_num_banks int, l1_bank_size int, address_at_first_l1_bank int,
+  address_at_first_l1_cb_buffer int, num_banks_per_storage_core int, num_compute_cores int, num_storage_cores int,
+  total_l1_memory int, total_l1_for_tensors int, total_l1_for_interleaved_buffers int,
+  total_l1_for_sharded_buffers int, cb_limit int, rank int default 0);
+INSERT INTO report_metadata VALUES('schema_version', '3.3');
+"""
+
+
+class LiveBuffer(NamedTuple):
+    """A buffer as the report tells of it."""
+
+    device_id: int
+    address: int
+    bank_bytes: int
+    buffer_type: str
+
+
+class Report:
+    """A report folder being written."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "db.sqlite"
+        path.unlink(missing_ok=True)
+        self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._database.executescript(SCHEMA)
+        self._database.execute("BEGIN")
+        self._operations = 0
+        self._devices: set[int] = set()
+
+    def add_device(self, device_id: int, *, l1_banks: int, l1_base: int, l1_bank_bytes: int) -> None:
+        """A chip. Records tell how many L1 banks it has, one per core, not how the cores stand: a row of eight is
+        assumed, and only the product is right.
+        """
+        if device_id in self._devices:
+            return
+        self._devices.add(device_id)
+        columns = 8 if l1_banks % 8 == 0 else 1
+        rows, end, total = l1_banks // columns, l1_base + l1_bank_bytes, l1_banks * l1_bank_bytes
+        values = (
+            device_id, rows, columns, rows, columns, end, l1_banks, l1_bank_bytes, l1_base, l1_base, 1, l1_banks, 0,
+            total, total, total, total, l1_bank_bytes, 0,
+        )  # fmt: skip
+        self._database.execute(f"INSERT INTO devices VALUES({','.join('?' * len(values))})", values)
+
+    def add_operation(self, name: str, duration_s: float, live: Iterable[LiveBuffer]) -> None:
+        """An operation, and what was live when it had run."""
+        self._operations += 1
+        number = self._operations
+        self._database.execute("INSERT INTO operations VALUES(?,?,?,0)", (number, name, duration_s))
+        self._database.executemany(
+            "INSERT INTO buffers VALUES(?,?,?,?,?,?,0)",
+            [(number, b.device_id, b.address, b.bank_bytes, BUFFER_TYPES[b.buffer_type], INTERLEAVED) for b in live],
+        )
+
+    def close(self) -> None:
+        """Everything is in the file now."""
+        self._database.execute("COMMIT")
+        self._database.close()
+
+
+class Recorder:
+    """Listens to the runtime and writes a report as the program runs."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._live: dict[tuple[int, int], Allocated] = {}
+        self._writing = threading.Lock()
+
+    def hear(self, record: Record) -> None:
+        """Follow one record."""
+        with self._writing:
+            if isinstance(record, Allocated):
+                self._live[record.mesh_id, record.buffer_id] = record
+            elif isinstance(record, Freed):
+                self._live.pop((record.mesh_id, record.buffer_id), None)
+            elif isinstance(record, Closed):
+                self._live = {key: held for key, held in self._live.items() if key[0] != record.mesh_id}
+            elif isinstance(record, Opened):
+                for chip in record.chips:
+                    self._report.add_device(
+                        chip.physical_id,
+                        l1_banks=chip.l1_banks,
+                        l1_base=chip.l1_base,
+                        l1_bank_bytes=chip.l1_bank_bytes,
+                    )
+            elif isinstance(record, Finished):
+                self._report.add_operation(record.name, record.duration_ns / 1e9, self._buffers())
+
+    def _buffers(self) -> Iterator[LiveBuffer]:
+        for held in self._live.values():
+            for chip in held.chips:
+                yield LiveBuffer(chip, held.address, held.bank_bytes, held.buffer_type)
+
+
+@contextlib.contextmanager
+def record_report(folder: Path | str) -> Iterator[None]:
+    """Write a report of everything that runs inside the block."""
+    report = Report(Path(folder))
+    recorder = Recorder(report)
+    held = signals.ask("holdings")
+    for known in held if isinstance(held, list) else ():
+        recorder.hear(known)
+    stop = signals.listen(recorder.hear, commands=True)
+    try:
+        yield
+    finally:
+        stop()
+        report.close()
+
+
+def write_live_report(folder: Path, devices: list[DeviceState], buffers_of: Callable[[DeviceState], Buffers]) -> None:
+    """A report of what is held now: one operation per moment of allocation, in order; what was freed is not in it."""
+    report = Report(folder)
+    moments: dict[tuple[int, str], list[LiveBuffer]] = {}
+    for device in devices:
+        l1 = device.pools["L1"]
+        report.add_device(device.physical_id, l1_banks=l1.banks, l1_base=l1.bank.start, l1_bank_bytes=l1.bank.length)
+        for b in buffers_of(device).buffers:
+            buffer = LiveBuffer(device.physical_id, b.address, b.bank_bytes, b.buffer_type)
+            moments.setdefault((b.time_ns, b.label), []).append(buffer)
+    live: list[LiveBuffer] = []
+    for (_, label), came in sorted(moments.items()):
+        live += came
+        report.add_operation(label or "allocation", 0.0, live)
+    report.close()

@@ -1,0 +1,226 @@
+"""Every export is read back by the program it is for, or by its parser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from fixed_state import CHIPS, GB, MB, NOW, FixedSource
+from prometheus_client.parser import text_string_to_metric_families
+from test_web import free_port
+from tracked import RunningServer, environment, eventually
+
+from ttmesh.base.records import Allocated, ChipFacts, Finished, Freed, Opened
+from ttmesh.base.signals import signals
+from ttmesh.monitor.exports import shared_memory
+from ttmesh.monitor.exports.prometheus import to_prometheus
+from ttmesh.monitor.exports.shared_memory import SharedChip, SharedDevice, SharedProcess
+from ttmesh.monitor.exports.tables import to_csv, to_json
+from ttmesh.monitor.exports.torch_snapshot import to_torch_snapshot
+from ttmesh.monitor.exports.visualizer import record_report, write_live_report
+from ttmesh.monitor.source import Source
+from ttmesh.monitor.view import Choice
+from ttmesh.tracking.address import Address
+from ttmesh.tracking.wire import Query
+
+ROOT = Path(__file__).parent.parent.parent
+VISUALIZER = shutil.which("ttnn-visualizer", path=f"{ROOT / '.visualizer' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def source() -> FixedSource:
+    return FixedSource()
+
+
+def buffers_of(source: FixedSource):
+    return lambda device: source._answers.buffers(Query("buffers", device.physical_id, limit=20_000))
+
+
+def test_csv_has_a_line_per_device_and_class(source):
+    rows = list(csv.DictReader(io.StringIO(to_csv(source.view()))))
+
+    dram = {row["physical_id"]: int(row["used_bytes"]) for row in rows if row["memory_class"] == "DRAM"}
+    assert dram == {str(i): 9 * GB + 100 * MB + (50 * MB if i == 0 else 0) for i in range(8)}
+    assert {row["physical_id"] for row in rows if row["is_coordinator"] == "1"} == {"4"}
+
+
+def test_json_and_prometheus_tell_the_same_as_the_view(source):
+    view = source.view()
+    families = {f.name: f for f in text_string_to_metric_families(to_prometheus(view))}
+
+    told = {(s.labels["device"], s.labels["class"]): s.value for s in families["ttmesh_memory_used_bytes"].samples}
+    assert told == {
+        (str(d["physical_id"]), s["memory_class"]): s["used_bytes"]
+        for d in json.loads(to_json(view))["devices"]
+        for bar in d["bars"]
+        for s in bar["segments"]
+    }
+    assert [s.value for s in families["ttmesh_process_missed_records"].samples] == [0.0, 9.0]
+
+
+def test_shared_memory_files_have_tt_metals_layout():
+    device = SharedDevice(
+        7, 2, (1, 2, 3, 4, 5), (SharedChip(2, False, (6, 7, 8, 9, 10)),), (SharedProcess(42, (1, 1, 1, 1, 1), "p"),)
+    )
+
+    data = shared_memory.pack(device, time_ns=99)
+
+    assert len(data) == 8576
+    fields = {0: 3, 8: 99, 32: 7, 40: 2, 48: 1, 80: 5, 88: 2, 96: 6, 136: 0xFFFFFFFF, 856: 42, 864: 1, 904: 99}
+    wide = {8, 32, 48, 80, 96, 864, 904}
+    assert {at: int.from_bytes(data[at : at + (8 if at in wide else 4)], "little") for at in fields} == fields
+    assert data[912:914] == b"p\0"
+    assert shared_memory.unpack(data) == device
+    assert shared_memory.unpack(data[:100]) is None
+    assert shared_memory.unpack(b"\x02" + data[1:]) is None
+
+
+def test_our_chips_are_written_and_not_read_back_as_real_ones(source, tmp_path):
+    paths = shared_memory.write(source.state(), tmp_path)
+
+    first = shared_memory.unpack(paths[0].read_bytes())
+    assert len(paths) == 8
+    assert first.used == (9 * GB + 150 * MB, 8 * MB, 0, 16 * MB, 4 * MB)
+    assert [p.pid for p in first.processes] == [4242, 777]
+    assert shared_memory.read(tmp_path) == []
+
+
+def test_chips_of_real_tt_metal_are_shown_beside_ours_and_without_a_server(tmp_path):
+    live = SharedProcess(os.getpid(), (100, 50, 0, 0, 25), "real")
+    dead = SharedProcess(2**22 + 1, (1, 1, 1, 1, 1), "dead")
+    device = SharedDevice(1234, 0, (100, 50, 0, 0, 25), (), (live, dead))
+    (tmp_path / "tt_device_1234_memory").write_bytes(shared_memory.pack(device, time_ns=1))
+    (tmp_path / "tt_device_9_memory").write_bytes(b"torn")
+    running = RunningServer(Address(path=str(tmp_path / "s.sock")), quiet=True)
+    alone = Source(Address(path=str(tmp_path / "nobody.sock")), shared=tmp_path)
+    both = Source(running.address, shared=tmp_path)
+
+    for source in (alone, both):
+        view = source.view(Choice(), trends=True)
+        (shown,) = view.devices
+        assert (shown.title, shown.bar("DRAM").used_bytes, shown.bar("L1").used_bytes) == ("0@tt-metal", 100, 75)
+        assert [(p.pid, p.name) for p in view.processes] == [(os.getpid(), "real")]
+        assert source.detail(shown.key).buffers.buffers == []
+        source.close()
+    running.stop()
+
+
+def test_torch_draws_the_snapshot(source):
+    from torch.cuda import _memory_viz
+
+    snapshot = pickle.loads(to_torch_snapshot(source.state().devices, buffers_of(source)))
+
+    assert len(snapshot["device_traces"]) == 9  # eight chips of one process, one of another
+    assert len(snapshot["segments"]) == 18
+    assert _memory_viz.segsum(snapshot)  # refuses segments whose blocks do not add up
+    assert _memory_viz.trace(snapshot).count("5 entries") == 8
+    assert "MemoryViz" in _memory_viz.trace_plot(snapshot)
+
+
+def recorded(folder: Path) -> Path:
+    facts = ChipFacts(3, 0, (0, 0), "wormhole_b0", 12, GB, 64, MB, False, l1_base=1024)
+    held = Allocated(1, 1, (3,), "L1", 4096, 64 * 2048, 2048, 64, 2048, "from_torch", NOW)
+    with record_report(folder):
+        signals.emit(Opened(1, None, (1, 1), "n150", (facts,), NOW))
+        signals.emit(held)
+        signals.emit_command(Finished(1, 0, 1, "write", NOW, 1000))
+        signals.emit(held._replace(buffer_id=2, address=8192, buffer_type="DRAM"))
+        signals.emit_command(Finished(1, 0, 2, "ttnn.add", NOW, 2000))
+        signals.emit(Freed(1, 1, NOW))
+        signals.emit_command(Finished(1, 0, 3, "ttnn.relu", NOW, 3000))
+    return folder
+
+
+def test_a_recorded_report_has_every_live_buffer_at_every_operation(tmp_path):
+    database = sqlite3.connect(recorded(tmp_path) / "db.sqlite")
+
+    operations = database.execute("SELECT operation_id, name, duration FROM operations").fetchall()
+    live = database.execute("SELECT operation_id, address, buffer_type FROM buffers ORDER BY 1, 2").fetchall()
+    database.close()
+
+    assert operations == [(1, "write", 1e-6), (2, "ttnn.add", 2e-6), (3, "ttnn.relu", 3e-6)]
+    assert live == [(1, 4096, 1), (2, 4096, 1), (2, 8192, 0), (3, 8192, 0)]
+    assert not signals.timing
+
+
+def test_a_live_report_tells_what_came_in_order(source, tmp_path):
+    write_live_report(tmp_path, source.state().devices, buffers_of(source))
+
+    database = sqlite3.connect(tmp_path / "db.sqlite")
+    names = [name for (name,) in database.execute("SELECT name FROM operations")]
+    last = database.execute("SELECT count(*) FROM buffers WHERE operation_id = ?", (len(names),)).fetchone()[0]
+    database.close()
+
+    assert set(names) == {"from_torch", "kv cache", "matmul", "trace", "allocation"}
+    assert last == 5 * len(CHIPS) + 1
+
+
+@pytest.mark.skipif(VISUALIZER is None, reason="ttnn-visualizer is not installed")
+def test_ttnn_visualizer_opens_the_report(tmp_path):
+    report = recorded(tmp_path / "report")
+    port = free_port()
+    command = [VISUALIZER, "--profiler-path", str(report), "--port", str(port), "--host", "127.0.0.1"]
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        viewer = subprocess.Popen(command, stdout=out, stderr=out, cwd=tmp_path, start_new_session=True)
+    try:
+        found = eventually(lambda: re.search(r"instanceId=\w+", log.read_text()), bool, timeout_s=50)
+
+        def get(path: str) -> object:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/{path}?{found[0]}", timeout=20) as reply:
+                return json.loads(reply.read())
+
+        def answers() -> bool:
+            try:
+                return bool(get("operations"))
+            except OSError:
+                return False
+
+        eventually(answers, bool, timeout_s=40)
+        operations = get("operations")
+        assert [o["name"] for o in operations] == ["write", "ttnn.add", "ttnn.relu"]
+        assert len(get("operations/2")["buffers"]) == 2
+        assert [d["device_id"] for d in get("devices")] == [3]
+        assert len(get("operation-buffers")) == 3
+        assert get("buffers")
+        assert get("tensors") == []
+    finally:
+        os.killpg(viewer.pid, signal.SIGKILL)  # it starts workers of its own
+        viewer.wait(20)
+
+
+def test_the_command_writes_every_form(address, start, tmp_path):
+    running = RunningServer(address, quiet=True)
+    program = start()
+    program.do("open")
+    program.do("allocate 1000 3")
+    eventually(lambda: running.server.ledger.records_seen, lambda n: n == 4)
+
+    def export(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ttmesh", "export", *arguments]
+        env = environment(TTMESH_SOCKET=address.path)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+
+    assert json.loads(export("json").stdout)["devices"][0]["buffers"] == 3
+    assert export("csv").stdout.startswith("time_s,host,physical_id")
+    assert "ttmesh_memory_used_bytes" in export("prometheus").stdout
+    assert len(export("shm", "-o", str(tmp_path)).stdout.splitlines()) == 8
+    assert export("torch", "-o", str(tmp_path / "t.pickle")).returncode == 0
+    assert pickle.loads((tmp_path / "t.pickle").read_bytes())["segments"]
+    assert export("report", "-o", str(tmp_path / "r")).returncode == 0
+    assert (tmp_path / "r" / "db.sqlite").exists()
+    refused = export("torch")
+    assert (refused.returncode, "torch is not for a terminal; expected -o PATH" in refused.stderr) == (2, True)
+    running.stop()
