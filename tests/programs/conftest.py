@@ -36,7 +36,7 @@ def launch(mesh: MeshDevice) -> Callable[[Program], MeshWorkload]:
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
     yield
-    for variable in ("TTMESH_SCHEDULE", "TTMESH_SEED", "TTMESH_UNWRITTEN"):
+    for variable in ("TTMESH_SCHEDULE", "TTMESH_SEED", "TTMESH_UNWRITTEN", "TTMESH_BACKEND"):
         settings.override(variable, None)
     for left in open_meshes():
         close_mesh_device(left)

@@ -314,6 +314,33 @@ def test_a_core_finds_its_shard_in_its_own_l1(mesh: MeshDevice, launch: Launch) 
     assert TensorAccessorArgs(buffer) == TensorAccessorArgs(buffer)
 
 
+def test_a_sharded_tensor_needs_a_view_that_knows_its_pages(mesh: MeshDevice, launch: Launch) -> None:
+    shards = ttmesh.create_sharded_memory_config(
+        (1, 1, 64, 32),
+        ttmesh.CoreGrid(y=1, x=2),
+        ttmesh.ShardStrategy.HEIGHT,
+        use_height_and_width_as_shard_shape=False,
+    )
+    values = torch.randn(1, 1, 64, 32).bfloat16()
+    tensor = ttmesh.from_torch(values, layout=ttmesh.TILE_LAYOUT, device=mesh, memory_config=shards)
+    out = _buffer(mesh, 2)
+
+    def kernel(core: Any) -> None:  # each core sends the tile in its own L1
+        core.noc_async_write_page(core.logical_core.x, core.tensor_accessor(core.get_arg_val(1)), core.get_arg_val(0))
+        core.noc_async_write_barrier()
+
+    pair = CoreRange((0, 0), (1, 0))
+    program = _program(kernel, tensor.buffer.cell.address, out, cores=pair)
+    with pytest.raises(RuntimeError, match="is sharded and its pages are not known here"):
+        launch(program)
+    args = BufferShardingArgs(CoreRangeSet([pair]), (1, 1), (2, 1))
+    view = MeshBuffer.of(tensor.buffer, mesh, sharding_args=args)
+    launch(_program(kernel, view, out, cores=pair))
+
+    tiles = read_shard(out, ORIGIN).view(torch.bfloat16).reshape(2, 1024)
+    assert torch.equal(tiles, tilize(values.reshape(2, 32, 32)))
+
+
 def test_a_tensor_is_read_by_a_kernel_and_sees_what_it_wrote(mesh: MeshDevice, launch: Launch) -> None:
     values = torch.randn(8, 1, 32, 32).bfloat16()
     tensor = ttmesh.from_torch(

@@ -325,6 +325,14 @@ def test_programs_are_compiled_once(mesh: MeshDevice) -> None:
         enqueue_mesh_workload(mesh, _workload(mesh, _program(nothing, cores=CoreCoord(1, 1))))
 
 
+def test_lanes_without_values_run_no_kernels() -> None:
+    settings.override("TTMESH_BACKEND", "meta")
+    mesh = open_mesh_device(MeshShape(1, 1))
+
+    with pytest.raises(NotImplementedError, match="kernels cannot run on lanes without values"):
+        enqueue_mesh_workload(mesh, _workload(mesh, _program()))
+
+
 # ---- what trackers see
 
 
@@ -348,6 +356,43 @@ def test_trackers_see_programs_come_and_go(mesh: MeshDevice) -> None:
 
     assert [r.buffer_id for r in seen if isinstance(r, Freed)] == [held["CB"].buffer_id, held["KERNEL"].buffer_id]
     assert held["CB"] not in mesh.holdings()
+
+
+def test_programs_use_l1_in_turn(mesh: MeshDevice) -> None:
+    everywhere, corner = _workload(mesh, _program()), MeshWorkload()
+    corner.add_program(ORIGIN, _program(cores=CoreRange((0, 0), (3, 0))))
+
+    held = []
+    for workload in (everywhere, everywhere, corner, everywhere):
+        enqueue_mesh_workload(mesh, workload)
+        held.append([record.banks for record in mesh.residents.records() if record.buffer_type == "CB"])
+
+    assert held == [[1], [1], [4], [1]]
+
+
+def test_a_recorded_workload_stays_on_the_chips(mesh: MeshDevice) -> None:
+    workload = _workload(mesh, _program())
+    enqueue_mesh_workload(mesh, workload)
+    trace = ttmesh.begin_trace_capture(mesh)
+    enqueue_mesh_workload(mesh, workload, blocking=False)
+    ttmesh.end_trace_capture(mesh, trace)
+
+    del workload
+    gc.collect()
+    assert len(mesh.residents.records()) == 2
+    ttmesh.release_trace(mesh, trace)
+    gc.collect()
+
+    assert mesh.residents.records() == []
+
+
+def test_a_reshaped_mesh_needs_a_new_workload(mesh: MeshDevice) -> None:
+    workload = _workload(mesh, _program())
+    enqueue_mesh_workload(mesh, workload)
+    mesh.reshape(MeshShape(1, 8))
+
+    with pytest.raises(RuntimeError, match=r"the mesh was reshaped from MeshShape\(\[2, 4\]\)"):
+        enqueue_mesh_workload(mesh, workload)
 
 
 def test_names_are_reachable_from_the_root() -> None:

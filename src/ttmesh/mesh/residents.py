@@ -11,7 +11,7 @@ from ttmesh.mesh.buffer import next_buffer_id
 
 
 class Residents:
-    """The programs' holdings of one mesh. They are reported, not allocated: circular buffers of programs overlap."""
+    """The holdings of the programs launched last. They are reported, not allocated: programs use the same L1 in turn."""
 
     __slots__ = ("_held", "_mesh_id")
 
@@ -37,6 +37,17 @@ class Residents:
         """The program is gone; once more, or after the mesh was closed, does nothing."""
         if self._held.pop(number, None) is not None and signals.listening:
             signals.emit(Freed(self._mesh_id, number, time.time_ns()))
+
+    def evict(self, chips: Iterable[int], keep: Iterable[int]) -> None:
+        """Another program takes these chips: what others held there is gone. L1 is theirs one after the other."""
+        taken, kept = frozenset(chips), frozenset(keep)
+        for number, record in list(self._held.items()):
+            if number not in kept and not taken.isdisjoint(record.chips):
+                self.release(number)
+
+    def holds(self, number: int) -> bool:
+        """Whether it was neither released nor evicted."""
+        return number in self._held
 
     def records(self) -> list[Allocated]:
         """Everything held now, oldest first."""

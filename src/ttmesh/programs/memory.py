@@ -159,8 +159,9 @@ class Memory:
         self._contents: dict[BufferType, dict[int, Contents]] = {kind: {} for kind in BufferType}
         self._waiters: dict[tuple[Chips, Contents, int], list[Task]] = {}
         self._loads: dict[tuple[int, int], int] = {}  # bytes over links, by (from, to)
+        self._named: dict[BufferType, list[Cell]] = {kind: [] for kind in BufferType}
         for cell in cells:
-            self._open(cell)
+            self._named[cell.buffer_type].append(cell)
 
     def commit(self) -> None:
         """Let the cells hold what kernels wrote, and count what crossed links."""
@@ -182,8 +183,9 @@ class Memory:
         inside = (c for c in self._contents[kind].values() if 0 <= address - c.cell.address < c.cell.bank_bytes)
         found = next(inside, None)
         if found is None:
-            live = (c for c in self.mesh.heap.live[kind].values() if 0 <= address - c.address < c.bank_bytes)
-            cell = next(live, None)
+            everything = list(self.mesh.heap.live[kind].values())  # the host may allocate while a worker runs this
+            known = (*self._named[kind], *everything)
+            cell = next((c for c in known if 0 <= address - c.address < c.bank_bytes), None)
             found = self._open(cell) if cell is not None else None
         if found is None and kind is BufferType.L1:
             return self.find(BufferType.L1_SMALL, address)

@@ -39,7 +39,10 @@ class Placement:
 
     def key(self) -> Hashable:
         """Programs with the same key would be one binary on the chip."""
-        kernels = tuple((k.function, k.cores, k.unit, _frozen(k.config.compile_args)) for k in self.program.kernels)
+        kernels = tuple(
+            (getattr(k.function, "__code__", k.function), k.cores, k.unit, _frozen(k.config.compile_args))
+            for k in self.program.kernels
+        )
         buffers = tuple(sorted({b for placed in self.buffers.values() for b in placed}, key=lambda b: b.index))
         return ("program", kernels, tuple((b.index, b.cores, b.size_bytes, b.page_bytes, b.dtype) for b in buffers))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError, ShapeError, TraceError
-from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.command_queue import Cells, Command
 from ttmesh.mesh.mesh_device import MeshDevice
@@ -26,6 +26,8 @@ class MeshWorkload:
         self._programs: dict[MeshCoordinateRange, Program] = {}
         self._placements: dict[MeshCoordinateRange, Placement] = {}
         self._mesh_id: int | None = None
+        self._mesh_shape: MeshShape | None = None
+        self._numbers: list[int] = []  # what trackers were told, see Residents
 
     def add_program(self, device_range: MeshCoordinateRange | MeshCoordinate, program: Program) -> None:
         """Run a program on these chips; ranges may not overlap."""
@@ -76,8 +78,8 @@ class MeshWorkload:
         mesh.program_cache.compile("MeshWorkload", [placement.key() for placement in placements.values()])
         for program in self._programs.values():
             program.compiled = True
-        self._placements, self._mesh_id = placements, mesh.id()
-        self._settle(mesh)
+        self._placements, self._mesh_id, self._mesh_shape = placements, mesh.id(), mesh.shape
+        weakref.finalize(self, _leave, mesh.residents, self._numbers).atexit = False
 
     def launches(self, mesh: MeshDevice) -> list[Launch]:
         """The programs with their arguments as they are now, checked against what lies in L1 now."""
@@ -89,13 +91,25 @@ class MeshWorkload:
                 expected=f"mesh {self._mesh_id}, where it was launched first",
                 fix="Build a workload per mesh.",
             )
+        if self._mesh_shape != mesh.shape:
+            raise MeshError(
+                f"the mesh was reshaped from {self._mesh_shape!r} to {mesh.shape!r}",
+                expected="the shape that the workload was finalised for",
+                fix="Build the workload again.",
+            )
         for placement in self._placements.values():
             check_clash(placement, mesh)
+        self._settle(mesh)
         return [Launch(box, placement, *placement.program.arguments()) for box, placement in self._placements.items()]
 
     def _settle(self, mesh: MeshDevice) -> None:
-        """Tell trackers what the programs hold, until this workload goes."""
-        numbers = []
+        """Tell trackers what the programs hold: until others are launched on these chips, or this workload goes."""
+        numbers = self._numbers
+        everyone = [mesh.get_device_id(coord) for box in self._placements for coord in box]
+        mesh.residents.evict(everyone, numbers)
+        if numbers and all(mesh.residents.holds(number) for number in numbers):
+            return
+        _leave(mesh.residents, numbers)
         for box, placement in self._placements.items():
             chips = [mesh.get_device_id(coord) for coord in box]
             label = f"program {placement.program.id}"
@@ -106,7 +120,6 @@ class MeshWorkload:
             if code:
                 at, cores = placement.semaphore_base, len(placement.kernels)
                 numbers.append(mesh.residents.hold("KERNEL", chips, at, code, cores, code, label))
-        weakref.finalize(self, _leave, mesh.residents, numbers)
 
 
 def enqueue_mesh_workload(
@@ -132,6 +145,7 @@ def enqueue_mesh_workload(
     def body(reads: Cells, writes: Cells) -> None:
         held = device()
         assert held is not None, "a command runs only while its mesh is open"
+        assert workload.is_finalized(), "while a trace holds this, it holds the workload: it stays on the chips"
         run(held, launches, reads)
 
     command = Command("mesh_workload", body, cells, cells, programs=1)
@@ -157,5 +171,5 @@ def _named_cells(mesh: MeshDevice, launches: Iterable[Launch]) -> list[Cell]:
 
 
 def _leave(residents: Residents, numbers: list[int]) -> None:
-    for number in numbers:
-        residents.release(number)
+    while numbers:
+        residents.release(numbers.pop(0))
