@@ -66,6 +66,15 @@ TAGS: dict[str, Tag] = {
     ),
     **dict.fromkeys(["global_semaphore", "fsdp_multi_device_global_semaphore"], SEMAPHORES),
     "stats": STAGING,
+    **dict.fromkeys(
+        ["rs_intermediate_mem_config", "using_persistent_buffers", "mm_progress_counters", "mm_credit_counters"],
+        STAGING,
+    ),
+    **dict.fromkeys(
+        ["force_transpose", "mm_window_blocks", "read_local_slice_from_input", "mm_signal_aggregator_mode"], BLOCKS
+    ),
+    "strided_all_gather_core_grid_offset": Tag("no effect", CORES),
+    "fsdp_topology": Tag("no effect", "Weights are not gathered here."),
     "persistent_weight_buffer": STAGING,
     "program_config": Tag("no effect", CORES),
     "config": Tag("no effect", CORES),
