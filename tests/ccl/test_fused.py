@@ -1,0 +1,145 @@
+"""Fused collectives equal their parts; tokens reach their experts and come back; halos are the neighbours' edges."""
+
+from __future__ import annotations
+
+import torch
+from ccl_meshes import lanes_of, on, opened, parts
+
+import ttmesh.ttnn as ttnn
+from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
+from ttmesh.base.geometry import MeshCoordinate
+
+TILE = Layout.TILE
+
+
+def test_gather_and_multiply() -> None:
+    with opened((1, 4)) as mesh:
+        values, weight = parts((1, 4), (1, 1, 32, 32), float32), parts((1, 4), (1, 1, 128, 64), float32, seed=1)
+        a, w = on(mesh, values, float32, layout=TILE), on(mesh, weight, float32, layout=TILE)
+
+        gathered, product = ttnn.experimental.all_gather_matmul_async(a, w, None, 3, [], (0, 6))
+
+        whole = torch.cat(list(values[0]), -1)
+        assert torch.equal(lanes_of(gathered)[0, 2], whole)
+        assert torch.allclose(lanes_of(product)[0], whole @ weight[0], atol=1e-3)
+
+
+def test_multiply_and_scatter() -> None:
+    with opened((1, 4)) as mesh:
+        values, weight = parts((1, 4), (1, 1, 32, 64), float32), parts((1, 4), (1, 1, 64, 128), float32, seed=1)
+        a, w = on(mesh, values, float32, layout=TILE), on(mesh, weight, float32, layout=TILE)
+
+        product, part = ttnn.experimental.matmul_reduce_scatter_async(a, w, None, None, 3, [], (0, 6))
+
+        total = (values[0] @ weight[0]).sum(0)
+        assert torch.allclose(lanes_of(product)[0], values[0] @ weight[0], atol=1e-3)
+        assert torch.allclose(lanes_of(part)[0], torch.stack(total.chunk(4, -1)), atol=1e-3)
+
+
+def test_a_norm_over_cut_columns_replaces_its_residual() -> None:
+    with opened((2, 4)) as mesh:
+        values, old = parts((2, 4), (1, 1, 32, 64), float32), parts((2, 4), (1, 1, 32, 64), float32, seed=1)
+        weight = parts((1, 4), (1, 1, 2, 32), float32, seed=2)
+        residual = on(mesh, old, float32, layout=TILE)
+
+        normed = ttnn.fused_rms_minimal(
+            on(mesh, values, float32, layout=TILE), None, 1, mesh, None, residual_input_tensor=residual, epsilon=1e-5,
+            weight=on(mesh, weight, float32),
+        )  # fmt: skip
+
+        total = values + old
+        mean = total.square().mean(-1, keepdim=True).mean(1, keepdim=True)
+        expected = total * torch.rsqrt(mean + 1e-5) * weight.reshape(1, 4, 1, 1, 1, 64)
+        assert torch.allclose(lanes_of(normed), expected, atol=1e-5)
+        assert torch.equal(lanes_of(residual), total)
+
+
+def test_tokens_go_to_their_experts_and_come_back() -> None:
+    experts, k, hidden, tokens = 16, 3, 32, 2
+    with opened((2, 4), config=ttnn.FabricConfig.FABRIC_2D) as mesh:
+        generator = torch.Generator().manual_seed(0)
+        home = torch.randperm(experts, generator=generator) % 8  # the device of every expert
+        mapping = torch.nn.functional.one_hot(home, 8).int()[None, None]
+        chosen = torch.stack([torch.randperm(experts, generator=generator)[:k] for _ in range(2 * 4 * tokens)])
+        indices = chosen.reshape(2, 4, tokens, 1, 1, k).int()
+        values = parts((2, 4), (tokens, 1, 1, hidden), bfloat16)
+        table = on(mesh, mapping.expand(1, 1, 1, 1, experts, 8), DataType.UINT16)
+
+        sent, metadata = ttnn.all_to_all_dispatch(
+            on(mesh, values, bfloat16), on(mesh, indices, DataType.UINT16), table, cluster_axis=1
+        )
+
+        for r in range(2):
+            everyone = values[r].reshape(4 * tokens, 1, hidden)
+            assert torch.equal(lanes_of(metadata)[r, 0, 0, :, 0], indices[r].reshape(4 * tokens, k))
+            for c in range(4):
+                mine = (home[indices[r].reshape(4 * tokens, k).long()] == r * 4 + c).any(-1)
+                assert torch.equal(lanes_of(sent)[r, c, 0][mine], everyone[mine])
+        assert mesh.traffic.counters.fabric_bytes() > 0
+
+        made = torch.randn(2, 4, 2, 4 * tokens, 1, hidden, generator=generator).bfloat16()  # two experts per device
+        back = ttnn.all_to_all_combine(on(mesh, made, bfloat16), metadata, table, cluster_axis=1)
+
+        got = lanes_of(back)
+        for r in range(2):
+            for c in range(4):
+                for t in range(tokens):
+                    for slot in range(k):
+                        expert = int(indices[r, c, t, 0, 0, slot])
+                        row, col = divmod(int(home[expert]), 4)
+                        if row == r:  # experts in another row are another group's
+                            place = int((home[:expert] == home[expert]).sum())
+                            assert torch.equal(got[r, c, slot, t, 0], made[r, col, place, c * tokens + t, 0])
+
+
+def test_halos_are_the_neighbours_edges() -> None:
+    with opened((1, 4)) as mesh:
+        values = parts((1, 4), (4, 1, 2, 16), bfloat16)
+        tensor = on(mesh, values, bfloat16)
+
+        for mode in ("zeros", "replicate"):
+            padded = ttnn.experimental.neighbor_pad_async(tensor, [0], [2], [1], mode, [1], [None], [None])
+
+            whole = values[0].flatten(0, 1)
+            before = torch.zeros_like(whole[:2]) if mode == "zeros" else whole[:1].expand(2, -1, -1, -1)
+            after = torch.zeros_like(whole[:1]) if mode == "zeros" else whole[-1:]
+            line = torch.cat([before, whole, after])
+            for i in range(4):
+                assert torch.equal(lanes_of(padded)[0, i], line[4 * i : 4 * i + 7])
+
+
+def test_a_slice_is_cut_anew() -> None:
+    with opened((1, 4)) as mesh:
+        values = parts((1, 4), (4, 1, 2, 16), bfloat16)
+
+        cut = ttnn.experimental.slice_reshard_async(on(mesh, values, bfloat16), 0, 3, 16, 1, None, None)
+
+        whole = torch.nn.functional.pad(values[0].flatten(0, 1)[3:], (0, 0, 0, 0, 0, 0, 0, 3))
+        assert torch.equal(lanes_of(cut)[0], whole.reshape(4, 4, 1, 2, 16))
+
+
+def test_partial_attention_states_merge_on_the_root() -> None:
+    with opened((1, 4)) as mesh:
+        cores = ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(1, 0))])
+
+        def state(width: int, seed: int) -> tuple[torch.Tensor, ttnn.Tensor]:
+            spec = ttnn.ShardSpec(cores, [32, width], ttnn.ShardOrientation.ROW_MAJOR)
+            memory = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.WIDTH_SHARDED, ttnn.BufferType.L1, spec)
+            lanes = parts((1, 1), (4, 32, 2 * width), float32, seed=seed)[0, 0]
+            mapper = ttnn.ShardTensorToMesh(mesh, dim=0)
+            return lanes, ttnn.from_torch(
+                lanes, dtype=float32, layout=TILE, device=mesh, memory_config=memory, mesh_mapper=mapper
+            )
+
+        (values, tt_l), (sums, tt_s), (maxima, tt_m) = state(64, 0), state(32, 1), state(32, 2)
+
+        merged, total, top = ttnn.reduce_to_root(tt_l, tt_s, tt_m, MeshCoordinate(0, 1))
+
+        best = maxima.amax(0)
+        factors = torch.exp(maxima - best)
+        expected_sum = (sums * factors).sum(0)
+        wide = lambda t: t[..., ::32].repeat_interleave(64, -1)  # noqa: E731
+        expected = (values * wide(factors)).sum(0) / wide(expected_sum)
+        assert torch.allclose(lanes_of(total)[0, 1, 0], expected_sum, atol=1e-4)
+        assert torch.equal(lanes_of(top)[0, 1, 0], best)
+        assert torch.allclose(lanes_of(merged)[0, 1, 0], expected, rtol=1e-3, atol=1e-3)
