@@ -223,14 +223,22 @@ def test_registers_have_an_order_and_a_size(mesh: MeshDevice, launch: Launch) ->
     async def too_many(core: Any) -> None:
         await core.cb_reserve_back(0, 9)
         core.cb_push_back(0, 9)
+        await core.cb_wait_front(0, 9)
         core.tile_regs_acquire()
         core.copy_tile(0, 0, 0, tiles=9)
+
+    async def unwaited(core: Any) -> None:
+        await core.cb_reserve_back(0, 1)
+        core.cb_push_back(0, 1)
+        core.cb_wait_front(0, 1)  # no await: nothing is waited for
+        core.cb_pop_front(0, 1)
 
     def kept(core: Any) -> None:
         core.tile_regs_acquire()
 
     for kernel, text in (
-        (no_acquire, "tiles 0 to 0 are used but 0 are filled"),
+        (no_acquire, "tiles 0 to 0 are used but 0 are waited for"),
+        (unwaited, "underflows: 1 are filled, 0 were waited for"),
         (too_many, "registers 0 to 8 of 8"),
         (kept, "the end of the kernel while the registers are acquired"),
         (lambda core: core.sfpu("sine", 0), "no sine_tile; expected one of"),
@@ -543,6 +551,58 @@ def test_every_format_goes_through_the_registers(mesh: MeshDevice, launch: Launc
     got = _unary(mesh, launch, double, values, dtype, ComputeConfig(fp32_dest_acc_en=True))
 
     assert torch.equal(got.float(), unpack(pack(values, dtype, Layout.TILE), (32, 32), dtype, Layout.TILE).float() * 2)
+
+
+def test_tiles_are_packed_one_after_the_other(mesh: MeshDevice, launch: Launch) -> None:
+    source, target = _buffer(mesh, 3), _buffer(mesh, 3)
+    values = torch.randn(3, 1024).bfloat16()
+    enqueue_write_mesh_buffer(source, values)
+
+    async def move(core: Any) -> None:
+        pages, out = core.tensor_accessor(core.get_arg_val(0)), core.tensor_accessor(core.get_arg_val(1))
+        await core.cb_reserve_back(0, 3)
+        for i in range(3):
+            core.noc_async_read_page(i, pages, core.get_write_ptr(0) + i * TILE)
+        core.noc_async_read_barrier()
+        core.cb_push_back(0, 3)
+        await core.cb_wait_front(1, 3)
+        for i in range(3):
+            core.noc_async_write_page(i, out, core.get_read_ptr(1) + i * TILE)
+        core.noc_async_write_barrier()
+
+    async def reverse(core: Any) -> None:
+        await core.cb_wait_front(0, 3)
+        await core.cb_reserve_back(1, 3)
+        core.tile_regs_acquire()
+        for i in range(3):
+            core.copy_tile(0, i, 2 - i)
+        core.exp_tile(0)
+        core.add_binary_tile(1, 2, 1)
+        core.tile_regs_commit()
+        core.tile_regs_wait()
+        for i in range(3):
+            core.pack_tile(i, 1)
+        core.tile_regs_release()
+        core.cb_push_back(1, 3)
+        core.cb_pop_front(0, 3)
+
+    program = _program(move, source, target, pages=3)
+    _ring(program, 3, cb=1)
+    program.create_kernel(reverse, ONE, ComputeConfig())
+    launch(program)
+
+    got = read_shard(target, ORIGIN).view(torch.bfloat16).reshape(3, 1024)
+    assert torch.equal(got, torch.stack([values[2].float().exp().bfloat16(), values[1] + values[0], values[0]]))
+
+
+def test_an_error_in_a_kernel_says_where(mesh: MeshDevice, launch: Launch) -> None:
+    async def clumsy(core: Any) -> None:
+        [][core.logical_core.x]
+
+    with pytest.raises(IndexError) as caught:
+        launch(_program(clumsy, cores=CoreCoord(3, 2)))
+
+    assert getattr(caught.value, "__notes__", ["in clumsy on core (x=3,y=2)"]) == ["in clumsy on core (x=3,y=2)"]
 
 
 def test_matmul_tiles_accumulates(mesh: MeshDevice, launch: Launch) -> None:

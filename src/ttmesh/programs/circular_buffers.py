@@ -76,7 +76,8 @@ class Ring:
     """A circular buffer on one core while a program runs: how many pages are reserved, filled and where they lie."""
 
     __slots__ = (
-        "_capacity", "_consumers", "_core", "_filled", "_head", "_producers", "_reserved", "_tail", "_wake", "placed",
+        "_capacity", "_consumers", "_core", "_filled", "_head", "_packed", "_producers", "_reserved", "_seen", "_tail",
+        "_wake", "placed",
     )  # fmt: skip
 
     def __init__(self, placed: PlacedBuffer, core: CoreCoord, wake: Callable[[list[Task]], None]) -> None:
@@ -84,6 +85,8 @@ class Ring:
         self._core, self._wake = core, wake
         self._capacity = placed.size_bytes // placed.page_bytes
         self._head = self._tail = self._filled = self._reserved = 0
+        self._seen = 0  # filled pages that the consumer waited for: others it must not touch, the chip may lag behind
+        self._packed = 0  # pages that the packer filled since the last push
         self._producers: list[Task] = []
         self._consumers: list[Task] = []
 
@@ -106,11 +109,15 @@ class Ring:
         """Await so many filled pages."""
         if not 0 < pages <= self._capacity:
             raise self._error(f"cb_wait_front of {pages} pages never ends", f"at most {self._capacity} pages")
+
+        def arrived() -> None:
+            self._seen = max(self._seen, pages)
+
         return Wait(
             lambda: self._filled >= pages,
             self._consumers,
             lambda: f"{pages} pages in cb {self.placed.index} ({self._filled} of {self._capacity} filled)",
-            None,
+            arrived,
         )
 
     def push_back(self, pages: int) -> None:
@@ -121,6 +128,7 @@ class Ring:
                 "pages that an awaited cb_reserve_back gave",
             )
         self._reserved -= pages
+        self._packed = 0
         self._filled += pages
         self._tail = (self._tail + pages) % self._capacity
         if self._consumers:
@@ -128,19 +136,23 @@ class Ring:
 
     def pop_front(self, pages: int) -> None:
         """Give filled pages back to the producer."""
-        if pages > self._filled:
+        if pages > self._seen:
             raise self._error(
-                f"cb_pop_front of {pages} pages underflows: {self._filled} are filled",
+                f"cb_pop_front of {pages} pages underflows: {self._filled} are filled, {self._seen} were waited for",
                 "pages that an awaited cb_wait_front saw",
             )
         self._filled -= pages
+        self._seen -= pages
         self._head = (self._head + pages) % self._capacity
         if self._producers:
             self._wake(self._producers)
 
     def pages_available(self, pages: int) -> bool:
-        """Whether so many pages are filled now."""
-        return self._filled >= pages
+        """Whether so many pages are filled now; if so, they need no waiting."""
+        if self._filled < pages:
+            return False
+        self._seen = max(self._seen, pages)
+        return True
 
     def pages_reservable(self, pages: int) -> bool:
         """Whether so many pages are free now."""
@@ -154,9 +166,17 @@ class Ring:
         """Where the next page to be filled lies in L1."""
         return self.placed.address + self._tail * self.placed.page_bytes
 
+    def packed(self, pages: int) -> int:
+        """Where the packer goes on after what it filled since the last push, counted from the write pointer."""
+        first = self._packed
+        self._packed += pages
+        return first
+
     def span(self, first: int, pages: int, *, to_write: bool) -> int:
-        """The L1 address of some filled (or reserved) pages counted from the ring's own end, which must not wrap."""
-        have, at, verb = (self._reserved, self._tail, "reserved") if to_write else (self._filled, self._head, "filled")
+        """The L1 address of some waited-for (or reserved) pages counted from the ring's own end; they must not wrap."""
+        have, at, verb = (
+            (self._reserved, self._tail, "reserved") if to_write else (self._seen, self._head, "waited for")
+        )
         if first < 0 or first + pages > have:
             raise self._error(f"tiles {first} to {first + pages - 1} are used but {have} are {verb}", f"{verb} pages")
         start = (at + first) % self._capacity

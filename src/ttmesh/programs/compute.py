@@ -138,13 +138,14 @@ class Compute(KernelCore):
 
     # ---- out
 
-    def pack_tile(self, dst: int, cb_id: int, tile: int = 0, *, tiles: int = 1) -> None:
-        """Registers into reserved pages of a circular buffer, `tile` pages behind its write pointer."""
+    def pack_tile(self, dst: int, cb_id: int, tile: int | None = None, *, tiles: int = 1) -> None:
+        """Registers into reserved pages of a circular buffer: one after the other, or `tile` pages behind the pointer."""
         if self._state != "packing":
             raise self._out_of_turn("pack_tile", "tile_regs_commit and tile_regs_wait")
         ring, values, lanes = self._tiled(cb_id), self._get(dst, tiles), self._chips.lanes
         dtype = ring.placed.dtype
-        page, start = ring.placed.page_bytes, ring.span(tile, tiles, to_write=True) - self._l1.start
+        first = ring.packed(tiles) if tile is None else tile
+        page, start = ring.placed.page_bytes, ring.span(first, tiles, to_write=True) - self._l1.start
         raw = self._l1.bytes.narrow(-1, start, tiles * page)
         if dtype in _PLAIN:
             out = raw.view(_PLAIN[dtype]).view(*lanes, tiles, ELEMENTS)

@@ -87,6 +87,11 @@ class Scheduler:
             wait = task.coroutine.send(None)
         except StopIteration:
             return True
+        except Exception as failure:
+            note = getattr(failure, "add_note", None)  # Python 3.11
+            if note is not None:
+                note(f"in {task.name}")
+            raise
         if not isinstance(wait, Wait):
             raise MeshError(
                 f"{task.name} awaits {wait!r}",

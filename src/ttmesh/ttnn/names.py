@@ -235,5 +235,20 @@ _EXTRA_MODULES = {
     "ttmesh.programs.workload": "MeshWorkload enqueue_mesh_workload",
 }
 
+# TT-Metal's free functions (tt-metal e4f9f0b, distributed.hpp); here they take the mesh and cq_id= for a queue.
+_EXTRA_RENAMED = {
+    "EnqueueMeshWorkload": "ttmesh.programs.workload:enqueue_mesh_workload",
+    "EnqueueWriteMeshBuffer": "ttmesh.programs.transfers:enqueue_write_mesh_buffer",
+    "EnqueueReadMeshBuffer": "ttmesh.programs.transfers:enqueue_read_mesh_buffer",
+    "WriteShard": "ttmesh.programs.transfers:write_shard",
+    "ReadShard": "ttmesh.programs.transfers:read_shard",
+    "EventSynchronize": "ttmesh.mesh.queues:event_synchronize",
+    "EventQuery": "ttmesh.mesh.queues:event_query",
+    "Synchronize": "ttmesh.mesh.queues:synchronize_device",
+}
+
 # Names of `ttmesh` that TT-NN does not have: TT-Metal's low level.
-EXTRA: dict[str, str] = {name: f"{module}:{name}" for module, names in _EXTRA_MODULES.items() for name in names.split()}
+EXTRA: dict[str, str] = {
+    **{name: f"{module}:{name}" for module, names in _EXTRA_MODULES.items() for name in names.split()},
+    **_EXTRA_RENAMED,
+}
