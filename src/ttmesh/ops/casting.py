@@ -124,7 +124,7 @@ def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
         memory = with_shards(memory, TensorSpec(shape, dtype, Layout.TILE, tile=tile), spec.memory_config)
     made = TensorSpec(shape, dtype, Layout.TILE, tile=tile, memory_config=memory)
     target = call["output_tensor_shape"]
-    return [made if target is None else made.with_padded_shape(target)]
+    return [made if target is None else made.with_padding(target, call["pad_value"])]
 
 
 def _check_tilize(call: Call) -> None:
@@ -185,6 +185,7 @@ def _golden_tilize_padded(
 def tilize_with_val_padding(
     input_tensor: Tensor,
     output_tensor_shape: Sequence[int],
+    pad_value: float,
     memory_config: MemoryConfig | None,
     dtype: DataType | None,
 ) -> Tensor:
@@ -194,6 +195,7 @@ def tilize_with_val_padding(
     asked = {
         "input_tensor": input_tensor,
         "output_tensor_shape": tuple(output_tensor_shape),
+        "pad_value": pad_value,
         "memory_config": memory_config,
         "dtype": dtype,
     }
@@ -241,8 +243,10 @@ def _golden_unpadding(input_tensor: torch.Tensor, output_tensor_end: Sequence[in
 def untilize_with_unpadding(
     input_tensor: torch.Tensor, output_tensor_end: Sequence[int], specs: Sequence[TensorSpec]
 ) -> torch.Tensor:
-    """The front corner of the tensor in rows, up to and with this end; what lies in the padding reads as zeros."""
+    """The front corner of the tensor in rows, up to and with this end, padding included."""
     shape = [end + 1 for end in output_tensor_end]
     rank = len(shape)
-    whole = padded(input_tensor, specs[0].padded_shape) if tuple(specs[0].shape) != tuple(shape) else input_tensor
+    held = specs[0]
+    inside = tuple(held.shape) == tuple(shape)
+    whole = input_tensor if inside else padded(input_tensor, held.padded_shape, held.pad_value)
     return box(whole, rank, [0] * rank, shape)

@@ -127,7 +127,6 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     },
     "ttnn.experimental.minimal_matmul": {"config": _none(CORES)},
     "ttnn.fill_implicit_tile_padding": {"fill_value": PADDING},
-    "ttnn.tilize_with_val_padding": {"pad_value": PADDING},
     "ttnn.fold": {
         "use_transpose_as_fold": Tag("checked", "Another way to the same blocks; refused beside collapse_output."),
         "grid_size": _none(CORES),
