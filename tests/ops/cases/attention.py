@@ -203,4 +203,15 @@ CASES = [
     Case("ttnn.experimental.paged_update_cache/pages", lambda g: updates(g, paged=True), FLOATS),
     Case("ttnn.experimental.paged_fill_cache", fill_pages, FLOATS),
     Case("ttnn.experimental.paged_fused_update_cache", fused_updates),
+    Case(
+        "ttnn.transformer.ring_distributed_scaled_dot_product_attention",
+        args(*[(1, 4, 128, 32)] * 3, ring_size=2, ring_id=1),
+        pcc=0.999,
+    ),
+    Case(
+        "ttnn.moe",
+        lambda g: ([normal(g, 1, 1, 33, 64), normal(g, 1, 1, 1, 64), normal(g, 1, 1, 1, 32)], {}),
+        HALF,
+        pcc=0.99,
+    ),
 ]

@@ -1,0 +1,105 @@
+"""Mixture-of-experts routing on one chip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.ops.entry import op
+from ttmesh.ops.specs import Inferred, out_spec
+from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec import TensorSpec
+
+CHOSEN = 32  # experts that TT-NN's kernel keeps, whatever k says
+
+
+def _share(x: Lanes, expert_mask: Lanes, topk_mask: Lanes) -> Lanes:
+    """How much weight expert 0 gets among the best of each row."""
+    values, experts = torch.topk(x.float() + expert_mask.float(), CHOSEN, dim=-1)
+    return (torch.softmax(values + topk_mask.float()[..., :CHOSEN], -1) * (experts == 0)).sum(-1, keepdim=True)
+
+
+def _check(call: Call) -> None:
+    if call["k"] != CHOSEN:
+        raise MeshError(
+            f"K must be equal to {CHOSEN}, pad with -infinity if necessary; got {call['k']}",
+            expected=f"k={CHOSEN}",
+            fix="Mask the experts beyond k in topk_mask_tensor.",
+        )
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [
+        out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
+    ]
+
+
+def _golden(
+    input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes, k: int = CHOSEN, **_: Any
+) -> Lanes:
+    return _share(input_tensor, expert_mask_tensor, topk_mask_tensor)
+
+
+@op("ttnn.moe", golden=_golden, check=_check, out=_spec)
+def moe(input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes) -> Lanes:
+    """The routing weight of expert 0, [batch, 1, rows, 1]."""
+    return _share(input_tensor, expert_mask_tensor, topk_mask_tensor)
+
+
+def _gate(
+    scores: Lanes, bias: Lanes, groups: int, summed: int, kept: int, chosen: int, scale: float, epsilon: float
+) -> tuple[Lanes, Lanes]:
+    """DeepSeek's grouped gate: the best groups by the sum of their best experts, then the best experts in them."""
+    probability = torch.sigmoid(scores.float())
+    biased = probability + bias.float()
+    grouped = torch.unflatten(biased, -1, (groups, -1))
+    strength = torch.topk(grouped, summed, dim=-1).values.sum(-1)
+    best = torch.topk(strength, kept, dim=-1).indices
+    open_ = torch.zeros_like(strength, dtype=torch.bool).scatter(-1, best, True)[..., None]
+    experts = torch.topk(grouped.masked_fill(~open_, float("-inf")).flatten(-2), chosen, dim=-1).indices
+    weights = probability.expand(*experts.shape[:-1], -1).gather(-1, experts)
+    return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale, experts
+
+
+def _golden_gate(
+    scores: Lanes,
+    bias: Lanes,
+    *,
+    n_groups: int = 8,
+    summed_experts_per_group: int = 2,
+    topk_groups: int = 4,
+    n_activated_experts: int = 8,
+    route_scale: float = 1.0,
+    epsilon: float = 1e-20,
+    **_: Any,
+) -> tuple[Lanes, Lanes]:
+    return _gate(
+        scores, bias, n_groups, summed_experts_per_group, topk_groups, n_activated_experts, route_scale, epsilon
+    )
+
+
+def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    weights, experts = inferred
+    return [out_spec(call, weights[0]), out_spec(call, experts[0], dtype=DataType.UINT16, result=1)]
+
+
+@op("ttnn.experimental.deepseek_grouped_gate", golden=_golden_gate, out=_gate_spec)
+def deepseek_grouped_gate(
+    scores: Lanes,
+    bias: Lanes,
+    n_groups: int,
+    summed_experts_per_group: int,
+    topk_groups: int,
+    n_activated_experts: int,
+    route_scale: float,
+    epsilon: float,
+) -> tuple[Lanes, Lanes]:
+    """Routing weights and experts of every row, chosen within the best groups."""
+    return _gate(
+        scores, bias, n_groups, summed_experts_per_group, topk_groups, n_activated_experts, route_scale, epsilon
+    )

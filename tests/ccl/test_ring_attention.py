@@ -1,0 +1,89 @@
+"""Attention over a sequence cut over a ring agrees with attention over the whole sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import ttmesh.ttnn as ttnn
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    opened = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+    yield opened
+    ttnn.close_mesh_device(opened)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16().float()
+
+
+def put(mesh: Any, values: torch.Tensor, dim: int | None) -> Any:
+    mapper = ttnn.ShardTensor2dMesh(mesh, mesh_shape=(2, 4), dims=(None, dim))
+    return ttnn.from_torch(values, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
+
+
+def row(result: Any) -> torch.Tensor:
+    """The parts of the first row of devices, joined along the sequence."""
+    parts = ttnn.get_device_tensors(result)[:4]
+    return torch.cat([ttnn.to_torch(part).float() for part in parts], dim=2)
+
+
+def ring(mesh: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *joint: torch.Tensor, **options: Any) -> Any:
+    whole = torch.zeros(k.shape)
+    return ttnn.transformer.ring_joint_scaled_dot_product_attention(
+        *(put(mesh, part, 2) for part in (q, k, v)),
+        *(put(mesh, part, None) for part in joint),
+        persistent_output_buffer_k=put(mesh, whole, None),
+        persistent_output_buffer_v=put(mesh, whole, None),
+        joint_strategy="rear",
+        program_config=None,
+        dim=2,
+        multi_device_global_semaphore=[],
+        num_links=1,
+        cluster_axis=1,
+        mesh_device=mesh,
+        topology=ttnn.Topology.Linear,
+        ccl_core_grid_offset=(0, 0),
+        **options,
+    )
+
+
+def test_joint_rows_and_sharded_rows_see_each_other(mesh: Any) -> None:
+    own, joint = [draw(i, 1, 4, 256, 64) for i in range(3)], [draw(9 + i, 1, 4, 32, 64) for i in range(3)]
+
+    out, joint_out, _ = ring(mesh, *own, *joint, logical_n=250)
+
+    q, k, v = own
+    keys, values = (torch.cat([a[:, :, :250], b], 2) for a, b in ((k, joint[1]), (v, joint[2])))
+    expected = F.scaled_dot_product_attention(torch.cat([q, joint[0]], 2), keys, values)
+    assert torch.allclose(row(out), expected[:, :, :256], atol=0.02)
+    assert torch.allclose(ttnn.to_torch(ttnn.get_device_tensors(joint_out)[2]).float(), expected[:, :, 256:], atol=0.02)
+
+
+def test_causal_ring_masks_later_devices(mesh: Any) -> None:
+    q, k, v = (draw(i, 1, 4, 256, 64) for i in range(3))
+
+    out, _, _ = ring(mesh, q, k, v, logical_n=256, is_causal=True)
+
+    assert torch.allclose(row(out), F.scaled_dot_product_attention(q, k, v, is_causal=True), atol=0.03)
+
+
+def test_a_device_of_a_distributed_ring_gets_an_early_and_a_late_chunk(mesh: Any) -> None:
+    q, k, v = (draw(i, 1, 4, 256, 64) for i in range(3))
+
+    out = ttnn.transformer.ring_distributed_scaled_dot_product_attention(
+        *(put(mesh, part, None) for part in (q, k, v)), ring_size=4, ring_id=1
+    )
+
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    expected = torch.cat([whole[:, :, 32:64], whole[:, :, 192:224]], 2)
+    assert torch.allclose(ttnn.to_torch(ttnn.get_device_tensors(out)[0]).float(), expected, atol=0.03)
