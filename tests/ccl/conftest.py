@@ -19,4 +19,5 @@ def nothing_left() -> Iterator[None]:
         if mesh.parent is None:
             mesh.close()
     set_fabric_config(FabricConfig.DISABLED)
-    settings.override("TTMESH_SYSTEM", None)
+    for name in ("TTMESH_SYSTEM", "TTMESH_SCHEDULE"):
+        settings.override(name, None)

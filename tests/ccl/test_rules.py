@@ -7,6 +7,7 @@ import torch
 from ccl_meshes import lanes_of, on, opened, parts
 
 import ttmesh.ttnn as ttnn
+from ttmesh.base import settings
 from ttmesh.base.dtypes import bfloat16, float32
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.links import HOST
@@ -23,6 +24,7 @@ LOCAL = (1, 1, 32, 256)
 
 
 def sent(mesh: MeshDevice) -> dict[tuple[int, int], int]:
+    mesh.quiesce_devices()
     return mesh.traffic.counters.loads()
 
 
@@ -252,6 +254,7 @@ def test_the_report_draws_loads_and_lists_them(capsys: pytest.CaptureFixture[str
         ttnn.all_reduce(on(mesh, parts((1, 8), (1, 1, 1024, 512), bfloat16), bfloat16))
         ttnn.all_reduce(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), mode="host")
 
+        mesh.quiesce_devices()
         mesh.fabric_report()
 
         text = capsys.readouterr().out
@@ -268,7 +271,9 @@ def connections(shape: tuple[int, int]) -> list[SocketConnection]:
 
 
 @pytest.mark.parametrize("fifo_size", [1024, 1 << 20])
-def test_a_send_goes_through_a_socket_whether_or_not_it_fits_its_fifo(fifo_size: int) -> None:
+@pytest.mark.parametrize("schedule", ["eager", "async", "adversarial"])
+def test_a_send_goes_through_a_socket_whether_or_not_it_fits_its_fifo(fifo_size: int, schedule: str) -> None:
+    settings.override("TTMESH_SCHEDULE", schedule)
     with opened((1, 8)) as mesh:
         sender, receiver = (mesh.create_submesh(MeshShape(1, 4), MeshCoordinate(0, at)) for at in (0, 4))
         config = SocketConfig(connections((1, 4)), SocketMemoryConfig(ttnn.BufferType.L1, fifo_size))
