@@ -104,6 +104,10 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.sparse_matmul": {
         "global_cb": PREFETCH,
     },
+    "ttnn.transformer.sparse_sdpa": {
+        "k_chunk_size": _none("How many keys TT-NN's kernel takes at a time; the result is the same."),
+        "block_cyclic_chunk_local": Tag("checked", "Only with block_cyclic_sp_axis, which is not emulated."),
+    },
     "ttnn.moreh_group_norm": _all(OWN_MEMORY, "mean_memory_config rstd_memory_config"),
     "ttnn.moreh_group_norm_backward": _all(
         OWN_MEMORY, "input_grad_memory_config gamma_grad_memory_config beta_grad_memory_config"

@@ -115,6 +115,7 @@ _MODULES = {
         "create_layer_norm_reciprocals get_group_norm_cores_across_channel dram_group_norm_params_from_torch "
         "determine_expected_group_norm_sharded_config_and_grid_size determine_expected_group_norm_dram_grid_size"
     ),
+    "ttmesh.ops.attention_sparse": "SparseKVFormat",
     "ttmesh.ops.program_configs": (
         "LayerNormDefaultProgramConfig LayerNormShardedMultiCoreProgramConfig LayerNormProgramConfig LayerNormType "
         "DistributedLayerNormStage create_layernorm_program_config SoftmaxDefaultProgramConfig "
