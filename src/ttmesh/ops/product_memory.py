@@ -104,8 +104,10 @@ def circular_buffer_bytes(
     steps = e.k // config.in0_block_w
     depth = 2 if steps * e.batch > 1 else 1
     depth_b = 3 if isinstance(config, MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig) and depth > 1 else depth
-    in0 = height * config.in0_block_w * depth * tile_a
-    in1 = width * config.in0_block_w * depth_b * tile_b
+    by_rows = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and not config.mcast_in0
+    in_place = by_rows or isinstance(config, MatmulMultiCoreReuseProgramConfig)
+    in0 = 0 if in_place and _in_l1_shards(a) else height * config.in0_block_w * depth * tile_a
+    in1 = 0 if _in_l1_shards(b) else width * config.in0_block_w * depth_b * tile_b
     wide = kernel is not None and kernel.fp32_dest_acc_en
     between = DataType.FLOAT32 if wide else out_dtype
     if not wide and kernel is not None and kernel.packer_l1_acc and steps > 1:
@@ -114,9 +116,14 @@ def circular_buffer_bytes(
     own = between is not out_dtype or (out_sharded and config.per_core_M != height)  # not over the output's buffer
     partial = blocks * tile_bytes(between, tile) if own else 0
     result = 0 if out_sharded else blocks * tile_out  # a sharded output is its own circular buffer
-    terms = 0 if bias is None else width * tile_bytes(bias.dtype, bias.tile)
+    terms = 0 if bias is None or _in_l1_shards(bias) else width * tile_bytes(bias.dtype, bias.tile)
     turned = in0 if transpose_a else 0
     return in0 + in1 + partial + result + terms + turned
+
+
+def _in_l1_shards(spec: TensorSpec) -> bool:
+    """Whether every core has its part already, which then is the circular buffer."""
+    return spec.memory_config.is_sharded() and spec.memory_config.is_l1()
 
 
 def output_shards(

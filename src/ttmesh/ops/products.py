@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.activations import Activation, apply
@@ -20,7 +23,8 @@ from ttmesh.ops.product_memory import check_blocks, circular_buffer_bytes, exten
 from ttmesh.ops.specs import Inferred, with_shards
 from ttmesh.tensor import operators
 from ttmesh.tensor.launch import Call
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
+from ttmesh.tensor.sharding import div_up
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -56,6 +60,12 @@ def check_product(call: Call) -> None:
     a, b = _shape_of(spec_a, call["transpose_a"]), _shape_of(spec_b, call["transpose_b"])
     wrong = f"ttnn.matmul: Both arguments to matmul need to be at least 1D, but got shapes {list(a)} and {list(b)}"
     require(len(a) > 0 and len(b) > 0, wrong, "vectors or matrices")
+    sharded = any(spec.memory_config.is_sharded() for spec in (spec_a, spec_b))
+    wrong = (
+        f"Sharded matmul run with {call['activation']} activation: this should be placed in the program config's "
+        "fused_activation field"
+    )
+    require(not (sharded and call["activation"] is not None), wrong, "fused_activation= in the program config")
     for name, spec in (("a", spec_a), ("b", spec_b)):
         wrong = f"Inputs to matmul must be tilized: input tensor {name} has {spec.layout}"
         require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
@@ -98,9 +108,26 @@ def product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
             grid = call.mesh.compute_with_storage_grid_size()
             memory = output_shards(config, memory, e, a.memory_config, grid)
         if memory.shard_spec is None and memory.nd_shard_spec is None:
-            source = a.memory_config if a.memory_config.shard_spec is not None else b.memory_config
-            memory = with_shards(memory, TensorSpec(shape, dtype, layout, tile=tile), source)
+            memory = shards_over_grid(memory, TensorSpec(shape, dtype, layout, tile=tile), call)
     return [TensorSpec(shape, dtype, layout, tile=tile, memory_config=memory)]
+
+
+def shards_over_grid(memory: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
+    """Shards for a sharded result without a shard spec: over A's or B's cores, else over as few as hold it evenly."""
+    for operand in call.specs[:2]:
+        if operand.memory_config.shard_spec is not None:
+            return with_shards(memory, spec, operand.memory_config)
+    grid = call.mesh.compute_with_storage_grid_size()
+    rows, columns = (extent // 32 for extent in spec.physical_shape)
+    if memory.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
+        high, wide = div_up(rows, div_up(rows, grid.y)), div_up(columns, div_up(columns, grid.x))
+        cores = CoreRangeSet(CoreRange(CoreCoord(0, 0), CoreCoord(wide - 1, high - 1)))
+    else:
+        tiles = rows if memory.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED else columns
+        count = div_up(tiles, div_up(tiles, grid.x * grid.y))
+        cores = num_cores_to_corerangeset(count, grid, True)
+    source = MemoryConfig(memory.memory_layout, memory.buffer_type, ShardSpec(cores, (32, 32)))
+    return with_shards(memory, spec, source)
 
 
 def _output_tile(call: Call) -> Tile | None:
@@ -113,13 +140,15 @@ def _output_tile(call: Call) -> Tile | None:
 
 
 def _given_spec(given: Tensor, shape: Sequence[int]) -> TensorSpec:
-    if tuple(given.shape) != tuple(shape):
+    if given.shape.volume() != prod(shape):
         raise ShapeError(
-            f"Shape of Optional Output Tensor {given.shape!r} doesn't match Output Tensor {list(shape)}",
-            expected="equal shapes",
+            f"Invalid optional output tensor: Shape of Optional Output Tensor {given.shape!r} doesn't match Output Tensor "
+            f"{list(shape)}",
+            expected="as many elements",
             fix="Allocate the output with the result's shape.",
         )
-    return given.spec
+    # The result is written in its own shape; the caller's tensor is a view of it.
+    return given.spec if tuple(given.shape) == tuple(shape) else given.spec.with_shape(shape)
 
 
 def circular_buffers(call: Call) -> int:
@@ -193,7 +222,18 @@ def _golden_linear(
     return apply(result if bias is None else result + bias, activations_of(activation, program_config))
 
 
-@op("ttnn.linear", golden=_golden_linear, out=product_spec, check=check_product, scratch=circular_buffers)
+def _check_linear(call: Call) -> None:
+    check_product(call)
+    if isinstance(call["bias"], Tensor) and len(call["bias"].shape) > 1:
+        bias, height = call["bias"].spec, _shape_of(call.specs[0], call["transpose_a"])[-2:][0]
+        tall = div_up(height, 32) * 32
+        wrong = (
+            f"padded second last dimension of bias, {bias.padded_shape[-2]}, not equal to expected bias height, {tall}"
+        )
+        require(bias.shape[-2] in (1, height), wrong, f"1 or {height} rows")
+
+
+@op("ttnn.linear", golden=_golden_linear, out=product_spec, check=_check_linear, scratch=circular_buffers)
 def linear(
     input_tensor_a: torch.Tensor,
     input_tensor_b: torch.Tensor,

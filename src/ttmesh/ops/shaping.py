@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import Layout, PrintedEnum
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
@@ -18,6 +18,13 @@ from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
+
+
+class TileReshapeMapMode(PrintedEnum):
+    """Whether TT-NN keeps its map from old to new tiles between calls; here there is none."""
+
+    CACHE = 0
+    RECREATE = 1
 
 
 def viewed(tensor: Tensor, spec: TensorSpec) -> Tensor:

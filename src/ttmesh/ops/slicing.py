@@ -12,10 +12,11 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.lanes import aligned, flat_together, unflat
-from ttmesh.ops.specs import like_first
+from ttmesh.ops.specs import Inferred, like_first, out_spec, with_shards
 from ttmesh.tensor import indexing, operators
 from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 Box = tuple[Any, ...]  # an ellipsis for the mesh dims, then one slice per dim
@@ -217,10 +218,24 @@ def _check_narrow(call: Call) -> None:
         require(start % side == 0 and length % side == 0, wrong, "whole tiles")
 
 
+def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """A sharded tensor stays on its cores, in smaller shards where they fit."""
+    spec, shape = call.specs[0], inferred[0][0]
+    config = spec.memory_config
+    if config.shard_spec is None:
+        return [out_spec(call, shape)]
+    plain = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
+    try:
+        return [plain.with_memory_config(with_shards(config, plain, config))]
+    except ShapeError:
+        return [out_spec(call, shape)]
+
+
 @op(
     "ttnn.narrow",
     golden=lambda input_tensor, dim, start, length: torch.narrow(input_tensor, dim, start, length),
     check=_check_narrow,
+    out=_narrow_spec,
 )
 def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_axes: int) -> torch.Tensor:
     """Part of one dim. TT-NN gives a view at an offset; here it is a tensor of its own."""

@@ -123,6 +123,7 @@ _MODULES = {
     ),
     "ttmesh.ops.embeddings": "EmbeddingsType",
     "ttmesh.ops.legacy": "BcastOpMath BcastOpDim",
+    "ttmesh.ops.shaping": "TileReshapeMapMode",
     "ttmesh.ops.matmul_configs": (
         "MatmulMultiCoreProgramConfig MatmulMultiCoreReuseProgramConfig MatmulMultiCoreReuseMultiCastProgramConfig "
         "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "
