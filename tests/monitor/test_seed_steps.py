@@ -42,8 +42,22 @@ for device_id in (0, 3, 7):
 """
 
 
-def run_tracked(program: str, address: Address) -> subprocess.Popen[str]:
-    tracking = {"TT_ALLOC_TRACKING_ENABLED": "1", "TTMESH_SOCKET": address.path}
+LEAKING_PROGRAM = """
+import torch
+import ttmesh.ttnn as ttnn
+
+def forgetful(mesh):
+    return ttnn.from_torch(torch.zeros(32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
+freed, kept = forgetful(mesh), forgetful(mesh)
+ttnn.deallocate(freed)
+ttnn.close_mesh_device(mesh)
+"""
+
+
+def run_tracked(program: str, address: Address, **extra: str) -> subprocess.Popen[str]:
+    tracking = {"TT_ALLOC_TRACKING_ENABLED": "1", "TTMESH_SOCKET": address.path, **extra}
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
@@ -90,6 +104,20 @@ def test_seed_001_two_tensors_of_100_mb_on_all_eight_devices_then_baseline(addre
     assert text.count(f"Allocated {MB100} bytes of DRAM on device") == 16
     assert text.count(f"({MB100} bytes of DRAM)") == 16
     assert text.rstrip().endswith("Active allocations: 0")
+
+
+def test_what_a_mesh_still_held_when_it_closed_is_found_with_its_place(address):
+    server = ServerProcess(address, "-q")
+    program = run_tracked(LEAKING_PROGRAM, address, TTMESH_TRACK_STACKS="1")
+    program.communicate(timeout=60)
+    with Monitor(address) as monitor:
+        (ended,) = eventually(lambda: monitor.leaks().ended, lambda ends: len(ends) == 1)
+
+    (left,) = ended.at_close
+    assert (left.buffers, left.chips, left.size_bytes) == (1, 2, 2 * 2048)
+    assert left.site.splitlines() == ["<string>:6 in forgetful", "<string>:9 in <module>"]
+    assert ended.held == []
+    server.stop()
 
 
 def test_seed_000_the_high_l1_rotates_with_the_coordinator(address):

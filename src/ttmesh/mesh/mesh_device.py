@@ -416,14 +416,14 @@ class MeshDevice:
         self.traces.clear()
         self.program_cache.clear()
         self.residents.clear()
-        self.heap.close()
         live.pop(self._id, None)
+        if signals.listening:  # before the heap goes: what the program never freed is told apart from what it did
+            signals.emit(Closed(self._id, time.time_ns()))
+        self.heap.close()
         if self.claim is not None:
             self.claim.release()
         if self.parent is None:
             self.backend.release()
-        if signals.listening:
-            signals.emit(Closed(self._id, time.time_ns()))
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
