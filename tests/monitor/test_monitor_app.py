@@ -19,6 +19,7 @@ from ttmesh.monitor.source import Source
 from ttmesh.monitor.view import EVERYTHING
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.query import UnreachableError
+from ttmesh.tracking.wire import Who
 
 SIZE = (150, 40)
 
@@ -118,6 +119,16 @@ def test_p_holds_the_picture():
         await pilot.press("p")
         await settled(app, pilot)
         assert rows(app, "#processes") == ["777"]
+
+    drive(source, act)
+
+
+def test_names_with_brackets_do_not_break_the_table():
+    source = FixedSource()
+    source.ledger.join(Who("", 666, 1), "python -c [/bold]", 0.0)
+
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        assert "python -c [/bold]" in shot(app, "brackets")
 
     drive(source, act)
 

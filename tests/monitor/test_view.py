@@ -11,7 +11,7 @@ import pytest
 from fixed_state import CHIPS, GB, MB, FixedSource, matches_snapshot
 from rich.console import Console
 
-from ttmesh.monitor import plain, tables
+from ttmesh.monitor import device_screen, plain, tables
 from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
 from ttmesh.monitor.drawing import bar_cells, draw_trend
 from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level
@@ -19,7 +19,7 @@ from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended, sum_up
 from ttmesh.tracking.spans import Span
 from ttmesh.tracking.state import Leaks
-from ttmesh.tracking.wire import Who
+from ttmesh.tracking.wire import Allocated, Who
 
 
 @pytest.fixture(autouse=True)
@@ -169,6 +169,25 @@ def test_leaks_are_grouped_by_place_and_a_clean_end_says_so(source):
 
     assert matches_snapshot("leaks", out.file.getvalue())
     assert "No buffers remaining - perfect cleanup!" in out.file.getvalue()
+
+
+def test_names_of_strangers_are_neither_markup_nor_control_characters(source):
+    ledger = source.ledger
+    stranger = ledger.join(Who("", 666, 1), "evil [/bold] \x1b[2J name", 0.0)
+    record = source.ledger.processes[Who("", 4242, 1)].held[1, 1]
+    ledger.events(stranger, 0, [Allocated(2, 1, (0,), "L1", 0, 8, 8, 1, 8, "[red]op", 0, "[x]\x07.py:1 in f")])
+    out = Console(file=io.StringIO(), width=160, color_system=None)
+
+    out.print(tables.smi(source.view()))
+    left = sum_up("exit", [*stranger.held.values(), record])
+    out.print(tables.leaks(Leaks([Ended(stranger.who, stranger.name, 1.0, True, left, [], 1, 0)], [])))
+    out.print(device_screen.draw_detail(source.detail(("", 0)), 150))
+    text = out.file.getvalue() + plain.page(source.view(), refresh_ms=500)
+
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert text.count("evil [/bold] ·[2J name") == 3
+    assert text.count("[red]op") == 2
 
 
 def test_a_device_whose_mesh_is_unknown_has_no_capacity(source):

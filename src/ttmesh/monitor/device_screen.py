@@ -18,7 +18,7 @@ from ttmesh.monitor.address_map import AddressMap
 from ttmesh.monitor.drawing import COLOURS, LEVELS, class_name, draw_bar, draw_map, draw_trend
 from ttmesh.monitor.looking import LookingScreen
 from ttmesh.monitor.source import Detail, Source
-from ttmesh.monitor.view import Bar, DeviceKey
+from ttmesh.monitor.view import Bar, DeviceKey, printable
 from ttmesh.tracking.state import BufferState
 
 MAP_ROWS = 4
@@ -118,6 +118,6 @@ def _buffer_cells(buffer: BufferState) -> list[RenderableType]:
         f"{buffer.address:#x}",
         str(buffer.pid),
         f"{age:.0f} s",
-        buffer.label,
-        Text(site or "TTMESH_TRACK_STACKS=1 tells", style="default" if site else "dim"),
+        Text(printable(buffer.label)),
+        Text(printable(site) or "TTMESH_TRACK_STACKS=1 tells", style="default" if site else "dim"),
     ]

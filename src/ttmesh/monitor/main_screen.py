@@ -191,15 +191,19 @@ def fill(table: DataTable[object], rows: dict[str, list[object]]) -> None:
     """Show these rows; the cursor stays where it is when the same rows come in the same order."""
     if [key.value for key in table.rows] == list(rows):
         for key, cells in rows.items():
-            for i, cell in enumerate(cells):
+            for i, cell in enumerate(map(_as_it_is, cells)):
                 table.update_cell(key, f"{i}", cell, update_width=True)
         return
     row = table.cursor_row
     table.clear()
     for key, cells in rows.items():
-        table.add_row(*cells, key=key)
+        table.add_row(*map(_as_it_is, cells), key=key)
     if rows:
         table.cursor_coordinate = Coordinate(min(row, len(rows) - 1), 0)
+
+
+def _as_it_is(cell: object) -> object:
+    return Text(cell) if isinstance(cell, str) else cell  # a name with brackets is not markup
 
 
 def _amount(bar: Bar) -> Text:

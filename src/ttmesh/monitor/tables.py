@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.drawing import LEVELS, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges
+from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, printable
 from ttmesh.tracking.leftovers import Ended, Leftover
 from ttmesh.tracking.state import Leaks
 
@@ -70,12 +70,12 @@ def _process_cells(process: ProcessView) -> list[RenderableType]:
     meshes = " ".join("x".join(map(str, shape)) for shape in process.meshes)
     sizes = [process.pool_bytes("DRAM"), process.pool_bytes("L1"), used.get("CB", 0), used.get("TRACE", 0)]
     return [
-        pid,
+        Text(pid),
         device_ranges(process.devices),
         meshes,
         *map(size_text, sizes),
         str(process.buffers),
-        process.name,
+        Text(process.name),
     ]
 
 
@@ -96,14 +96,19 @@ def _leak_table(ended: Ended, left: list[Leftover]) -> Table:
         clock = time.strftime("%H:%M:%S", time.localtime(ended.time_s))
         end = f"ended at {clock}" if ended.orderly else f"killed or crashed at {clock}"
     total = sum(place.size_bytes for place in left)
-    title = f"PID {ended.who.pid}, {end}, left {size_text(total)}: {ended.name}"
-    table = Table(box=box.ASCII2, title=title, title_justify="left", title_style="bold")
+    title = Text(f"PID {ended.who.pid}, {end}, left {size_text(total)}: {printable(ended.name)}", style="bold")
+    table = Table(box=box.ASCII2, title=title, title_justify="left")
     for name in ("Held at", "Type", "Operation", "Allocated by"):
         table.add_column(name, overflow="fold")
     for name in ("Buffers", "Chips", "Bytes"):
         table.add_column(name, justify="right")
     for place in left:
         site = place.site or "unknown (set TTMESH_TRACK_STACKS=1)"
-        cells: list[RenderableType] = [place.end, class_name(place.buffer_type), place.label, Text(site)]
+        cells: list[RenderableType] = [
+            place.end,
+            class_name(place.buffer_type),
+            Text(printable(place.label)),
+            Text(printable(site)),
+        ]
         table.add_row(*cells, str(place.buffers), str(place.chips), size_text(place.size_bytes))
     return table

@@ -227,9 +227,9 @@ def _process(process: ProcessState) -> ProcessView:
             used[kind] = used.get(kind, 0) + usage.used_bytes
             buffers += usage.buffers
     return ProcessView(
-        host=process.host,
+        host=printable(process.host),
         pid=process.pid,
-        name=process.name,
+        name=printable(process.name),
         devices=tuple(sorted(process.usage)),
         meshes=tuple(process.meshes),
         used_bytes=used,
@@ -237,7 +237,7 @@ def _process(process: ProcessState) -> ProcessView:
         records=process.records,
         missed=process.missed,
         in_step=process.in_step,
-        last_mark=process.marks[-1].label if process.marks else "",
+        last_mark=printable(process.marks[-1].label) if process.marks else "",
     )
 
 
@@ -258,6 +258,11 @@ def _order(process: ProcessView, sort: str) -> tuple[object, ...]:
         "records": (-process.records,),
     }
     return (*keys[sort], process.host, process.pid)
+
+
+def printable(text: str) -> str:
+    """Text of a stranger without what would steer a terminal; lines stay lines."""
+    return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
 
 
 def device_ranges(ids: Iterable[int]) -> str:
