@@ -76,6 +76,42 @@ def test_composing_what_was_mapped_gives_the_tensor_back(case) -> None:
     assert back.data_ptr() != tensor.data_ptr()
 
 
+def joined(lanes: torch.Tensor, mesh: MeshShape, placements: list[Replicate | Shard]) -> torch.Tensor:
+    """What a composer makes of the first copy of every part."""
+    cuts = [(axis, p.dim) for axis, p in enumerate(placements) if isinstance(p, Shard)]
+    rank = lanes.dim() - mesh.dims()
+    dims = [dim for _, dim in cuts]
+    spare = [dim for dim in range(rank) if dim not in dims]
+    kept = [n if axis in dict(cuts) else 1 for axis, n in enumerate(mesh)]
+    if len(spare) < mesh.dims() - len(cuts):  # a vector has no second dim to name: TT-NN composes it as a line
+        axis, dim = cuts[0] if cuts else (0, 0)
+        line = lanes.expand(*mesh, *lanes.shape[2:]).select(1 - axis, 0).unsqueeze(0)[:, : kept[axis]]
+        return ConcatMeshToTensor(dim=dim).compose(line, MeshShape(1, kept[axis]))
+    named = [dict(cuts).get(axis, None) for axis in range(mesh.dims())]
+    every = [spare.pop(0) if dim is None else dim for dim in named]
+    return create_mesh_composer(mesh, MeshComposerConfig(every, MeshShape(kept))).compose(lanes, mesh)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_every_placement_on_every_mesh_composes_back(mesh) -> None:
+    shape = MeshShape(*mesh)
+    for rank in range(1, 6):
+        choices = [Replicate(), *(Shard(dim) for dim in range(rank))]
+        for first, second in itertools.product(choices, repeat=2):
+            if first == second != Replicate():
+                continue  # TT-NN refuses to cut one dim twice
+            sizes = [2] * rank
+            for placement, extent in zip((first, second), mesh, strict=True):
+                if isinstance(placement, Shard):
+                    sizes[placement.dim] *= extent
+            tensor = numbered(*sizes)
+
+            mapped = create_mesh_mapper(shape, MeshMapperConfig([first, second])).map(tensor)
+
+            assert mapped.presence is None
+            assert torch.equal(joined(mapped.values, shape, [first, second]), tensor), (rank, first, second)
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("rank", range(1, 6))
 def test_cutting_one_dim_over_all_devices_and_concatenating_gives_the_tensor_back(mesh, rank) -> None:

@@ -254,8 +254,8 @@ class Tensor(Described):
 
     def to_torch(
         self,
-        *,
         mesh_composer: Composer | None = None,
+        *,
         dtype: torch.dtype | None = None,
         cq_id: int | None = None,
     ) -> torch.Tensor:
@@ -277,7 +277,7 @@ class Tensor(Described):
             )
         return lane_at(self.lanes, coords[0])
 
-    def to_numpy(self, *, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
+    def to_numpy(self, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
         """The values as a new numpy array; bfloat16 becomes float32."""
         values = self.to_torch(mesh_composer=mesh_composer)
         narrow = values.dtype in (torch.bfloat16, torch.float8_e4m3fn)
