@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from ttmesh.base.dtypes import DataType
 from ttmesh.ccl.collectives import all_reduce
 from ttmesh.nn.local_ops import local, same_as, scaled, square_sum
 from ttmesh.nn.parameters import Parameter, ParameterSet
@@ -14,6 +15,7 @@ from ttmesh.ops.binary import binary
 from ttmesh.tensor.tensor import Tensor
 
 BUCKET_BYTES = 25 * 2**20  # as torch's DistributedDataParallel; one collective per bucket
+ALONE_BYTES = 256 * 2**10  # from here on joining costs more than a collective's start (benchmarks/training.py)
 
 
 def synchronize_gradients(
@@ -26,7 +28,7 @@ def synchronize_gradients(
     """Sum every gradient over the mesh axes along which its parameter is replicated (or over one of them).
 
     `mode` is the collectives': "host" reads back, sums and writes; "fabric" goes over links. Gradients of the same format
-    travel together in buckets of at most `bucket_bytes`; 0 sends each alone.
+    travel together in buckets of at most `bucket_bytes`, large ones alone; 0 sends each alone.
     """
     axes = range(next(iter(parameters.values())).mesh.shape.dims()) if cluster_axis is None else [cluster_axis]
     for axis in axes:
@@ -63,17 +65,17 @@ def clip_gradients(parameters: ParameterSet, max_norm: float, *, mode: str = "fa
 
 def _buckets(parameters: Iterable[Parameter], limit: int) -> list[list[Parameter]]:
     buckets: list[list[Parameter]] = []
-    room = 0
+    filling: dict[DataType, tuple[list[Parameter], int]] = {}  # by format: the open bucket and its bytes
     for parameter in parameters:
         assert parameter.grad is not None, "only those with a gradient wait"
         size = parameter.grad.spec.packed_size_bytes
-        fits = buckets and size <= room and buckets[-1][0].grad.dtype is parameter.grad.dtype  # type: ignore[union-attr]
-        if limit and fits:
-            buckets[-1].append(parameter)
-            room -= size
-        else:
-            buckets.append([parameter])
-            room = limit - size
+        bucket, used = filling.get(parameter.grad.dtype, ([], 0))
+        if size >= ALONE_BYTES or not bucket or used + size > limit:
+            bucket, used = [], 0
+            buckets.append(bucket)
+        bucket.append(parameter)
+        if size < ALONE_BYTES:
+            filling[parameter.grad.dtype] = (bucket, used + size)
     return buckets
 
 

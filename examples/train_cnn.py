@@ -1,0 +1,106 @@
+"""A CNN on drawn digits of MNIST's size, data-parallel over 8 chips. python examples/train_cnn.py"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from curves import Curves, console
+
+import ttmesh.ttnn as ttnn
+from ttmesh.nn.convolutions import Conv2d
+from ttmesh.nn.layers import Layer, Linear
+from ttmesh.nn.losses import cross_entropy
+from ttmesh.nn.optimisers import AdamW
+from ttmesh.nn.parameters import ParameterSet
+from ttmesh.nn.synchronise import synchronize_gradients
+from ttmesh.nn.tape import tape
+
+SIDE, CLASSES = 28, 10
+# The seven strokes of a pocket calculator's digits: (row, column, height, width), and which digit has which.
+STROKES = [(2, 6, 2, 10), (3, 15, 9, 2), (13, 15, 9, 2), (22, 6, 2, 10), (13, 5, 9, 2), (3, 5, 9, 2), (12, 6, 2, 10)]
+DIGITS = ["012345", "12", "01643", "01623", "5612", "05623", "056234", "012", "0123456", "012563"]
+
+
+def digits(count: int, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images [count, 28, 28, 1], each somewhere else and noisy, and what they show."""
+    shapes = torch.zeros(CLASSES, SIDE, SIDE)
+    for digit, strokes in enumerate(DIGITS):
+        for row, column, height, width in (STROKES[int(stroke)] for stroke in strokes):
+            shapes[digit, row : row + height, column : column + width] = 1
+    shown = torch.randint(0, CLASSES, (count,), generator=draw)
+    moves = torch.randint(-3, 4, (count, 2), generator=draw).tolist()
+    images = torch.stack([torch.roll(shapes[n], move, (0, 1)) for n, move in zip(shown.tolist(), moves, strict=True)])
+    return (images + 0.3 * torch.randn(images.shape, generator=draw)).unsqueeze(-1), shown
+
+
+class CNN(Layer):
+    """Two convolutions, each with ReLU and a pool, and a linear layer."""
+
+    def __init__(self, mesh: ttnn.MeshDevice, draw: torch.Generator) -> None:
+        def drawn(*shape: int, fan_in: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=draw) * (2 / fan_in) ** 0.5
+
+        self.first = Conv2d(mesh, drawn(8, 1, 3, 3, fan_in=9), torch.zeros(8), padding=1, dtype=ttnn.float32)
+        self.second = Conv2d(mesh, drawn(16, 8, 3, 3, fan_in=72), torch.zeros(16), padding=1, dtype=ttnn.float32)
+        features = 16 * (SIDE // 4) ** 2
+        self.head = Linear(mesh, drawn(features, CLASSES, fan_in=features), torch.zeros(CLASSES), dtype=ttnn.float32)
+
+    def __call__(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        size = (x.shape[0], SIDE, SIDE)
+        for layer, channels in ((self.first, 8), (self.second, 16)):
+            x, size = layer(x, size)
+            x = ttnn.max_pool2d(ttnn.relu(x), *size, channels, [2, 2], [2, 2], [0, 0], [1, 1], dtype=ttnn.float32)
+            size = (size[0], size[1] // 2, size[2] // 2)
+        rows = ttnn.reshape(ttnn.to_layout(x, ttnn.ROW_MAJOR_LAYOUT), (size[0], 16 * size[1] * size[2]))
+        return self.head(ttnn.to_layout(rows, ttnn.TILE_LAYOUT))
+
+
+def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
+    """The curves, and the share of new digits that are told right."""
+    draw = torch.Generator().manual_seed(0)
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 8))
+    batch = samples * mesh.get_num_devices()
+    mapper, composer = ttnn.ShardTensorToMesh(mesh, dim=0), ttnn.ConcatMeshToTensor(mesh, dim=0)
+    model = CNN(mesh, draw)
+    parameters = ParameterSet(model.named_parameters())
+    optimiser = AdamW(parameters, 3e-3)
+    curves = Curves("CNN, data-parallel on 1x8")
+    for _ in curves.steps(steps):
+        images, shown = digits(batch, draw)
+        x = ttnn.from_torch(images, dtype=ttnn.float32, device=mesh, mesh_mapper=mapper)
+        y = ttnn.from_torch(shown.int(), dtype=ttnn.uint32, device=mesh, mesh_mapper=mapper)
+        with tape() as record:
+            loss = cross_entropy(model(x), y)
+        for parameter, gradient in zip(
+            parameters.values(), record.backward(loss, [p.tensor for p in parameters.values()]), strict=True
+        ):
+            parameter.accumulate(gradient)
+        synchronize_gradients(parameters)
+        optimiser.step()
+        curves.note(mesh, ttnn.to_torch(loss, mesh_composer=composer).mean().item())
+        parameters.zero_grad()
+    images, shown = digits(batch, draw)
+    x = ttnn.from_torch(images, dtype=ttnn.float32, device=mesh, mesh_mapper=mapper)
+    right = (ttnn.to_torch(model(x), mesh_composer=composer).argmax(-1) == shown).float().mean().item()
+    del x, y, loss, gradient, parameter, record, model, parameters, optimiser
+    ttnn.close_mesh_device(mesh)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+    curves.save(out / "train_cnn.png")
+    console.print(f"{right:.1%} of {batch} new digits are told right")
+    return curves, right
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--samples", type=int, default=16, help="per chip and step")
+    parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for the curves")
+    options = parser.parse_args()
+    train(options.steps, options.samples, options.out)
+
+
+if __name__ == "__main__":
+    main()
