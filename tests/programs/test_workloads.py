@@ -214,6 +214,21 @@ def test_arguments_may_change_between_launches(mesh: MeshDevice) -> None:
     assert _word(buffer) == 13
 
 
+def test_programs_share_a_global_semaphore(mesh: MeshDevice) -> None:
+    counter = ttmesh.create_global_semaphore(mesh, CoreRange((2, 1), (2, 1)), 0)
+
+    def count(core: Any) -> None:
+        core.noc_semaphore_inc(core.get_noc_addr(core.my_x, core.my_y, core.get_arg_val(0)), 1)
+
+    kept = _workload(mesh, _program(count, counter, cores=CoreCoord(2, 1)))
+    for _ in range(2):
+        enqueue_mesh_workload(mesh, _workload(mesh, _program(count, counter, cores=CoreCoord(2, 1))))
+        gc.collect()
+        enqueue_mesh_workload(mesh, kept)
+
+    assert counter.values().unique().tolist() == [4]
+
+
 def test_heterogeneous_workloads_leave_other_chips_alone(mesh: MeshDevice) -> None:
     buffer, workload = _buffer(mesh), MeshWorkload()
     workload.add_program(MeshCoordinateRange(ORIGIN, MeshCoordinate(0, 2)), _program(increment, buffer, 1))

@@ -91,7 +91,7 @@ class CoreMemory:
 class Contents:
     """The bytes of a cell during a run; the cell itself changes only when the run has ended well."""
 
-    __slots__ = ("_blank", "_lanes", "_mesh_shape", "_views", "cell", "changed", "layout")
+    __slots__ = ("_blank", "_lanes", "_mesh_shape", "_views", "_writable", "cell", "changed", "layout")
 
     def __init__(self, cell: Cell, layout: PageLayout, mesh_shape: tuple[int, ...]) -> None:
         self.cell, self.layout, self.changed = cell, layout, False
@@ -99,6 +99,7 @@ class Contents:
         self._blank = cell.values is None and cell.raw is None
         self._lanes: torch.Tensor | None = None
         self._views: dict[Chips, torch.Tensor] = {}
+        self._writable: dict[Chips, torch.Tensor] = {}
 
     def view(self, chips: Chips) -> torch.Tensor:
         """What these chips hold, to be read."""
@@ -114,6 +115,9 @@ class Contents:
 
     def writable(self, chips: Chips) -> torch.Tensor:
         """What these chips hold, to be changed; the first time a copy is made."""
+        seen = self._writable.get(chips)
+        if seen is not None:
+            return seen
         axes = len(self._mesh_shape)
         once = [n == 1 and all_of_it for n, all_of_it in zip(chips.lanes, chips.covers, strict=True)]
         have = (1,) * axes if self._lanes is None and self._blank else tuple(self._held().shape[:axes])
@@ -126,9 +130,8 @@ class Contents:
                 self._lanes = self._held().expand(*need, self.cell.size_bytes).clone()
             self.changed = True
             self._views.clear()
-        seen = self._views.get(chips)
-        if seen is None:
-            seen = self._views[chips] = self._of(self._held(), chips)
+            self._writable.clear()
+        seen = self._writable[chips] = self._of(self._held(), chips)
         return seen
 
     def commit(self) -> None:

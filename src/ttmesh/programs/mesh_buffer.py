@@ -36,8 +36,8 @@ class MeshBuffer:
         pages: PageLayout,
     ) -> None:
         self._mesh = weakref.ref(mesh)  # a buffer does not keep its mesh open
-        self.buffer, self.config, self.local_config, self.pages = buffer, config, local_config, pages
-        known[buffer.cell.buffer_id] = self
+        self.buffer, self.config, self.local_config = buffer, config, local_config
+        self.pages = _shared(buffer.cell.buffer_id, pages)
 
     @staticmethod
     def create(
@@ -180,7 +180,7 @@ class DeviceBuffer:
         return self.of.device_local_size()
 
 
-known: weakref.WeakValueDictionary[int, MeshBuffer] = weakref.WeakValueDictionary()
+_layouts: weakref.WeakValueDictionary[int, PageLayout] = weakref.WeakValueDictionary()  # by buffer id
 
 
 def create_mesh_buffer(
@@ -225,9 +225,9 @@ def create_mesh_buffer(
 
 def layout_of(cell: Cell, mesh: MeshDevice) -> PageLayout:
     """The pages of any live cell: as its mesh buffer says, else interleaved."""
-    buffer = known.get(cell.buffer_id)
-    if buffer is not None:
-        return buffer.pages
+    pages = _layouts.get(cell.buffer_id)
+    if pages is not None:
+        return pages
     banks = mesh.heap.map.banks[cell.buffer_type]
     if cell.banks != banks.count:
         raise MeshError(
@@ -237,6 +237,14 @@ def layout_of(cell: Cell, mesh: MeshDevice) -> PageLayout:
             fix="Keep MeshBuffer.of(buffer, mesh, sharding_args=...) while the program runs.",
         )
     return interleaved(cell.size_bytes // cell.page_bytes, cell.page_bytes, banks.page_alignment, banks.count)
+
+
+def _shared(buffer_id: int, pages: PageLayout) -> PageLayout:
+    """One layout object for all views of a buffer that agree, so that it is known until the last of them goes."""
+    if _layouts.get(buffer_id) == pages:
+        return _layouts[buffer_id]
+    _layouts[buffer_id] = pages
+    return pages
 
 
 def _pages(mesh: MeshDevice, size: int, local: DeviceLocalBufferConfig) -> PageLayout:
