@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 
 import pytest
 from tracked import RunningServer, ServerProcess, eventually, on_all, used
 
+from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.query import Monitor, UnreachableError
 
@@ -62,6 +64,25 @@ def test_killed_server_comes_back_and_is_exact_again(address, monitor, start):
     monitor.close()
     eventually(monitor.state, lambda s: used(s) == on_all(4001))
     second.stop()
+
+
+def test_a_stranger_at_the_servers_address_does_no_harm(address, monitor, start):
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(address.path)
+        stranger.listen()
+        program = start()
+        program.do("open")
+        program.do("allocate 1000 5")
+        for reply in (b"HTTP/1.1 400 Bad Request", wire.frame(wire.REFUSED, "?"), wire.frame(wire.RESYNC)):
+            connection, _ = stranger.accept()
+            connection.sendall(reply)
+            connection.close()
+        program.do("free 1")
+
+    real = ServerProcess(address)
+
+    eventually(monitor.state, lambda s: used(s) == on_all(4000))
+    real.stop()
 
 
 def test_stopped_server_does_not_hold_the_program_up(address, monitor, start):

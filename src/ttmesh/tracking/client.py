@@ -27,6 +27,8 @@ MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
 TICK_S = 0.05
 RETRY_S = 0.2  # with the tick: a server that comes back knows everything again well within a second
 EXIT_S = 0.5
+# A program with the default SIGPIPE must not die of a server that went away (macOS has no such flag).
+NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 
 log = logging.getLogger("ttmesh.tracking")
 
@@ -41,7 +43,7 @@ class Client:
         self.address = address
         self.token = token
         self._lost = self._lost_told = 0
-        self._counting = threading.Lock()
+        self._counting = threading.RLock()  # a collector's free may come while this very thread counts
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._sock: socket.socket | None = None
@@ -115,7 +117,7 @@ class Client:
             stopping = self._stopping.is_set()
             try:
                 self._turn(leaving=stopping)
-            except OSError as error:
+            except (OSError, wire.FrameError, msgspec.MsgspecError) as error:
                 self._disconnect(str(error))
             if stopping:
                 break
@@ -196,8 +198,7 @@ class Client:
         rest = memoryview(data)
         while rest:
             try:
-                # MSG_NOSIGNAL: a program with the default SIGPIPE must not die of a server that went away.
-                rest = rest[self._sock.send(rest, socket.MSG_NOSIGNAL) :]
+                rest = rest[self._sock.send(rest, NO_SIGNAL) :]
             except BlockingIOError:  # a slow server is waited for: the queue is bounded, and a snapshot mends the rest
                 if time.monotonic() > self._give_up_s:
                     raise TimeoutError("it takes nothing") from None
