@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -40,6 +41,11 @@ for line in sys.stdin:
                 runtime.allocate(numbers[0])
             signal.pause()
         reply = child
+    elif word == "worker":
+        worker = multiprocessing.get_context("fork").Process(target=runtime.allocate, args=(numbers[0],))
+        worker.start()
+        worker.join()
+        reply = worker.pid
     elif word == "held":
         reply = runtime.bytes_held()
     elif word == "exit":

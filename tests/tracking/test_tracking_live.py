@@ -161,6 +161,17 @@ def test_forked_child_is_a_client_of_its_own_and_does_not_hold_its_parents_memor
     eventually(monitor.state, lambda s: used(s) == on_all(0))
 
 
+def test_worker_of_multiprocessing_ends_in_order_with_its_last_records(server, monitor, start):
+    program = start()
+    program.do("open")
+    worker = program.do("worker 50")
+
+    (ended,) = eventually(lambda: monitor.leaks().ended, lambda ends: len(ends) == 1)
+
+    assert (ended.who.pid, ended.orderly, ended.next) == (worker, True, 1)
+    assert [h.size_bytes for h in ended.held] == [8 * 50]
+
+
 def test_forked_child_that_allocates_nothing_does_not_connect(server, monitor, start):
     program = start()
     program.do("open")
