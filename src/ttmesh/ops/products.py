@@ -230,7 +230,7 @@ def _check_linear(call: Call) -> None:
         wrong = (
             f"padded second last dimension of bias, {bias.padded_shape[-2]}, not equal to expected bias height, {tall}"
         )
-        require(bias.shape[-2] in (1, height), wrong, f"1 or {height} rows")
+        require(height == 1 or bias.shape[-2] in (1, height), wrong, f"1 or {height} rows")
 
 
 @op("ttnn.linear", golden=_golden_linear, out=product_spec, check=_check_linear, scratch=circular_buffers)

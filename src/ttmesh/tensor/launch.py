@@ -18,7 +18,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.command_queue import Body, Command
 from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.tensor.allocate import Footprint
-from ttmesh.tensor.circular_buffers import check_circular_buffers
+from ttmesh.tensor.circular_buffers import check_room, check_size
 from ttmesh.tensor.kind import Kind, kind_of
 from ttmesh.tensor.lane_calls import (
     Arguments as Arguments,
@@ -218,7 +218,7 @@ def execute(
         plan.generation = cache.generation if cache.enabled else -1
     reads = [tensor.buffer.cell for tensor in tensors]
     if plan.cb_bytes:
-        check_circular_buffers(plan.name, plan.cb_bytes, mesh)
+        check_room(plan.name, plan.cb_bytes, mesh)
     results: list[Tensor] = []
     for i, kind in enumerate(plan.kinds):
         given = outputs[i] if i < len(outputs) else None
@@ -239,7 +239,7 @@ def execute_one(plan: Plan, mesh: MeshDevice, tensors: Sequence[Tensor], values:
         plan.generation = cache.generation if cache.enabled else -1
     reads = [tensor.buffer.cell for tensor in tensors]
     if plan.cb_bytes:
-        check_circular_buffers(plan.name, plan.cb_bytes, mesh)
+        check_room(plan.name, plan.cb_bytes, mesh)
     size = plan.footprints[0]
     buffer = mesh.heap.allocate(
         size.buffer_type, size.size_bytes, size.page_bytes, size.bank_bytes, size.banks, plan.name
@@ -348,6 +348,8 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     kinds = tuple(kind_of(spec, topology, presence) for spec in specs)
     programs = operation.programs(call) if operation.programs else (key,)
     scratch = operation.scratch(call) if operation.scratch else 0
+    if scratch:
+        check_size(operation.name, scratch, call.mesh)
     footprints = tuple(Footprint(spec, call.mesh.heap.map) for spec in specs)
     dynamic = any(name in operation.runtime and type(value) is not Tensor for name, value in inputs.items())
     in_specs, device = call.specs, call.mesh.backend.device
