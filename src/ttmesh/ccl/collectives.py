@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import prod
 from typing import Any
 
 import torch
@@ -174,9 +175,13 @@ def _reduce_scatter(request: Request) -> Decision:
     shape = [*spec.shape]
     shape[dim] = extent // n
 
+    in_order = prod(shape[:dim]) == 1  # the parts already lie one after the other
+
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        total = over_members(where.arrangement.gather(lanes), n, name)[:, 0]
-        parts = split_dim(total, back, n).movedim(back - 1, 1)
+        total = over_members(where.arrangement.gather(lanes), n, name)
+        if in_order:
+            return (where.arrangement.spread(total.reshape(total.shape[0], n, *shape)),)
+        parts = split_dim(total[:, 0], back, n).movedim(back - 1, 1)
         return (where.arrangement.spread(parts.contiguous()),)
 
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
