@@ -60,11 +60,14 @@ def caller_cost(address: Address, *, rate: int, seconds: float) -> None:
         return sorted(spent)
 
     def building() -> float:
-        t0 = time.perf_counter_ns()
-        for n in range(100_000):
-            allocated(n)
-            freed(n)
-        return (time.perf_counter_ns() - t0) / 200_000
+        spent = []
+        for _ in range(rounds):
+            t0 = time.perf_counter_ns()
+            for n in range(per_round // 2):
+                allocated(n)
+                freed(n)
+            spent.append((time.perf_counter_ns() - t0) / per_round)
+        return sorted(spent)[len(spent) // 2]
 
     off = timed(False)
     build = building()
