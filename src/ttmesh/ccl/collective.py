@@ -229,7 +229,8 @@ def collective(
         assert name not in catalogue, f"{name} is entered twice"
         entered = CollectiveFunction(name, call, golden, function.__doc__, wanted, direct=direct)
         catalogue[name] = Entry(name, entered, None, golden)
-        PER_OPERATION[name] = {p: TAGS[p] for p in entered.parameters() if p in TAGS and p not in wanted}
+        found = {p: TAGS[p] for p in entered.parameters() if p in TAGS and p not in wanted}
+        PER_OPERATION[name] = {**found, **PER_OPERATION.get(name, {})}
         return entered
 
     return enter

@@ -74,6 +74,9 @@ TAGS: dict[str, Tag] = {
         ["force_transpose", "mm_window_blocks", "read_local_slice_from_input", "mm_signal_aggregator_mode"], BLOCKS
     ),
     "strided_all_gather_core_grid_offset": Tag("no effect", CORES),
+    "ccl_core_grid_offset": Tag("no effect", CORES),
+    "use_column_major_ccl": Tag("no effect", CORES),
+    **dict.fromkeys(["persistent_output_buffer_joint_k", "persistent_output_buffer_joint_v"], STAGING),
     "fsdp_topology": Tag("no effect", "Weights are not gathered here."),
     "persistent_weight_buffer": STAGING,
     "program_config": Tag("no effect", CORES),

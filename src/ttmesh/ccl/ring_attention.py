@@ -107,6 +107,7 @@ def ring_joint_scaled_dot_product_attention(
     joint_tensor_v: Tensor | None,
     persistent_output_buffer_k: Tensor,
     persistent_output_buffer_v: Tensor,
+    joint_strategy: str,
     logical_n: int,
     program_config: Any,
     dim: int,
@@ -114,6 +115,7 @@ def ring_joint_scaled_dot_product_attention(
     cluster_axis: int,
     mesh_device: MeshDevice,
     topology: Topology,
+    logical_l: int = 0,
     scale: float | None = None,
     subdevice_id: SubDeviceId | None = None,
     is_causal: bool = False,
@@ -125,9 +127,10 @@ def ring_joint_scaled_dot_product_attention(
     sliding_window_size: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention of this device's rows over all devices' keys, and of joint rows over both; keys are gathered first."""
-    if is_cross or kv_cache_batch_idx is not None or kv_actual_isl is not None:
+    if is_cross or logical_l or kv_cache_batch_idx is not None or kv_actual_isl is not None or joint_strategy != "rear":
         raise NotEmulatedError(
-            f"{NAME} with is_cross, kv_cache_batch_idx or kv_actual_isl is not emulated",
+            f"{NAME} with is_cross, logical_l, kv_cache_batch_idx, kv_actual_isl or a joint_strategy other than 'rear' is "
+            "not emulated",
             expected="keys and values of the same sequence",
             fix="Gather them and use scaled_dot_product_attention.",
         )
