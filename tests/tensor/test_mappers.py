@@ -303,3 +303,27 @@ def test_distribution_coordinates_map_directly_or_in_row_major_order() -> None:
         MeshCoordinate(0, 1),
     ]
     assert compute_distribution_to_mesh_mapping(MeshShape([5]), MeshShape(2, 4))[-1] == MeshCoordinate(1, 0)
+
+
+def test_a_distribution_may_have_more_axes_than_the_mesh() -> None:
+    mesh, over = MeshShape(2, 4), MeshShape(2, 2, 2)
+    tensor = numbered(4, 2, 4, 7)
+
+    mapped = create_mesh_mapper(mesh, MeshMapperConfig([Replicate(), Shard(2), Shard(1)], over)).map(tensor)
+
+    assert mapped.values.shape == (2, 4, 4, 1, 2, 7)
+    assert mapped.topology.distribution_shape() == over
+    back = create_mesh_composer(mesh, MeshComposerConfig([0, 2, 1], over)).compose(mapped.values, mesh)
+    assert torch.equal(back, torch.cat([tensor, tensor]))
+
+
+def test_a_composer_may_join_a_part_of_the_mesh_only() -> None:
+    mesh = MeshShape(2, 4)
+    tensor = numbered(1, 2, 1, 3)
+    mapped = create_mesh_mapper(mesh, MeshMapperConfig([Shard(1), Replicate()])).map(tensor)
+
+    whole = create_mesh_composer(mesh, MeshComposerConfig([-1, 0])).compose(mapped.values, mesh)
+    column = create_mesh_composer(mesh, MeshComposerConfig([-1, 0], MeshShape(2, 1))).compose(mapped.values, mesh)
+
+    assert whole.flatten().tolist() == [0, 1, 2, 3, 4, 5] * 4
+    assert column.flatten().tolist() == [0, 1, 2, 3, 4, 5]
