@@ -15,7 +15,7 @@ from ttmesh.ops.specs import Inferred, with_shards
 from ttmesh.tensor import operators
 from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.launch import Call, Operation, launch
-from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -196,7 +196,18 @@ def experimental_view(
     """The same buffer in another shape, without TT-NN's checks of what that does to padding."""
     wanted = inferred_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
     require(prod(wanted) == prod(input_tensor.shape), "Invalid arguments to reshape", "equal volumes")
-    return viewed(input_tensor, input_tensor.spec.with_shape(wanted))
+    return viewed(input_tensor, _view_spec(input_tensor.spec, wanted))
+
+
+def _view_spec(spec: TensorSpec, shape: Sequence[int]) -> TensorSpec:
+    """This shape over the same bytes; rows of another length make shards of another height."""
+    config, width = spec.memory_config, shape[-1] if len(shape) else 1
+    shards = config.shard_spec
+    if shards is None or spec.layout is Layout.TILE or shards.shape[1] == width:
+        return spec.with_shape(shape)
+    cut = ShardSpec(shards.grid, (prod(shards.shape) // width, width), shards.orientation)
+    memory = MemoryConfig(config.memory_layout, config.buffer_type, cut)
+    return TensorSpec(shape, spec.dtype, spec.layout, memory_config=memory)
 
 
 # -- ones in and out -----------------------------------------------------------------------------------------------------
