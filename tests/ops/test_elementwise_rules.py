@@ -1,0 +1,135 @@
+"""What element-wise operations refuse, choose and remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import ttmesh.ttnn as ttnn
+
+
+@pytest.fixture
+def mesh() -> Iterator[ttnn.MeshDevice]:
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 2)) as mesh:
+        yield mesh
+
+
+def on(
+    mesh: ttnn.MeshDevice, values: torch.Tensor, dtype: ttnn.DataType = ttnn.bfloat16, **options: object
+) -> ttnn.Tensor:
+    options.setdefault("layout", ttnn.TILE_LAYOUT)
+    return ttnn.from_torch(values, dtype=dtype, device=mesh, **options)
+
+
+def value(tensor: ttnn.Tensor) -> float:
+    return float(ttnn.to_torch(ttnn.get_device_tensors(tensor)[0]).flatten()[0])
+
+
+def test_a_number_changes_the_result_but_not_the_plan(mesh: ttnn.MeshDevice) -> None:
+    one = on(mesh, torch.ones(32, 32))
+
+    assert [value(ttnn.add(one, number)) for number in (1.0, 2.0, 1.0)] == [2.0, 3.0, 2.0]
+    assert mesh.num_program_cache_entries() == 1
+
+
+def test_a_default_is_not_taken_for_the_last_value(mesh: ttnn.MeshDevice) -> None:
+    one = on(mesh, torch.ones(32, 32))
+
+    answers = [value(ttnn.addcmul(one, one, one, value=3.0)) for _ in range(2)]
+    answers += [value(ttnn.addcmul(one, one, one)) for _ in range(2)]
+    answers += [value(ttnn.addcmul(one, one, one, value=v)) for v in (5.0, 3.0, 5.0)]
+
+    assert answers == [4.0, 4.0, 2.0, 2.0, 6.0, 4.0, 6.0]
+
+
+def test_options_are_part_of_the_plan(mesh: ttnn.MeshDevice) -> None:
+    one = on(mesh, torch.ones(32, 32))
+
+    for _ in range(2):
+        assert ttnn.add(one, one, dtype=ttnn.float32).dtype is ttnn.float32
+        assert ttnn.add(one, one).dtype is ttnn.bfloat16
+        assert ttnn.add(one, one, memory_config=ttnn.L1_MEMORY_CONFIG).memory_config().is_l1()
+
+
+def test_shapes_that_do_not_broadcast_are_refused(mesh: ttnn.MeshDevice) -> None:
+    a, b = on(mesh, torch.ones(2, 32)), on(mesh, torch.ones(2, 33))
+
+    with pytest.raises(RuntimeError, match=r"Broadcasting rule violation at dimension index -1 \(output rank 2\)"):
+        ttnn.add(a, b)
+
+
+def test_formats_that_a_kernel_lacks_are_refused(mesh: ttnn.MeshDevice) -> None:
+    whole, real = on(mesh, torch.ones(32, 32), ttnn.int32), on(mesh, torch.ones(32, 32))
+
+    with pytest.raises(RuntimeError, match=r"dtype DataType\.BFLOAT16 is not supported for binary operation"):
+        ttnn.gcd(real, real)
+    with pytest.raises(RuntimeError, match="Mixed dtype is not supported for binary operation"):
+        ttnn.add(whole, real)
+
+
+def test_integer_division_makes_float32(mesh: ttnn.MeshDevice) -> None:
+    three, two = (on(mesh, torch.full((32, 32), n), ttnn.int32) for n in (3, 2))
+
+    assert ttnn.div(three, two).dtype is ttnn.float32
+    assert ttnn.div(three, two, rounding_mode="floor").dtype is ttnn.int32
+    with pytest.raises(RuntimeError, match="Incorrect rounding mode"):
+        ttnn.div(three, two, rounding_mode="up")
+
+
+def test_row_major_stays_and_tiles_win(mesh: ttnn.MeshDevice) -> None:
+    rows, tiles = on(mesh, torch.ones(32, 32), layout=ttnn.ROW_MAJOR_LAYOUT), on(mesh, torch.ones(32, 32))
+
+    assert ttnn.add(rows, rows).layout is ttnn.ROW_MAJOR_LAYOUT
+    assert ttnn.add(rows, tiles).layout is ttnn.TILE_LAYOUT
+
+
+def test_in_place_operations_keep_the_buffer(mesh: ttnn.MeshDevice) -> None:
+    one = on(mesh, torch.ones(32, 32))
+
+    result = ttnn.add_(one, 2.0)
+
+    assert result.buffer_address() == one.buffer_address()
+    assert value(one) == 3.0
+
+
+def test_gradients_are_computed_as_asked(mesh: ttnn.MeshDevice) -> None:
+    grad, a, b = (on(mesh, torch.full((32, 32), n)) for n in (1.0, 2.0, 3.0))
+
+    assert [None if g is None else value(g) for g in ttnn.mul_bw(grad, a, b)] == [3.0, 2.0]
+    first, second = ttnn.mul_bw(grad, a, b, are_required_outputs=[False, True])
+    assert first is None
+    assert value(second) == 2.0
+    with pytest.raises(RuntimeError, match="At least one gradient is expected to be calculated"):
+        ttnn.mul_bw(grad, a, b, are_required_outputs=[False, False])
+
+
+def test_complex_tensors_are_pairs(mesh: ttnn.MeshDevice) -> None:
+    z = ttnn.complex_tensor(on(mesh, torch.full((32, 32), 3.0)), on(mesh, torch.full((32, 32), 4.0)))
+
+    assert value(ttnn.abs(z)) == 5.0
+    assert value(ttnn.conj(z).imag) == -4.0
+    assert value(ttnn.is_real(z)) == 0.0
+    assert value(ttnn.angle(z)) == pytest.approx(0.9273, abs=4e-3)
+    assert value(ttnn.reciprocal(z).real) == pytest.approx(0.12, abs=1e-3)
+    (gradient,) = ttnn.real_bw(on(mesh, torch.ones(32, 32)), z, memory_config=ttnn.DRAM_MEMORY_CONFIG)
+    assert (value(gradient.real), value(gradient.imag)) == (1.0, 0.0)
+
+
+def test_losses_reduce_on_request(mesh: ttnn.MeshDevice) -> None:
+    a, b = on(mesh, torch.full((32, 32), 3.0), ttnn.float32), on(mesh, torch.full((32, 32), 1.0), ttnn.float32)
+
+    assert value(ttnn.mse_loss(a, b)) == 4.0
+    assert value(ttnn.l1_loss(a, b, reduction=ttnn.LossReductionMode.SUM)) == 2048.0
+    assert value(ttnn.mse_loss(a, b, reduction=ttnn.LossReductionMode.MEAN)) == 4.0
+
+
+def test_unknown_activations_list_the_known_ones() -> None:
+    with pytest.raises(RuntimeError, match="Unknown unary op: rellu; expected one of"):
+        ttnn.string_to_unary_with_param("rellu")
+
+
+def test_an_empty_chain_is_refused(mesh: ttnn.MeshDevice) -> None:
+    with pytest.raises(RuntimeError, match="Op chain cannot be empty"):
+        ttnn.unary_chain(on(mesh, torch.ones(32, 32)), [])
