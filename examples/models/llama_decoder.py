@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import placing
 import torch
 from torch.nn import functional as F
@@ -11,6 +13,29 @@ import ttmesh.ttnn as ttnn
 LAYERS, USERS, PROMPT, STEPS, LENGTH = 2, 8, 32, 4, 64
 WIDTH, HEADS, KV_HEADS, HIDDEN, VOCABULARY = 256, 8, 4, 512, 512
 SIZE = WIDTH // HEADS
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a model is made for; by default what this example runs."""
+
+    layers: int = LAYERS
+    users: int = USERS
+    length: int = LENGTH
+    width: int = WIDTH
+    heads: int = HEADS
+    kv_heads: int = KV_HEADS
+    hidden: int = HIDDEN
+    vocabulary: int = VOCABULARY
+    theta: float = 10000.0
+
+    @property
+    def size(self) -> int:
+        """Of a head."""
+        return self.width // self.heads
+
+
+SIZES = Sizes()
 HELD: list[ttnn.Tensor] = []
 Weights = dict[str, torch.Tensor]
 
@@ -18,29 +43,30 @@ Weights = dict[str, torch.Tensor]
 # -- the model in torch --------------------------------------------------------------------------------------------------
 
 
-def draw_weights(draw: torch.Generator) -> tuple[Weights, list[Weights]]:
+def draw_weights(draw: torch.Generator, sizes: Sizes = SIZES) -> tuple[Weights, list[Weights]]:
     """Embedding, head and last norm; then the weights of every layer, as [in, out]."""
+    width, kv, hidden = sizes.width, sizes.kv_heads * sizes.size, sizes.hidden
     shapes = {
-        "q": (WIDTH, WIDTH), "k": (WIDTH, KV_HEADS * SIZE), "v": (WIDTH, KV_HEADS * SIZE), "out": (WIDTH, WIDTH),
-        "gate": (WIDTH, HIDDEN), "up": (WIDTH, HIDDEN), "down": (HIDDEN, WIDTH),
+        "q": (width, width), "k": (width, kv), "v": (width, kv), "out": (width, width),
+        "gate": (width, hidden), "up": (width, hidden), "down": (hidden, width),
     }  # fmt: skip
 
     def norm() -> torch.Tensor:
-        return 1 + torch.randn(1, WIDTH, generator=draw) * 0.1
+        return 1 + torch.randn(1, width, generator=draw) * 0.1
 
     layers = []
-    for _ in range(LAYERS):
+    for _ in range(sizes.layers):
         layer = {name: torch.randn(*shape, generator=draw) * shape[0] ** -0.5 for name, shape in shapes.items()}
         layers.append({**layer, "norm1": norm(), "norm2": norm()})
-    embedding = torch.randn(VOCABULARY, WIDTH, generator=draw)
-    head = torch.randn(WIDTH, VOCABULARY, generator=draw) * WIDTH**-0.5
+    embedding = torch.randn(sizes.vocabulary, width, generator=draw)
+    head = torch.randn(width, sizes.vocabulary, generator=draw) * width**-0.5
     return {"embedding": embedding, "head": head, "norm": norm()}, layers
 
 
-def angles() -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of every position, [LENGTH, SIZE], each angle for a pair of neighbours."""
-    speed = 10000.0 ** (-torch.arange(0, SIZE, 2) / SIZE)
-    turn = (torch.arange(LENGTH)[:, None] * speed).repeat_interleave(2, dim=-1)
+def angles(sizes: Sizes = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of every position, [length, size of a head], each angle for a pair of neighbours."""
+    speed = sizes.theta ** (-torch.arange(0, sizes.size, 2) / sizes.size)
+    turn = (torch.arange(sizes.length)[:, None] * speed).repeat_interleave(2, dim=-1)
     return turn.cos(), turn.sin()
 
 
@@ -87,15 +113,15 @@ def turning_matrix() -> torch.Tensor:
 class Layer:
     """One decoder layer; heads and hidden units are divided over the chips that share the model."""
 
-    def __init__(self, at: placing.Placement, w: Weights) -> None:
-        self.at = at
-        self.heads, self.kv_heads = HEADS // at.ways, KV_HEADS // at.ways
+    def __init__(self, at: placing.Placement, w: Weights, sizes: Sizes = SIZES) -> None:
+        self.at, self.size = at, sizes.size
+        self.heads, self.kv_heads = sizes.heads // at.ways, sizes.kv_heads // at.ways
         per_chip = [torch.cat([w[name].chunk(at.ways, -1)[i] for name in "qkv"], -1) for i in range(at.ways)]
         split = {"qkv": 1, "out": 0, "gate": 1, "up": 1, "down": 0}
         weights = {"qkv": torch.cat(per_chip, -1), **{name: w[name] for name in split if name != "qkv"}}
         self.w = {name: at.weight(value, split[name]) for name, value in weights.items()}
         self.norms = [at.weight(w[name], dtype=ttnn.bfloat16) for name in ("norm1", "norm2")]
-        empty = torch.zeros(USERS, KV_HEADS, LENGTH, SIZE)
+        empty = torch.zeros(sizes.users, sizes.kv_heads, sizes.length, sizes.size)
         mapper = at.mapper(batch_dim=0, weight_dim=1)
         self.cache = [
             ttnn.from_torch(empty, dtype=at.weights, layout=ttnn.TILE_LAYOUT, device=at.mesh, mesh_mapper=mapper)
@@ -135,7 +161,7 @@ class Layer:
         for cache, values in zip(self.cache, (k, v), strict=True):
             ttnn.experimental.paged_update_cache(cache, values, update_idxs_tensor=position)
         attended = ttnn.transformer.scaled_dot_product_attention_decode(q, *self.cache, cur_pos_tensor=position)
-        joined = ttnn.reshape(attended, [1, 1, users, self.heads * SIZE])
+        joined = ttnn.reshape(attended, [1, 1, users, self.heads * self.size])
         x = ttnn.add(x, self.at.total(ttnn.linear(joined, self.w["out"])))
         return self.feed_forward(x)
 

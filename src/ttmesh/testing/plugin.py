@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from ttmesh.testing.memory_watch import Usage, leaks, usage
 if TYPE_CHECKING:
     from ttmesh.mesh.mesh_device import MeshDevice
 
+TEXT_DEMO = "models/tt_transformers/demo/simple_text_demo.py"
 SEED = 213919  # TT-NN's own reset_seeds
 USAGES = pytest.StashKey[list[Usage]]()
 FAILED = pytest.StashKey[bool]()
@@ -30,6 +32,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tt-system", help="the system to emulate, such as t3000, galaxy or 4x8")
     group.addoption("--coordinator", metavar="N|all|random", help="which physical device leads the mesh of each test")
     group.addoption("--tt-memory", action="store_true", help="print peak DRAM and L1 of every test")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(args: list[str]) -> None:
+    """tt-metal's text demo by its path: without a tt-metal checkout ttmesh's own runs."""
+    for i, arg in enumerate(args):
+        path, separator, rest = arg.partition("::")
+        if path.endswith(TEXT_DEMO) and not Path(path).exists():
+            places = (
+                Path(__file__).parents[1] / "examples",
+                Path(__file__).parents[3] / "examples",
+            )  # installed, checkout
+            found = [place / "text_demo.py" for place in places if (place / "text_demo.py").exists()]
+            if found:
+                args[i] = f"{found[0]}{separator}{rest}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

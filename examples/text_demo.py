@@ -1,0 +1,257 @@
+"""A Llama-style decoder, tensor-parallel over 1x8: prompts, then a decode step replayed as a trace, for 32 users.
+
+    python examples/text_demo.py
+    pytest examples/text_demo.py -k "performance and batch-32"
+
+Weights are random (the text is gibberish) unless LLAMA_DIR names a folder with a Llama in safetensors. Tokens are bytes,
+or tokenizer.json's where that folder has one and `tokenizers` is installed. Watch it with `ttmesh monitor -a` and
+TT_ALLOC_TRACKING_ENABLED=1: the coordinator has the highest L1, DRAM and TRACE are equal everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from rich.progress import track
+from safetensors import safe_open
+
+import ttmesh.ttnn as ttnn
+
+sys.path.insert(0, str(Path(__file__).parent / "models"))
+from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, turning_matrix
+from placing import Placement
+
+console = Console(highlight=False, soft_wrap=True)
+CHIPS, TOP = 8, 32  # sampling looks at the 32 likeliest tokens
+PROMPTS = ("The mesh of eight chips ", "Once upon a time ", "A tile is ", "To add two tensors, ")
+
+
+@dataclass
+class Run:
+    """What was made, and how fast."""
+
+    texts: list[str]
+    tokens: torch.Tensor  # [users, new tokens]
+    prompt_seconds: float
+    tokens_per_second: float
+
+
+class Bytes:
+    """The tokenizer of random weights: a byte is a token."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: list[int]) -> str:
+        return bytes(t % 256 for t in tokens).decode(errors="replace")
+
+
+def read_llama(folder: Path, users: int, length: int) -> tuple[Sizes, Weights, list[Weights]]:
+    """A Llama as Hugging Face stores it."""
+    config = json.loads((folder / "config.json").read_text())
+    sizes = Sizes(
+        config["num_hidden_layers"], users, length, config["hidden_size"], config["num_attention_heads"],
+        config["num_key_value_heads"], config["intermediate_size"], config["vocab_size"],
+        config.get("rope_theta", 10000.0),
+    )  # fmt: skip
+    found: Weights = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            found |= {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
+
+    def matrix(name: str) -> torch.Tensor:
+        return found[name].T.contiguous()
+
+    def neighbours(name: str) -> torch.Tensor:
+        """Columns of each head from halves, as Hugging Face turns them, to pairs of neighbours."""
+        halves = matrix(name).unflatten(-1, (-1, 2, sizes.size // 2))
+        return halves.transpose(-1, -2).flatten(-3)
+
+    layers = []
+    for i in range(sizes.layers):
+        at = f"model.layers.{i}."
+        layers.append(
+            {
+                "q": neighbours(at + "self_attn.q_proj.weight"), "k": neighbours(at + "self_attn.k_proj.weight"),
+                "v": matrix(at + "self_attn.v_proj.weight"), "out": matrix(at + "self_attn.o_proj.weight"),
+                "gate": matrix(at + "mlp.gate_proj.weight"), "up": matrix(at + "mlp.up_proj.weight"),
+                "down": matrix(at + "mlp.down_proj.weight"),
+                "norm1": found[at + "input_layernorm.weight"].reshape(1, -1),
+                "norm2": found[at + "post_attention_layernorm.weight"].reshape(1, -1),
+            }
+        )  # fmt: skip
+    embedding = found["model.embed_tokens.weight"]
+    head = found.get("lm_head.weight", embedding).T.contiguous()
+    return sizes, {"embedding": embedding, "head": head, "norm": found["model.norm.weight"].reshape(1, -1)}, layers
+
+
+def tokenizer_of(folder: Path | None):
+    """The folder's tokenizer, else bytes."""
+    if folder is not None and (folder / "tokenizer.json").exists():
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            console.print("tokenizers is not installed: bytes are used as tokens")
+        else:
+            inner = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+            class Words(Bytes):
+                def encode(self, text: str) -> list[int]:
+                    return inner.encode(text).ids
+
+                def decode(self, tokens: list[int]) -> str:
+                    return inner.decode(tokens)
+
+            return Words()
+    return Bytes()
+
+
+class Generator:
+    """The model with what a captured step reads and writes at fixed places: tokens, positions, caches."""
+
+    def __init__(self, at: Placement, sizes: Sizes, top: Weights, layers: list[Weights]) -> None:
+        self.at, self.sizes, self.mesh = at, sizes, at.mesh
+        self.layers = [Layer(at, w, sizes) for w in layers]
+        self.norm, self.head = at.weight(top["norm"], dtype=ttnn.bfloat16), at.weight(top["head"], 1)
+        self.matrix = at.weight(turning_matrix(), dtype=ttnn.bfloat16)
+        self.tables = [self.rows(part, ttnn.bfloat16) for part in (top["embedding"], *angles(sizes))]
+        users = torch.ones(sizes.users)
+        self.k, self.p, self.heat = (
+            self.rows(users * TOP, ttnn.uint32), self.rows(users * 0.9, ttnn.bfloat16), self.rows(users, ttnn.bfloat16),
+        )  # fmt: skip
+        self.tokens = self.rows(torch.zeros(1, sizes.users), ttnn.uint32)
+        self.row = self.rows(torch.zeros(1, sizes.users), ttnn.uint32)  # positions, as a lookup wants them
+        self.position = self.rows(torch.zeros(sizes.users), ttnn.int32)  # and as caches want them
+
+    def rows(self, values: torch.Tensor, dtype: ttnn.DataType, *, device: bool = True) -> ttnn.Tensor:
+        """Row-major on every chip."""
+        values = values if dtype is ttnn.bfloat16 else values.int()
+        mapper = ttnn.ReplicateTensorToMesh(self.mesh)
+        return ttnn.from_torch(values, dtype=dtype, device=self.mesh if device else None, mesh_mapper=mapper)
+
+    def logits(self, x: ttnn.Tensor) -> ttnn.Tensor:
+        """[..., vocabulary]: each chip makes a part, all get the whole."""
+        part = ttnn.linear(ttnn.rms_norm(x, epsilon=1e-5, weight=self.norm), self.head)
+        return ttnn.all_gather(part, 3, cluster_axis=1)
+
+    def sample(self, logits: ttnn.Tensor) -> None:
+        """Draw a token per user from [1, 1, users, vocabulary], on the device, to where the next step reads."""
+        values, places = ttnn.topk(logits, TOP)
+        places = ttnn.to_layout(ttnn.typecast(places, ttnn.uint32), ttnn.ROW_MAJOR_LAYOUT)
+        drawn = ttnn.sampling(values, places, self.k, self.p, self.heat)
+        ttnn.copy(ttnn.reshape(drawn, (1, self.sizes.users)), self.tokens)
+
+    def prompt(self, tokens: torch.Tensor) -> None:
+        """Fill the caches with prompts of one length and draw the first new tokens."""
+        users, count = tokens.shape
+        embedding, cos, sin = self.tables
+        x = ttnn.embedding(self.rows(tokens, ttnn.uint32), embedding, layout=ttnn.TILE_LAYOUT)
+        x = ttnn.reshape(x, (users, 1, count, self.sizes.width))
+        at = self.rows(torch.arange(count).reshape(1, -1), ttnn.uint32)
+        turns = [ttnn.embedding(at, table, layout=ttnn.TILE_LAYOUT) for table in (cos, sin)]
+        cos, sin = (ttnn.reshape(part, (1, 1, count, self.sizes.size)) for part in turns)
+        for layer in self.layers:
+            x = layer.prompt(x, {"cos": cos, "sin": sin, "matrix": self.matrix})
+        last = ttnn.reshape(x[:, :, count - 1 : count], (1, 1, users, self.sizes.width))
+        self.sample(self.logits(last))
+        for values, tensor in ((torch.full((1, users), count), self.row), (torch.full((users,), count), self.position)):
+            ttnn.copy_host_to_device_tensor(self.rows(values, tensor.dtype, device=False), tensor)
+
+    def step(self) -> None:
+        """One more token per user; everything it needs and gives is on the device."""
+        users, (embedding, *tables) = self.sizes.users, self.tables
+        x = ttnn.embedding(self.tokens, embedding, layout=ttnn.TILE_LAYOUT)
+        x = ttnn.reshape(x, (1, 1, users, self.sizes.width))
+        turns = [ttnn.embedding(self.row, table, layout=ttnn.TILE_LAYOUT) for table in tables]
+        cos, sin = (ttnn.reshape(part, (1, users, 1, self.sizes.size)) for part in turns)
+        for layer in self.layers:
+            x = layer.token(x, {"cos": cos, "sin": sin, "matrix": self.matrix}, self.position, users)
+        self.sample(self.logits(x))
+        ttnn.plus_one(self.position)
+        ttnn.plus_one(self.row)
+
+
+def generate(users: int, steps: int, *, traced: bool = True, folder: Path | None = None, seed: int = 0) -> Run:
+    """Prompts for so many users, then so many tokens for each."""
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D_RING)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, CHIPS), num_command_queues=2, trace_region_size=8_000_000)
+    ttnn.manual_seed(seed, device=mesh)
+    words = tokenizer_of(folder)
+    prompts = [words.encode(PROMPTS[i % len(PROMPTS)]) for i in range(users)]
+    count = 32
+    prompts = [([0] * count + prompt)[-count:] for prompt in prompts]  # one length: zeros in front
+    length = -(-(count + steps + 2) // 32) * 32
+    if folder is None:
+        sizes = Sizes(layers=2, users=users, length=length, kv_heads=CHIPS, vocabulary=256)
+        top, layers = draw_weights(torch.Generator().manual_seed(0), sizes)
+    else:
+        sizes, top, layers = read_llama(folder, users, length)
+    model = Generator(Placement("text demo", mesh, None, 1, ttnn.bfloat8_b), sizes, top, layers)
+
+    start = time.perf_counter()
+    model.prompt(torch.tensor(prompts))
+    ttnn.synchronize_device(mesh)
+    prompt_seconds = time.perf_counter() - start
+    made = [ttnn.from_device(model.tokens)]
+    model.step()  # compiles
+    made.append(ttnn.from_device(model.tokens))
+    if traced:
+        console.print("Capturing the decode trace")
+        trace = ttnn.begin_trace_capture(mesh, cq_id=0)
+        model.step()
+        ttnn.end_trace_capture(mesh, trace, cq_id=0)
+    start = time.perf_counter()
+    for _ in track(range(steps), description=f"{users} users", console=console):
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=False) if traced else model.step()
+        # Tokens leave on the second queue, once the first has made them and before it makes the next.
+        ttnn.wait_for_event(1, ttnn.record_event(mesh, 0))
+        made.append(ttnn.from_device(model.tokens, blocking=False, queue_id=1))
+        ttnn.wait_for_event(0, ttnn.record_event(mesh, 1))
+    ttnn.synchronize_device(mesh)
+    seconds = time.perf_counter() - start
+    tokens = torch.stack([ttnn.to_torch(ttnn.get_device_tensors(part)[0]).flatten() for part in made], -1)
+    if traced:
+        ttnn.release_trace(mesh, trace)
+    del model
+    HELD.clear()
+    ttnn.close_mesh_device(mesh)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+    texts = [words.decode(row) for row in tokens.tolist()]
+    return Run(texts, tokens, prompt_seconds, steps * users / seconds)
+
+
+CASES = {"performance-batch-1": (1, 32), "performance-batch-32": (32, 32), "short-batch-32": (32, 4)}
+
+
+@pytest.mark.parametrize(("users", "steps"), CASES.values(), ids=CASES)
+def test_demo_text(users: int, steps: int) -> None:
+    folder = os.environ.get("LLAMA_DIR")
+    run = generate(users, steps, folder=None if folder is None else Path(folder))
+
+    assert run.tokens.shape == (users, steps + 2)
+    report(run)
+
+
+def report(run: Run) -> None:
+    """Some of the text, and the speed."""
+    for i, text in enumerate(run.texts[:2]):
+        console.print(f"user {i}: {PROMPTS[i % len(PROMPTS)]}{text!r}", markup=False)
+    users = len(run.texts)
+    console.print(
+        f"prompts of {users} users: {run.prompt_seconds:.2f} s; decode: {run.tokens_per_second:.0f} tokens/s "
+        f"({run.tokens_per_second / users:.1f} per user)"
+    )
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        folder = os.environ.get("LLAMA_DIR")
+        report(generate(32, 64, folder=None if folder is None else Path(folder)))
