@@ -24,6 +24,8 @@ from rich.progress import track
 from safetensors import safe_open
 
 import ttmesh.ttnn as ttnn
+from ttmesh.base.sizes import size_text
+from ttmesh.testing.memory_watch import usage
 
 sys.path.insert(0, str(Path(__file__).parent / "models"))
 from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, turning_matrix
@@ -179,6 +181,21 @@ class Generator:
         ttnn.plus_one(self.row)
 
 
+def show_memory(mesh: ttnn.MeshDevice) -> None:
+    """What every device holds: as the monitor shows it."""
+    used = {}
+    for kind in (ttnn.BufferType.DRAM, ttnn.BufferType.TRACE):
+        view = ttnn.get_memory_view(mesh, kind)
+        used[kind] = size_text(view.num_banks * view.total_bytes_allocated_per_bank)
+    seen = usage("text demo", mesh)
+    for device in sorted(seen.l1_bytes):
+        mark = "  ← coordinator" if device == seen.coordinator else ""
+        console.print(
+            f"Device {device}: DRAM {used[ttnn.BufferType.DRAM]}, TRACE {used[ttnn.BufferType.TRACE]}, "
+            f"L1 {size_text(seen.l1_bytes[device])}{mark}"
+        )
+
+
 def generate(users: int, steps: int, *, traced: bool = True, folder: Path | None = None, seed: int = 0) -> Run:
     """Prompts for so many users, then so many tokens for each."""
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D_RING)
@@ -218,6 +235,7 @@ def generate(users: int, steps: int, *, traced: bool = True, folder: Path | None
     ttnn.synchronize_device(mesh)
     seconds = time.perf_counter() - start
     tokens = torch.stack([ttnn.to_torch(ttnn.get_device_tensors(part)[0]).flatten() for part in made], -1)
+    show_memory(mesh)
     if traced:
         ttnn.release_trace(mesh, trace)
     del model

@@ -76,6 +76,11 @@ def test_the_documents_command_runs_it_without_a_checkout(tmp_path: Path) -> Non
     assert "1 passed, 2 deselected" in done.stdout
     assert "Capturing the decode trace" in done.stdout
     assert "tokens/s" in done.stdout
+    rows = [line for line in done.stdout.splitlines() if line.startswith("Device ")]
+    assert [line.split(":")[0] for line in rows if "coordinator" in line] == ["Device 3"]
+    assert len({line.split(", L1 ")[0].split(": ")[1] for line in rows}) == 1  # DRAM and TRACE are equal everywhere
+    ordinary = {line.split(", L1 ")[1] for line in rows if "coordinator" not in line}
+    assert len(ordinary) == 1
 
 
 def _installed() -> bool:
