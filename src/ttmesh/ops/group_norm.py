@@ -41,9 +41,9 @@ def _check(call: Call) -> None:
         raise ShapeError(
             f"group_norm got an input of shape {x.shape}", expected="[batch, 1, rows, channels]", fix="Reshape it."
         )
-    if (x.shape[-2] * x.shape[0]) % TILE:
+    if x.padded_shape[-2] % TILE:
         _refuse(
-            f"input height ({x.shape[-2] * x.shape[0]}) must be a multiple of the tile height ({TILE})",
+            f"H*W ({x.padded_shape[1]}*{x.padded_shape[2]}) must be a multiple of the tile height ({TILE})",
             "a multiple of 32",
         )
     if call["use_welford"] and call["negative_mask"] is not None:

@@ -142,16 +142,19 @@ def _golden_layer_norm(
 
 def _golden_rms_norm(
     input_tensor: Lanes,
+    weight: Lanes | None = None,
     *,
     epsilon: float = 1e-12,
     residual_input_tensor: Lanes | None = None,
-    weight: Lanes | None = None,
     bias: Lanes | None = None,
     **_: object,
 ) -> Lanes:
     x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
     normed = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + epsilon)
-    normed = normed if weight is None else normed * weight.reshape(-1)[: x.shape[-1]]
+    if weight is not None:
+        row = weight.reshape(-1)[: x.shape[-1]]
+        half = row.dtype in (torch.float16, torch.bfloat16)  # TT-NN's golden multiplies in the weight's type
+        normed = (normed.to(row.dtype) if half else normed) * row
     return normed if bias is None else normed + bias.reshape(-1)[: x.shape[-1]]
 
 

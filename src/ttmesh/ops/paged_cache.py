@@ -57,7 +57,7 @@ def _refuse(wrong: str, expected: str) -> None:
     raise ShapeError(wrong, expected=expected, fix="Check the cache, the page table and the options.")
 
 
-def check_paging(call: Call) -> None:
+def check_paging(call: Call, *, per_user: bool = True) -> None:
     """What TT-NN refuses of options that need pages, and of views whose blocks have another size."""
     paged = call["page_table"] is not None
     block, heads, modulo = call["block_size"], call["num_kv_heads"], call["cache_position_modulo"]
@@ -71,7 +71,8 @@ def check_paging(call: Call) -> None:
     cache, x = call.specs[0], call.specs[1]
     if block is not None or heads is not None:
         have = math.prod(cache.shape[1:])
-        want = (heads or cache.shape[1]) * (block or cache.shape[2]) * x.shape[-1]
+        seen = heads or (cache.shape[1] if per_user else x.shape[1])  # a prompt's input says its own heads
+        want = seen * (block or cache.shape[2]) * x.shape[-1]
         if have != want:
             _refuse(f"paged cache geometry mismatch: {want} elems/block asked, {have} in the buffer", "equal sizes")
     size = block or cache.shape[2]
@@ -94,6 +95,12 @@ def _check_update(call: Call) -> None:
     cache, x = call.specs[0], call.specs[1]
     if len(x.shape) != 4 or x.shape[0] != 1:
         _refuse(f"paged_update_cache got an input of shape {x.shape}", "[1, users, heads, head size]")
+    shard = x.memory_config.shard_spec
+    if shard is not None and shard.grid.num_cores() != x.shape[1]:
+        _refuse(
+            f"Input must be sharded over one core per user: num_cores is {shard.grid.num_cores()}, users {x.shape[1]}",
+            f"{x.shape[1]} cores",
+        )
     if not call["update_idxs"] and call["update_idxs_tensor"] is None:
         _refuse("paged_update_cache got no positions", "update_idxs or update_idxs_tensor")
     if call["page_table"] is None and not call["share_cache"] and cache.shape[0] < x.shape[1]:

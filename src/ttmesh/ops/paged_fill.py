@@ -22,7 +22,7 @@ from ttmesh.tensor.tensor import Tensor
 
 
 def _check(call: Call) -> None:
-    check_paging(call)
+    check_paging(call, per_user=False)
     cache, x, table = call["cache"].spec, call["input"].spec, call["page_table"].spec
     size = call["block_size"] or cache.shape[2]
     pages = table.shape[-1]
@@ -75,7 +75,8 @@ def _fill(
     only = chosen_lanes(coords, mesh_shape, cache.device)
     others = [x for x in (input, page_table, batch_idx_tensor, valid_seq_len_tensor, only) if x is not None]
     cache = writable(cache, others, lane_axes)
-    view = viewed(cache, block_size, None, input.shape[-1])
+    heads = None if block_size is None else input.shape[lane_axes + 1]
+    view = viewed(cache, block_size, heads, input.shape[-1])
     size, tokens = view.shape[-2], input.shape[-2]
     rows = finish(input, specs[0].dtype).transpose(-3, -2)
     token = torch.arange(tokens, device=cache.device).reshape(*[1] * lane_axes, -1)

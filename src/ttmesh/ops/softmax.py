@@ -19,6 +19,8 @@ from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
+TILE = 32
+
 
 def _check_softmax(call: Call) -> None:
     x = call.specs[0]
@@ -65,24 +67,26 @@ def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> La
     return _along(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
-def _masked(x: Lanes, scale: float | None, mask: Lanes | None, lane_axes: int, mask_spec: TensorSpec | None) -> Lanes:
+def _masked(
+    x: Lanes, scale: float | None, mask: Lanes | None, causal: bool, lane_axes: int, mask_spec: TensorSpec
+) -> Lanes:
     factor = 1.0 if scale is None else scale
     if mask is None and x.dtype is torch.bfloat16 and math.frexp(factor)[0] == 0.5:
         return torch.softmax(x if factor == 1.0 else x * factor, -1)  # exact in bfloat16: a power of two
     wide = x.float() * factor
-    if mask is not None and mask_spec is not None:
-        rows = _mask_rows(mask, x.shape[-1], lane_axes, mask_spec).float()
+    if mask is not None:
+        rows = _mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
         dims = mesh_dims([wide, rows], lane_axes)
         wide = wide.add_(rows) if wide.shape[:lane_axes] == dims else wide + rows
     return torch.softmax(wide, -1)
 
 
-def _mask_rows(mask: Lanes, width: int, lane_axes: int, spec: TensorSpec) -> Lanes:
-    """A row-major mask comes cut into rows of 32 ([.., W/32, 32]); a tiled one as it is."""
+def _mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:
+    """A row-major mask comes cut into rows of 32 ([.., W/32, 32]); one tile of rows counts by its first row."""
     if spec.layout is Layout.ROW_MAJOR and mask.shape[-1] != width:
         lead = mask.shape[: lane_axes + max(len(spec.shape) - 2, 0)]
         return mask.reshape(*lead, 1, -1)[..., :width]
-    return mask
+    return mask[..., :1, :] if mask.shape[-2] == TILE and not causal else mask
 
 
 def _golden_scaled(input_tensor: Lanes, scale: float | None = None, mask: Lanes | None = None, **_: Any) -> Lanes:
@@ -92,19 +96,29 @@ def _golden_scaled(input_tensor: Lanes, scale: float | None = None, mask: Lanes 
 
 @op("ttnn.scale_mask_softmax", golden=_golden_scaled, check=_check_mask, runtime=("scale",))
 def scale_mask_softmax(
-    input_tensor: Lanes, scale: float | None, mask: Lanes | None, lane_axes: int, specs: Sequence[TensorSpec]
+    input_tensor: Lanes,
+    scale: float | None,
+    mask: Lanes | None,
+    is_causal_mask: bool,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
 ) -> Lanes:
     """softmax(scale · x + mask) over the last dim."""
-    return _masked(input_tensor, scale, mask, lane_axes, specs[-1])
+    return _masked(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
 
 
 def _in_place(name: str) -> OpFunction:
     @op(name, golden=_golden_scaled, out=like_written, check=_check_mask, runtime=("scale",), writes="input_tensor")
     def lane(
-        input_tensor: Lanes, scale: float | None, mask: Lanes | None, lane_axes: int, specs: Sequence[TensorSpec]
+        input_tensor: Lanes,
+        scale: float | None,
+        mask: Lanes | None,
+        lane_axes: int,
+        specs: Sequence[TensorSpec],
+        is_causal_mask: bool = True,
     ) -> Lanes:
         """softmax(scale · x + mask) over the last dim, into the input's own memory."""
-        return _masked(input_tensor, scale, mask, lane_axes, specs[-1])
+        return _masked(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
 
     return lane
 
