@@ -104,12 +104,35 @@ def _golden_mean_backward(
     return _mean_backward(output_grad, dim, keepdim, input_grad_shape, 0)
 
 
-@op("ttnn.moreh_mean_backward", golden=_golden_mean_backward, out=in_tiles, outputs=("input_grad",))
+_MEAN_BACKWARD = Operation(
+    "ttnn.moreh_mean_backward",
+    lambda output_grad, dim, keepdim, shape, lane_axes: _mean_backward(output_grad, dim, keepdim, shape, lane_axes),
+    in_tiles,
+    outputs=("input_grad",),
+    lane_arguments=frozenset({"output_grad", "dim", "keepdim", "shape", "lane_axes"}),
+)
+
+
+@composite("ttnn.moreh_mean_backward", golden=_golden_mean_backward)
 def moreh_mean_backward(
-    output_grad: torch.Tensor, dim: Dims, keepdim: bool, input_grad_shape: Sequence[int] | None, lane_axes: int
-) -> torch.Tensor:
+    output_grad: Tensor,
+    dim: Dims,
+    keepdim: bool,
+    input_grad_shape: Sequence[int] | None,
+    input_grad: Tensor | None,
+    memory_config: MemoryConfig | None,
+) -> Any:
     """The gradient of a mean: the output's over the count, spread over the input's shape."""
-    return _mean_backward(output_grad, dim, keepdim, input_grad_shape, lane_axes)
+    shape = input_grad.shape if input_grad_shape is None and input_grad is not None else input_grad_shape
+    asked = {
+        "output_grad": output_grad,
+        "dim": dim,
+        "keepdim": keepdim,
+        "shape": None if shape is None else tuple(shape),
+        "input_grad": input_grad,
+        "memory_config": memory_config,
+    }
+    return launch(_MEAN_BACKWARD, asked)
 
 
 # -- cumsum --------------------------------------------------------------------------------------------------------------
@@ -272,7 +295,7 @@ def moreh_clip_grad_norm(
     total = launch(_TOTAL_NORM, asked)
     if error_if_nonfinite:
         values = total.cpu().lanes.float()
-        wrong = f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped"
+        wrong = f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped."
         require(bool(torch.isfinite(values).all()), wrong, "finite gradients")
     for gradient in inputs:
         launch(_SCALE, {"gradient": gradient, "total": total, "max_norm": max_norm})

@@ -45,6 +45,8 @@ def out_spec(
     """One output spec: what the caller asked for, else what the rule says, else what the source tensor has."""
     given = call.outputs[result] if result < len(call.outputs) else None
     if given is not None:
+        if len(shape) == 0 and given.shape.volume() == 1:  # a number goes into a tensor of one element
+            return given.spec.with_shape(shape)
         if tuple(given.shape) != tuple(shape):
             raise ShapeError(
                 f"{call.name}: the output tensor has shape {given.shape!r}, the result {list(shape)}",
