@@ -295,7 +295,8 @@ def moreh_clip_grad_norm(
     total = launch(_TOTAL_NORM, asked)
     if error_if_nonfinite:
         values = total.cpu().lanes.float()
-        wrong = f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped."
+        order = f"The total norm of order {norm_type}"
+        wrong = f"{order} for gradients from `parameters` is non-finite, so it cannot be clipped."
         require(bool(torch.isfinite(values).all()), wrong, "finite gradients")
     for gradient in inputs:
         launch(_SCALE, {"gradient": gradient, "total": total, "max_norm": max_norm})
