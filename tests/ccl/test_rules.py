@@ -6,6 +6,7 @@ import pytest
 import torch
 from ccl_meshes import lanes_of, on, opened, parts
 
+import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
 from ttmesh.base.dtypes import bfloat16, float32
@@ -314,3 +315,16 @@ def test_a_fifo_must_hold_a_page() -> None:
         ends = create_socket_pair(mesh, mesh, config)
         with pytest.raises(RuntimeError, match="send_async op requires a fifo size of at least 512 bytes, got 64"):
             ttnn.experimental.send_async(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), ends[0])
+
+
+def test_ttmeshs_own_names_take_a_tensor_and_a_mode() -> None:
+    with opened((1, 8)) as mesh:
+        values = parts((1, 8), LOCAL, bfloat16)
+        tensor = on(mesh, values, bfloat16)
+
+        for mode in ("host", "fabric"):
+            total, every = ttmesh.all_reduce(tensor, mode=mode), ttmesh.all_gather(tensor, mode=mode)
+
+            assert torch.equal(lanes_of(total)[0, 3], values.float().sum(1)[0].bfloat16())
+            assert torch.equal(lanes_of(every)[0, 5], values[0, :, 0])
+        assert list(ttmesh.all_to_all(tensor, 2, 3).shape) == [1, 1, 256, 32]

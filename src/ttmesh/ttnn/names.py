@@ -213,6 +213,8 @@ OWN_NAMES: dict[str, dict[str, str]] = {
 }
 
 _EXTRA_MODULES = {
+    "ttmesh.ccl.copies": "all_to_all",
+    "ttmesh.ccl.own": "all_gather",
     "ttmesh.mesh.queues": "event_query",
     "ttmesh.programs.addresses": "TensorAccessorArgs",
     "ttmesh.programs.circular_buffers": "CircularBufferConfig CircularBufferError",
