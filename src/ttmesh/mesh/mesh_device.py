@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet, DramGrid
-from ttmesh.base.dtypes import Arch, BufferType
-from ttmesh.base.errors import ClosedError, MeshError, QueueError, ShapeError, one_of
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import ClosedError, MeshError, QueueError, one_of
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
 from ttmesh.base.signals import signals
@@ -25,11 +25,13 @@ from ttmesh.fabric.nodes import FabricNodeId, MeshId
 from ttmesh.mesh import schedules
 from ttmesh.mesh.buffer import Buffer, Heap, allocated
 from ttmesh.mesh.command_queue import Command, CommandQueue
+from ttmesh.mesh.core_view import CoreView
 from ttmesh.mesh.events import Ownership
 from ttmesh.mesh.program_cache import ProgramCache
 from ttmesh.mesh.reservations import RESERVATIONS
 from ttmesh.mesh.residents import Residents
 from ttmesh.mesh.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
+from ttmesh.mesh.submesh_rules import check_submesh, submesh_starts
 from ttmesh.mesh.system_mesh import reshaped
 from ttmesh.mesh.traces import MeshTraceId, Trace
 from ttmesh.mesh.traffic import Traffic
@@ -39,7 +41,7 @@ current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
 _mesh_ids = itertools.count(1)
 
 
-class MeshDevice:
+class MeshDevice(CoreView):
     """Chips in a grid that run one program; opened by `open_mesh_device`."""
 
     def __init__(
@@ -121,10 +123,6 @@ class MeshDevice:
         """Which mesh of a multi-mesh system this process is bound to."""
         return 0
 
-    def arch(self) -> Arch:
-        """The chips' generation."""
-        return self.chip.arch
-
     def get_view(self) -> MeshDeviceView:
         """The mesh as a grid of devices."""
         return MeshDeviceView(self._shape, self.physical_ids)
@@ -141,71 +139,13 @@ class MeshDevice:
         """Print what crossed each link and went over the host since the mesh was opened: a drawing and a table."""
         Console().print(self.traffic.report())
 
-    # ---- cores
-
-    def compute_with_storage_grid_size(self) -> CoreCoord:
-        """Columns and rows of compute cores."""
-        return self.chip.compute_grid
-
-    @property
-    def core_grid(self) -> CoreGrid:
-        """The compute cores as a grid."""
-        return CoreGrid(y=self.chip.compute_grid.y, x=self.chip.compute_grid.x)
-
-    def dram_grid_size(self) -> CoreCoord:
-        """DRAM banks as a grid."""
-        return DramGrid(self.chip.dram_banks, 1)  # tells create_sharded_memory_config that DRAM is meant
-
-    def worker_core_from_logical_core(self, logical_core: CoreCoord) -> CoreCoord:
-        """Where a logical core sits on the NoC: tensix cores start at (18, 18) in virtual coordinates on Wormhole."""
-        base = 18 if self.chip.arch is Arch.WORMHOLE_B0 else 0
-        offset = (0, 0) if base else (1, 2)
-        return CoreCoord(logical_core.x + base + offset[0], logical_core.y + base + offset[1])
-
-    def get_optimal_dram_bank_to_logical_worker_assignment(
-        self, noc: object = None, coord: MeshCoordinate | None = None
-    ) -> list[CoreCoord]:
-        """A worker core near each DRAM bank: here simply one core per bank, row by row."""
-        columns = self.chip.compute_grid.x
-        return [CoreCoord(bank % columns, bank // columns) for bank in range(self.chip.dram_banks)]
-
-    def sfpu_eps(self) -> float:
-        """The vector unit's machine epsilon (tt-metal e4f9f0b, both architectures)."""
-        return 1.19209e-7
-
-    def sfpu_nan(self) -> float:
-        """The vector unit's NaN."""
-        return float("nan")
-
-    def sfpu_inf(self) -> float:
-        """The vector unit's infinity: on Wormhole a large number (tt-metal e4f9f0b)."""
-        return 1.7014e38
-
     # ---- submeshes
 
     def create_submesh(self, submesh_shape: MeshShape, offset: MeshCoordinate | None = None) -> MeshDevice:
         """A mesh over part of the chips, sharing their memory."""
         self.check_open()
         start = offset if offset is not None else MeshCoordinate.zero_coordinate(self._shape.dims())
-        if any(extent <= 0 for extent in submesh_shape):
-            raise ShapeError(
-                f"Invalid submesh shape: ({submesh_shape!r}). All dimensions must be positive.",
-                expected="positive extents",
-                fix="Correct the shape.",
-            )
-        if submesh_shape.dims() != self._shape.dims():
-            raise ShapeError(
-                f"Submesh shape {submesh_shape!r} and mesh device shape {self._shape!r} must have the same number of "
-                "dimensions.",
-                expected=f"{self._shape.dims()} dimensions",
-                fix="Add an axis of length 1.",
-            )
-        if any(o + s > p for o, s, p in zip(start, submesh_shape, self._shape, strict=True)):
-            raise ShapeError(
-                f"Submesh shape {submesh_shape!r} and offset {start!r} does not fit within parent mesh ({self._shape!r}).",
-                expected="a part of the parent",
-                fix="Move or shrink it.",
-            )
+        check_submesh(submesh_shape, start, self._shape)
         last = MeshCoordinate([o + s - 1 for o, s in zip(start, submesh_shape, strict=True)])
         ids = tuple(self.get_device_id(coord) for coord in MeshCoordinateRange(start, last))
         self.space.split(ids)
@@ -217,16 +157,8 @@ class MeshDevice:
 
     def create_submeshes(self, submesh_shape: MeshShape) -> list[MeshDevice]:
         """As many submeshes of this shape as tile the mesh, in row-major order."""
-        steps = []
-        for axis, (extent, part) in enumerate(zip(self._shape, submesh_shape, strict=True)):
-            if part <= 0 or extent % part:
-                raise ShapeError(
-                    f"Shape {self._shape!r} is not divisible by submesh shape {submesh_shape!r} along dimension {axis}",
-                    expected="a shape that tiles the mesh",
-                    fix="Choose divisors of the mesh's extents.",
-                )
-            steps.append(range(0, extent, part))
-        return [self.create_submesh(submesh_shape, MeshCoordinate(start)) for start in itertools.product(*steps)]
+        starts = submesh_starts(submesh_shape, self._shape)
+        return [self.create_submesh(submesh_shape, start) for start in starts]
 
     def reshape(self, new_shape: MeshShape) -> None:
         """Give the mesh another shape over the same chips; what they hold moves with them."""

@@ -1,0 +1,59 @@
+"""What a mesh says of its chips' cores."""
+
+from __future__ import annotations
+
+from ttmesh.base.cores import CoreCoord, CoreGrid, DramGrid
+from ttmesh.base.dtypes import Arch
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.chip.system import ChipSpec
+
+
+class CoreView:
+    """The part of a MeshDevice that is the same for every chip: grids of cores and the vector unit's numbers."""
+
+    @property
+    def chip(self) -> ChipSpec:
+        """What each of its chips is."""
+        raise NotImplementedError
+
+    def arch(self) -> Arch:
+        """The chips' generation."""
+        return self.chip.arch
+
+    def compute_with_storage_grid_size(self) -> CoreCoord:
+        """Columns and rows of compute cores."""
+        return self.chip.compute_grid
+
+    @property
+    def core_grid(self) -> CoreGrid:
+        """The compute cores as a grid."""
+        return CoreGrid(y=self.chip.compute_grid.y, x=self.chip.compute_grid.x)
+
+    def dram_grid_size(self) -> CoreCoord:
+        """DRAM banks as a grid."""
+        return DramGrid(self.chip.dram_banks, 1)  # tells create_sharded_memory_config that DRAM is meant
+
+    def worker_core_from_logical_core(self, logical_core: CoreCoord) -> CoreCoord:
+        """Where a logical core sits on the NoC: tensix cores start at (18, 18) in virtual coordinates on Wormhole."""
+        base = 18 if self.chip.arch is Arch.WORMHOLE_B0 else 0
+        offset = (0, 0) if base else (1, 2)
+        return CoreCoord(logical_core.x + base + offset[0], logical_core.y + base + offset[1])
+
+    def get_optimal_dram_bank_to_logical_worker_assignment(
+        self, noc: object = None, coord: MeshCoordinate | None = None
+    ) -> list[CoreCoord]:
+        """A worker core near each DRAM bank: here simply one core per bank, row by row."""
+        columns = self.chip.compute_grid.x
+        return [CoreCoord(bank % columns, bank // columns) for bank in range(self.chip.dram_banks)]
+
+    def sfpu_eps(self) -> float:
+        """The vector unit's machine epsilon (tt-metal e4f9f0b, both architectures)."""
+        return 1.19209e-7
+
+    def sfpu_nan(self) -> float:
+        """The vector unit's NaN."""
+        return float("nan")
+
+    def sfpu_inf(self) -> float:
+        """The vector unit's infinity: on Wormhole a large number (tt-metal e4f9f0b)."""
+        return 1.7014e38

@@ -1,0 +1,44 @@
+"""Which submeshes a mesh has: the rules and texts of TT-Metal, as pure functions."""
+
+from __future__ import annotations
+
+import itertools
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+
+
+def check_submesh(shape: MeshShape, start: MeshCoordinate, parent: MeshShape) -> None:
+    """Refuse a part that does not lie inside its parent."""
+    if any(extent <= 0 for extent in shape):
+        raise ShapeError(
+            f"Invalid submesh shape: ({shape!r}). All dimensions must be positive.",
+            expected="positive extents",
+            fix="Correct the shape.",
+        )
+    if shape.dims() != parent.dims():
+        raise ShapeError(
+            f"Submesh shape {shape!r} and mesh device shape {parent!r} must have the same number of dimensions.",
+            expected=f"{parent.dims()} dimensions",
+            fix="Add an axis of length 1.",
+        )
+    if any(o + s > p for o, s, p in zip(start, shape, parent, strict=True)):
+        raise ShapeError(
+            f"Submesh shape {shape!r} and offset {start!r} does not fit within parent mesh ({parent!r}).",
+            expected="a part of the parent",
+            fix="Move or shrink it.",
+        )
+
+
+def submesh_starts(shape: MeshShape, parent: MeshShape) -> list[MeshCoordinate]:
+    """Where submeshes of this shape begin when they tile the mesh, in row-major order."""
+    steps = []
+    for axis, (extent, part) in enumerate(zip(parent, shape, strict=True)):
+        if part <= 0 or extent % part:
+            raise ShapeError(
+                f"Shape {parent!r} is not divisible by submesh shape {shape!r} along dimension {axis}",
+                expected="a shape that tiles the mesh",
+                fix="Choose divisors of the mesh's extents.",
+            )
+        steps.append(range(0, extent, part))
+    return [MeshCoordinate(start) for start in itertools.product(*steps)]
