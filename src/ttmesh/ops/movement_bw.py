@@ -115,8 +115,8 @@ def _product_grad(grad: torch.Tensor, values: torch.Tensor, dim: int | None, lan
     if dim is None:
         whole = wide.flatten(lane_axes).prod(-1)
         first = grad.float().flatten(lane_axes)[..., 0]
-        factor = (whole * first).reshape(*whole.shape, *[1] * rank)
-        return factor / wide
+        factor = whole * first
+        return factor.reshape(*factor.shape, *[1] * rank) / wide
     at = dim_of(dim, rank)
     total = wide.prod(at, keepdim=True)
     grads, total = ranked([grad.float(), total], lane_axes)
