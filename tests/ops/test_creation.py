@@ -140,3 +140,14 @@ def test_a_replayed_trace_repeats_its_random_numbers(mesh: ttnn.MeshDevice) -> N
 
     assert torch.equal(first, lanes(target)[0])
     ttnn.release_trace(mesh, trace)
+
+
+def test_moreh_creates_in_tiles(mesh: ttnn.MeshDevice) -> None:
+    full = ttnn.moreh_full([2, 3], 1.5, mesh)
+    like = ttnn.moreh_full_like(full, 2.5)
+    counted = ttnn.moreh_arange(1, 6, 2, mesh, dtype=ttnn.int32)
+
+    assert (full.layout, full.dtype, like.spec) == (ttnn.TILE_LAYOUT, ttnn.bfloat16, full.spec)
+    assert lanes(like)[1].unique().tolist() == [2.5]
+    assert lanes(counted)[0].tolist() == [1, 3, 5]
+    assert ttnn.moreh_arange(0, 4, 1, mesh, untilize_out=True).layout is ttnn.ROW_MAJOR_LAYOUT

@@ -45,7 +45,7 @@ def _row(name: str, catalogue: Mapping[str, Entry], resolves: Callable[[str], bo
         return Row(name, OPERATION, first)
     if resolves(name):
         return Row(name, FUNCTION, "")
-    return Row(name, MISSING, REASONS.get(name, ""))
+    return Row(name, MISSING, REASONS.get(name, "nobody wrote it yet"))
 
 
 def summary(found: Iterable[Row]) -> str:

@@ -195,6 +195,23 @@ def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
     return _normalised(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
 
 
+def _spread_hw(x: Tensor, *, root: bool) -> Tensor:
+    variance = wide(x).var((-2, -1), correction=0, keepdim=True)
+    return variance.sqrt() if root else variance
+
+
+@op("ttnn.var_hw", golden=lambda input_tensor: _spread_hw(input_tensor, root=False), check=_check_square_tiles)
+def var_hw(input_tensor: Tensor) -> Tensor:
+    """The variance over the last two dims, biased; the dims stay with length 1."""
+    return _spread_hw(input_tensor, root=False)
+
+
+@op("ttnn.std_hw", golden=lambda input_tensor: _spread_hw(input_tensor, root=True), check=_check_square_tiles)
+def std_hw(input_tensor: Tensor) -> Tensor:
+    """The standard deviation over the last two dims, biased; the dims stay with length 1."""
+    return _spread_hw(input_tensor, root=True)
+
+
 for _name, _function in {"tril": torch.tril, "triu": torch.triu}.items():
 
     def _lane(input_tensor: Tensor, diagonal: int, _cut: Callable[..., Tensor] = _function) -> Tensor:

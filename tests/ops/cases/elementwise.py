@@ -74,6 +74,8 @@ CASES = [
     Case("ttnn.clip", signed(SHAPE, -0.5, 0.7)),
     Case("ttnn.normalize_hw", signed((1, 2, 32, 64))),
     Case("ttnn.normalize_global", signed((1, 2, 32, 64))),
+    Case("ttnn.var_hw", signed((1, 2, 32, 64))),
+    Case("ttnn.std_hw", signed((1, 2, 32, 64))),
     Case("ttnn.tril", signed(SHAPE, diagonal=1), FLOATS),
     Case("ttnn.triu", signed(SHAPE, diagonal=-2), FLOATS),
     Case("ttnn.addalpha", make(SHAPE, SHAPE, 0.5), FLOATS),

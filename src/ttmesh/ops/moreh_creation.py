@@ -1,0 +1,63 @@
+"""Creation as Moreh's operations do it: on the device, by a program, in tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout, bfloat16
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.ops.creation import arange, filled
+from ttmesh.ops.entry import composite
+from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfers import copy_host_to_device_tensor
+
+
+@composite("ttnn.moreh_full", golden=lambda shape, fill_value, **_: torch.full(tuple(shape), fill_value))
+def moreh_full(
+    shape: Sequence[int],
+    fill_value: float,
+    device: MeshDevice,
+    dtype: DataType | None,
+    layout: Layout | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """A tensor of one value."""
+    return filled(
+        shape, fill_value, dtype or bfloat16, Layout.TILE if layout is None else layout, device, memory_config
+    )
+
+
+@composite("ttnn.moreh_full_like", golden=lambda input, fill_value, **_: torch.full_like(input, fill_value))
+def moreh_full_like(
+    input: Tensor, fill_value: float, dtype: DataType | None, layout: Layout | None, memory_config: MemoryConfig | None
+) -> Tensor:
+    """One value in the shape of another tensor."""
+    wanted = input.layout if layout is None else layout
+    config = memory_config or input.memory_config()
+    return filled(input.shape, fill_value, dtype or input.dtype, wanted, input.device(), config)
+
+
+@composite("ttnn.moreh_arange", golden=lambda start, end, step, *_, **__: torch.arange(start, end, step))
+def moreh_arange(
+    start: int,
+    end: int,
+    step: int,
+    device: MeshDevice,
+    output: Tensor | None,
+    untilize_out: bool,
+    dtype: DataType | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Whole numbers from start up to but without end, in tiles unless rows are asked for."""
+    layout = Layout.ROW_MAJOR if untilize_out else Layout.TILE
+    if output is not None:
+        values: Tensor = arange(start, end, step, dtype=output.dtype, layout=output.layout)
+        copy_host_to_device_tensor(values, output)
+        return output
+    made: Tensor = arange(
+        start, end, step, dtype=dtype or bfloat16, device=device, memory_config=memory_config, layout=layout
+    )
+    return made
