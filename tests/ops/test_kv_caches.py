@@ -1,0 +1,105 @@
+"""Caches are written in place, shared ones split on the first write, and wrong calls are refused in TT-NN's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import ttmesh.ttnn as ttnn
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
+    opened = ttnn.open_mesh_device(ttnn.MeshShape(1, 8))
+    yield opened
+    ttnn.close_mesh_device(opened)
+
+
+def put(mesh: Any, values: torch.Tensor, dim: int | None = None, dtype: Any = ttnn.bfloat16) -> Any:
+    mapper = ttnn.ReplicateTensorToMesh(mesh) if dim is None else ttnn.ShardTensorToMesh(mesh, dim=dim)
+    layout = ttnn.TILE_LAYOUT if values.is_floating_point() else ttnn.ROW_MAJOR_LAYOUT
+    return ttnn.from_torch(
+        values,
+        dtype=dtype if values.is_floating_point() else ttnn.int32,
+        layout=layout,
+        device=mesh,
+        mesh_mapper=mapper,
+    )
+
+
+def storage(tensor: Any) -> int:
+    return int(tensor.buffer.cell.values.untyped_storage().data_ptr())
+
+
+@pytest.mark.parametrize("dtype", [ttnn.bfloat16, ttnn.bfloat8_b])
+def test_updates_do_not_copy_the_cache(mesh: Any, dtype: Any) -> None:
+    cache = put(mesh, torch.zeros(16, 2, 128, 64), dim=0, dtype=dtype)
+    token = put(mesh, torch.ones(1, 16, 2, 64), dim=1)
+    ttnn.experimental.paged_update_cache(cache, token, update_idxs=[0, 0])
+    before = storage(cache)
+
+    for position in range(1, 5):
+        ttnn.experimental.paged_update_cache(cache, token, update_idxs=[position, position])
+        ttnn.fill_cache(cache, put(mesh, torch.ones(1, 2, 32, 64)), 1, update_idx=64)
+
+    assert storage(cache) == before
+    held = ttnn.to_torch(cache, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=0))
+    assert held[:, :, :5].eq(1).all()
+    assert held[1::2, :, 64:96].eq(1).all()
+    assert held[::2, :, 5:].eq(0).all()
+
+
+def test_a_replicated_cache_splits_when_devices_write_different_tokens(mesh: Any) -> None:
+    cache = put(mesh, torch.zeros(1, 2, 64, 64))
+    token = put(mesh, torch.arange(8.0).reshape(1, 8, 1, 1).expand(1, 8, 2, 64).contiguous(), dim=1)
+
+    ttnn.experimental.paged_update_cache(cache, token, update_idxs=[7])
+
+    for device, part in enumerate(ttnn.get_device_tensors(cache)):
+        assert ttnn.to_torch(part)[0, 0, 7, 0] == device
+
+
+def test_somebody_who_holds_the_old_values_keeps_them(mesh: Any) -> None:
+    cache = put(mesh, torch.zeros(8, 2, 64, 64), dim=0)
+    copy = ttnn.clone(cache)
+
+    ttnn.update_cache(cache, put(mesh, torch.ones(1, 2, 32, 64)), 3)
+
+    assert ttnn.to_torch(ttnn.get_device_tensors(copy)[0]).eq(0).all()
+    assert ttnn.to_torch(ttnn.get_device_tensors(cache)[0])[0, :, 3].eq(1).all()
+
+
+def test_only_chosen_devices_write(mesh: Any) -> None:
+    cache = put(mesh, torch.zeros(1, 2, 64, 64))
+    token = put(mesh, torch.ones(1, 1, 2, 64))
+
+    ttnn.experimental.paged_update_cache(cache, token, update_idxs=[0], mesh_coords={ttnn.MeshCoordinate(0, 3)})
+
+    written = [bool(ttnn.to_torch(part)[0, :, 0].eq(1).all()) for part in ttnn.get_device_tensors(cache)]
+    assert written == [device == 3 for device in range(8)]
+
+
+def test_prompts_longer_than_their_pages_are_refused(mesh: Any) -> None:
+    cache, table = put(mesh, torch.zeros(4, 2, 32, 64)), put(mesh, torch.arange(2).reshape(1, 2))
+
+    with pytest.raises(RuntimeError, match=r"must fit in max_num_blocks_per_seq \(2\) \* block_size \(32\)"):
+        ttnn.experimental.paged_fill_cache(cache, put(mesh, torch.zeros(1, 2, 96, 64)), table)
+
+
+def test_options_of_pages_need_pages(mesh: Any) -> None:
+    cache, token = put(mesh, torch.zeros(1, 2, 64, 64)), put(mesh, torch.ones(1, 1, 2, 64))
+
+    with pytest.raises(RuntimeError, match="cache_position_modulo is only supported in paged mode"):
+        ttnn.experimental.paged_update_cache(cache, token, update_idxs=[0], cache_position_modulo=32)
+
+
+def test_attention_whose_chunks_do_not_fit_is_refused(mesh: Any) -> None:
+    heads = put(mesh, torch.zeros(1, 1, 2048, 256))
+    config = ttnn.SDPAProgramConfig(compute_with_storage_grid_size=(8, 8), q_chunk_size=1024, k_chunk_size=1024)
+
+    with pytest.raises(RuntimeError, match="Statically allocated circular buffers"):
+        ttnn.transformer.scaled_dot_product_attention(heads, heads, heads, program_config=config)
