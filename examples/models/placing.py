@@ -127,6 +127,7 @@ def run(name: str, model: Model) -> int:
             if weights is ttnn.bfloat8_b:
                 picture(placement)
             ttnn.close_mesh_device(mesh)
+            ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
     return worst
 
 

@@ -17,11 +17,12 @@ from ttmesh.ops.entry import op
 from ttmesh.ops.program_configs import PagedCacheGeometryOverride
 from ttmesh.tensor.launch import Call
 
-CORES_PER_HEAD = 16  # SDPAProgramConfig.max_cores_per_head_batch
-
 
 def decode_scratch(call: Call) -> int:
-    """Circular buffers per core: all padded query heads, double-buffered key and value chunks, partial results."""
+    """Circular buffers per core: padded query heads, double-buffered key (and value) chunks, scores and results.
+
+    Partial results of other cores are left out: how many cores share a head depends on TT-NN's grouping.
+    """
     q, k = call.specs[0], call.specs[1]
     config = call["program_config"]
     heads = math.ceil(q.shape[-2] / TILE)
@@ -30,8 +31,9 @@ def decode_scratch(call: Call) -> int:
     keys = max(chunk // TILE, 1)
     width = math.ceil(q.shape[-1] / TILE)
     scores = heads * keys * 2 + heads * width * 3 + 9 * heads + 2
-    partial = (heads * width + 2 * heads) * (CORES_PER_HEAD - 1)
-    return keys * width * 4 * tile_bytes(k.dtype, k.tile) + (heads * width + scores + partial) * BFLOAT16_TILE
+    latent = call["head_dim_v"] is not None and call["input_tensor_v"] is None  # values are columns of the keys
+    chunks = keys * width * (2 if latent else 4)
+    return chunks * tile_bytes(k.dtype, k.tile) + (heads * width + scores) * BFLOAT16_TILE
 
 
 def _check_decode(call: Call) -> None:
@@ -75,7 +77,9 @@ def attend_cached(
 ) -> Lanes:
     """Decode attention; positions [*mesh, users] (None: no causality), mask [*mesh, users, 1, heads, keys]."""
     keys = k.shape[-2] if table is None else k.shape[-2] * table.shape[-1]
-    if positions is not None and not positions.is_meta and modulo is None:
+    if modulo is not None:
+        keys = min(keys, modulo)  # the ring uses no more slots
+    elif positions is not None and not positions.is_meta:
         keys = min(keys, int(positions.max()) + 1) or 1  # keys behind every position have no weight
     if table is None:
         k, v = k[..., :keys, :], v[..., :keys, :]
