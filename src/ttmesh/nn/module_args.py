@@ -50,7 +50,7 @@ def infer_ttnn_module_args(
     finally:
         for hook in hooks:
             hook.remove()
-    return nested(found)
+    return found[""] if "" in found else nested(found)  # a model that is one layer has that layer's arguments
 
 
 def described(module: torch.nn.Module, shape: tuple[int, ...], device: Any) -> ModuleArgs | None:
