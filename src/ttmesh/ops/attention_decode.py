@@ -97,7 +97,9 @@ def attend_cached(
         if window:
             seen = seen & (slots > own - window)
         skipped = positions < 0
-        masks.append(banned(seen | skipped[..., None])[..., None, :])
+        allowed = seen | skipped[..., None]
+        if allowed.is_meta or not bool(allowed.all()):  # users at one position need no mask, and torch is faster then
+            masks.append(banned(allowed)[..., None, :])
     if mask is not None:
         masks.append(mask.squeeze(lane_axes + 1)[..., :keys].float())
     both = None if not masks else masks[0] if len(masks) == 1 else masks[0] + masks[1]
