@@ -23,8 +23,10 @@ def _ticked(step: torch.Tensor) -> torch.Tensor:
 _tick = local("optimiser_step", _ticked, same_as(0), outputs=("out",))
 
 
-def _scalar(values: torch.Tensor, like: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    return values.reshape(*values.shape[:lane_axes], *[1] * (like.dim() - lane_axes))
+def _number(values: torch.Tensor) -> float:
+    """The one value that all lanes share; torch's fused steps take numbers, not tensors."""
+    assert values.numel() == 1, "step count and learning rate are replicated"
+    return 1.0 if values.is_meta else float(values)
 
 
 def _sgd_lane(
@@ -35,16 +37,15 @@ def _sgd_lane(
     lr: torch.Tensor,
     momentum: float,
     decay: float,
-    lane_axes: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """One step of SGD with momentum and weight decay, as torch.optim.SGD takes it."""
     direction = grad.float()
     if decay:
-        direction = direction + decay * master
+        direction = torch.add(direction, master, alpha=decay)
     if momentum:
-        velocity = momentum * velocity + direction
+        velocity = torch.add(direction, velocity, alpha=momentum)
         direction = velocity
-    updated = master - _scalar(lr, master, lane_axes) * direction
+    updated = torch.sub(master, direction, alpha=_number(lr))
     return updated, updated, velocity
 
 
@@ -60,15 +61,14 @@ def _adamw_lane(
     beta2: float,
     epsilon: float,
     decay: float,
-    lane_axes: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """One step of AdamW, as torch.optim.AdamW takes it; `step` counts from 1."""
-    rate, count = _scalar(lr, master, lane_axes), _scalar(step, master, lane_axes)
+    rate, count = _number(lr), _number(step)
     gradient = grad.float()
     mean = torch.lerp(mean, gradient, 1 - beta1)
-    square = beta2 * square + (1 - beta2) * gradient * gradient
-    unbiased = square.sqrt() / torch.sqrt(1 - beta2**count) + epsilon
-    updated = master * (1 - rate * decay) - rate / (1 - beta1**count) * (mean / unbiased)
+    square = torch.addcmul(square * beta2, gradient, gradient, value=1 - beta2)
+    unbiased = square.sqrt().div_((1 - beta2**count) ** 0.5).add_(epsilon)
+    updated = torch.addcdiv(master * (1 - rate * decay), mean, unbiased, value=-rate / (1 - beta1**count))
     return updated, updated, mean, square
 
 
