@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from ccl_meshes import lanes_of, on, opened, parts
@@ -49,6 +51,16 @@ def test_all_reduce_of_a_replicated_tensor_multiplies_by_the_number_of_devices()
         result = ttnn.all_reduce(on(mesh, values, bfloat16))
 
         assert torch.equal(lanes_of(result), (values * 8).expand(1, 8, *LOCAL))
+
+
+def test_a_kept_plan_keeps_no_tensor_alive() -> None:
+    with opened((1, 8)) as mesh:
+        for call in (ttnn.all_gather, ttnn.reduce_scatter):
+            call(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), dim=3)
+        ttnn.all_reduce(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16))
+        gc.collect()
+
+        assert list(mesh.heap.cells()) == []
 
 
 def test_without_an_axis_a_mesh_goes_through_its_axes() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
+import ttmesh.ttnn as ttnn
 from ttmesh import cli
 from ttmesh.ops.coverage import MISSING, REASONS, rows
 from ttmesh.ops.families import load
@@ -17,6 +22,35 @@ def test_a_pattern_lists_matching_names(capsys: pytest.CaptureFixture[str]) -> N
     assert "ttnn.logaddexp2_" in printed
     assert "ttnn.matmul" not in printed
     assert "of the 504 operations" in printed
+
+
+def test_a_pattern_that_matches_nothing_is_answered_with_near_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ops", "sofmax"]) == 2
+
+    assert "no name matches 'sofmax'" in (printed := capsys.readouterr().err)
+    assert "Did you mean softmax" in printed
+
+
+def test_long_names_are_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["ops", "scale_causal_mask"])
+
+    assert "…" not in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-m", "ttmesh", "info", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 128 + signal.SIGPIPE
+
+
+def test_a_misspelt_operation_is_answered_with_near_names() -> None:
+    with pytest.raises(AttributeError, match=r"ttnn\.sofmax is not emulated by ttmesh.* Did you mean softmax"):
+        _ = ttnn.sofmax
 
 
 def test_the_page_has_a_row_for_every_registered_operation(capsys: pytest.CaptureFixture[str]) -> None:

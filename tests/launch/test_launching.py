@@ -103,6 +103,7 @@ def test_a_program_that_cannot_be_started_is_a_failure() -> None:
     [
         (["-n", "2"], "No program specified. Please provide a program to run."),
         (["-n", "2", "./none"], "Program not found: ./none"),
+        (["-n", "2", "none.py"], "Program not found: none.py"),
         (["true"], "Specify exactly one of --rank-binding"),
         (["-n", "0", "true"], "-n 0 starts nothing"),
         (["--rank-binding", "none.yaml", "true"], "Configuration error: Configuration file not found: none.yaml"),
@@ -117,6 +118,15 @@ def test_a_wrong_launch_starts_nothing(arguments: list[str], words: str) -> None
 
     assert done.returncode == 1
     assert words in done.stderr
+
+
+@pytest.mark.skipif(find_spec("ttnn") is not None, reason="the real ttnn is installed")
+def test_ranks_may_say_import_ttnn() -> None:
+    code = "import importlib.util; print(importlib.util.find_spec('ttnn').origin)"
+
+    done = launched("-n", "1", "--engine", "torchdist", *program(code))
+
+    assert done.stdout == f"[0] {SOURCE / 'ttmesh' / 'shim' / 'ttnn' / '__init__.py'}\n"
 
 
 def test_a_dry_run_prints_and_starts_nothing() -> None:

@@ -10,7 +10,8 @@ class MeshError(RuntimeError):
     """Anything ttmesh refuses; a RuntimeError because TT-NN programs expect one."""
 
     def __init__(self, wrong: str, *, expected: str, fix: str) -> None:
-        super().__init__(f"{wrong}; expected {expected}. {fix}")
+        joint = " Expected" if wrong.endswith((".", "!", "?")) else "; expected"  # TT-NN's own texts end like this
+        super().__init__(f"{wrong}{joint} {expected}. {fix}")
         self.wrong = wrong
 
 

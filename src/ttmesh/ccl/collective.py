@@ -111,12 +111,21 @@ def run(
     key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *options.values())
     plan = mesh.program_cache.plans.get(key)
     if plan is None:
-        request = Request(name, mesh, tuple(tensors), tuple(outputs), options)
+        request = Request(name, mesh, tuple(map(_shadow, tensors)), tuple(map(_shadow_or_none, outputs)), options)
         plan = mesh.program_cache.plans[key] = _planned(request, decide(request), key)
     trail = _trail.get()
     if trail is not None:
         trail.append((plan, tensors, outputs))
     return execute(plan, mesh, tensors, {}, outputs)
+
+
+def _shadow(tensor: Tensor) -> Tensor:
+    """The same kind without the memory: a plan is kept, and must not keep the tensors of its first call alive."""
+    return Tensor(tensor.kind, None, tensor.device(), None)
+
+
+def _shadow_or_none(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _shadow(tensor)
 
 
 def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:

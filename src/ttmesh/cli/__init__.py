@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import os
 import pkgutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,10 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"ttmesh {name}", description=subcommands()[name])
     module.add_arguments(parser)
     try:
-        return int(module.run(parser.parse_args(arguments[1:])))
+        code = int(module.run(parser.parse_args(arguments[1:])))
+        sys.stdout.flush()
+        return code
     except MeshError as error:
         print(f"ttmesh {name}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `ttmesh smi --json | head`: who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
+        return 128 + signal.SIGPIPE
 
 
 def subcommands() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.dropin import real_ttnn
 from ttmesh.launch.bindings import Bindings, LaunchError, one_mesh, read_bindings, read_mapping, with_mock_clusters
 from ttmesh.launch.commands import ENGINES, Command, Plan, commands, default_engine
 from ttmesh.launch.watch import INTERRUPTED
 from ttmesh.launch.watch import run as watch_to_the_end
+from ttmesh.shim import __path__ as shim_folders
 
 HELP = "start a program as many ranks, on this host or several (tt-run compatible)"
 
@@ -59,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Launch; the exit code of the first rank that failed, or 0."""
     plan = _plan(args)
+    _let_ranks_import_ttnn()
     made = commands(plan)
     if args.dry_run or args.verbose:
         for command in made:
@@ -137,12 +141,17 @@ def _program(args: argparse.Namespace) -> tuple[str, ...]:
         raise LaunchError(
             "No program specified. Please provide a program to run.", expected="a program", fix="Put it last."
         )
-    if words[0].endswith(".py"):
-        words = [sys.executable, *words]
     known = Path(words[0]).exists() or shutil.which(words[0])
     if not known and not args.skip_executable_check:
         raise LaunchError(f"Program not found: {words[0]}", expected="a file or a command", fix="Check the path.")
-    return tuple(words)
+    return (sys.executable, *words) if words[0].endswith(".py") else tuple(words)
+
+
+def _let_ranks_import_ttnn() -> None:
+    """Where the real ttnn is not installed, `import ttnn` means ttmesh in the ranks, as under `ttmesh run`."""
+    if real_ttnn() is None:
+        rest = os.environ.get("PYTHONPATH", os.getcwd())
+        os.environ["PYTHONPATH"] = os.pathsep.join([shim_folders[0], rest])
 
 
 def _hosts(text: str) -> tuple[str, ...]:

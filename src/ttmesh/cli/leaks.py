@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 import msgspec
-from rich.console import Console
 
-from ttmesh.monitor.tables import leaks
+from ttmesh.monitor.tables import leaks, printer
 from ttmesh.tracking.address import chosen
 from ttmesh.tracking.query import Monitor
 
@@ -26,6 +25,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
-        Console(highlight=False).print(leaks(found, pid=args.pid))
+        printer().print(leaks(found, pid=args.pid))
     ends = [*found.ended, *found.living]
     return int(any(args.pid in (None, e.who.pid) and (e.held or e.at_close) for e in ends))

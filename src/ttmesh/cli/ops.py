@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ttmesh.ttnn as ttnn
+from ttmesh.base.errors import MeshError, near
 from ttmesh.ops import coverage, parameters
 from ttmesh.ops.entry import catalogue
 
@@ -37,9 +38,16 @@ def run(args: argparse.Namespace) -> int:
     shown = [row for row in found if fnmatch.fnmatch(row.name, pattern)]
     if args.missing:
         shown = [row for row in shown if row.status == coverage.MISSING]
+    if not shown:
+        raise MeshError(
+            f"no {'missing ' if args.missing else ''}name matches {args.pattern!r}",
+            expected="part of a TT-NN name, or a pattern with * and ?",
+            fix=near(args.pattern, [row.name.rpartition(".")[2] for row in found]),
+        )
     table = Table(box=None, pad_edge=False)
-    for heading in ("name", "status", "what"):
-        table.add_column(heading)
+    table.add_column("name", overflow="fold")  # a name that is cut off cannot be copied
+    table.add_column("status")
+    table.add_column("what")
     for row in shown:
         table.add_row(row.name, row.status, row.remark, style=STYLES.get(row.status))
     console = Console(highlight=False)

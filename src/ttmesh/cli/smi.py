@@ -7,11 +7,10 @@ import json
 import time
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.live import Live
 
 from ttmesh.monitor.source import Source
-from ttmesh.monitor.tables import smi
+from ttmesh.monitor.tables import printer, smi
 from ttmesh.monitor.view import Choice
 from ttmesh.tracking.address import chosen
 
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
                     time.sleep(args.refresh / 1000)
                     live.update(smi(source.view(choice)), refresh=True)
         else:
-            Console(highlight=False).print(smi(source.view(choice)))
+            printer().print(smi(source.view(choice)))
     except KeyboardInterrupt:
         pass
     finally:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,16 @@ from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_range
 from ttmesh.tracking.leftovers import Ended, Leftover
 from ttmesh.tracking.state import Leaks
 
+PIPED_COLUMNS = 140  # what the device table takes on one line
+
+
+def printer() -> Console:
+    """A console that does not squeeze tables into 80 columns where nobody's terminal is that wide."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_COLUMNS
+    return console
+
 
 def smi(view: View) -> RenderableType:
     """Devices, then processes."""
@@ -23,7 +34,7 @@ def smi(view: View) -> RenderableType:
     for name in ("Device", "Logical", "Architecture"):
         devices.add_column(name, no_wrap=True)
     for name in ("DRAM", "Peak", "L1", "Peak", "Buffers"):
-        devices.add_column(name, justify="right", no_wrap=True)
+        devices.add_column(name, justify="right")  # in a narrow terminal sizes take two lines, none is cut off
     for device in view.devices:
         devices.add_row(*_device_cells(device))
     if not view.devices:

@@ -15,7 +15,6 @@ OPERATION, SAME, FUNCTION, MISSING = "operation", "same as", "function", "not em
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
     "ttnn.dram_prefetcher": "Weights are read where they lie; there is nothing to prefetch into.",
-    "ttnn.index_fill_new": "A later name of index_fill that TT-NN 0.81 registers without its code.",
 }
 
 

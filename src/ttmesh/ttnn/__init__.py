@@ -25,12 +25,14 @@ def _operation(name: str) -> Any:
 
 
 _root = sys.modules[__name__]
-_inner = Namespace(__name__, __doc__ or "", NAMES, _operation)
+_inner = Namespace(__name__, __doc__ or "", NAMES, _operation, catalogue.keys)
 
 for _name in SUBMODULES:
-    install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, _root))
+    install(
+        Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys, _root)
+    )
 for _name in OPERATION_MODULES:
-    install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation))
+    install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys))
 
 TILE_SIZE = 32
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 from ttmesh.base.errors import near
 
 Lookup = Callable[[str], Any]
+Names = Callable[[], Iterable[str]]
 
 
 class NotHereError(AttributeError):
@@ -22,11 +23,18 @@ class Namespace(ModuleType):
     """A module that finds its names in a table, in the catalogue of operations, then (unless strict) in the root."""
 
     def __init__(
-        self, name: str, doc: str, table: Mapping[str, str], operations: Lookup, root: ModuleType | None = None
+        self,
+        name: str,
+        doc: str,
+        table: Mapping[str, str],
+        operations: Lookup,
+        names: Names,
+        root: ModuleType | None = None,
     ) -> None:
         super().__init__(name, doc)
         self.__dict__["_table"] = table
         self.__dict__["_operations"] = operations
+        self.__dict__["_names"] = names
         self.__dict__["_root"] = root
         self.__path__: list[str] = []
 
@@ -47,10 +55,11 @@ class Namespace(ModuleType):
             return found
         if self._root is not None:
             return getattr(self._root, name)
-        known = [*self._table, *(key for key in self.__dict__ if not key.startswith("_"))]
+        prefix = f"{_public(self.__name__)}."
+        operations = (key.removeprefix(prefix) for key in self._names() if key.startswith(prefix))
+        known = [*self._table, *(key for key in self.__dict__ if not key.startswith("_")), *operations]
         raise NotHereError(
-            f"{_public(self.__name__)}.{name} is not emulated by ttmesh; expected a name that `ttmesh ops` lists. "
-            f"{near(name, known)}"
+            f"{prefix}{name} is not emulated by ttmesh; expected a name that `ttmesh ops` lists. {near(name, known)}"
         )
 
     def __dir__(self) -> list[str]:
