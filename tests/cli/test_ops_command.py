@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,10 @@ def test_only_missing_names_have_reasons() -> None:
     found = {row.name: row for row in rows(load(), lambda name: False)}
 
     assert all(found[name].status == MISSING for name in REASONS)
+
+
+def test_the_committed_pages_are_what_the_code_says(capsys: pytest.CaptureFixture[str]) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    for option, page in (("--markdown", "coverage.md"), ("--no-effect", "no_effect.md")):
+        cli.main(["ops", option])
+        assert capsys.readouterr().out == (docs / page).read_text(), f"run `make pages`: {page} is out of date"

@@ -15,6 +15,13 @@ OPERATION, SAME, FUNCTION, MISSING = "operation", "same as", "function", "not em
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
     "ttnn.dram_prefetcher": "Weights are read where they lie; there is nothing to prefetch into.",
+    "ttnn.generic_op": "It runs kernels written in C++; ttmesh runs kernels written in Python (docs/programs.md).",
+    "ttnn.transformer.chunk_gated_delta_rule": "Gated delta rule: not written yet.",
+    "ttnn.transformer.fused_recurrent_gated_delta_rule": "Gated delta rule: not written yet.",
+    "ttnn.transformer.gated_delta_attn_seq": "Gated delta rule: not written yet.",
+    "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
+    "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
+    "ttnn.transformer.sparse_sdpa_msa": "Block-sparse attention of one model: not written yet.",
 }
 
 
