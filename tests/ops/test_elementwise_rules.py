@@ -133,3 +133,14 @@ def test_unknown_activations_list_the_known_ones() -> None:
 def test_an_empty_chain_is_refused(mesh: ttnn.MeshDevice) -> None:
     with pytest.raises(RuntimeError, match="Op chain cannot be empty"):
         ttnn.unary_chain(on(mesh, torch.ones(32, 32)), [])
+
+
+def test_a_result_written_into_a_given_tensor_allocates_no_page(mesh: ttnn.MeshDevice) -> None:
+    one, target = on(mesh, torch.ones(64, 32)), on(mesh, torch.zeros(64, 32))
+    before = ttnn.get_buffer_pages(mesh)
+
+    ttnn.add(one, one, output_tensor=target)
+
+    assert ttnn.get_buffer_pages(mesh) == before
+    assert len(before) == 2 * 2 * 2  # tensors, tiles, devices
+    assert value(target) == 2.0

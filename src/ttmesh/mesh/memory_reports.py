@@ -24,6 +24,20 @@ class BufferInfo(NamedTuple):
     buffer_layout: int
 
 
+class BufferPageInfo(NamedTuple):
+    """One page of a live buffer on one device, as TT-NN's reports list it."""
+
+    device_id: int
+    address: int
+    core_y: int
+    core_x: int
+    bank_id: int
+    page_index: int
+    page_address: int
+    page_size: int
+    buffer_type: BufferType
+
+
 def get_memory_view(device: MeshDevice, buffer_type: BufferType) -> MemoryView:
     """The state of one buffer type."""
     device.check_open()
@@ -44,6 +58,24 @@ def get_buffers(devices: MeshDevice | list[MeshDevice] | None = None) -> list[Bu
         for cell in mesh.heap.cells()
         for chip in mesh.physical_ids
     ]
+
+
+def get_buffer_pages(devices: MeshDevice | list[MeshDevice] | None = None) -> list[BufferPageInfo]:
+    """Every page of every live buffer, once per device; pages go round robin over banks, banks row by row over cores."""
+    meshes = open_meshes() if devices is None else [devices] if isinstance(devices, MeshDevice) else devices
+    pages = []
+    for mesh in meshes:
+        columns = mesh.compute_with_storage_grid_size().x
+        for cell in mesh.heap.cells():
+            count = cell.size_bytes // cell.page_bytes
+            stride = cell.bank_bytes // max(1, -(-count // cell.banks))  # pages are aligned inside a bank
+            wide = cell.banks if cell.buffer_type is BufferType.DRAM else columns
+            for page in range(count):
+                row, bank = divmod(page, cell.banks)
+                y, x = divmod(bank, wide)
+                place = (cell.address, y, x, bank, page, cell.address + row * stride, cell.page_bytes, cell.buffer_type)
+                pages += [BufferPageInfo(chip, *place) for chip in mesh.physical_ids]
+    return pages
 
 
 def dump_device_memory_state(device: MeshDevice, prefix: str = "") -> None:

@@ -153,10 +153,11 @@ def _enter(name: str, gradients: Gradients, forward: Callable[..., Tensor]) -> O
 
     def golden(grad_tensor: Tensor, *operands: Any, **options: Any) -> list[Tensor]:
         tensors, rest = operands[:2], operands[2:]
-        return differentiated(lambda *x: forward(*x, *rest, **options), grad_tensor, *tensors)
+        meant = {key: value for key, value in options.items() if key in own}
+        return differentiated(lambda *x: forward(*x, *rest, **meant), grad_tensor, *tensors)
 
-    taken = ["grad_tensor", "input_tensor", "lane_axes", "other_tensor", "are_required_outputs"]
-    taken += [option for option in ("alpha", "rounding_mode", "approximate") if option in _parameters(gradients)]
+    own = [option for option in ("alpha", "rounding_mode", "approximate") if option in _parameters(gradients)]
+    taken = ["grad_tensor", "input_tensor", "lane_axes", "other_tensor", "are_required_outputs", *own]
     lane.__doc__ = f"Gradients of {name}, in a list."
     return op(
         f"ttnn.{name}_bw",

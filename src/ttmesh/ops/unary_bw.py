@@ -64,6 +64,16 @@ def _softplus(g: Tensor, x: Tensor, beta: float = 1.0, threshold: float = 20.0) 
     return g * torch.where(x * beta > threshold, 1.0, torch.sigmoid(x * beta))
 
 
+def _logit(g: Tensor, x: Tensor) -> Tensor:
+    return torch.where((x < 0) | (x > 1), math.nan, g / (x * (1 - x)))
+
+
+def _rpow(g: Tensor, x: Tensor, exponent: float) -> Tensor:
+    if not exponent:  # the gradient of 0**x is taken for 0
+        return torch.zeros_like(g)
+    return g * torch.pow(exponent, x) * math.log(exponent)
+
+
 def _logiteps(g: Tensor, x: Tensor, eps: float = 0.0) -> Tensor:
     return torch.where((x < eps) | (x > 1 - eps), 0.0, g / (x * (1 - x)))
 
@@ -127,7 +137,7 @@ GRADIENTS: dict[str, tuple[Gradient, Forward]] = {
     "log1p": (lambda g, x: g / (1 + x), torch.log1p),
     "log2": (lambda g, x: g / (x * math.log(2)), torch.log2),
     "log_sigmoid": (lambda g, x: g * torch.sigmoid(-x), functional.logsigmoid),
-    "logit": (lambda g, x: g / (x * (1 - x)), torch.logit),
+    "logit": (_logit, torch.logit),
     "logiteps": (_logiteps, lambda x, eps=0.0: torch.logit(x, eps=eps)),
     "multigammaln": (lambda g, x: g * sum(torch.digamma(x - k / 2) for k in range(4)), PLAIN["multigammaln"]),
     "neg": (lambda g, x: -g, torch.neg),
@@ -139,7 +149,7 @@ GRADIENTS: dict[str, tuple[Gradient, Forward]] = {
     "relu": (lambda g, x: torch.where(x > 0, g, 0.0), torch.relu),
     "relu6": (lambda g, x: torch.where((x > 0) & (x < 6), g, 0.0), functional.relu6),
     "round": (_zero, torch.round),
-    "rpow": (lambda g, x, exponent: g * exponent**x * math.log(exponent), lambda x, exponent: torch.pow(exponent, x)),
+    "rpow": (_rpow, lambda x, exponent: torch.pow(exponent, x)),
     "rsqrt": (lambda g, x: -0.5 * g * torch.rsqrt(x) / x, torch.rsqrt),
     "selu": (
         lambda g, x: g * SELU_SCALE * torch.where(x > 0, 1.0, SELU_ALPHA * torch.exp(x)),
@@ -183,6 +193,30 @@ def _check_gelu(call: Call) -> None:
         )
 
 
+def _check_exponent(call: Call) -> None:
+    if call["exponent"] < 0:
+        raise MeshError(
+            "exponent >= 0.0: negative exponents are not supported; use recip(pow(input,abs(exponent)))",
+            expected=f"0 or more, not {call['exponent']}",
+            fix="Differentiate the reciprocal of the power.",
+        )
+
+
+def _check_experimental_gelu(call: Call) -> None:
+    _check_gelu(call)
+    grad, x = call.specs[0].dtype, call.specs[1].dtype
+    if grad is not x:
+        raise MeshError(
+            f"GELU_BW operation requires grad_output and input data types to match. Grad output data type: {grad}, "
+            f"Input data type: {x}",
+            expected="one format",
+            fix="Convert one with ttnn.typecast.",
+        )
+
+
+CHECKS = {"gelu": _check_gelu, "pow": _check_exponent}
+
+
 def _enter(name: str, gradient: Gradient, forward: Forward) -> OpFunction:
     _, _, *rest = inspect.signature(gradient).parameters.values()
 
@@ -190,14 +224,15 @@ def _enter(name: str, gradient: Gradient, forward: Forward) -> OpFunction:
         return [gradient(wide(grad_tensor), wide(input_tensor), **parameters)]
 
     def golden(grad_tensor: Tensor, input_tensor: Tensor, *args: Any, **options: Any) -> list[Tensor]:
-        return differentiated(lambda x: forward(x, *args, **options), grad_tensor, input_tensor)
+        meant = {key: value for key, value in options.items() if key in {p.name for p in rest}}
+        return differentiated(lambda x: forward(x, *args, **meant), grad_tensor, input_tensor)
 
     lane.__doc__ = f"The gradient of {name}, in a list."
     return op(
         f"ttnn.{name}_bw",
         golden=golden,
         out=like(1),
-        check=_check_gelu if name == "gelu" else None,
+        check=CHECKS.get(name),
         runtime=[p.name for p in rest if p.name not in ("approximate", "rounding_mode")],
         outputs=("input_grad",),
         takes=["grad_tensor", "input_tensor", *(p.name for p in rest)],
@@ -205,3 +240,17 @@ def _enter(name: str, gradient: Gradient, forward: Forward) -> OpFunction:
 
 
 unary_bw = {name: _enter(name, gradient, forward) for name, (gradient, forward) in GRADIENTS.items()}
+
+
+@op(
+    "ttnn.experimental.gelu_bw",
+    golden=lambda grad, x, approximate="none", **_: differentiated(
+        lambda y: functional.gelu(y, approximate=approximate), grad, x
+    ),
+    out=like(1),
+    check=_check_experimental_gelu,
+    outputs=("input_grad",),
+)
+def experimental_gelu_bw(grad_output_tensor: Tensor, input_tensor: Tensor, approximate: str) -> Tensor:
+    """The gradient of gelu by one fused program; a tensor, not a list."""
+    return _gelu(wide(grad_output_tensor), wide(input_tensor), approximate)

@@ -44,7 +44,7 @@ _MODULES = {
         "create_global_semaphore get_global_semaphore_address reset_global_semaphore_value GlobalSemaphore"
     ),
     "ttmesh.mesh.sub_devices": "SubDevice SubDeviceId SubDeviceManagerId",
-    "ttmesh.mesh.memory_reports": "get_memory_view dump_device_memory_state get_buffers",
+    "ttmesh.mesh.memory_reports": "get_memory_view dump_device_memory_state get_buffers get_buffer_pages",
     "ttmesh.mesh.cluster": (
         "ClusterType get_cluster_type get_arch_name is_wormhole_b0 is_blackhole get_pcie_device_ids get_dram_alignment "
         "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address"

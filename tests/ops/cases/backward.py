@@ -59,6 +59,7 @@ def three(*rest: Any) -> Callable[[torch.Generator], Any]:
 
 # Gradients that jump: a float rounded to bfloat16 lies on the same side for both, so formats do not matter.
 CASES = [Case(f"ttnn.{name}_bw", unary(name)) for name in GRADIENTS]
+CASES += [Case("ttnn.experimental.gelu_bw", unary("gelu", approximate="tanh"))]
 CASES += [Case("ttnn.gelu_bw/tanh", unary("gelu", approximate="tanh"))]
 CASES += [
     Case(f"ttnn.{name}_bw", binary(), (float32,) if name in ("fmod", "remainder") else (bfloat16, float32))
