@@ -150,6 +150,16 @@ def test_plain_page_reads_like_the_first_monitor(source):
     assert matches_snapshot("plain", page)
 
 
+def test_in_80_columns_smi_cuts_no_device_off(source):
+    out = Console(file=io.StringIO(), width=80)
+
+    out.print(tables.smi(source.view(), out.width))
+
+    devices = out.file.getvalue().partition("Processes")[0]
+    assert " / 64.07 MB  18.8% |" in devices
+    assert "…" not in devices
+
+
 def test_smi_tables_are_as_they_were(source):
     out = Console(file=io.StringIO(), width=140, color_system=None)
 

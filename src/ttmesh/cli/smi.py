@@ -28,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     source = Source(chosen(args.socket))
     choice = Choice(devices=frozenset(args.device))
+    console = printer()
     try:
         if args.json:
             while True:
@@ -36,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
                     break
                 time.sleep(args.refresh / 1000)
         elif args.watch:
-            with Live(smi(source.view(choice)), auto_refresh=False) as live:
+            with Live(smi(source.view(choice), console.width), console=console, auto_refresh=False) as live:
                 while True:
                     time.sleep(args.refresh / 1000)
-                    live.update(smi(source.view(choice)), refresh=True)
+                    live.update(smi(source.view(choice), console.width), refresh=True)
         else:
-            printer().print(smi(source.view(choice)))
+            console.print(smi(source.view(choice), console.width))
     except KeyboardInterrupt:
         pass
     finally:

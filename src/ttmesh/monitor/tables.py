@@ -27,18 +27,20 @@ def printer() -> Console:
     return console
 
 
-def smi(view: View) -> RenderableType:
-    """Devices, then processes."""
+def smi(view: View, columns: int = PIPED_COLUMNS) -> RenderableType:
+    """Devices, then processes; where there are fewer columns than the device table takes, only what is held."""
+    narrow = columns < PIPED_COLUMNS - 10
     clock = time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(view.time_s))
     devices = Table(box=box.ASCII2, title=f"ttmesh smi    {clock}", title_justify="left", title_style="bold")
-    for name in ("Device", "Logical", "Architecture"):
+    for name in ("Device",) if narrow else ("Device", "Logical", "Architecture"):
         devices.add_column(name, no_wrap=True)
-    for name in ("DRAM", "Peak", "L1", "Peak", "Buffers"):
-        devices.add_column(name, justify="right")  # in a narrow terminal sizes take two lines, none is cut off
+    for name in ("DRAM", "L1", "Buffers") if narrow else ("DRAM", "Peak", "L1", "Peak", "Buffers"):
+        devices.add_column(name, justify="right")
     for device in view.devices:
-        devices.add_row(*_device_cells(device))
+        devices.add_row(*(_few_cells if narrow else _device_cells)(device))
     if not view.devices:
-        devices.add_row("none", "", "no mesh was opened by a tracked process yet", "", "", "", "", "")
+        note = "no mesh was opened by a tracked process yet"
+        devices.add_row("none", *([note, "", ""] if narrow else ["", note, "", "", "", "", ""]))
     processes = Table(box=box.ASCII2, title="Processes", title_justify="left", title_style="bold")
     for name in ("PID", "Devices", "Meshes"):
         processes.add_column(name)
@@ -62,6 +64,11 @@ def _device_cells(device: DeviceView) -> list[RenderableType]:
     dram, l1 = device.bar("DRAM"), device.bar("L1")
     logical = f"{device.logical_id} {device.place}".rstrip()
     return [name, logical, device.arch, _fill(dram), _peak(dram), _fill(l1), _peak(l1), str(device.buffers)]
+
+
+def _few_cells(device: DeviceView) -> list[RenderableType]:
+    name = device.title + (" *" if device.is_coordinator else "")
+    return [Text(name), _fill(device.bar("DRAM")), _fill(device.bar("L1")), str(device.buffers)]
 
 
 def _fill(bar: Bar) -> Text:
