@@ -195,5 +195,42 @@ def test_seed_002_vision_example_runs_and_equals_torch() -> None:
     assert pcc(space["output_torch"], expected) > 0.99
 
 
+READER_SCRIPT = """
+import torch
+import ttnn
+from ttnn.model_preprocessing import preprocess_model_parameters
+
+torch.manual_seed(0)
+reference_model = torch.nn.Linear(64, 32)
+batch = torch_input = torch.randn(8, 1, 32, 64)
+torch_weight = torch.randn(64, 32)
+
+def model(x):
+    x = ttnn.to_layout(ttnn.to_device(x, mesh_device), ttnn.TILE_LAYOUT)
+    weight, bias = (ttnn.to_device(parameters[name], mesh_device) for name in ("weight", "bias"))
+    return ttnn.linear(x, weight, bias=ttnn.to_layout(bias, ttnn.TILE_LAYOUT), transpose_b=True)
+
+{blocks}
+
+expected = reference_model(batch).detach()
+pair = torch.stack([output_torch.flatten().float(), expected.flatten()])
+print("PCC", float(torch.corrcoef(pair)[0, 1]))
+{cleanup}
+"""
+
+
+def test_seed_002_saved_as_a_script_runs_under_ttmesh_run(tmp_path) -> None:
+    code = blocks("002")
+    script = tmp_path / "seed_002.py"
+    script.write_text(READER_SCRIPT.format(blocks="\n".join(code[:4]), cleanup=code[8]))
+
+    command = [sys.executable, "-m", "ttmesh", "run", str(script)]
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split("PCC")[1]) >= 0.99
+
+
 def test_documents_001_and_003_have_no_python_blocks() -> None:
     assert blocks("001") == blocks("003") == []
