@@ -26,7 +26,8 @@ class Machine:
     """Hosts with eight Wormhole chips each; axis 0 goes over hosts (data parallel), axis 1 over a host's chips (tensor).
 
     Origins: chip memory 12 banks x 1,070,773,184 B (boards.json, t3000); link and hop: tt-metal e4f9f0b's fabric
-    goldens, Wormhole ring unicast 8.77 GB/s per link and one-hop ring latency 911 ns; one link between hosts per chip is an assumption. Host arithmetic
+    goldens, Wormhole ring unicast 8.77 GB/s per link and one-hop ring latency 911 ns;
+    one link between hosts per chip is an assumption. Host arithmetic
     and memory bandwidth: measured (two cores). Engine: 16 MiB summed between two network namespaces by MPI over TCP
     on a busy two-core machine, so a lower bound.
     """
