@@ -3,8 +3,8 @@
 The model is an MLP (784 → 512 → 512 → 10, ReLU, cross entropy, SGD with momentum, float32). Every engine runs in its
 own process(es), one after the other, on the same batches; each figure is the best of rounds, in milliseconds per whole
 step (forward, backward, sum of gradients, update) with the loss ready. "torch" is the plain step on the global batch.
-Beside the time on the clock stands the processors' time, of all processes together: on a machine that is busy with other
-work (more of it than cores, when the run starts) the clock says little, and processors' times are compared instead.
+The clock decides. The processors' time of all processes together stands beside it, because on a machine that is busy with
+other work the clock says little: run this on idle cores.
 
     python benchmarks/training.py
 """
@@ -228,26 +228,20 @@ ENGINES = ("torch", "ttmesh", "ttmesh traced", "jax", "ddp")
 
 
 def main() -> None:
-    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
     found = {name: run_engine(name) for name in ENGINES}
     for title, prefix in (("ms per step", ""), ("processors' ms", "cpu ")):
         print(f"{title:>16}" + "".join(f"{samples:>10}" for samples in SAMPLES) + "   samples per chip")
         for name in ENGINES:
             print(f"{name:>16}" + "".join(f"{found[name][f'{prefix}{samples}']:>10.2f}" for samples in SAMPLES))
-    if busy:
-        print("the machine was busy: processors' times are compared")
-    prefix = "cpu " if busy else ""
     problems = []
     for samples in SAMPLES:
         for loss in (f"first loss {samples}", f"second loss {samples}"):
             for name in ("ttmesh", "ttmesh traced", "jax"):
                 if abs(found[name][loss] - found["torch"][loss]) > 1e-5 * found["torch"][loss]:
                     problems.append(f"{name}: {loss} is {found[name][loss]}, torch's {found['torch'][loss]}")
-        own = min(found[name][f"{prefix}{samples}"] for name in ("ttmesh", "ttmesh traced"))
-        problems += [
-            f"{name} is faster at {samples}" for name in ("jax", "ddp") if found[name][f"{prefix}{samples}"] < own
-        ]
-    ratio = own / found["torch"][f"{prefix}{SAMPLES[-1]}"]
+        own = min(found[name][str(samples)] for name in ("ttmesh", "ttmesh traced"))
+        problems += [f"{name} is faster at {samples}" for name in ("jax", "ddp") if found[name][str(samples)] < own]
+    ratio = own / found["torch"][str(SAMPLES[-1])]
     print(f"ttmesh takes {ratio:.2f}x of the plain torch step on the same {SAMPLES[-1] * CHIPS} samples (at most 1.15)")
     if ratio > 1.15:
         problems.append("ttmesh is slower than 1.15x of plain torch")
