@@ -56,6 +56,7 @@ class Case:
     atol: float | None = None  # None: a part of the largest value, by output format
     placements: bool = True  # False: replicated only
     golden: Callable[..., Any] | None = None  # instead of the operation's own
+    system: str = "t3k"
 
     @property
     def operation(self) -> str:
@@ -87,10 +88,10 @@ def cells(case: Case) -> list[Cell]:
 
 
 @contextmanager
-def mesh_of(shape: tuple[int, int], backend: str = "cpu") -> Iterator[MeshDevice]:
-    """A mesh of a Galaxy-sized system."""
+def mesh_of(shape: tuple[int, int], backend: str = "cpu", system: str = "t3k") -> Iterator[MeshDevice]:
+    """A mesh of a system with eight chips."""
     before = {name: os.environ.get(name) for name in ("TTMESH_SYSTEM", "TTMESH_BACKEND")}
-    os.environ.update(TTMESH_SYSTEM="t3k", TTMESH_BACKEND=backend)
+    os.environ.update(TTMESH_SYSTEM=system, TTMESH_BACKEND=backend)
     mesh = open_mesh_device(MeshShape(*shape))
     try:
         yield mesh
@@ -106,7 +107,7 @@ def run(case: Case, cell: Cell) -> None:
     per_device = [
         case.make(torch.Generator().manual_seed(d if cell.placement != "replicated" else 0)) for d in range(devices)
     ]
-    with mesh_of(cell.mesh) as mesh:
+    with mesh_of(cell.mesh, system=case.system) as mesh:
         expected = [_golden(case, cell, _seen_by(per_device, d, cell)) for d in range(devices)]
         results = _run(case, cell, mesh, per_device)
         for device in range(devices):
@@ -114,7 +115,7 @@ def run(case: Case, cell: Cell) -> None:
                 _compare(case, got, want, divmod(device, cell.mesh[1]))
         facts = [(r.spec, r.buffer_address()) for r in results]
         del results
-    with mesh_of(cell.mesh, "meta") as mesh:
+    with mesh_of(cell.mesh, "meta", case.system) as mesh:
         dry = _run(case, cell, mesh, per_device)
         assert [(r.spec, r.buffer_address()) for r in dry] == facts, "meta differs from cpu"
         del dry

@@ -83,7 +83,14 @@ def _golden_sparse(
     cache_batch_idx: int | None = None,
     **_: Any,
 ) -> Lanes:
-    return _sparse(q, kv, indices, v_dim, scale, cache_batch_idx or 0, 0)
+    keys = kv[cache_batch_idx or 0, 0].float()
+    result = torch.zeros(*q.shape[:3], v_dim)
+    for row, chosen in enumerate(indices[0, 0].long()):
+        own = keys[chosen[chosen < len(keys)]]
+        if len(own):
+            weights = torch.softmax(q[0, :, row].float() @ own.T * (scale or q.shape[-1] ** -0.5), dim=-1)
+            result[0, :, row] = weights @ own[:, :v_dim]
+    return result
 
 
 def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -75,12 +75,18 @@ def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lane
     return (second, first) if means else (first, second)
 
 
-def _golden_rms_pre(input_tensor: Lanes, **_: Any) -> Lanes:
-    return _stats(input_tensor, None, means=False, both=False)
+def _golden_rms_pre(input_tensor: Lanes, *, residual_input_tensor: Lanes | None = None, **_: Any) -> Lanes:
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    stats = torch.zeros(*x.shape[:-1], TILE)
+    stats[..., 0] = torch.linalg.vector_norm(x, dim=-1) ** 2
+    return stats
 
 
-def _golden_layer_pre(input_tensor: Lanes, **_: Any) -> Lanes:
-    return _stats(input_tensor, None, means=False, both=True)
+def _golden_layer_pre(input_tensor: Lanes, *, residual_input_tensor: Lanes | None = None, **_: Any) -> Lanes:
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    stats = torch.zeros(*x.shape[:-1], 2 * TILE)
+    stats[..., 0], stats[..., TILE] = torch.linalg.vector_norm(x, dim=-1) ** 2, x.sum(-1)
+    return stats
 
 
 @op("ttnn.layer_norm_pre_all_gather", golden=_golden_layer_pre, out=_stats_spec, check=_check_residual)
@@ -99,6 +105,11 @@ def rms_norm_pre_all_gather(
     return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=False)
 
 
+def _golden_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None) -> Lanes:
+    weighted = x if weight is None else torch.einsum("...w,w->...w", x, weight.flatten())
+    return weighted if bias is None else weighted + bias.flatten()
+
+
 def _golden_layer_post(
     input_tensor: Lanes,
     stats: Lanes,
@@ -108,9 +119,10 @@ def _golden_layer_post(
     bias: Lanes | None = None,
     **_: Any,
 ) -> Lanes:
-    square, mean = _moments(stats, input_tensor.shape[-1], means=False, both=True)
-    normed = (input_tensor.float() - mean) * torch.rsqrt(square - mean.square() + epsilon)
-    return affine(normed, weight, bias, 0)
+    count = stats.shape[-1] // (2 * TILE) * input_tensor.shape[-1]  # columns of all devices
+    square, mean = stats[..., :: 2 * TILE].sum(-1) / count, stats[..., TILE :: 2 * TILE].sum(-1) / count
+    normed = (input_tensor - mean[..., None]) / torch.sqrt(square - mean**2 + epsilon)[..., None]
+    return _golden_affine(normed, weight, bias)
 
 
 def _golden_rms_post(
@@ -122,8 +134,9 @@ def _golden_rms_post(
     bias: Lanes | None = None,
     **_: Any,
 ) -> Lanes:
-    square, _mean = _moments(stats, input_tensor.shape[-1], means=False, both=False)
-    return affine(input_tensor.float() * torch.rsqrt(square + epsilon), weight, bias, 0)
+    count = stats.shape[-1] // TILE * input_tensor.shape[-1]
+    root = torch.sqrt(stats[..., ::TILE].sum(-1) / count + epsilon)
+    return _golden_affine(input_tensor / root[..., None], weight, bias)
 
 
 @op("ttnn.layer_norm_post_all_gather", golden=_golden_layer_post, out=_normed_spec, check=check_parameters)

@@ -11,14 +11,15 @@ from torch.nn import functional as F
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
+from ttmesh.ops import head_goldens
 from ttmesh.ops.entry import op
+from ttmesh.ops.head_goldens import Three
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec import TensorSpec
 
 TILE = 32
-Three = tuple[Lanes, Lanes, Lanes]
 
 
 def as_heads(x: Lanes, heads: int) -> Lanes:
@@ -90,9 +91,8 @@ def _golden_heads(
     kv_tied: bool = False,
     **_: Any,
 ) -> Three:
-    kv = num_heads if num_kv_heads is None else num_kv_heads
-    x, other = input.squeeze(-3), None if input_kv is None else input_kv.squeeze(-3)
-    return fused(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
+    other = None if input_kv is None else input_kv[:, 0]
+    return head_goldens.split(input[:, 0], other, num_heads, num_kv_heads, transpose_k=transpose_k_heads, tied=kv_tied)
 
 
 def _check_rank(call: Call) -> None:
@@ -123,19 +123,14 @@ def nlp_create_qkv_heads(
     kv_tied: bool,
 ) -> Three:
     """Query, key and value heads of a fused projection [batch, 1, rows, width]."""
-    return _golden_heads(
-        input,
-        input_kv,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        transpose_k_heads=transpose_k_heads,
-        kv_tied=kv_tied,
-    )
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    x, other = input.squeeze(-3), None if input_kv is None else input_kv.squeeze(-3)
+    return fused(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
 
 
 def _fixed(heads: int, kv_heads: int) -> Any:
     def split(input: Lanes, **_: Any) -> Three:
-        return fused(input.squeeze(-3), None, heads, kv_heads, transpose_k=False)
+        return head_goldens.split(input[:, 0], None, heads, kv_heads, transpose_k=False)
 
     return split
 
@@ -158,15 +153,16 @@ nlp_create_qkv_heads_vit = op(
 )(_vit_lane)
 
 
-def _segformer(input: Lanes, **_: Any) -> Three:
-    split = as_heads(input.squeeze(-3), input.shape[-1] // TILE)
+def _golden_segformer(input: Lanes, **_: Any) -> Three:
+    split = head_goldens.columns(input[:, 0], range(0, input.shape[-1], TILE), TILE)
     return split, split, split
 
 
-@op("ttnn.experimental.nlp_create_qkv_heads_segformer", golden=_segformer, out=_heads_spec, check=_check_rank)
+@op("ttnn.experimental.nlp_create_qkv_heads_segformer", golden=_golden_segformer, out=_heads_spec, check=_check_rank)
 def nlp_create_qkv_heads_segformer(input: Lanes) -> Three:
     """Heads of 32 columns; query, key and value are the same."""
-    return _segformer(input)
+    split = as_heads(input.squeeze(-3), input.shape[-1] // TILE)
+    return split, split, split
 
 
 def _golden_boltz(
@@ -178,11 +174,10 @@ def _golden_boltz(
     transpose_k_heads: bool = True,
     **_: Any,
 ) -> Three:
-    kv = num_heads if num_kv_heads is None else num_kv_heads
-    parts = fused(input, input_kv, num_heads, kv, transpose_k=False)
-    q, k, v = (part.squeeze(-5) if part.dim() > 4 and part.shape[-5] == 1 else part for part in parts)
-    q, k, v = (part.transpose(-4, -3) for part in (q, k, v))
-    return q, k.transpose(-1, -2) if transpose_k_heads else k, v
+    other = None if input_kv is None else input_kv[0]
+    q, k, v = head_goldens.split(input[0], other, num_heads, num_kv_heads, transpose_k=False)
+    q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # [rows, heads, rows, dim] so far
+    return q, k.mT if transpose_k_heads else k, v
 
 
 @op("ttnn.experimental.nlp_create_qkv_heads_boltz", golden=_golden_boltz)
@@ -203,7 +198,7 @@ def nlp_create_qkv_heads_boltz(
 
 @op(
     "ttnn.experimental.nlp_concat_heads_boltz",
-    golden=lambda input_tensor, **_: input_tensor.permute(1, 2, 0, 3).flatten(-2)[None],
+    golden=lambda input_tensor, **_: torch.cat(list(input_tensor), dim=-1)[None],
 )
 def nlp_concat_heads_boltz(input_tensor: Lanes, lane_axes: int) -> Lanes:
     """[heads, rows, rows, dim] → [1, rows, rows, heads · dim]."""
@@ -226,7 +221,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.experimental.nlp_concat_heads",
-    golden=lambda input_tensor, **_: side_by_side(input_tensor).unsqueeze(-3),
+    golden=lambda input_tensor, **_: head_goldens.joined(input_tensor)[:, None],
     out=_concat_spec,
 )
 def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
@@ -236,7 +231,7 @@ def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
 
 @op(
     "ttnn.experimental.concatenate_heads",
-    golden=lambda input_tensor, *_, **__: side_by_side(input_tensor).unsqueeze(-3),
+    golden=lambda input_tensor, *_, **__: head_goldens.joined(input_tensor)[:, None],
     out=_concat_spec,
 )
 def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
@@ -257,7 +252,7 @@ def _check_concat(call: Call) -> None:
 
 @op(
     "ttnn.transformer.concatenate_heads",
-    golden=lambda input_tensor, **_: side_by_side(input_tensor),
+    golden=lambda input_tensor, **_: head_goldens.joined(input_tensor),
     out=_concat_spec,
     check=_check_concat,
 )

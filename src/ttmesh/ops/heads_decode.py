@@ -12,8 +12,10 @@ from ttmesh.base.core_work import num_cores_to_corerangeset, num_cores_to_corera
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
+from ttmesh.ops import head_goldens
 from ttmesh.ops.entry import op
-from ttmesh.ops.heads import TILE, Three
+from ttmesh.ops.head_goldens import Three
+from ttmesh.ops.heads import TILE
 from ttmesh.ops.specs import Inferred
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
@@ -84,7 +86,8 @@ def _golden(
     slice_size: int | None = None,
     **_: Any,
 ) -> Three:
-    return _users(input_tensor, num_heads, num_kv_heads, batch_offset, slice_size, 0)
+    offset = 0 if batch_offset is None else int(batch_offset.flatten()[0])
+    return head_goldens.of_users(input_tensor, num_heads, num_kv_heads, offset, slice_size)
 
 
 @op("ttnn.experimental.nlp_create_qkv_heads_decode", golden=_golden, out=_decode_spec, check=_check_decode)
@@ -130,20 +133,16 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec if wanted is None else spec.with_memory_config(wanted)]
 
 
-def _concat(x: Lanes, num_heads: int) -> Lanes:
-    rows = x[..., :num_heads, :].flatten(-2)
-    missing = max(TILE - rows.shape[-2], 0)  # TT-NN's result always has a whole tile of users
-    return F.pad(rows, (0, 0, 0, missing)).unsqueeze(-3)
-
-
 @op(
     "ttnn.experimental.nlp_concat_heads_decode",
-    golden=lambda input_tensor, *, num_heads, **_: _concat(input_tensor, num_heads),
+    golden=head_goldens.joined_users,
     out=_concat_spec,
 )
 def nlp_concat_heads_decode(input_tensor: Lanes, num_heads: int) -> Lanes:
     """[1, users, heads, dim] → [1, 1, users, heads · dim], one head per core."""
-    return _concat(input_tensor, num_heads)
+    rows = input_tensor[..., :num_heads, :].flatten(-2)
+    missing = max(TILE - rows.shape[-2], 0)  # TT-NN's result always has a whole tile of users
+    return F.pad(rows, (0, 0, 0, missing)).unsqueeze(-3)
 
 
 def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

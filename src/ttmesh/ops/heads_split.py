@@ -9,8 +9,10 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
+from ttmesh.ops import head_goldens
 from ttmesh.ops.entry import op
-from ttmesh.ops.heads import TILE, Three, as_heads, fused, interleaved
+from ttmesh.ops.head_goldens import Three
+from ttmesh.ops.heads import TILE, as_heads, fused, interleaved
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
@@ -76,8 +78,7 @@ def _golden_split(
     transpose_key: bool = True,
     **_: Any,
 ) -> Three:
-    kv = num_heads if num_kv_heads is None else num_kv_heads
-    return fused(input_tensor, kv_input_tensor, num_heads, kv, transpose_k=transpose_key)
+    return head_goldens.split(input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_k=transpose_key)
 
 
 @op(
@@ -104,8 +105,7 @@ def split_query_key_value_and_split_heads(
 def _golden_interleaved(
     input: Lanes, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True, **_: Any
 ) -> Three:
-    kv = num_heads if num_kv_heads is None else num_kv_heads
-    return interleaved(input.squeeze(-3), num_heads, kv, transpose_k=transpose_k_heads)
+    return head_goldens.split_by_group(input[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
 
 
 @op("ttnn.experimental.create_qkv_heads", golden=_golden_interleaved, out=_sharded_heads)
@@ -113,15 +113,6 @@ def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, tra
     """Heads of a projection that holds queries, key and value group by group."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     return interleaved(input.squeeze(-3), num_heads, kv, transpose_k=transpose_k_heads)
-
-
-def _separate(
-    input: Lanes, input_kv: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool
-) -> Three:
-    kv = num_heads if num_kv_heads is None else num_kv_heads
-    pairs = torch.unflatten(input_kv.squeeze(-3), -1, (kv, 2, -1))
-    k, v = (pairs[..., i, :].transpose(-3, -2) for i in range(2))
-    return as_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
 
 
 def _golden_separate(
@@ -133,7 +124,7 @@ def _golden_separate(
     transpose_k_heads: bool = True,
     **_: Any,
 ) -> Three:
-    return _separate(input, input_kv, num_heads, num_kv_heads, transpose_k_heads)
+    return head_goldens.split_pairs(input[:, 0], input_kv[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
 
 
 @op("ttnn.experimental.create_qkv_heads_from_separate_tensors", golden=_golden_separate, out=_sharded_heads)
@@ -141,21 +132,20 @@ def create_qkv_heads_from_separate_tensors(
     input: Lanes, input_kv: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool
 ) -> Three:
     """Heads of a query projection and of one that holds (key, value) head by head."""
-    return _separate(input, input_kv, num_heads, num_kv_heads, transpose_k_heads)
-
-
-def _thirds(input_tensor: Lanes, num_heads: int) -> Three:
-    q, k, v = (as_heads(part, num_heads) for part in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))
-    return q, k.transpose(-1, -2), v
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    pairs = torch.unflatten(input_kv.squeeze(-3), -1, (kv, 2, -1))
+    k, v = (pairs[..., i, :].transpose(-3, -2) for i in range(2))
+    return as_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
 
 
 def _golden_thirds(
     input_tensor: Lanes, compute_with_storage_grid_size: object, *, num_heads: int = 16, **_: Any
 ) -> Three:
-    return _thirds(input_tensor, num_heads)
+    return head_goldens.split(input_tensor[:, 0], None, num_heads, num_heads, transpose_k=True)
 
 
 @op("ttnn.experimental.split_query_key_value_and_split_heads", golden=_golden_thirds, out=_sharded_heads)
 def split_on_grid(input_tensor: Lanes, num_heads: int) -> Three:
     """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed."""
-    return _thirds(input_tensor, num_heads)
+    q, k, v = (as_heads(part, num_heads) for part in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))
+    return q, k.transpose(-1, -2), v

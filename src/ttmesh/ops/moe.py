@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -42,7 +43,12 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def _golden(
     input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes, k: int = CHOSEN, **_: Any
 ) -> Lanes:
-    return _share(input_tensor, expert_mask_tensor, topk_mask_tensor)
+    shares = []
+    for row in (input_tensor + expert_mask_tensor).flatten(0, -2):
+        order = sorted(range(len(row)), key=lambda expert: -float(row[expert]))[:CHOSEN]
+        weights = torch.exp(row[order] + topk_mask_tensor.flatten()[:CHOSEN])
+        shares.append(weights[order.index(0)] / weights.sum() if 0 in order else torch.zeros(()))
+    return torch.stack(shares).reshape(*input_tensor.shape[:-1], 1)
 
 
 @op("ttnn.moe", golden=_golden, check=_check, out=_spec)
@@ -78,9 +84,22 @@ def _golden_gate(
     epsilon: float = 1e-20,
     **_: Any,
 ) -> tuple[Lanes, Lanes]:
-    return _gate(
-        scores, bias, n_groups, summed_experts_per_group, topk_groups, n_activated_experts, route_scale, epsilon
-    )
+    weights, chosen = [], []
+    size = scores.shape[-1] // n_groups
+    for row, offset in zip(scores.flatten(0, -2), bias.expand_as(scores).flatten(0, -2), strict=True):
+        plain = [1 / (1 + math.exp(-float(score))) for score in row]
+        biased = [probability + float(extra) for probability, extra in zip(plain, offset, strict=True)]
+        groups = [range(start, start + size) for start in range(0, len(plain), size)]
+        best = sorted(
+            groups, key=lambda g: -sum(sorted((biased[e] for e in g), reverse=True)[:summed_experts_per_group])
+        )
+        open_ = sorted(expert for group in best[:topk_groups] for expert in group)
+        experts = sorted(open_, key=lambda expert: -biased[expert])[:n_activated_experts]
+        total = sum(plain[expert] for expert in experts) + epsilon
+        weights.append(torch.tensor([plain[expert] / total * route_scale for expert in experts]))
+        chosen.append(torch.tensor(experts))
+    shape = (*scores.shape[:-1], n_activated_experts)
+    return torch.stack(weights).reshape(shape), torch.stack(chosen).reshape(shape)
 
 
 def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

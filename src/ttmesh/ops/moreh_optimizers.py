@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor as Lanes
+from torch import nn
 
 from ttmesh.ops.entry import OpFunction, op
 from ttmesh.ops.specs import Inferred, out_spec
@@ -48,6 +49,16 @@ def _adam(
     return [param - lr / (1 - beta1**step) * first / size, first, second, top]
 
 
+def _golden_step(
+    optimizer: torch.optim.Optimizer, weight: nn.Parameter, grad: Lanes, state: dict[str, Lanes]
+) -> dict[str, Lanes]:
+    """The state after torch's own step, with the parameter under its name."""
+    weight.grad = grad.float().clone()
+    optimizer.state[weight] = {name: values.float().clone() for name, values in state.items()}
+    optimizer.step()
+    return {**optimizer.state[weight], "param": weight.detach()}
+
+
 def _enter_adam(name: str, *, decoupled: bool, default_decay: float) -> OpFunction:
     def golden(
         param_in: Lanes,
@@ -65,10 +76,16 @@ def _enter_adam(name: str, *, decoupled: bool, default_decay: float) -> OpFuncti
         max_exp_avg_sq_in: Lanes | None = None,
         **_: Any,
     ) -> list[Lanes | None]:
-        return _adam(
-            param_in, grad, exp_avg_in, exp_avg_sq_in, max_exp_avg_sq_in, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
-            weight_decay=weight_decay, step=step, amsgrad=amsgrad, decoupled=decoupled,
-        )  # fmt: skip
+        weight = nn.Parameter(param_in.float().clone())
+        kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+        optimizer = kind(
+            [weight], lr, (beta1, beta2), eps, weight_decay, amsgrad and max_exp_avg_sq_in is not None, foreach=False
+        )
+        state = {"step": torch.tensor(step - 1.0), "exp_avg": exp_avg_in, "exp_avg_sq": exp_avg_sq_in}
+        if amsgrad and max_exp_avg_sq_in is not None:
+            state["max_exp_avg_sq"] = max_exp_avg_sq_in
+        after = _golden_step(optimizer, weight, grad, state)
+        return [after["param"], after["exp_avg"], after["exp_avg_sq"], after.get("max_exp_avg_sq")]
 
     @op(name, golden=golden, outputs=ADAM_OUTPUTS, runtime=ADAM_NUMBERS)
     def lane(
@@ -113,14 +130,14 @@ def _golden_sgd(
     momentum_initialized: bool,
     **_: Any,
 ) -> list[Lanes | None]:
-    grad = grad.float() + weight_decay * param_in.float()
-    buffer = None
-    if momentum:
-        buffer = grad
-        if momentum_initialized and momentum_buffer_in is not None:
-            buffer = momentum * momentum_buffer_in.float() + (1 - dampening) * grad
-        grad = grad + momentum * buffer if nesterov else buffer
-    return [param_in.float() - lr * grad, buffer]
+    weight = nn.Parameter(param_in.float().clone())
+    optimizer = torch.optim.SGD([weight], lr, momentum, dampening, weight_decay, foreach=False)
+    optimizer.param_groups[0]["nesterov"] = nesterov  # torch's constructor refuses it with dampening
+    state = {}
+    if momentum_initialized and momentum_buffer_in is not None:
+        state["momentum_buffer"] = momentum_buffer_in
+    after = _golden_step(optimizer, weight, grad, state)
+    return [after["param"], after.get("momentum_buffer") if momentum else None]
 
 
 def _sgd_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -149,7 +166,11 @@ def moreh_sgd(
     momentum_initialized: bool,
 ) -> list[Lanes | None]:
     """A step of gradient descent: parameter, and the momentum buffer where there is momentum."""
-    return _golden_sgd(
-        param_in, grad, momentum_buffer_in, None, None, lr, momentum, dampening, weight_decay, nesterov,
-        momentum_initialized=momentum_initialized,
-    )  # fmt: skip
+    grad = grad.float() + weight_decay * param_in.float()
+    buffer = None
+    if momentum:
+        buffer = grad
+        if momentum_initialized and momentum_buffer_in is not None:
+            buffer = momentum * momentum_buffer_in.float() + (1 - dampening) * grad
+        grad = grad + momentum * buffer if nesterov else buffer
+    return [param_in.float() - lr * grad, buffer]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor as Lanes
+from torch import nn
 
 from ttmesh.base.dtypes import PrintedEnum
 from ttmesh.ops.entry import OpFunction, op
@@ -14,6 +15,7 @@ from ttmesh.ops.lanes import from_front
 
 Forward = Callable[[Lanes, int], Lanes]
 Backward = Callable[[Lanes, Lanes, int], Lanes]
+Slope = Callable[[Lanes], Lanes]  # a result [.., i] → how it changes with the input, [.., i, j]
 
 
 class MorehSoftmaxOpParallelizationStrategy(PrintedEnum):
@@ -53,9 +55,10 @@ def _logsoftmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
     return dy - y.exp() * dy.sum(dim, keepdim=True)
 
 
-def _enter_forward(name: str, function: Forward) -> OpFunction:
+def _enter_forward(name: str, function: Forward, layer: type[nn.Module]) -> OpFunction:
     def golden(input_tensor: Lanes, dim: int, **_: Any) -> Lanes:
-        return function(input_tensor, dim)
+        result: Lanes = layer(dim)(input_tensor)
+        return result
 
     @op(name, golden=golden)
     def lane(input_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
@@ -65,9 +68,10 @@ def _enter_forward(name: str, function: Forward) -> OpFunction:
     return lane
 
 
-def _enter_backward(name: str, function: Backward) -> OpFunction:
+def _enter_backward(name: str, function: Backward, slope: Slope) -> OpFunction:
     def golden(output_tensor: Lanes, output_grad_tensor: Lanes, dim: int, **_: Any) -> Lanes:
-        return function(output_tensor, output_grad_tensor, dim)
+        y, dy = (part.movedim(dim, -1) for part in (output_tensor, output_grad_tensor))
+        return torch.einsum("...i,...ij->...j", dy, slope(y)).movedim(-1, dim)
 
     @op(name, golden=golden, outputs=("input_grad_tensor",))
     def lane(output_tensor: Lanes, output_grad_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
@@ -78,9 +82,17 @@ def _enter_backward(name: str, function: Backward) -> OpFunction:
     return lane
 
 
-moreh_softmax = _enter_forward("ttnn.moreh_softmax", lambda x, dim: torch.softmax(x, dim))
-moreh_softmin = _enter_forward("ttnn.moreh_softmin", lambda x, dim: torch.softmax(-x, dim))
-moreh_logsoftmax = _enter_forward("ttnn.moreh_logsoftmax", lambda x, dim: torch.log_softmax(x, dim))
-moreh_softmax_backward = _enter_backward("ttnn.moreh_softmax_backward", _softmax_grad)
-moreh_softmin_backward = _enter_backward("ttnn.moreh_softmin_backward", _softmin_grad)
-moreh_logsoftmax_backward = _enter_backward("ttnn.moreh_logsoftmax_backward", _logsoftmax_grad)
+def _softmax_slope(y: Lanes) -> Lanes:
+    return torch.diag_embed(y) - y[..., :, None] * y[..., None, :]
+
+
+moreh_softmax = _enter_forward("ttnn.moreh_softmax", lambda x, dim: torch.softmax(x, dim), nn.Softmax)
+moreh_softmin = _enter_forward("ttnn.moreh_softmin", lambda x, dim: torch.softmax(-x, dim), nn.Softmin)
+moreh_logsoftmax = _enter_forward("ttnn.moreh_logsoftmax", lambda x, dim: torch.log_softmax(x, dim), nn.LogSoftmax)
+moreh_softmax_backward = _enter_backward("ttnn.moreh_softmax_backward", _softmax_grad, _softmax_slope)
+moreh_softmin_backward = _enter_backward("ttnn.moreh_softmin_backward", _softmin_grad, lambda y: -_softmax_slope(y))
+moreh_logsoftmax_backward = _enter_backward(
+    "ttnn.moreh_logsoftmax_backward",
+    _logsoftmax_grad,
+    lambda y: torch.eye(y.shape[-1]) - y.exp()[..., None, :],
+)

@@ -79,8 +79,18 @@ def _saturated(values: Lanes, dtype: DataType | None) -> Lanes:
 def _golden_quantize(
     input_tensor: Lanes, scale: Any, zero_point: Any, *, axis: int | None = None, dtype: Any = None, **_: Any
 ) -> Lanes:
-    scale, zero_point = (_along(v, input_tensor, axis, 0) for v in (scale, zero_point))
-    return _saturated(_quantized(input_tensor, scale, zero_point), dtype).int()
+    if axis is None:
+        steps = torch.round(input_tensor.double() / float(scale)) + float(zero_point)
+    else:
+        scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
+        parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
+        steps = torch.stack([torch.round(channel / s) + z for channel, s, z in parts], dim=axis)
+    return (steps.clamp(0, 255) if dtype is DataType.UINT8 else steps).int()
+
+
+def _per_channel(value: Any, x: Lanes, axis: int) -> Lanes:
+    """One number for every index of a dim."""
+    return value.double().flatten() if isinstance(value, Lanes) else torch.full((x.shape[axis],), float(value)).double()
 
 
 @op(
@@ -104,7 +114,11 @@ def _dequantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
 
 
 def _golden_dequantize(input_tensor: Lanes, scale: Any, zero_point: Any, *, axis: int | None = None, **_: Any) -> Lanes:
-    return _dequantized(input_tensor, *(_along(v, input_tensor, axis, 0) for v in (scale, zero_point)))
+    if axis is None:
+        return ((input_tensor.double() - float(zero_point)) * float(scale)).float()
+    scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
+    parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
+    return torch.stack([(channel - z) * s for channel, s, z in parts], dim=axis).float()
 
 
 @op(
@@ -134,8 +148,8 @@ def _golden_requantize(
     axis: int | None = None,
     **_: Any,
 ) -> Lanes:
-    given = (in_scale, in_zero_point, out_scale, out_zero_point)
-    return _requantized(input_tensor, *(_along(v, input_tensor, axis, 0) for v in given)).int()
+    plain = _golden_dequantize(input_tensor, in_scale, in_zero_point, axis=axis)
+    return _golden_quantize(plain, out_scale, out_zero_point, axis=axis)
 
 
 @op(

@@ -28,7 +28,13 @@ def turned(x: Lanes, cos: Lanes, sin: Lanes) -> Lanes:
     return wide * cos.float() + rotated_half(wide) * sin.float()
 
 
-@op("ttnn.experimental.rotate_half", golden=lambda input, **_: rotated_half(input))
+def _golden_half(x: Lanes) -> Lanes:
+    """The columns of the other half, those of the second one with their sign changed."""
+    half = x.shape[-1] // 2
+    return torch.roll(x, half, dims=-1) * torch.tensor([-1.0] * half + [1.0] * half, device=x.device)
+
+
+@op("ttnn.experimental.rotate_half", golden=lambda input, **_: _golden_half(input))
 def rotate_half(input: Lanes) -> Lanes:
     """(a, b) → (-b, a) for the two halves of the last dim."""
     return rotated_half(input)
@@ -50,25 +56,28 @@ def _check_rotary(call: Call) -> None:
         )
 
 
-def _rotary(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None) -> Lanes:
+def _golden_rotary(
+    input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None = None, **_: Any
+) -> Lanes:
+    rows, half = input_tensor.shape[-2], _golden_half(input_tensor)
+    result = input_tensor.new_zeros(*input_tensor.shape[:-2], -(-rows // TILE) * TILE, input_tensor.shape[-1])
+    for row in range(rows):
+        at = row if token_index is None else token_index
+        result[..., row, :] = (
+            input_tensor[..., row, :] * cos_cache[..., at, :] + half[..., row, :] * sin_cache[..., at, :]
+        )
+    return result
+
+
+@op("ttnn.experimental.rotary_embedding", golden=_golden_rotary, check=_check_rotary, runtime=("token_index",))
+def rotary_embedding(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None) -> Lanes:
+    """x·cos + rotate_half(x)·sin, row by row, or all at one position."""
     rows = input_tensor.shape[-2]
     if token_index is None:
         cos, sin = (cache[..., :rows, :] for cache in (cos_cache, sin_cache))
     else:
         cos, sin = (cache[..., token_index : token_index + 1, :] for cache in (cos_cache, sin_cache))
     return F.pad(turned(input_tensor, cos, sin), (0, 0, 0, -rows % TILE))  # TT-NN's result has whole tiles of rows
-
-
-def _golden_rotary(
-    input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None = None, **_: Any
-) -> Lanes:
-    return _rotary(input_tensor, cos_cache, sin_cache, token_index)
-
-
-@op("ttnn.experimental.rotary_embedding", golden=_golden_rotary, check=_check_rotary, runtime=("token_index",))
-def rotary_embedding(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None) -> Lanes:
-    """x·cos + rotate_half(x)·sin, row by row, or all at one position."""
-    return _rotary(input_tensor, cos_cache, sin_cache, token_index)
 
 
 def _of_users(cache: Lanes, users: int) -> Lanes:
@@ -79,19 +88,26 @@ def _of_users(cache: Lanes, users: int) -> Lanes:
 def _golden_hf(
     input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, *, is_decode_mode: bool = False, **_: Any
 ) -> Lanes:
-    return _hf(input_tensor, cos_cache, sin_cache, is_decode_mode)
-
-
-def _hf(x: Lanes, cos: Lanes, sin: Lanes, is_decode_mode: bool) -> Lanes:
+    half, result = _golden_half(input_tensor), torch.empty_like(input_tensor)
     if is_decode_mode:
-        return turned(x, _of_users(cos, x.shape[-3]), _of_users(sin, x.shape[-3]))
-    return turned(x, cos[..., : x.shape[-2], :], sin[..., : x.shape[-2], :])
+        for user in range(input_tensor.shape[1]):
+            cos, sin = cos_cache[0, user, 0], sin_cache[0, user, 0]
+            result[:, user] = input_tensor[:, user] * cos + half[:, user] * sin
+        return result
+    for row in range(input_tensor.shape[2]):
+        cos, sin = (cache[..., row, :] for cache in (cos_cache, sin_cache))
+        result[:, :, row] = input_tensor[:, :, row] * cos + half[:, :, row] * sin
+    return result
 
 
 @op("ttnn.experimental.rotary_embedding_hf", golden=_golden_hf)
 def rotary_embedding_hf(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, is_decode_mode: bool) -> Lanes:
     """x·cos + rotate_half(x)·sin for prefill [1, heads, rows, dim] or decode [1, users, heads, dim]."""
-    return _hf(input_tensor, cos_cache, sin_cache, is_decode_mode)
+    if is_decode_mode:
+        users = input_tensor.shape[-3]
+        return turned(input_tensor, _of_users(cos_cache, users), _of_users(sin_cache, users))
+    rows = input_tensor.shape[-2]
+    return turned(input_tensor, cos_cache[..., :rows, :], sin_cache[..., :rows, :])
 
 
 def _mixed(x: Lanes, trans_mat: Lanes) -> Lanes:

@@ -9,7 +9,17 @@ import torch
 from harness import Arguments, Case, On
 
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, BufferType, TensorMemoryLayout, bfloat8_b, bfloat16, float32, int32
+from ttmesh.base.dtypes import (
+    ROW_MAJOR_LAYOUT,
+    BufferType,
+    TensorMemoryLayout,
+    bfloat8_b,
+    bfloat16,
+    float32,
+    int32,
+    uint32,
+)
+from ttmesh.ops.attention_sparse import SparseKVFormat
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
 
 FLOATS = (bfloat16, float32, bfloat8_b)
@@ -131,6 +141,43 @@ def fused_updates(g: torch.Generator) -> Arguments:
     return [first, normal(g, 1, 3, 2, 64), second, normal(g, 1, 3, 2, 64)], {"update_idxs": [1, 2, 3]}
 
 
+def hf_decode(g: torch.Generator) -> Arguments:
+    return [normal(g, 1, 3, 8, 64), *angles(g, 1, 3, 32, 64)], {"is_decode_mode": True}
+
+
+def distinct(g: torch.Generator, rows: int, width: int) -> torch.Tensor:
+    """Scores that stay different in bfloat16, so that there is one right choice."""
+    return torch.stack([torch.randperm(width, generator=g) for _ in range(rows)]).float() / 16 - 2
+
+
+def routed(g: torch.Generator) -> Arguments:
+    expert_mask, topk_mask = torch.zeros(1, 1, 1, 64), torch.zeros(1, 1, 1, 32)
+    expert_mask[..., 48:], topk_mask[..., 20:] = float("-inf"), float("-inf")
+    return [distinct(g, 33, 64).reshape(1, 1, 33, 64), expert_mask, topk_mask], {}
+
+
+def gated(g: torch.Generator) -> Arguments:
+    bias = torch.randperm(256, generator=g).float().reshape(1, 1, 1, 256) / 1024
+    return [distinct(g, 9, 256).reshape(1, 1, 9, 256) / 4, bias.expand(1, 1, 9, 256).contiguous()], {"route_scale": 2.5}
+
+
+def chosen_keys(g: torch.Generator, rows: int, keys: int) -> On:
+    picks = torch.stack([torch.randperm(keys, generator=g)[:32] for _ in range(rows)])
+    picks[0, 20:] = 0xFFFFFFFF  # no key
+    return On(picks.reshape(1, 1, rows, 32), uint32, ROW_MAJOR_LAYOUT)
+
+
+def sparse(g: torch.Generator) -> Arguments:
+    q, kv = (On(normal(g, *shape), layout=ROW_MAJOR_LAYOUT) for shape in ((1, 32, 5, 96), (1, 1, 64, 96)))
+    return [q, kv, chosen_keys(g, 5, 64), 64], {"kv_format": SparseKVFormat.BF16}
+
+
+def sparse_slot(g: torch.Generator) -> Arguments:
+    (q, _, picks, v_dim), options = sparse(g)
+    cache = On(normal(g, 3, 1, 64, 96), layout=ROW_MAJOR_LAYOUT)
+    return [q, cache, picks, v_dim], {**options, "cache_batch_idx": 2, "scale": 0.2}
+
+
 SDPA = "ttnn.transformer.scaled_dot_product_attention"
 QKV = ((2, 4, 64, 32), (2, 2, 64, 32), (2, 2, 64, 32))
 CASES = [
@@ -208,10 +255,19 @@ CASES = [
         args(*[(1, 4, 128, 32)] * 3, ring_size=2, ring_id=1),
         pcc=0.999,
     ),
+    Case("ttnn.moe", routed, HALF, pcc=0.99),
+    Case("ttnn.experimental.deepseek_grouped_gate", gated, (float32,)),
     Case(
-        "ttnn.moe",
-        lambda g: ([normal(g, 1, 1, 33, 64), normal(g, 1, 1, 1, 64), normal(g, 1, 1, 1, 32)], {}),
-        HALF,
-        pcc=0.99,
+        "ttnn.experimental.nlp_create_qkv_heads/tied", args((2, 1, 33, 384), num_heads=4, num_kv_heads=2, kv_tied=True)
     ),
+    Case("ttnn.experimental.nlp_create_qkv_heads/narrow", args((2, 1, 33, 96), num_heads=2, num_kv_heads=1)),
+    Case("ttnn.experimental.nlp_create_qkv_heads_boltz", args((1, 32, 32, 384), num_heads=4, transpose_k_heads=False)),
+    Case("ttnn.experimental.concatenate_heads", args((2, 4, 32, 64), compute_with_storage_grid_size=CoreCoord(8, 8))),
+    Case(
+        "ttnn.experimental.split_query_key_value_and_split_heads",
+        args((2, 1, 32, 384), compute_with_storage_grid_size=CoreCoord(8, 8), num_heads=2),
+    ),
+    Case("ttnn.experimental.rotary_embedding_hf/decode", hf_decode),
+    Case("ttnn.transformer.sparse_sdpa", sparse, HALF, pcc=0.999, system="p150x8"),
+    Case("ttnn.transformer.sparse_sdpa/slot", sparse_slot, HALF, pcc=0.999, system="p150x8"),
 ]
