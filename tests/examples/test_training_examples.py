@@ -33,6 +33,14 @@ def test_the_gpt_learns_from_a_replayed_trace(load, tmp_path: Path) -> None:
     assert list(tmp_path.glob("train_gpt.*"))
 
 
+def test_the_gpt_in_stages_learns(load, tmp_path: Path) -> None:
+    curves = load("train_stages").train(1, tmp_path)
+
+    assert len(curves.losses) == 7
+    assert curves.losses[-1] < curves.losses[0] - 0.5
+    assert list(tmp_path.glob("train_stages.*"))
+
+
 def test_curves_are_text_without_matplotlib(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

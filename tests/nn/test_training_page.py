@@ -12,12 +12,15 @@ import ttmesh.ttnn as ttnn
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
 
-def test_the_printed_program_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("place", range(len(PROGRAMS)))
+def test_the_printed_programs_train(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     scope: dict[str, object] = {}
 
-    exec(program.replace("ttnn.close_mesh_device(mesh)", ""), scope)
+    exec(PROGRAMS[place].replace("ttnn.close_mesh_device(mesh)", ""), scope)
 
     count = ttnn.to_torch(ttnn.get_device_tensors(scope["optimiser"].step_count)[0])
     mesh = scope["mesh"]

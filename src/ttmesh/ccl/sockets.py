@@ -229,7 +229,7 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh.launch(
         Command(
             name, body, (cell,), (), programs=1, ready=lambda: channel.may_send(message),
-            waits_for=f"a receive, or room in the FIFO of {channel.name}",
+            waits_for=f"a receive, or room in the FIFO of {channel.name}", offers=True,
         )
     )  # fmt: skip
 
@@ -255,7 +255,7 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh.launch(
         Command(
             name, body, (), (tensor.buffer.cell,), programs=1, ready=channel.may_receive,
-            waits_for=f"a send through {channel.name}",
+            waits_for=f"a send through {channel.name}", offers=True,
         )
     )  # fmt: skip
 

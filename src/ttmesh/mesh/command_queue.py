@@ -25,11 +25,12 @@ _ids = itertools.count(1)
 class Command:
     """One unit of work: `body(reads, writes)`. The cells are arguments so that a trace can hand over others.
 
-    `ready` (when given) says whether it may run yet, `waits_for` what it waits for. `programs` is how many device
-    programs TT-NN would launch for it (0 for transfers and events); it sizes traces.
+    `ready` (when given) says whether it may run yet, `waits_for` what it waits for. With `offers`, asking `ready` tells
+    the other end that this command stands at the head of its queue, so nobody may ask before it does. `programs` is how
+    many device programs TT-NN would launch for it (0 for transfers and events); it sizes traces.
     """
 
-    __slots__ = ("body", "done", "id", "name", "programs", "reads", "ready", "waits_for", "writes")
+    __slots__ = ("body", "done", "id", "name", "offers", "programs", "reads", "ready", "waits_for", "writes")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Command:
         programs: int = 0,
         ready: Callable[[], bool] | None = None,
         waits_for: str = "",
+        offers: bool = False,
     ) -> None:
         self.name = name
         self.body = body
@@ -49,6 +51,7 @@ class Command:
         self.programs = programs
         self.ready = ready
         self.waits_for = waits_for
+        self.offers = offers
         self.id = next(_ids)
         self.done = False
 

@@ -153,8 +153,8 @@ class Adversarial:
 
     def _overwrites(self, queue: CommandQueue, victim: CommandQueue) -> bool:
         """Whether some command up to a reachable overwriter exists at the front of the queue."""
-        for command in queue.pending:
-            if command.ready is not None and not command.ready():
+        for place, command in enumerate(queue.pending):
+            if command.ready is not None and ((place and command.offers) or not command.ready()):
                 return False
             for pending in victim.pending:
                 if pending.id < command.id and any(cell in pending.reads for cell in command.writes):

@@ -94,16 +94,29 @@ def _reduce_scatter(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads:
     return [all_gather(grad, dim, cluster_axis=axis, **_mode(node))]
 
 
+def weighted_rows(rows: torch.Tensor, weights: torch.Tensor | None, lane_axes: int) -> torch.Tensor:
+    """[lanes, rows] with each row times its weight; a weight may stand for several neighbouring rows."""
+    if weights is None:
+        return rows
+    each = weights.float().flatten(lane_axes)
+    grouped = rows.reshape(*rows.shape[:-1], each.shape[-1], -1) * each.unsqueeze(-1)
+    return grouped.flatten(-2)
+
+
 def _cross_entropy_grad(
-    logits: torch.Tensor, targets: torch.Tensor, grad: torch.Tensor, lane_axes: int
+    logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None, grad: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:
-    """(softmax - one hot) / rows, times the gradient of the mean."""
+    """(softmax - one hot) · weight / rows, times the gradient of the mean."""
     rows = targets.numel() // max(1, _lanes(targets, lane_axes))
     soft = torch.softmax(logits.float(), -1)
     index = targets.long().reshape(*targets.shape[:lane_axes], *logits.shape[lane_axes:-1], 1)
     index = index.expand(*soft.shape[:-1], 1)
     soft.scatter_add_(-1, index, soft.new_full((1,), -1.0).expand(index.shape))
-    return soft * (grad.float().reshape(*grad.shape[:lane_axes], *[1] * (logits.dim() - lane_axes)) / rows)
+    factor = grad.float().reshape(*grad.shape[:lane_axes], 1) / rows
+    if weights is not None:
+        each = weighted_rows(factor.expand(*factor.shape[:-1], rows), weights, lane_axes)
+        return soft * each.reshape(*each.shape[:lane_axes], *logits.shape[lane_axes:-1], 1)
+    return soft * factor.reshape(*factor.shape[:lane_axes], *[1] * (logits.dim() - lane_axes))
 
 
 cross_entropy_grad = local("cross_entropy_grad", _cross_entropy_grad, same_as(0))

@@ -12,7 +12,7 @@ from ttmesh.base.placement import PlacementReplicate, PlacementShard
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.nn.gradients import add_gradients
 from ttmesh.tensor.composers import MeshComposerConfig, create_mesh_composer
-from ttmesh.tensor.mappers import MeshMapperConfig, create_mesh_mapper
+from ttmesh.tensor.mappers import MeshMapperConfig, TensorToMesh, create_mesh_mapper
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfers import from_torch, to_torch
 
@@ -29,11 +29,15 @@ def cut_along(mesh: MeshDevice, axis: int, dim: int) -> Cut:
     return tuple(dim if i == axis else None for i in range(mesh.shape.dims()))
 
 
+def mapper_for(mesh: MeshDevice, cut: Cut) -> TensorToMesh:
+    """The mapper that cuts like this."""
+    placements = [PlacementReplicate() if dim is None else PlacementShard(dim) for dim in cut]
+    return create_mesh_mapper(mesh, MeshMapperConfig(placements))
+
+
 def place(values: torch.Tensor, mesh: MeshDevice, cut: Cut, dtype: DataType) -> Tensor:
     """A torch tensor on a mesh, cut per axis."""
-    placements = [PlacementReplicate() if dim is None else PlacementShard(dim) for dim in cut]
-    mapper = create_mesh_mapper(mesh, MeshMapperConfig(placements))
-    tensor = from_torch(values, dtype=dtype, layout=Layout.TILE, device=mesh, mesh_mapper=mapper)
+    tensor = from_torch(values, dtype=dtype, layout=Layout.TILE, device=mesh, mesh_mapper=mapper_for(mesh, cut))
     assert tensor is not None, "only None gives None"
     return tensor
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from ttmesh.base.dtypes import DataType
+from ttmesh.base.errors import MeshError
 from ttmesh.ccl.collectives import all_reduce
 from ttmesh.nn.local_ops import local, same_as, scaled, square_sum
 from ttmesh.nn.parameters import Parameter, ParameterSet
@@ -42,6 +43,13 @@ def clip_gradients(parameters: ParameterSet, max_norm: float, *, mode: str = "fa
 
     Call it after synchronize_gradients: a replicated gradient counts once, a sharded one with all its shards.
     """
+    total = square_norm(parameters, mode=mode)
+    scale_gradients(parameters, total, max_norm)
+    return total
+
+
+def square_norm(parameters: ParameterSet, *, mode: str = "fabric") -> Tensor:
+    """The square of the gradients' norm over the whole model, on every chip."""
     total: Tensor | None = None
     mesh = next(iter(parameters.values())).mesh
     everywhere = {axis for axis in range(mesh.shape.dims()) if mesh.shape[axis] > 1}
@@ -55,12 +63,19 @@ def clip_gradients(parameters: ParameterSet, max_norm: float, *, mode: str = "fa
         for axis in sharded:
             part = all_reduce(part, cluster_axis=axis, mode=mode)
         total = part if total is None else binary["add"](total, part)
-    assert total is not None, "there are gradients to clip"
+    if total is None:
+        raise MeshError(
+            "no parameter has a gradient", expected="gradients to clip", fix="Call backward and accumulate first."
+        )
+    return total
+
+
+def scale_gradients(parameters: ParameterSet, total: Tensor, max_norm: float) -> None:
+    """Scale the gradients so that a norm whose square is `total` becomes at most `max_norm`."""
     factor = _factor(total=total, max_norm=float(max_norm))
     for parameter in parameters.values():
         if parameter.grad is not None:
             parameter.grad = scaled(x=parameter.grad, factor=factor)
-    return total
 
 
 def _buckets(parameters: Iterable[Parameter], limit: int) -> list[list[Parameter]]:

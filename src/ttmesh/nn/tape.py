@@ -74,8 +74,13 @@ class Tape:
         watchers.remove(self._note_launch)
         _active.remove(self)
 
-    def backward(self, loss: Tensor, parameters: Iterable[Tensor], seed: float | None = None) -> list[Tensor | None]:
-        """The gradients of the parameters, None for those the loss does not depend on."""
+    def backward(
+        self, loss: Tensor, parameters: Iterable[Tensor], seed: float | Tensor | None = None
+    ) -> list[Tensor | None]:
+        """The gradients of the parameters, None for those the loss does not depend on.
+
+        `seed` is the gradient of `loss` itself: a number for all chips, or a tensor of its shape.
+        """
         wanted = list(parameters)
         reaches = self._reaching({id(tensor.buffer) for tensor in wanted})
         mesh = loss.device()
@@ -83,8 +88,12 @@ class Tape:
             raise MeshError(
                 "the loss is on the host", expected="a loss on a mesh", fix="Call backward before reading it."
             )
-        value = 1.0 / mesh.get_num_devices() if seed is None else seed
-        gradients: dict[int, Tensor] = {id(loss.buffer): constant(like=loss, value=value)}
+        if isinstance(seed, Tensor):
+            start = _as(seed, loss)
+        else:
+            start = constant(like=loss, value=1.0 / mesh.get_num_devices() if seed is None else seed)
+        assert start is not None, "only None gives None"
+        gradients: dict[int, Tensor] = {id(loss.buffer): start}
         self._made.clear()
         while self.nodes:
             node = self.nodes.pop()  # what only the tape held is freed as the walk goes on

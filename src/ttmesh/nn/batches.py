@@ -1,0 +1,99 @@
+"""Batches of any length on meshes: padded to what the chips divide, with weights that make the padding count nothing.
+
+    for batch in batches(images, labels, size=128, parts=8):
+        x, y, weights = (place_rows(part, mesh, axis=1) for part in (*batch.tensors, batch.weights))
+        loss = cross_entropy(model(x), y, weights)
+
+The mean over the chips of each chip's weighted mean is then the mean over the real rows, and so are its gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32, uint32
+from ttmesh.base.errors import ShapeError
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.nn.parameters import cut_along, mapper_for, whole
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfers import from_torch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded tensors, the weight of each row, and how many rows are real."""
+
+    tensors: tuple[torch.Tensor, ...]
+    weights: torch.Tensor  # float32 [rows]: rows / count for real rows, 0 for padding
+    count: int
+
+    def unpadded(self, result: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        """The rows of a result that belong to real rows of the batch."""
+        return result.narrow(dim, 0, self.count)
+
+
+def pad_batch(*tensors: torch.Tensor, parts: int) -> Batch:
+    """Tensors of equally many rows (dim 0), the last row repeated until `parts` divides them.
+
+    A copy of a real row, unlike zeros, is a valid input of every model.
+    """
+    counts = {tensor.shape[0] if tensor.dim() else 0 for tensor in tensors}
+    if len(counts) != 1 or counts == {0}:
+        raise ShapeError(
+            f"a batch of tensors with {sorted(counts)} rows",
+            expected="the same number of rows in each, one at least",
+            fix="Cut them alike; the rows are dim 0.",
+        )
+    if parts < 1:
+        raise ShapeError(f"a batch for {parts} parts", expected="one or more", fix="Give the number of chips.")
+    (count,) = counts
+    extra = -count % parts
+    padded = tuple(torch.cat([t, t[-1:].expand(extra, *t.shape[1:])]) if extra else t for t in tensors)
+    weights = torch.zeros(count + extra)
+    weights[:count] = (count + extra) / count
+    return Batch(padded, weights, count)
+
+
+def batches(*tensors: torch.Tensor, size: int, parts: int) -> Iterator[Batch]:
+    """Tensors in batches of `size` rows, the last one shorter; each has a multiple of `parts` rows."""
+    if size < 1:
+        raise ShapeError(f"batches of {size} rows", expected="one or more", fix="Give size a positive number.")
+    for start in range(0, tensors[0].shape[0], size):
+        yield pad_batch(*(tensor[start : start + size] for tensor in tensors), parts=parts)
+
+
+def place_rows(
+    values: torch.Tensor,
+    mesh: MeshDevice,
+    axis: int | None,
+    *,
+    dtype: DataType | None = None,
+    layout: Layout | None = None,
+    on_host: bool = False,
+) -> Tensor:
+    """Rows (dim 0) cut along a mesh axis, the same along the others; without an axis every chip has all.
+
+    Integers become uint32 and row-major, floats bfloat16 (float32 from one dim) and tiled, unless told otherwise.
+    `on_host` leaves them on the host, cut: for pipelines, and to be copied to where a trace reads.
+    """
+    ways = 1 if axis is None else mesh.shape[axis]
+    if values.shape[0] % ways:
+        raise ShapeError(
+            f"{values.shape[0]} rows cannot be cut over {ways} chips",
+            expected=f"a multiple of {ways}",
+            fix=f"Pad them with pad_batch(..., parts={ways}).",
+        )
+    cut = whole(mesh) if axis is None else cut_along(mesh, axis, 0)
+    if not values.dtype.is_floating_point:
+        values, dtype, layout = values.int(), dtype or uint32, layout or Layout.ROW_MAJOR
+    elif values.dim() == 1:
+        dtype, layout = dtype or float32, layout or Layout.ROW_MAJOR
+    placed = from_torch(
+        values, dtype=dtype or bfloat16, layout=layout or Layout.TILE, device=None if on_host else mesh,
+        mesh_mapper=mapper_for(mesh, cut),
+    )  # fmt: skip
+    assert placed is not None, "only None gives None"
+    return placed
