@@ -24,9 +24,10 @@ from ttmesh.ops.specs import inherited
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.lane_calls import only, rounder
-from ttmesh.tensor.launch import Arguments, Plan, execute, key_of
+from ttmesh.tensor.launch import Arguments, key_of
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.movement import merged
+from ttmesh.tensor.plans import Plan, execute
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
@@ -251,7 +252,7 @@ def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan
     footprints = tuple(Footprint(spec, mesh.heap.map) for spec in specs)
     body = _body(request, decision)
     programs = tuple((*key, i) for i in range(decision.programs))
-    return Plan(request.name, kinds, footprints, programs, 0, body, lambda _: body, only if decision.single else list)
+    return Plan(request.name, kinds, footprints, programs, 0, only if decision.single else list, lambda: body)
 
 
 def _body(request: Request, decision: Decision) -> Body:

@@ -26,43 +26,64 @@ class Format(Protocol):
         """Values of another format seen through this one without going through bytes, or None."""
 
 
+class Room:
+    """What a buffer takes: which memory, and how much of it per chip, per page and in each of how many banks."""
+
+    __slots__ = ("bank_bytes", "banks", "buffer_type", "page_bytes", "size_bytes")
+
+    def __init__(self, buffer_type: BufferType, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int) -> None:
+        self.buffer_type = buffer_type
+        self.size_bytes = size_bytes
+        self.page_bytes = page_bytes
+        self.bank_bytes = bank_bytes
+        self.banks = banks
+
+
 class Cell:
     """The memory of one buffer on all chips of its mesh. Values are never changed, only replaced.
 
     `values` has one leading dimension per mesh axis; an axis of length 1 means every chip along it holds the same.
     """
 
-    __slots__ = (
-        "address", "bank_bytes", "banks", "buffer_id", "buffer_type", "device", "format", "label", "lane_axes",
-        "page_bytes", "raw", "size_bytes", "values",
-    )  # fmt: skip
+    __slots__ = ("address", "buffer_id", "device", "format", "label", "lane_axes", "raw", "room", "values")
 
     def __init__(
-        self,
-        buffer_id: int,
-        buffer_type: BufferType,
-        address: int,
-        size_bytes: int,
-        bank_bytes: int,
-        banks: int,
-        page_bytes: int,
-        label: str,
-        lane_axes: int,
-        device: torch.device,
+        self, buffer_id: int, room: Room, address: int, label: str, lane_axes: int, device: torch.device
     ) -> None:
         self.buffer_id = buffer_id
-        self.buffer_type = buffer_type
+        self.room = room
         self.address = address
-        self.size_bytes = size_bytes
-        self.bank_bytes = bank_bytes
-        self.banks = banks
-        self.page_bytes = page_bytes
         self.label = label
         self.lane_axes = lane_axes
         self.device = device
         self.values: torch.Tensor | None = None
         self.format: Format | None = None
         self.raw: torch.Tensor | None = None
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Which memory it lies in."""
+        return self.room.buffer_type
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on one chip."""
+        return self.room.size_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return self.room.page_bytes
+
+    @property
+    def bank_bytes(self) -> int:
+        """Bytes in each bank."""
+        return self.room.bank_bytes
+
+    @property
+    def banks(self) -> int:
+        """How many banks hold a part of it."""
+        return self.room.banks
 
     def read(self, wanted: Format) -> torch.Tensor:
         """The contents as values of this format. Never change what you get."""

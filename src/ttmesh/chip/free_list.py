@@ -38,26 +38,34 @@ class FreeList:
 
     def allocate(self, size: int, *, bottom_up: bool) -> int | None:
         """The address of a new block at the lowest (or highest) place that fits, or None."""
-        size = self._rounded(size)
+        size = (size + self._mask) & ~self._mask or self.alignment
         starts, ends = self._starts, self._ends
-        span = range(len(starts)) if bottom_up else range(len(starts) - 1, -1, -1)
-        for i in span:
-            start = starts[i]
-            end = ends[i]
-            if end - start >= size:
-                address = start if bottom_up else end - size
-                if end - start == size:
+        if bottom_up:
+            for i, address in enumerate(starts):
+                if ends[i] - address > size:
+                    starts[i] = address + size
+                    break
+                if ends[i] - address == size:
                     del starts[i], ends[i]
-                elif bottom_up:
-                    starts[i] = start + size
-                else:
+                    break
+            else:
+                return None
+        else:
+            for i in range(len(ends) - 1, -1, -1):
+                address = ends[i] - size
+                if address > starts[i]:
                     ends[i] = address
-                self.live[address] = size
-                self.used = used = self.used + size
-                if used > self.peak:
-                    self.peak = used
-                return address
-        return None
+                    break
+                if address == starts[i]:
+                    del starts[i], ends[i]
+                    break
+            else:
+                return None
+        self.live[address] = size
+        self.used = used = self.used + size
+        if used > self.peak:
+            self.peak = used
+        return address
 
     def allocate_at(self, address: int, size: int) -> bool:
         """Take exactly this span; False when any of it is taken."""
@@ -81,13 +89,13 @@ class FreeList:
         starts, ends = self._starts, self._ends
         end = address + size
         i = bisect_right(starts, address)
-        joins_left = i > 0 and ends[i - 1] == address
         joins_right = i < len(starts) and starts[i] == end
-        if joins_left and joins_right:
-            ends[i - 1] = ends[i]
-            del starts[i], ends[i]
-        elif joins_left:
-            ends[i - 1] = end
+        if i and ends[i - 1] == address:
+            if joins_right:
+                ends[i - 1] = ends[i]
+                del starts[i], ends[i]
+            else:
+                ends[i - 1] = end
         elif joins_right:
             starts[i] = address
         else:
@@ -122,7 +130,10 @@ class FreeList:
 
     def lowest_used(self) -> int | None:
         """The lowest taken address, or None when nothing is taken."""
-        return min(self.live, default=None)
+        if not self.live:
+            return None
+        # Free spans never touch, so what follows the one at the bottom is taken.
+        return self._ends[0] if self._starts and self._starts[0] == self.start else self.start
 
     def blocks(self) -> list[Block]:
         """Every span, free and taken, in address order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -99,13 +100,13 @@ class MemoryView:
 class Space:
     """The address space of some chips: one set of free lists per group of chips with the same history."""
 
-    __slots__ = ("_groups", "map", "version")
+    __slots__ = ("_allocators", "_groups", "map")
 
     def __init__(self, chips: Iterable[int], memory_map: MemoryMap) -> None:
         self.map = memory_map
+        self._allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
         lists = {kind: FreeList(b.start, b.size, b.alignment) for kind, b in memory_map.banks.items()}
         self._groups: list[tuple[frozenset[int], dict[BufferType, FreeList]]] = [(frozenset(chips), lists)]
-        self.version = 0
 
     def split(self, chips: Iterable[int]) -> None:
         """From now on these chips may differ from the others: groups that straddle the border become two."""
@@ -119,30 +120,34 @@ class Space:
             else:
                 groups.append((members, lists))
         self._groups = groups
-        self.version += 1
+        for allocator in self._allocators:
+            allocator.lists = self.lists(allocator.chips)
 
-    def lists(self, kind: BufferType, chips: frozenset[int]) -> list[FreeList]:
+    def serve(self, allocator: Allocator) -> None:
+        """Tell an allocator its free lists, now and whenever a split changes them."""
+        allocator.lists = self.lists(allocator.chips)
+        self._allocators.add(allocator)
+
+    def lists(self, chips: frozenset[int]) -> dict[BufferType, list[FreeList]]:
         """The free lists that together cover these chips."""
-        return [lists[kind] for members, lists in self._groups if members & chips]
+        return {kind: [lists[kind] for members, lists in self._groups if members & chips] for kind in self.map.banks}
 
 
 class Allocator:
     """Lock-step allocation for the chips of one mesh: one address, free on all of them."""
 
-    __slots__ = ("_chips", "_lists", "_space", "_version", "map")
+    __slots__ = ("__weakref__", "chips", "lists", "map")
+
+    lists: dict[BufferType, list[FreeList]]  # kept up to date by the space
 
     def __init__(self, space: Space, chips: Iterable[int]) -> None:
-        self._space, self._chips = space, frozenset(chips)
+        self.chips = frozenset(chips)
         self.map = space.map
-        self._version = -1
-        self._lists: dict[BufferType, list[FreeList]] = {}
-        self._refresh()
+        space.serve(self)
 
-    def allocate(self, kind: BufferType, bank_bytes: int, *, bottom_up: bool | None = None) -> int | None:
+    def allocate(self, kind: BufferType, bank_bytes: int, bottom_up: bool | None = None) -> int | None:
         """The address of a new block in every bank of every chip, or None when there is none."""
-        if self._version != self._space.version:
-            self._refresh()
-        lists = self._lists[kind]
+        lists = self.lists[kind]
         upwards = BOTTOM_UP[kind] if bottom_up is None else bottom_up
         if len(lists) == 1:
             return lists[0].allocate(bank_bytes, bottom_up=upwards)
@@ -155,24 +160,20 @@ class Allocator:
 
     def allocate_at(self, kind: BufferType, address: int, bank_bytes: int) -> bool:
         """Take exactly this address on every chip; False (and nothing taken) when it is not free."""
-        self._refresh()
-        lists = self._lists[kind]
+        lists = self.lists[kind]
         if any(spans.fit_at_or_above(address, bank_bytes) != address for spans in lists):
             return False
         return all(spans.allocate_at(address, bank_bytes) for spans in lists)
 
     def free(self, kind: BufferType, address: int) -> None:
         """Give a block back on every chip."""
-        if self._version != self._space.version:
-            self._refresh()
-        for spans in self._lists[kind]:
+        for spans in self.lists[kind]:
             spans.free(address)
 
     def view(self, kind: BufferType) -> MemoryView:
         """What this mesh could still allocate; with submeshes, what all of its chips have in common."""
-        self._refresh()
         banks = self.map.banks[kind]
-        lists = self._lists[kind]
+        lists = self.lists[kind]
         blocks = lists[0].blocks() if len(lists) == 1 else _common_blocks(lists)
         free = sum(block.size for block in blocks if not block.allocated)
         return MemoryView(
@@ -196,19 +197,12 @@ class Allocator:
 
     def peak(self, kind: BufferType) -> int:
         """The most bytes per bank that were ever taken at once on one of the chips."""
-        self._refresh()
-        return max(spans.peak for spans in self._lists[kind])
+        return max(spans.peak for spans in self.lists[kind])
 
     def lowest_used(self, kind: BufferType) -> int | None:
         """The lowest taken address on any of the chips."""
-        self._refresh()
-        lows = [low for spans in self._lists[kind] if (low := spans.lowest_used()) is not None]
+        lows = [low for spans in self.lists[kind] if (low := spans.lowest_used()) is not None]
         return min(lows, default=None)
-
-    def _refresh(self) -> None:
-        if self._version != self._space.version:
-            self._lists = {kind: self._space.lists(kind, self._chips) for kind in self.map.banks}
-            self._version = self._space.version
 
 
 def _common_fit(lists: list[FreeList], size: int, *, bottom_up: bool) -> int | None:

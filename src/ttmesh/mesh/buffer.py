@@ -15,10 +15,11 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import DeallocatedError, OutOfMemoryError
 from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
-from ttmesh.chip.cells import Cell
+from ttmesh.chip.cells import Cell, Room
 from ttmesh.chip.memory import Allocator, MemoryMap, MemoryView, Space
 
 log = logging.getLogger("ttmesh")
+DRAM = BufferType.DRAM
 _buffer_ids = itertools.count(1)
 _warned = local()
 
@@ -70,13 +71,17 @@ class Heap:
         bottom_up: bool | None = None,
     ) -> Buffer:
         """A new buffer of `bank_bytes` in each bank; raises when no span is free on all chips."""
+        return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, bottom_up)
+
+    def take(self, room: Room, label: str, bottom_up: bool | None = None) -> Buffer:
+        """A new buffer with this room: what every operation calls for every result."""
         with self._lock:
             if self._freed_by_gc:
                 self._drain()
-            address = self._allocator.allocate(kind, bank_bytes, bottom_up=bottom_up)
+            address = self._allocator.allocate(room.buffer_type, room.bank_bytes, bottom_up)
             if address is None:
-                raise self._out_of_memory(kind, size_bytes, bank_bytes, banks, label)
-            return self._adopt(kind, address, size_bytes, page_bytes, bank_bytes, banks, label)
+                raise self._out_of_memory(room, label)
+            return self._adopt(room, address, label)
 
     def allocate_at(
         self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
@@ -90,22 +95,12 @@ class Heap:
                     expected="a free span on every chip of the mesh",
                     fix="Free what lies there first, or let the allocator choose the address.",
                 )
-            return self._adopt(kind, address, size_bytes, page_bytes, bank_bytes, banks, label)
+            return self._adopt(Room(kind, size_bytes, page_bytes, bank_bytes, banks), address, label)
 
     def free(self, cell: Cell) -> None:
         """Give a cell's memory back."""
         with self._lock:
             self._release(cell)
-
-    def free_from_finalizer(self, cell: Cell) -> None:
-        """The same from `__del__`, which may run in the middle of an allocation: then it waits its turn."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._release(cell)
-            finally:
-                self._lock.release()
-        else:
-            self._freed_by_gc.append(cell)
 
     def resolve(self, cell: Cell) -> Cell:
         """The live cell at the same place, else the cell itself: how a traced command finds its memory."""
@@ -140,25 +135,13 @@ class Heap:
             cell.clear()
         self.closed = True
 
-    def _adopt(
-        self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
-    ) -> Buffer:
-        cell = Cell(
-            next_buffer_id(),
-            kind,
-            address,
-            size_bytes,
-            bank_bytes,
-            banks,
-            page_bytes,
-            label,
-            self.lane_axes,
-            self.device,
-        )
+    def _adopt(self, room: Room, address: int, label: str) -> Buffer:
+        cell = Cell(next(_buffer_ids), room, address, label, self.lane_axes, self.device)
+        kind = room.buffer_type
         self.live[kind][address] = cell
         self.version += 1
-        if kind is BufferType.DRAM and address + bank_bytes > self.taken_mark:
-            self.taken_mark = address + bank_bytes
+        if kind is DRAM and address + room.bank_bytes > self.taken_mark:
+            self.taken_mark = address + room.bank_bytes
         if self.traces_live:
             _warn_of_traces()
         if signals.listening:
@@ -168,11 +151,14 @@ class Heap:
     def _release(self, cell: Cell) -> None:
         if self.closed:
             return
-        del self.live[cell.buffer_type][cell.address]
-        self._allocator.free(cell.buffer_type, cell.address)
+        room, address = cell.room, cell.address
+        kind = room.buffer_type
+        del self.live[kind][address]
+        for spans in self._allocator.lists[kind]:
+            spans.free(address)
         self.version += 1
-        if cell.buffer_type is BufferType.DRAM:
-            self.freed_mark = max(self.freed_mark, cell.address + cell.bank_bytes)
+        if kind is DRAM and address + room.bank_bytes > self.freed_mark:
+            self.freed_mark = address + room.bank_bytes
         if signals.listening:
             signals.emit(Freed(self.mesh_id, cell.buffer_id, time.time_ns()))
 
@@ -180,15 +166,14 @@ class Heap:
         while self._freed_by_gc:
             self._release(self._freed_by_gc.popleft())
 
-    def _out_of_memory(
-        self, kind: BufferType, size_bytes: int, bank_bytes: int, banks: int, label: str
-    ) -> OutOfMemoryError:
+    def _out_of_memory(self, room: Room, label: str) -> OutOfMemoryError:
+        kind, bank_bytes = room.buffer_type, room.bank_bytes
         view = self._allocator.view(kind)
         largest = sorted(self.live[kind].values(), key=lambda cell: -cell.size_bytes)[:3]
         names = ", ".join(f"{cell.label or 'unnamed'} {cell.size_bytes} B at {cell.address}" for cell in largest)
         return OutOfMemoryError(
-            f"Out of Memory: Not enough space to allocate {size_bytes} B {kind.name} buffer across {banks} banks, where "
-            f"each bank needs to store {bank_bytes} B, but bank size is {view.total_bytes_per_bank} B (allocated: "
+            f"Out of Memory: Not enough space to allocate {room.size_bytes} B {kind.name} buffer across {room.banks} banks, "
+            f"where each bank needs to store {bank_bytes} B, but bank size is {view.total_bytes_per_bank} B (allocated: "
             f"{view.total_bytes_allocated_per_bank} B, free: {view.total_bytes_free_per_bank} B, largest free block: "
             f"{view.largest_contiguous_bytes_free_per_bank} B)",
             expected=f"a free span of {bank_bytes} B in every {kind.name} bank{f' for {label}' if label else ''}",
@@ -232,10 +217,16 @@ class Buffer:
             self.heap.free(cell)
 
     def __del__(self) -> None:
-        cell = self._cell
-        if cell is not None and not self.heap.closed:
+        cell, heap = self._cell, self.heap
+        if cell is not None and not heap.closed:
             self._cell = None
-            self.heap.free_from_finalizer(cell)
+            if heap._lock.acquire(False):
+                try:
+                    heap._release(cell)
+                finally:
+                    heap._lock.release()
+            else:  # in the middle of an allocation: it waits its turn
+                heap._freed_by_gc.append(cell)
 
 
 def allocated(cell: Cell, mesh_id: int, chips: Iterable[int]) -> Allocated:

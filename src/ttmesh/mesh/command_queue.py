@@ -82,6 +82,13 @@ class CommandQueue:
             signals.emit_command(Enqueued(self.mesh_id, self.id, command.id, command.name, now))
         self.schedule.submit(self, command)
 
+    def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
+        """Enqueue a program; where nothing stands before it and nobody watches, running it at once is all there is."""
+        if self.schedule.busy or self.recording is not None or signals.timing:
+            self.enqueue(Command(name, body, reads, writes, programs=programs))
+        else:
+            body(reads, writes)
+
     def finish(self) -> None:
         """Return when everything enqueued so far has run."""
         self.schedule.drain(self)

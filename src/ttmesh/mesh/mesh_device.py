@@ -191,13 +191,19 @@ class MeshDevice(CoreView):
         return self.queues[number]
 
     def launch(self, command: Command) -> None:
-        """Enqueue a program on the queue in force, keeping TT-Metal's ownership rule between queues."""
-        queue = self.queues[0] if len(self.queues) == 1 and not current_queue_id.get() else self.queue()
+        """Enqueue a program on the queue in force."""
+        self.program_queue().enqueue(command)
+
+    def program_queue(self) -> CommandQueue:
+        """The queue in force, for a program: TT-Metal's ownership rule between queues is kept."""
         if self._closed:
             self.check_open()
+        if len(self.queues) == 1 and not current_queue_id.get():
+            return self.queues[0]
+        queue = self.queue()
         if len(self.queues) > 1:
             self.ownership().take(queue.id)
-        queue.enqueue(command)
+        return queue
 
     def ownership(self, sub_device: int = 0) -> Ownership:
         """Who may launch on a sub-device."""
@@ -347,6 +353,7 @@ class MeshDevice(CoreView):
         self._closed = True
         self.traces.clear()
         self.program_cache.clear()
+        self.program_cache.plans.clear()
         self.residents.clear()
         live.pop(self._id, None)
         if signals.listening:  # before the heap goes: what the program never freed is told apart from what it did

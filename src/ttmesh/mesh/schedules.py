@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ttmesh.base import settings
@@ -14,6 +14,10 @@ from ttmesh.mesh.command_queue import Command, CommandQueue, deadlock
 
 class Schedule(Protocol):
     """Decides when the commands of all queues run; one object serves the whole process."""
+
+    @property
+    def busy(self) -> Sequence[object]:
+        """Empty while a program may run the moment it is enqueued, without the schedule being asked."""
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
         """Take a command; run it now or later, in the order of its queue."""
@@ -26,39 +30,41 @@ class Eager:
     """A command runs as soon as it can; one that waits parks, and every later command tries again."""
 
     def __init__(self) -> None:
-        self._parked: list[CommandQueue] = []
+        self.busy: list[CommandQueue] = []  # the queues that are parked
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
         """Run at once unless something before it, or what it waits for, is missing."""
         if not queue.pending and (command.ready is None or command.ready()):
             queue.run(command)
-            if self._parked:
+            if self.busy:
                 self._progress()
             return
         queue.pending.append(command)
-        if queue not in self._parked:
-            self._parked.append(queue)
+        if queue not in self.busy:
+            self.busy.append(queue)
         self._progress()
 
     def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
         """Progress all queues until this one is done."""
         while queue.pending and not (through and through.done):
             if not self._progress():
-                raise deadlock(self._parked)
+                raise deadlock(self.busy)
 
     def _progress(self) -> bool:
         moved = False
-        for queue in list(self._parked):
+        for queue in list(self.busy):
             while queue.pending and (queue.pending[0].ready is None or queue.pending[0].ready()):
                 queue.run(queue.pending.popleft())
                 moved = True
-            if not queue.pending and queue in self._parked:
-                self._parked.remove(queue)
+            if not queue.pending and queue in self.busy:
+                self.busy.remove(queue)
         return moved
 
 
 class Async:
     """One worker thread per queue; the caller goes on at once."""
+
+    busy = (True,)
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -125,6 +131,8 @@ class Adversarial:
     The host's order tells a producer from an overwriter: a command that writes what a later one reads is a producer
     and is held back; one that writes what an earlier, still pending one reads runs first. Ties fall by the seed.
     """
+
+    busy = (True,)
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -15,46 +15,22 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.queues import command_queue
 from ttmesh.ops.instrumentation import after, before
+from ttmesh.ops.routes import Route, add_to_key, lasting_key, route_of
 from ttmesh.ops.signature_table import REQUIRED, overloads
 from ttmesh.ops.specs import like_first
-from ttmesh.tensor.lane_calls import only
-from ttmesh.tensor.launch import (
-    OUTPUTS,
-    Arguments,
-    Call,
-    Operation,
-    Plan,
-    SpecRule,
-    execute,
-    execute_one,
-    launch,
-    prepare,
-    watchers,
-)
-from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, SpecRule, launch, prepare, watchers
+from ttmesh.tensor.plans import execute
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
 
 Golden = Callable[..., Any]
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
-
-# Arguments that can stand in a short key as they are. Numbers with a point are left out: they vary without end.
-SIMPLE = frozenset({int, bool, str, type(None), DataType, Layout})
-HASHABLE = SIMPLE | {MemoryConfig}
-
-
-class Remembered(NamedTuple):
-    """A plan found under a short key, and where among the positional arguments its runtime values stand."""
-
-    plan: Plan
-    places: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
@@ -92,12 +68,13 @@ class OpFunction:
         self._run = run
         self._overloads = overloads(name)
         self._binders = tuple(binder(overload.signature, names) for overload in self._overloads)
-        # A call can go from its kinds straight to its plan when it was seen before and writes nothing of the caller's.
-        self._plain = operation is not None and operation.writes is None
-        self._chosen: Callable[[Arguments], Any] | None = None
-        first = [names.get(parameter, parameter) for parameter in self._overloads[0].signature.parameters]
         runtime = frozenset() if operation is None else operation.runtime
-        self._runtime_places = tuple(i for i, parameter in enumerate(first) if parameter in runtime)
+        first = self._overloads[0].signature.parameters
+        self._runtime_places = tuple(
+            i for i, parameter in enumerate(first) if names.get(parameter, parameter) in runtime
+        )
+        every = {parameter for overload in self._overloads for parameter in overload.signature.parameters}
+        self._runtime_names = frozenset(parameter for parameter in every if names.get(parameter, parameter) in runtime)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -120,77 +97,50 @@ class OpFunction:
         return result
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        if self._plain and queue is None and not watchers:
+        if self.operation is not None and queue is None and not watchers:
             tensors: list[Tensor] = []
-            key = self._short_key(args, kwargs, tensors)
-            if key is not None:
-                mesh = tensors[0]._mesh
-                assert mesh is not None, "a short key is of tensors on one mesh"
-                known = mesh.program_cache.plans.get(key)
-                if known is not None:
-                    return execute_one(known.plan, mesh, tensors, {name: args[i] for i, name in known.places})
-                return self._remembering(mesh, key, args, kwargs, tensors)
+            parts = self._key(args, kwargs, tensors)
+            if parts is not None and tensors and (mesh := tensors[0]._mesh) is not None:
+                route: Route | None = mesh.program_cache.plans.get(tuple(parts))
+                if route is not None:
+                    return route.follow(mesh, tensors, args, kwargs)
+                return self._routed(self.operation, mesh, parts, args, kwargs)
         arguments = self.bind(args, kwargs)
         if queue is None:
             return self._run(arguments)
         with command_queue(queue):
             return self._run(arguments)
 
-    def _short_key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Hashable | None:
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> list[Any] | None:
         """What decides the plan of a call as it was written, or None for calls that must be bound first."""
         parts: list[Any] = [self]
-        mesh = None
-        for i, value in enumerate(args):
+        for place, value in enumerate(args):
             kind = type(value)
             if kind is Tensor:
-                if mesh is None:
-                    mesh = value._mesh
-                if mesh is None or value._mesh is not mesh:
-                    return None
                 parts.append(value.kind)
                 tensors.append(value)
-            elif i in self._runtime_places:
+            elif place in self._runtime_places:
                 parts.append(kind)
-            elif kind in SIMPLE:
-                parts.append(kind)
-                parts.append(value)
-            elif kind is tuple or kind is list:
-                if not all(type(item) is int for item in value):
-                    return None
-                parts.append(tuple(value))
-            else:
+            elif not add_to_key(value, parts, tensors):
                 return None
-        if mesh is None:
-            return None
         for name, value in kwargs.items():
-            kind = type(value)
-            if kind not in HASHABLE or (kind is MemoryConfig and not value.interleaved):
-                return None
             parts.append(name)
-            parts.append(value)
-        return tuple(parts)
+            if name in self._runtime_names and type(value) is not Tensor:
+                parts.append(type(value))
+            elif not add_to_key(value, parts, tensors):
+                return None
+        return parts
 
-    def _remembering(
-        self, mesh: MeshDevice, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+    def _routed(
+        self, operation: Operation, mesh: MeshDevice, parts: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Take the long way once, and remember the plan when the short way would do the same."""
-        operation = self.operation
-        assert operation is not None, "plain calls have an operation"
-        arguments = self.bind(args, kwargs)
-        if self._chosen is not None:
-            return self._run(arguments)
-        ready = prepare(operation, arguments)
-        places = []
-        for name in operation.runtime:
-            value = arguments.get(name)
-            if value is not None and type(value) is not Tensor:
-                place = next((i for i in self._runtime_places if i < len(args) and args[i] is value), None)
-                if place is None:
-                    return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
-                places.append((place, name))
-        same = len(tensors) == len(ready.tensors) and all(a is b for a, b in zip(tensors, ready.tensors, strict=True))
-        if same and not ready.outputs and ready.plan.wrap is only:
-            mesh.program_cache.plans[key] = Remembered(ready.plan, tuple(places))
+        """Take the long way once, and remember the route."""
+        ready = prepare(operation, self.bind(args, dict(kwargs)))
+        free = {i for i in self._runtime_places if i < len(args) and type(args[i]) is not Tensor}
+        free |= {len(args) + i for i, name in enumerate(kwargs) if name in self._runtime_names}
+        route = route_of(self.bind, operation, ready, args, kwargs, free)
+        if route is not None:
+            mesh.program_cache.plans[lasting_key(parts)] = route
         return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
 
     def parameters(self) -> list[str]:
@@ -205,7 +155,7 @@ class OpFunction:
         def choose(arguments: Arguments) -> Any:
             return (other if any(isinstance(value, kind) for value in arguments.values()) else usual)(arguments)
 
-        self._run = self._chosen = choose
+        self._run = choose
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         """Arguments by name with defaults, through the first overload that takes the call."""

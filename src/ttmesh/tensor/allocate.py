@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.chip.cells import Room
 from ttmesh.chip.memory import MemoryMap
 from ttmesh.mesh.buffer import Buffer
 from ttmesh.mesh.mesh_device import MeshDevice
@@ -11,10 +12,10 @@ from ttmesh.tensor.shard_layout import ShardLayout
 from ttmesh.tensor.spec import TensorSpec
 
 
-class Footprint:
-    """What the allocator needs to know of a spec: sizes per chip, per page and per bank."""
+class Footprint(Room):
+    """The room that a spec takes on a mesh with this map."""
 
-    __slots__ = ("bank_bytes", "banks", "buffer_type", "page_bytes", "size_bytes")
+    __slots__ = ()
 
     def __init__(self, spec: TensorSpec, memory_map: MemoryMap) -> None:
         kind = spec.buffer_type
@@ -25,20 +26,20 @@ class Footprint:
                 expected=f"a mesh opened with {'l1_small_size' if kind is BufferType.L1_SMALL else 'trace_region_size'}",
                 fix="Open it with that option, or use another buffer type.",
             )
-        self.buffer_type = kind
-        self.size_bytes = spec.packed_size_bytes
-        self.page_bytes = spec.page_size_bytes
-        self.bank_bytes = spec.bytes_per_bank(banks.page_alignment, banks.count)
         shards = spec.shard_layout
-        self.banks = banks.count if shards is None else len(shards.cores)
+        super().__init__(
+            kind,
+            spec.packed_size_bytes,
+            spec.page_size_bytes,
+            spec.bytes_per_bank(banks.page_alignment, banks.count),
+            banks.count if shards is None else len(shards.cores),
+        )
         if shards is not None:
             _check_grid(shards, kind, banks.count, memory_map)
 
     def allocate(self, mesh: MeshDevice, label: str) -> Buffer:
         """A buffer of this size."""
-        return mesh.heap.allocate(
-            self.buffer_type, self.size_bytes, self.page_bytes, self.bank_bytes, self.banks, label
-        )
+        return mesh.heap.take(self, label)
 
 
 def _check_grid(shards: ShardLayout, kind: BufferType, count: int, memory_map: MemoryMap) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import itertools
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, uint16, uint32
 from ttmesh.chip.formats.storage import finish, lane_dtype
-from ttmesh.mesh.command_queue import Body, Cells
+from ttmesh.mesh.command_queue import Body
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -20,6 +24,8 @@ Positions = dict[str, int | list[int | None]]
 
 Inferred = list[tuple[tuple[int, ...], torch.dtype]]
 Wrap = Callable[[list[Tensor]], Any]
+
+NARROWER = BLOCK_FLOATS | {uint16, uint32}  # formats that do not hold all that their lanes could
 
 
 def infer(
@@ -112,62 +118,110 @@ def filled(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor
     return filled
 
 
-def body_of(
+def body_maker(
     lane: Lane,
     positions: Positions,
     static: Arguments,
+    changing: Sequence[str],
     in_specs: Sequence[TensorSpec],
     out_specs: Sequence[TensorSpec],
     *,
     single: bool,
-) -> Body:
-    """The command's body: read lanes, compute, round once, write. The common arities avoid building dicts."""
-    rounders = [rounder(spec.dtype) for spec in out_specs]
-    plain = all(isinstance(place, int) and name in static for name, place in positions.items())
-    rest = {name: value for name, value in static.items() if name not in positions}
-    if plain and single and len(in_specs) in (1, 2):
-        names = list(positions)
-        round_, out = rounders[0], out_specs[0]
-        if len(in_specs) == 1:
-            (name,), (spec,) = names, in_specs
+    changed: str | None = None,
+) -> Callable[..., Body]:
+    """Makes a command's body from the values of the changing arguments: read lanes, compute, round once, write.
 
-            def one(reads: Cells, writes: Cells) -> None:
-                writes[0].write(round_(lane(**{name: reads[0].read(spec)}, **rest)), out)
-
-            return one
-        first, second = names
-        spec_a, spec_b = in_specs
-
-        def two(reads: Cells, writes: Cells) -> None:
-            result = lane(**{first: reads[0].read(spec_a), second: reads[1].read(spec_b)}, **rest)
-            writes[0].write(round_(result), out)
-
-        return two
-
-    def many(reads: Cells, writes: Cells) -> None:
-        lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
-        results = lane(**filled(positions, static, lanes))
-        for part, round_, cell, spec in zip(parts_of(results), rounders, writes, out_specs, strict=True):
-            cell.write(round_(part), spec)
-
-    return many
+    Args:
+        changed: the argument whose values the lane function changes in place; they are taken out of the written cell.
+    """
+    places = tuple((name, place if isinstance(place, int) else tuple(place)) for name, place in positions.items())
+    kept = {f"static_{name}": value for name, value in static.items() if name not in positions and name not in changing}
+    kept.update({f"spec{i}": spec for i, spec in enumerate(in_specs)})
+    kept.update(lane=lane, parts_of=parts_of, out=out_specs[0] if out_specs else None)
+    kept.update(round_=rounder(out_specs[0].dtype), settled=_settled(out_specs[0].dtype)) if single else None
+    kept["finishing"] = [(rounder(spec.dtype), spec) for spec in out_specs]
+    form = (_positional(lane), places, tuple(static), tuple(changing), tuple(kept), single, changed)
+    scope: dict[str, Any] = {}
+    exec(_own_copy(_body_code(*form)), scope)
+    made: Callable[..., Body] = scope["keep"](**kept)
+    return made
 
 
-def in_place_body(
-    lane: Lane, changed: str, positions: Positions, static: Arguments, in_specs: Sequence[TensorSpec], out: TensorSpec
-) -> Body:
-    """Take the changed tensor's values out of its cell, let the lane function change them, put them back."""
-    place = positions[changed]
-    assert isinstance(place, int), "the changed argument is a tensor"
+@functools.cache
+def _body_code(
+    order: tuple[str, ...],
+    positions: tuple[tuple[str, int | tuple[int | None, ...]], ...],
+    static: tuple[str, ...],
+    changing: tuple[str, ...],
+    kept: tuple[str, ...],
+    single: bool,
+    changed: str | None,
+) -> CodeType:
+    """The body as code: one call of the lane function with no dict in between. Plans of one form compile it once."""
+    places = dict(positions)
+    cells = [name for name in kept if name.startswith("spec")]
+    reads = [f"lane{i} = cell{i}.read(spec{i})" for i in _read_places(places, static, changed)]
 
-    def body(reads: Cells, writes: Cells) -> None:
-        lanes: list[Any] = [
-            None if i == place else cell.read(spec) for i, (cell, spec) in enumerate(zip(reads, in_specs, strict=True))
+    def value(name: str) -> str:
+        if name == changed:
+            return "writes[0].take_out(out)"
+        place = places.get(name)
+        if isinstance(place, int):
+            return f"lane{place}"
+        if place is not None:
+            return f"[{', '.join('None' if i is None else f'lane{i}' for i in place)}]"
+        return f"given_{name}" if name in changing else f"static_{name}"
+
+    in_order = list(itertools.takewhile(lambda name: name in static, order))
+    by_name = [name for name in static if name not in in_order]
+    call = f"lane({', '.join([*map(value, in_order), *(f'{name}={value(name)}' for name in by_name)])})"
+    if changed is not None:
+        compute = [f"writes[0].write({call}, out)"]
+    elif single:
+        compute = [f"result = {call}", "writes[0].write(result if result.dtype is settled else round_(result), out)"]
+    else:
+        compute = [
+            f"for part, (round_, spec), cell in zip(parts_of({call}), finishing, writes, strict=True):",
+            "    cell.write(round_(part), spec)",
         ]
-        lanes[place] = writes[0].take_out(out)
-        writes[0].write(lane(**filled(positions, static, lanes)), out)
+    lines = [
+        f"def keep({', '.join(kept)}):",
+        f" def make({', '.join(f'given_{name}' for name in changing)}):",
+        "  def body(reads, writes):",
+        *([f"   {', '.join(f'cell{i}' for i in range(len(cells)))}, = reads"] if cells else []),
+        *(f"   {line}" for line in [*reads, *compute]),
+        "  return body",
+        " return make",
+    ]
+    return compile("\n".join(lines), "<body of an operation>", "exec")
 
-    return body
+
+def _read_places(
+    places: dict[str, int | tuple[int | None, ...]], static: tuple[str, ...], changed: str | None
+) -> list[int]:
+    """Which tensors the lane function gets read; the changed one is taken out last, when nobody else holds it."""
+    found: list[int] = []
+    for name, place in places.items():
+        if name in static and name != changed:
+            found += [place] if isinstance(place, int) else [i for i in place if i is not None]
+    return found
+
+
+def _own_copy(code: CodeType) -> CodeType:
+    """The same code as an object of its own: the interpreter adapts code to what it calls, and each plan calls its own."""
+    consts = tuple(_own_copy(const) if isinstance(const, CodeType) else const for const in code.co_consts)
+    return code.replace(co_consts=consts)
+
+
+def _positional(lane: Lane) -> tuple[str, ...]:
+    """The parameters that can be handed over by place, which is the faster way."""
+    parameters = inspect.signature(lane).parameters.values()
+    return tuple(p.name for p in itertools.takewhile(lambda p: p.kind is p.POSITIONAL_OR_KEYWORD, parameters))
+
+
+def _settled(dtype: DataType) -> torch.dtype | None:
+    """The torch dtype in which a result needs no rounding; None for formats that are narrower than their lanes."""
+    return None if dtype in NARROWER else lane_dtype(dtype)
 
 
 def rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:

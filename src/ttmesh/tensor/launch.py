@@ -15,21 +15,18 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
-from ttmesh.mesh.command_queue import Body, Command
 from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.tensor.allocate import Footprint
-from ttmesh.tensor.circular_buffers import check_room, check_size
-from ttmesh.tensor.kind import Kind, kind_of
+from ttmesh.tensor.circular_buffers import check_size
+from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.lane_calls import (
     Arguments as Arguments,
 )
 from ttmesh.tensor.lane_calls import (
     Lane,
-    Wrap,
-    body_of,
+    body_maker,
     described,
     filled,
-    in_place_body,
     infer,
     only,
     parts_of,
@@ -39,6 +36,7 @@ from ttmesh.tensor.lane_calls import (
     wrap_like,
 )
 from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.plans import Plan, execute
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology, merged_topology
@@ -100,37 +98,6 @@ class Operation:
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
-class Plan:
-    """What was decided for one key on one mesh."""
-
-    __slots__ = (
-        "body", "cb_bytes", "footprints", "generation", "kinds", "name", "program_count", "programs", "runtime_body",
-        "wrap",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        name: str,
-        kinds: tuple[Kind, ...],
-        footprints: tuple[Footprint, ...],
-        programs: tuple[Hashable, ...],
-        cb_bytes: int,
-        body: Body | None,
-        runtime_body: Callable[[Arguments], Body],
-        wrap: Wrap,
-    ) -> None:
-        self.name = name
-        self.kinds = kinds
-        self.footprints = footprints
-        self.programs = programs
-        self.program_count = len(programs)
-        self.cb_bytes = cb_bytes
-        self.body = body  # None when the call has runtime arguments
-        self.runtime_body = runtime_body
-        self.wrap = wrap
-        self.generation = -1
-
-
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
 MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
 Watcher = Callable[[Operation, Arguments, Any], None]
@@ -155,7 +122,7 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
     targets = OUTPUTS if operation.outputs is None else operation.outputs
     inputs = {name: value for name, value in arguments.items() if name not in targets}
     tensors = tensors_in(inputs)
-    mesh = _mesh_of(operation.name, tensors, arguments)
+    mesh = mesh_of(operation.name, tensors, arguments)
     outputs = _given_outputs(operation, arguments)
     key = (operation.name, *(key_of(value, name in operation.runtime) for name, value in arguments.items()))
     plan = mesh.program_cache.plans.get(key)
@@ -206,47 +173,6 @@ def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence
         for spec, part in zip(specs, parts_of(result), strict=True)
     ]
     return wrap_like(result)(made)
-
-
-def execute(
-    plan: Plan, mesh: MeshDevice, tensors: Sequence[Tensor], arguments: Arguments, outputs: Sequence[Tensor | None] = ()
-) -> Any:
-    """Allocate the outputs and enqueue the command."""
-    cache = mesh.program_cache
-    if plan.generation != cache.generation:
-        cache.compile(plan.name, plan.programs)
-        plan.generation = cache.generation if cache.enabled else -1
-    reads = [tensor.buffer.cell for tensor in tensors]
-    if plan.cb_bytes:
-        check_room(plan.name, plan.cb_bytes, mesh)
-    results: list[Tensor] = []
-    for i, kind in enumerate(plan.kinds):
-        given = outputs[i] if i < len(outputs) else None
-        if given is None:
-            given = Tensor(kind, plan.footprints[i].allocate(mesh, plan.name), mesh, None)
-        results.append(given)
-    body = plan.body if plan.body is not None else plan.runtime_body(arguments)
-    writes = [tensor.buffer.cell for tensor in results]
-    mesh.launch(Command(plan.name, body, reads, writes, programs=plan.program_count))
-    return plan.wrap(results)
-
-
-def execute_one(plan: Plan, mesh: MeshDevice, tensors: Sequence[Tensor], values: Arguments) -> Tensor:
-    """The same for a plan with one new result: the short way for the calls that programs make most."""
-    cache = mesh.program_cache
-    if plan.generation != cache.generation:
-        cache.compile(plan.name, plan.programs)
-        plan.generation = cache.generation if cache.enabled else -1
-    reads = [tensor.buffer.cell for tensor in tensors]
-    if plan.cb_bytes:
-        check_room(plan.name, plan.cb_bytes, mesh)
-    size = plan.footprints[0]
-    buffer = mesh.heap.allocate(
-        size.buffer_type, size.size_bytes, size.page_bytes, size.bank_bytes, size.banks, plan.name
-    )
-    body = plan.body if plan.body is not None else plan.runtime_body(values)
-    mesh.launch(Command(plan.name, body, reads, (buffer.cell,), programs=plan.program_count))
-    return Tensor(plan.kinds[0], buffer, mesh, None)
 
 
 def tensors_in(arguments: Arguments) -> tuple[Tensor, ...]:
@@ -312,7 +238,8 @@ def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor |
     return ()
 
 
-def _mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshDevice:
+def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshDevice:
+    """The mesh that a call runs on; refuses tensors on the host or on different meshes."""
     mesh: MeshDevice | None = None
     if not tensors:
         mesh = next((arguments[key] for key in MESHES if type(arguments.get(key)) is MeshDevice), None)
@@ -351,21 +278,14 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     if scratch:
         check_size(operation.name, scratch, call.mesh)
     footprints = tuple(Footprint(spec, call.mesh.heap.map) for spec in specs)
-    dynamic = any(name in operation.runtime and type(value) is not Tensor for name, value in inputs.items())
     in_specs, device = call.specs, call.mesh.backend.device
-
-    lasting = static_arguments(operation.lane_arguments, call.arguments, in_specs, axes, device)
-    changing = [name for name in lasting if name in operation.runtime and name not in names]
-
-    def body_for(values: Arguments) -> Body:
-        static = {**lasting, **{name: values[name] for name in changing if name in values}}
-        if operation.in_place:
-            assert operation.writes is not None, "an in-place operation says what it writes"
-            return in_place_body(operation.lane, operation.writes, names, static, in_specs, specs[0])
-        return body_of(operation.lane, names, static, in_specs, specs, single=wrap is only)
-
-    body = None if dynamic else body_for(call.arguments)
-    return Plan(operation.name, kinds, footprints, programs, scratch, body, body_for, wrap)
+    lasting = static_arguments(operation.lane_arguments, inputs, in_specs, axes, device)
+    changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
+    changed = operation.writes if operation.in_place else None
+    make_body = body_maker(
+        operation.lane, names, lasting, changing, in_specs, specs, single=wrap is only, changed=changed
+    )
+    return Plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
 
 
 def _merged(call: Call) -> TensorTopology:

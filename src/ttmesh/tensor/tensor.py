@@ -30,6 +30,7 @@ from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.topology import TensorTopology
 
 _ids = itertools.count(1)
+_new = object.__new__
 
 
 class Tensor(Described):
@@ -56,8 +57,13 @@ class Tensor(Described):
 
     @staticmethod
     def on_device(kind: Kind, buffer: Buffer, mesh: MeshDevice) -> Tensor:
-        """A tensor over a buffer."""
-        return Tensor(kind, buffer, mesh, None)
+        """A tensor over a buffer; what every operation makes of every result."""
+        tensor = _new(Tensor)
+        tensor.kind = kind
+        tensor._buffer = buffer
+        tensor._mesh = mesh
+        tensor._lanes = tensor._mesh_shape = tensor._arriving = tensor._tensor_id = None
+        return tensor
 
     @staticmethod
     def on_host(kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape = ALONE) -> Tensor:

@@ -1,0 +1,88 @@
+"""Plans: what was decided for a call, and carrying them out. Allocate, enqueue, hand out: every operation goes here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.command_queue import Body
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.program_cache import ProgramCache
+from ttmesh.tensor.allocate import Footprint
+from ttmesh.tensor.circular_buffers import check_room
+from ttmesh.tensor.kind import Kind
+from ttmesh.tensor.lane_calls import Wrap, only
+from ttmesh.tensor.tensor import Tensor
+
+
+class Plan:
+    """What was decided for one key on one mesh."""
+
+    __slots__ = (
+        "body", "cb_bytes", "changing", "footprints", "generation", "kinds", "make_body", "name", "program_count",
+        "programs", "single", "wrap",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        kinds: tuple[Kind, ...],
+        footprints: tuple[Footprint, ...],
+        programs: tuple[Hashable, ...],
+        cb_bytes: int,
+        wrap: Wrap,
+        make_body: Callable[..., Body],
+        changing: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.kinds = kinds
+        self.footprints = footprints
+        self.programs = programs
+        self.program_count = len(programs)
+        self.cb_bytes = cb_bytes
+        self.wrap = wrap
+        self.single = wrap is only
+        self.make_body = make_body  # from the values of the changing arguments
+        self.changing = changing
+        self.body = None if changing else make_body()  # where no value decides
+        self.generation = -1
+
+    def run(self, mesh: MeshDevice, reads: Sequence[Cell], body: Body, outputs: Sequence[Tensor | None] = ()) -> Any:
+        """Allocate the results that are not given and enqueue the program."""
+        cache = mesh.program_cache
+        if self.generation != cache.generation:
+            self._count(cache)
+        if self.cb_bytes:
+            check_room(self.name, self.cb_bytes, mesh)
+        if self.single and not outputs:
+            buffer = mesh.heap.take(self.footprints[0], self.name)
+            mesh.program_queue().launch(self.name, body, reads, (buffer.cell,), self.program_count)
+            return Tensor.on_device(self.kinds[0], buffer, mesh)
+        results: list[Tensor] = []
+        for i, kind in enumerate(self.kinds):
+            given = outputs[i] if i < len(outputs) else None
+            if given is None:
+                given = Tensor.on_device(kind, mesh.heap.take(self.footprints[i], self.name), mesh)
+            results.append(given)
+        writes = [tensor.buffer.cell for tensor in results]
+        mesh.program_queue().launch(self.name, body, reads, writes, self.program_count)
+        return self.wrap(results)
+
+    def _count(self, cache: ProgramCache) -> None:
+        """Count the programs, once until the cache is cleared."""
+        cache.compile(self.name, self.programs)
+        self.generation = cache.generation if cache.enabled else -1
+
+
+def execute(
+    plan: Plan,
+    mesh: MeshDevice,
+    tensors: Sequence[Tensor],
+    arguments: dict[str, Any],
+    outputs: Sequence[Tensor | None] = (),
+) -> Any:
+    """Run a plan on tensors, with this call's arguments by name."""
+    reads = [tensor.buffer.cell for tensor in tensors]
+    body = plan.body or plan.make_body(*(arguments[name] for name in plan.changing))
+    return plan.run(mesh, reads, body, outputs)
