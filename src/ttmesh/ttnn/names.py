@@ -162,7 +162,7 @@ _SUBMODULES = (
     "operations.pool operations.activations operations.unary operations.binary operations.ternary operations.reduction "
     "operations.matmul operations.normalization operations.data_movement operations.embedding operations.transformer "
     "operations.trace operations.moreh cluster fabric decorators tools model_preprocessing dot_access "
-    "graph tracer events reports profiler "
+    "graph graph_tracer_utils tracer events reports profiler "
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
     "_ttnn.operations.point_to_point "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
@@ -195,6 +195,19 @@ _MOREH = (
     "softmax softmax_backward softmin softmin_backward sum sum_backward full full_like"
 )
 
+_GRAPH = {
+    "ttmesh.ops.instrumentation": "reset_comparison_records_data",
+    "ttmesh.ops.graph_capture": (
+        "RunMode REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
+        "track_function_start track_function_end"
+    ),
+    "ttmesh.ops.graph_queries": (
+        "TensorInfo PeakMemoryUsagePerCore extract_calltrace extract_peak_L1_memory_usage extract_output_tensors "
+        "extract_resource_usage_per_core extract_output_info count_intermediate_and_output_tensors "
+        "extract_levelized_graph pretty_format pretty_print visualize"
+    ),
+}
+
 OWN_NAMES: dict[str, dict[str, str]] = {
     "operations.activations": {
         "get_golden_function_for_activation": "ttmesh.ops.activations:get_golden_function_for_activation"
@@ -209,7 +222,8 @@ OWN_NAMES: dict[str, dict[str, str]] = {
         name: f"ttmesh.ops.instrumentation:{name}"
         for name in ("enable_tracing", "disable_tracing", "is_tracing_enabled")
     },
-    "graph": {"reset_comparison_records_data": "ttmesh.ops.instrumentation:reset_comparison_records_data"},
+    "graph_tracer_utils": {"GraphTracerUtils": "ttmesh.ops.graph_json:GraphTracerUtils"},
+    "graph": {n: f"{module}:{n}" for module, names in _GRAPH.items() for n in names.split()},
 }
 
 _EXTRA_MODULES = {
