@@ -104,7 +104,7 @@ class Recorder:
         return counter
 
     def _begin(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = {**dict(enumerate(args)), **kwargs}
+        given: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
         start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in given.values()])
         for tensor in tensors_in(given):
             self._complete(tensor)

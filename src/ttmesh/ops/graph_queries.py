@@ -223,7 +223,7 @@ def pretty_print(captured_graph: Graph) -> None:
 def _line(node: Node) -> str:
     kind, params = node["node_type"], node["params"]
     if kind in ("capture_start", "capture_end"):
-        return kind.replace("_", " ")
+        return str(kind).replace("_", " ")
     if kind == "function_start":
         return f"begin: {params['name']}"
     if kind in ("buffer_allocate", "buffer_deallocate"):
