@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -144,3 +145,50 @@ def test_a_result_written_into_a_given_tensor_allocates_no_page(mesh: ttnn.MeshD
     assert ttnn.get_buffer_pages(mesh) == before
     assert len(before) == 2 * 2 * 2  # tensors, tiles, devices
     assert value(target) == 2.0
+
+
+def test_two_parameters_that_are_one_object_stay_two(mesh: ttnn.MeshDevice) -> None:
+    zero, same = on(mesh, torch.zeros(32, 32)), 1.5
+
+    ttnn.threshold(zero, same, same)
+
+    assert value(ttnn.threshold(zero, 1.5, -0.5)) == -0.5
+
+
+def test_bfloat16_packs_nan_as_infinity(mesh: ttnn.MeshDevice) -> None:
+    zero, exact = on(mesh, torch.zeros(32, 32)), on(mesh, torch.zeros(32, 32), ttnn.float32)
+
+    assert value(ttnn.div(zero, zero)) == float("inf")
+    assert value(ttnn.where(zero, 1.0, float("nan"))) == float("inf")
+    assert math.isnan(value(ttnn.div(exact, exact)))
+
+
+def test_subnormal_results_of_exp2_are_0(mesh: ttnn.MeshDevice) -> None:
+    assert value(ttnn.exp2(on(mesh, torch.full((32, 32), -127.0), ttnn.float32))) == 0.0
+
+
+def test_tails_of_gradients_keep_their_digits(mesh: ttnn.MeshDevice) -> None:
+    one, far = on(mesh, torch.ones(32, 32)), on(mesh, torch.full((32, 32), -8.0))
+
+    assert value(ttnn.tanh_bw(one, far)[0]) == pytest.approx(1 / math.cosh(8) ** 2, rel=2**-8)
+    assert value(ttnn.gelu_bw(one, far, approximate="none")[0]) == pytest.approx(
+        0.5 * math.erfc(8 / math.sqrt(2)) - 8 * math.exp(-32) / math.sqrt(2 * math.pi), rel=2**-8
+    )
+
+
+def test_snake_beta_takes_parameters_per_column_only(mesh: ttnn.MeshDevice) -> None:
+    x, rows, other = (on(mesh, torch.ones(shape)) for shape in ((1, 1, 64, 32), (1, 1, 64, 1), (1, 1, 1, 32)))
+
+    with pytest.raises(RuntimeError, match=r"input\.W == alpha\.W"):
+        ttnn.snake_beta(x, rows, rows)
+    with pytest.raises(RuntimeError, match=r"requires alpha\.shape == beta\.shape"):
+        ttnn.snake_beta(x, other, x)
+
+
+def test_broadcast_to_names_the_dim_that_does_not_fit(mesh: ttnn.MeshDevice) -> None:
+    x = on(mesh, torch.ones(2, 1))
+
+    with pytest.raises(RuntimeError, match=r"dimension 0 \(size 2\) cannot be broadcast to output dimension 0"):
+        ttnn.experimental.broadcast_to(x, (3, 1))
+    with pytest.raises(RuntimeError, match="must be at most 4D"):
+        ttnn.experimental.broadcast_to(x, (1, 1, 1, 2, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from ttmesh.ops.binary_rules import (
 from ttmesh.ops.entry import OpFunction, alias, catalogue, op
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.program_keys import binary_programs
-from ttmesh.ops.unary_functions import in_input_dtype, wide
+from ttmesh.ops.unary_functions import in_input_dtype, nan_packed, wide
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.operators import fill
 
@@ -54,6 +55,7 @@ class Kind(NamedTuple):
     takes_dtype: bool = True
     dtype: Any = None
     also: Callable[[Call], None] | None = None  # a check of its own
+    golden: Callable[[Any, Any], Tensor] | None = None  # where torch's answer is another than the chip's
 
 
 def _shifted_right(a: Tensor, b: Any) -> Tensor:
@@ -80,7 +82,12 @@ def _bounded(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[T
 
 
 def _pow(a: Any, b: Any) -> Tensor:
-    return torch.pow(wide(a) if isinstance(a, Tensor) else a, wide(b) if isinstance(b, Tensor) else b)
+    """Negative powers of 0 are NaN where the chip takes logarithms: for all exponents but whole numbers."""
+    base, exponent = (wide(value) if isinstance(value, Tensor) else value for value in (a, b))
+    result = torch.pow(base, exponent)
+    if not isinstance(a, Tensor) or not (isinstance(b, Tensor) or (b < 0 and b != int(b))):
+        return result
+    return nan_packed(torch.where((base == 0) & (exponent < 0), math.nan, result), a.dtype)
 
 
 def _ldexp(a: Tensor, b: Any) -> Tensor:
@@ -125,7 +132,7 @@ BINARY = {
     "minimum": Kind(_bounded(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
     "gcd": Kind(torch.gcd, "GCD", INT32, takes_dtype=False),
     "lcm": Kind(torch.lcm, "LCM", INT32, takes_dtype=False),
-    "pow": Kind(_pow, "POWER", FLOAT, takes_dtype=False),
+    "pow": Kind(_pow, "POWER", FLOAT, takes_dtype=False, golden=torch.pow),
     "remainder": Kind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else wide(a), b),
                       "REMAINDER", FLOAT_32_BIT, also=lambda call: _check_divisor(call)),
     "fmod": Kind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else wide(a), b), "FMOD", FLOAT_INT32),
@@ -202,7 +209,7 @@ def _enter(name: str, kind: Kind) -> OpFunction:
     lane = fused(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)
-    golden, programs = golden_of(kind.function), binary_programs(kind.op_type)
+    golden, programs = golden_of(kind.golden or kind.function), binary_programs(kind.op_type)
     if kind.in_place:
         into = functools.partial(_golden_in_place, golden)
         in_place[name] = op(f"ttnn.{name}_", golden=into, out=binary_spec(), check=check, runtime=("input_tensor_b",),
@@ -246,6 +253,10 @@ def _divided(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
         return torch.div(a, b)
     integers = not (a.dtype.is_floating_point or isinstance(b, float))
     return torch.div(a if integers else wide(a), b, rounding_mode=rounding_mode)
+
+
+def _divided_on_chip(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
+    return nan_packed(_divided(a, b, rounding_mode), a.dtype)
 
 
 def _is_integer_division(call: Call) -> bool:
@@ -293,7 +304,7 @@ def _div_lane(
     input_tensor_b_activations: Sequence[Activation] = (),
 ) -> Tensor:
     """The quotient, rounded towards zero or down on request."""
-    return fused(lambda a, b: _divided(a, b, rounding_mode))(
+    return fused(lambda a, b: _divided_on_chip(a, b, rounding_mode))(
         input_tensor_a, input_tensor_b, lane_axes, None, activations, input_tensor_a_activations,
         input_tensor_b_activations,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ttmesh.base.dtypes import DataType, Layout, float32, int32
+from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, bfloat16, float32, int32
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.binary_rules import binary_spec, fatal, is_tensor
 from ttmesh.ops.entry import OpFunction, op
@@ -83,7 +83,53 @@ def _snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     return x + torch.square(torch.sin(x * alpha)) / beta
 
 
-@op("ttnn.snake_beta", golden=in_input_dtype(_snake_beta), out=binary_spec())
+def _check_snake_beta(call: Call) -> None:
+    x, alpha, beta = call.specs
+    shape, columns = tuple(x.shape), tuple(alpha.shape)
+    outer = [(i, length) for i, length in enumerate(columns[:-1]) if length != 1]
+    rules = (
+        (
+            x.dtype in (bfloat16, float32),
+            f"snake_beta supports only BFLOAT16 or FLOAT32, got {x.dtype}",
+            "Convert with ttnn.typecast.",
+        ),
+        (
+            alpha.dtype is beta.dtype is x.dtype,
+            "snake_beta requires alpha.dtype == beta.dtype == input.dtype",
+            "Convert with ttnn.typecast.",
+        ),
+        (
+            all(spec.layout is TILE_LAYOUT for spec in call.specs),
+            "snake_beta requires tile layout for all inputs",
+            "Convert with ttnn.to_layout.",
+        ),
+        (
+            len(shape) >= 2,
+            f"snake_beta requires input rank >= 2, got rank {len(shape)} (shape {x.shape!r})",
+            "Give it a first dim with ttnn.unsqueeze.",
+        ),
+        (
+            columns == tuple(beta.shape),
+            f"snake_beta requires alpha.shape == beta.shape, got {alpha.shape!r} vs {beta.shape!r}",
+            "Give both parameters one shape.",
+        ),
+        (
+            shape[-1] == columns[-1],
+            f"snake_beta requires input.W == alpha.W, got {shape[-1]} vs {columns[-1]}",
+            "Use one parameter per column.",
+        ),
+        (
+            columns == shape or not outer,
+            "snake_beta v1 requires alpha/beta to either match input shape exactly or have non-1 size only on the last "
+            f"dim (got dim {outer[0][0]} = {outer[0][1]})" if outer else "",
+            "Use one parameter per column, or one per element.",
+        ),
+    )  # fmt: skip
+    for ok, wrong, fix in rules:
+        fatal(ok, wrong, "x, alpha and beta of one format in tiles, parameters per column or per element", fix)
+
+
+@op("ttnn.snake_beta", golden=in_input_dtype(_snake_beta), check=_check_snake_beta, out=binary_spec())
 def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor, lane_axes: int) -> Tensor:
     """x + sin²(alpha·x) / beta, parameters per column."""
     return _snake_beta(*together(lane_axes, input_tensor, alpha, beta))

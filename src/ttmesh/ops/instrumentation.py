@@ -44,6 +44,26 @@ def enable_tracing() -> None:
     )
 
 
+def trace() -> None:
+    """Record the graph of what runs inside the `with` block: not emulated."""
+    enable_tracing()
+
+
+def get_graph(outputs: object, *, flatten: bool = False) -> None:
+    """The recorded graph of tensors: not emulated."""
+    enable_tracing()
+
+
+def visualize(outputs: object) -> None:
+    """Draw the recorded graph of tensors: not emulated."""
+    enable_tracing()
+
+
+def codegen(outputs: object) -> None:
+    """Write the recorded graph of tensors as a program: not emulated."""
+    enable_tracing()
+
+
 def disable_tracing() -> None:
     """Tracing is never on, so this is always true afterwards."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, ui
 from ttmesh.ops.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, is_tensor
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import ranked
-from ttmesh.ops.unary_functions import in_input_dtype, wide
+from ttmesh.ops.unary_functions import in_input_dtype, nan_packed, wide
 from ttmesh.tensor.launch import Call
 
 
@@ -44,7 +45,9 @@ def _where_dtype(call: Call) -> DataType | None:
 def where(predicate: Tensor, true_value: Any, false_value: Any, lane_axes: int) -> Tensor:
     """The first value where the predicate is not 0, else the second; either may be a number."""
     chosen, yes, no = together(lane_axes, predicate, true_value, false_value)
-    return torch.where(chosen != 0, yes, no)
+    result = torch.where(chosen != 0, yes, no)
+    numbers = [value for value in (yes, no) if isinstance(value, float)]
+    return nan_packed(result, chosen.dtype) if any(map(math.isnan, numbers)) else result
 
 
 def _check_addcmul(call: Call) -> None:

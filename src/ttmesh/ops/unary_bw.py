@@ -29,11 +29,18 @@ def _zero(g: Tensor, x: Tensor) -> Tensor:
 def _gelu(g: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
         density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-        return g * (0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * density)
+        # erfc, for 1 + erf of a negative number loses every digit
+        return g * (0.5 * torch.erfc(-x / math.sqrt(2)) + x * density)
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     tanh = torch.tanh(inner)
     slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
     return g * (0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * slope)
+
+
+def _tanh(g: Tensor, x: Tensor) -> Tensor:
+    """1 / cosh², written so that it neither overflows nor loses digits in the tails."""
+    small = torch.exp(-2 * x.abs())
+    return g * (4 * small / torch.square(1 + small))
 
 
 def _silu(g: Tensor, x: Tensor) -> Tensor:
@@ -166,7 +173,7 @@ GRADIENTS: dict[str, tuple[Gradient, Forward]] = {
     "sqrt": (lambda g, x: 0.5 * g * torch.rsqrt(x), torch.sqrt),
     "square": (lambda g, x: 2 * g * x, torch.square),
     "tan": (lambda g, x: g * (1 + torch.square(torch.tan(x))), torch.tan),
-    "tanh": (lambda g, x: g * (1 - torch.square(torch.tanh(x))), torch.tanh),
+    "tanh": (_tanh, torch.tanh),
     "tanhshrink": (lambda g, x: g * torch.square(torch.tanh(x)), functional.tanhshrink),
     "threshold": (
         lambda g, x, min, max: torch.where(x > min, g, 0.0),

@@ -18,12 +18,28 @@ from torch.nn import functional
 Function = Callable[..., Tensor]
 
 FLAT = 30.0  # beyond it gelu is x or 0 in every format
+SMALLEST_NORMAL = 2.0**-126  # of float32 and bfloat16
 SELU_SCALE, SELU_ALPHA = 1.0507, 1.67326  # TT-NN's defaults, shorter than torch's
 
 
 def wide(x: Tensor) -> Tensor:
     """Float32 for formulas of several steps."""
     return x if x.dtype is torch.float32 else x.float()
+
+
+def flushed(x: Tensor) -> Tensor:
+    """Subnormal results are 0 on the chip."""
+    return torch.where(x.abs() < SMALLEST_NORMAL, 0.0, x)
+
+
+def exp2(x: Tensor) -> Tensor:
+    """2 to the power of every element."""
+    return flushed(torch.exp2(x))
+
+
+def nan_packed(x: Tensor, lanes: torch.dtype) -> Tensor:
+    """The packer writes infinity for a NaN in bfloat16."""
+    return x if lanes is not torch.bfloat16 else torch.nan_to_num(x, math.inf, math.inf, -math.inf)
 
 
 def cbrt(x: Tensor) -> Tensor:
@@ -155,7 +171,7 @@ PLAIN: dict[str, Function] = {
     "asinh": torch.asinh, "atan": torch.atan, "atanh": torch.atanh, "bitwise_not": torch.bitwise_not, "cbrt": cbrt,
     "ceil": torch.ceil, "cos": torch.cos, "cosh": cosh, "deg2rad": torch.deg2rad, "digamma": torch.digamma,
     "eqz": lambda x: x == 0, "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv, "exp": torch.exp,
-    "exp2": torch.exp2, "expm1": torch.expm1, "floor": torch.floor, "frac": torch.frac, "gez": lambda x: x >= 0,
+    "exp2": exp2, "expm1": torch.expm1, "floor": torch.floor, "frac": torch.frac, "gez": lambda x: x >= 0,
     "gtz": lambda x: x > 0, "hardmish": hardmish, "hardsigmoid": functional.hardsigmoid,
     "hardswish": functional.hardswish, "i0": torch.special.i0, "i1": lambda x: torch.special.i1(wide(x)),
     "identity": lambda x: x, "isfinite": torch.isfinite, "isinf": torch.isinf, "isnan": torch.isnan,

@@ -4,28 +4,64 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 # Imported by tt-metal's conftest files for the sake of few tests: importing works, using a name says what is missing.
-NEEDED_BY_NAME = {
-    "torchvision": ("torchvision", "torchvision.transforms", "torchvision.models", "torchvision.ops"),
-    "PIL": ("PIL", "PIL.Image"),
-}
+NEEDED_BY_NAME = (
+    "torchvision", "torchvision.transforms", "torchvision.models", "torchvision.ops", "PIL", "PIL.Image",
+    "IPython", "IPython.display",
+)  # fmt: skip
 
 
 def install() -> None:
-    """Provide what is missing: `tracy`'s markers, which mark nothing, and modules that only say that they are missing."""
-    if importlib.util.find_spec("tracy") is None:
+    """Provide what is missing: `tracy`'s markers, which mark nothing, modules that only say so, and `tt_lib`."""
+    if "tracy" not in sys.modules and importlib.util.find_spec("tracy") is None:
         sys.modules["tracy"] = _tracy()
-    for package, names in NEEDED_BY_NAME.items():
-        if package not in sys.modules and importlib.util.find_spec(package) is None:
-            sys.modules.update({name: Missing(name) for name in names})
+    for kind in (MissingFinder, TtLibFinder):
+        if not any(isinstance(finder, kind) for finder in sys.meta_path):
+            sys.meta_path.append(kind())
+
+
+class MissingFinder(MetaPathFinder, Loader):
+    """Asked last: an import of a module that is not installed gives a stand-in; whether it is there is answered no."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for import statements, None for importlib.util.find_spec, by which libraries see what they have."""
+        asking = sys._getframe(2).f_code
+        if fullname not in NEEDED_BY_NAME or asking is importlib.util.find_spec.__code__:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The stand-in."""
+        return Missing(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+class TtLibFinder(MetaPathFinder):
+    """Asked last: `tt_lib`, which tt-metal's tests import, is taken from the checkout that the tests lie in."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The package in ttnn/ of a checkout on the path; that folder itself must not be on it, it has a ttnn."""
+        if fullname != "tt_lib":
+            return None
+        folders = [Path(entry or ".", "ttnn") for entry in sys.path]
+        return PathFinder.find_spec(fullname, [str(folder) for folder in folders if (folder / fullname).is_dir()])
 
 
 class Missing(ModuleType):
-    """A module that can be imported but not used."""
+    """A module that can be imported, also names from it, but not used."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"A stand-in: {name} is not installed.")
@@ -34,14 +70,29 @@ class Missing(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        child = sys.modules.get(f"{self.__name__}.{name}")
-        if child is not None:
-            return child
-        package = self.__name__.split(".")[0]
-        raise AttributeError(
-            f"{self.__name__}.{name} was used, but {package} is not installed; expected a test without it. "
-            f"Install {package}."
+        return Absent(f"{self.__name__}.{name}")
+
+
+class Absent:
+    """A name of a module that is not installed: calling it, or looking into it, says so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self) -> ModuleNotFoundError:
+        package = self._name.split(".")[0]
+        return ModuleNotFoundError(
+            f"{self._name} was used, but {package} is not installed; expected a test without it. Install {package}."
         )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._refuse()
+
+    def __call__(self, *args: object, **options: object) -> Any:
+        """Never works."""
+        raise self._refuse()
 
 
 def _tracy() -> ModuleType:

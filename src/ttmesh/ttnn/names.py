@@ -166,7 +166,7 @@ _SUBMODULES = (
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
     "_ttnn.operations.point_to_point "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
-    "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler"
+    "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler _ttnn.deprecated _ttnn.deprecated.operations"
 )
 SUBMODULES = tuple(_SUBMODULES.split())
 
@@ -207,6 +207,7 @@ _GRAPH = {
         "extract_levelized_graph pretty_format pretty_print visualize"
     ),
 }
+_TRACER = "enable_tracing disable_tracing is_tracing_enabled trace get_graph visualize codegen"
 
 OWN_NAMES: dict[str, dict[str, str]] = {
     "operations.activations": {
@@ -218,10 +219,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "model_preprocessing": {n: f"{module}:{n}" for module, names in _PREPROCESSING.items() for n in names.split()},
     "dot_access": {name: f"ttmesh.nn.parameter_tree:{name}" for name in ("DotAccessDict", "make_dot_access_dict")},
-    "tracer": {
-        name: f"ttmesh.ops.instrumentation:{name}"
-        for name in ("enable_tracing", "disable_tracing", "is_tracing_enabled")
-    },
+    "tracer": {name: f"ttmesh.ops.instrumentation:{name}" for name in _TRACER.split()},
     "graph_tracer_utils": {"GraphTracerUtils": "ttmesh.ops.graph_json:GraphTracerUtils"},
     "graph": {n: f"{module}:{n}" for module, names in _GRAPH.items() for n in names.split()},
 }

@@ -1,0 +1,43 @@
+"""Modules that test suites import and that are not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from ttmesh.testing import stand_ins
+
+
+@pytest.fixture(autouse=True)
+def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(stand_ins, "NEEDED_BY_NAME", ("a_picture_library", "a_picture_library.shapes"))
+    for name in stand_ins.NEEDED_BY_NAME:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    stand_ins.install()
+
+
+def test_a_missing_module_can_be_imported_but_not_used() -> None:
+    from a_picture_library.shapes import Circle  # type: ignore[import-not-found]
+
+    with pytest.raises(ModuleNotFoundError, match=r"shapes\.Circle was used, but a_picture_library is not installed"):
+        Circle(3)
+
+
+def test_libraries_that_ask_whether_a_module_is_there_are_told_no() -> None:
+    assert importlib.util.find_spec("a_picture_library") is None
+
+
+def test_tt_lib_is_taken_from_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "ttnn" / "tt_lib"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("answer = 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tt_lib", raising=False)
+
+    import tt_lib  # type: ignore[import-not-found]
+
+    assert tt_lib.answer == 42
