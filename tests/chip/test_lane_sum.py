@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -79,6 +82,55 @@ def test_infinities_and_nans_pass_through() -> None:
 
     assert result[3] == torch.inf
     assert result.isnan().nonzero().flatten().tolist() == [4, 129]
+
+
+@pytest.mark.usefixtures("served")
+def test_every_bfloat16_is_summed_to_the_bit() -> None:
+    """Subnormals, infinities and signed zeros too: the processor's own conversion differs in some of them."""
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    values = torch.stack([every, every.roll(257), every.roll(-4097), every * 0])[:, None]
+
+    result = lane_sum(values, (0,))
+
+    expected = _chain(values, (0,)).bfloat16()
+    assert torch.equal(result.isnan(), expected.isnan())
+    bits, expected_bits = (v.view(torch.int16).masked_fill(v.isnan(), 0) for v in (result, expected))
+    assert torch.equal(bits, expected_bits)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_any_number_of_threads_gives_the_same_sum(threads: int, dtype: torch.dtype) -> None:
+    values = _lanes((1, 8, 150_001), dtype)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+
+    result = lane_sum(values, (1,))
+
+    torch.set_num_threads(before)
+    assert torch.equal(result, _chain(values, (1,)).to(dtype))
+
+
+def test_a_forked_child_sums_too() -> None:
+    """OpenMP's threads do not survive a fork: a team in the child would wait for them for ever."""
+    script = (
+        "import os, torch\n"
+        "from ttmesh.chip.formats.kernels.lane_sum import lane_sum\n"
+        "torch.set_num_threads(2)\n"
+        "values = torch.ones(1, 8, 200_000)\n"
+        "assert lane_sum(values, (1,)).eq(8).all()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    torch.set_num_threads(2)\n"
+        "    total = lane_sum(values, (1,))\n"
+        "    os._exit(0 if total.data_ptr() and total.flatten()[::50_000].tolist() == [8.0] * 4 else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_integers_wrap_to_their_width() -> None:

@@ -36,10 +36,10 @@ class Arrangement:
     def gather(self, lanes: torch.Tensor) -> torch.Tensor:
         """[*mesh, *local] → [groups, members, *local]; an axis of length 1 stays so where it can."""
         axes = len(self.mesh)
+        if axes == 2 and self.axis is not None:
+            return lanes if self.axis == 1 else lanes.transpose(0, 1)
         sizes, local = lanes.shape[:axes], lanes.shape[axes:]
         if self.axis is not None:
-            if axes == 2:
-                return lanes if self.axis == 1 else lanes.transpose(0, 1)
             others = [n for axis, n in enumerate(self.mesh) if axis != self.axis]
             moved = lanes.movedim(self.axis, axes - 1)
             return moved.expand(*others, sizes[self.axis], *local).reshape(-1, sizes[self.axis], *local)
@@ -53,10 +53,10 @@ class Arrangement:
     def spread(self, result: torch.Tensor) -> torch.Tensor:
         """[groups, members, *local] → [*mesh, *local]; chips that do not take part get zeros."""
         axes = len(self.mesh)
+        if axes == 2 and self.axis is not None:
+            return result if self.axis == 1 else result.transpose(0, 1)
         count, members, *local = result.shape
         if self.axis is not None:
-            if axes == 2:
-                return result if self.axis == 1 else result.transpose(0, 1)
             others = [n for axis, n in enumerate(self.mesh) if axis != self.axis]
             return result.reshape(*others, members, *local).movedim(axes - 1, self.axis)
         if count == 1 and members == 1:

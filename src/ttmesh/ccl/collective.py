@@ -27,7 +27,7 @@ from ttmesh.tensor.lane_calls import only, rounder
 from ttmesh.tensor.launch import Arguments, key_of
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.movement import merged
-from ttmesh.tensor.plans import Plan, execute
+from ttmesh.tensor.plans import Plan, execute, execute_one
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
@@ -207,7 +207,7 @@ class CollectiveFunction(OpFunction):
         except TypeError:  # an argument without a hash
             return super()._called(args, kwargs, queue)
         if plan is not None:
-            return execute(plan, mesh, args[:1], {})
+            return execute_one(plan, mesh, args[:1], {}) if plan.wrap is only else execute(plan, mesh, args[:1], {})
         trail: Trail = []
         token = _trail.set(trail)
         try:
@@ -262,6 +262,15 @@ def _body(request: Request, decision: Decision) -> Body:
     compute, counters = decision.compute, request.mesh.traffic.counters
     tally = counters.tally(decision.loads) if decision.loads else None
     shape, changed = request.mesh.shape.to_tuple(), decision.changed
+    if len(in_specs) == len(finishing) == 1 and changed is None and tally is not None:
+        in_spec, (round_one, out_spec) = in_specs[0], finishing[0]
+
+        def short(reads: Cells, writes: Cells) -> None:
+            (part,) = compute(reads[0].read(in_spec))
+            writes[0].write(round_one(part), out_spec)
+            counters.count(tally)
+
+        return short
 
     def body(reads: Cells, writes: Cells) -> None:
         lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]

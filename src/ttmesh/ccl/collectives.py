@@ -176,11 +176,12 @@ def _reduce_scatter(request: Request) -> Decision:
     shape[dim] = extent // n
 
     in_order = prod(shape[:dim]) == 1  # the parts already lie one after the other
+    cut = (-1, n, *shape)
 
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         total = over_members(where.arrangement.gather(lanes), n, name)
         if in_order:
-            return (where.arrangement.spread(total.reshape(total.shape[0], n, *shape)),)
+            return (where.arrangement.spread(total.view(cut)),)
         parts = split_dim(total[:, 0], back, n).movedim(back - 1, 1)
         return (where.arrangement.spread(parts.contiguous()),)
 

@@ -36,10 +36,11 @@ def over_members(lanes: torch.Tensor, n: int, name: str) -> torch.Tensor:
 
     Sums are one float32 chain in member order, rounded once.
     """
-    if name in ("max", "min"):
-        return lanes.amax(1, keepdim=True) if name == "max" else lanes.amin(1, keepdim=True)
-    total = _sum(lanes, n)
-    return _divided(total, n) if name == "mean" else total
+    if name == "sum":
+        return _sum(lanes, n)
+    if name == "mean":
+        return _divided(_sum(lanes, n), n)
+    return lanes.amax(1, keepdim=True) if name == "max" else lanes.amin(1, keepdim=True)
 
 
 def combiner(name: str) -> Callable[[list[torch.Tensor]], torch.Tensor]:

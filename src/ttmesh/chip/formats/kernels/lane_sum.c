@@ -2,10 +2,20 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 #define WIDE 16
-#define BLOCK (4 * WIDE)
+/* Vectors of one lane that are read in a run. Short runs stall where the target lies a little behind a lane, modulo
+   4 KiB (a load waits for the store it is mistaken for); longer ones do not fit into the registers of AVX2. */
+#ifdef __AVX512F__
+#define RUN 8
+#else
+#define RUN 4
+#endif
+#define UNROLL _Pragma("GCC unroll 8")
 
 typedef float f32v __attribute__((vector_size(WIDE * 4)));
 typedef uint32_t u32v __attribute__((vector_size(WIDE * 4)));
@@ -46,44 +56,64 @@ INLINE void store(void *target, int64_t at, f32v values, int narrow) {
     }
 }
 
+/* Two neighbours' bfloat16 in one word. */
+INLINE u32v joined(f32v even, f32v odd) {
+#ifdef __AVX512BF16__
+    /* The instruction flushes subnormals and keeps the payload of NaNs: those take the long way. */
+    const int special = 0xa1; /* quiet NaN, subnormal, signalling NaN */
+    const __mmask16 a = _mm512_fpclass_ps_mask((__m512)even, special), b = _mm512_fpclass_ps_mask((__m512)odd, special);
+    if (__builtin_expect(_kortestz_mask16_u8(a, b), 1)) {
+        const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                               21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+        return (u32v)_mm512_permutexvar_epi16(order, both);
+    }
+#endif
+    return (rounded(even) >> 16) | (rounded(odd) & 0xffff0000);
+}
+
+/* total + term; where there is a multiplier beside the adder, by way of it: times one is exact. */
+INLINE f32v added(f32v total, f32v term) {
+#ifdef __AVX512F__
+    return (f32v)_mm512_fmadd_ps((__m512)term, _mm512_set1_ps(1), (__m512)total);
+#else
+    return total + term;
+#endif
+}
+
 /* bfloat16 to bfloat16: a word holds two neighbours, whose sums are kept apart and joined at the end. */
 INLINE void add_words(const uint16_t *source, int64_t first, const Lanes *lanes, int64_t rows, int64_t columns,
                       uint16_t *target) {
-    f32v even_a = {0}, odd_a = even_a, even_b = even_a, odd_b = even_a;
+    f32v even[RUN], odd[RUN];
+    UNROLL for (int k = 0; k < RUN; k++) even[k] = odd[k] = (f32v){0};
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t column = 0; column < columns; column++) {
             const uint16_t *at = source + first + row * lanes->row_stride + column * lanes->column_stride;
-            u32v a, b;
-            memcpy(&a, at, sizeof a);
-            memcpy(&b, at + 2 * WIDE, sizeof b);
-            even_a += (f32v)(a << 16);
-            odd_a += (f32v)(a & 0xffff0000);
-            even_b += (f32v)(b << 16);
-            odd_b += (f32v)(b & 0xffff0000);
+            UNROLL for (int k = 0; k < RUN; k++) {
+                u32v words;
+                memcpy(&words, at + k * 2 * WIDE, sizeof words);
+                even[k] += (f32v)(words << 16);
+                odd[k] = added(odd[k], (f32v)(words & 0xffff0000));
+            }
         }
     }
-    u32v a = (rounded(even_a) >> 16) | (rounded(odd_a) & 0xffff0000);
-    u32v b = (rounded(even_b) >> 16) | (rounded(odd_b) & 0xffff0000);
-    memcpy(target, &a, sizeof a);
-    memcpy(target + 2 * WIDE, &b, sizeof b);
+    UNROLL for (int k = 0; k < RUN; k++) {
+        u32v words = joined(even[k], odd[k]);
+        memcpy(target + k * 2 * WIDE, &words, sizeof words);
+    }
 }
 
 INLINE void add_block(const void *source, int64_t first, const Lanes *lanes, int64_t rows, int64_t columns,
                       void *target, int64_t out, int narrow_in, int narrow_out) {
-    f32v a = {0}, b = a, c = a, d = a; /* torch.sum starts from +0 too: lanes of -0 sum to +0 */
+    f32v total[RUN]; /* torch.sum starts from +0 too: lanes of -0 sum to +0 */
+    UNROLL for (int k = 0; k < RUN; k++) total[k] = (f32v){0};
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t column = 0; column < columns; column++) {
             const int64_t at = first + row * lanes->row_stride + column * lanes->column_stride;
-            a += load(source, at, narrow_in);
-            b += load(source, at + WIDE, narrow_in);
-            c += load(source, at + 2 * WIDE, narrow_in);
-            d += load(source, at + 3 * WIDE, narrow_in);
+            UNROLL for (int k = 0; k < RUN; k++) total[k] += load(source, at + k * WIDE, narrow_in);
         }
     }
-    store(target, out, a, narrow_out);
-    store(target, out + WIDE, b, narrow_out);
-    store(target, out + 2 * WIDE, c, narrow_out);
-    store(target, out + 3 * WIDE, d, narrow_out);
+    UNROLL for (int k = 0; k < RUN; k++) store(target, out + k * WIDE, total[k], narrow_out);
 }
 
 INLINE void sum(const void *source, void *target, int64_t begin, int64_t end, const Lanes *lanes, int narrow_in,
@@ -93,8 +123,9 @@ INLINE void sum(const void *source, void *target, int64_t begin, int64_t end, co
     for (int64_t lane = 0; lane < kept_rows * kept_columns; lane++) {
         const int64_t first =
             lane / kept_columns * lanes->row_stride + lane % kept_columns * lanes->column_stride;
+        const int64_t block = RUN * WIDE * (narrow_in && narrow_out ? 2 : 1);
         int64_t i = begin;
-        for (; i + BLOCK <= end; i += BLOCK) {
+        for (; i + block <= end; i += block) {
             const int64_t out = lane * lanes->length + i;
             if (narrow_in && narrow_out) add_words(source, first + i, lanes, rows, columns, (uint16_t *)target + out);
             else add_block(source, first + i, lanes, rows, columns, target, out, narrow_in, narrow_out);
@@ -130,4 +161,30 @@ void lane_sum(const void *source, void *target, int64_t begin, int64_t end, cons
     else if (narrow_in) sum(source, target, begin, end, &whole, 1, 0);
     else if (narrow_out) sum(source, target, begin, end, &whole, 0, 1);
     else sum(source, target, begin, end, &whole, 0, 0);
+}
+
+/* The same by a team: members take parts in turn, so that what one who wakes late leaves is done by the others. */
+typedef struct {
+    const void *source;
+    void *target;
+    const Lanes *lanes;
+    int narrow_in, narrow_out;
+    int64_t part, next;
+} Shared;
+
+static void member(void *data) {
+    Shared *work = data;
+    for (;;) {
+        const int64_t begin = __atomic_fetch_add(&work->next, work->part, __ATOMIC_RELAXED);
+        if (begin >= work->lanes->length) return;
+        const int64_t rest = work->lanes->length - begin, count = rest < work->part ? rest : work->part;
+        lane_sum(work->source, work->target, begin, begin + count, work->lanes, work->narrow_in, work->narrow_out);
+    }
+}
+
+/* `parallel` is OpenMP's GOMP_parallel: the team is the one that the rest of the process computes with. */
+void lane_sum_team(void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned members, int64_t part,
+                   const void *source, void *target, const Lanes *lanes, int narrow_in, int narrow_out) {
+    Shared work = {source, target, lanes, narrow_in, narrow_out, part, 0};
+    parallel(member, &work, members, 0);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,6 +16,7 @@ from ttmesh.chip.formats.kernels.loader import library
 TORCH_CHAIN = 4
 # ... and below this many bytes its single call is cheaper than ours (benchmarks/formats.py).
 TORCH_BYTES = 64 << 10
+PART = 1024  # parts are a multiple of this many elements: whole cache lines, whole runs of the kernel
 
 _FLOATS = (torch.float32, torch.bfloat16)
 
@@ -33,40 +34,72 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     Integers are summed exactly and wrapped to the result's width.
     """
     out_dtype = dtype or values.dtype
+    if values.is_cpu:
+        compiled = library("lane_sum")
+        kernel = _kernel(compiled, values.shape, values.stride(), values.dtype, tuple(axes), out_dtype)
+        if kernel is not None:
+            return kernel(values)
     assert set(axes) <= {0, 1}, f"mesh axes are 0 and 1, not {axes}"
-    rows = values.shape[0] if 0 in axes else 1
-    columns = values.shape[1] if 1 in axes else 1
     if not axes:
         return values.to(out_dtype)
     if not values.dtype.is_floating_point:
         return values.sum(tuple(axes), keepdim=True, dtype=torch.int64).to(out_dtype)
+    rows = values.shape[0] if 0 in axes else 1
+    columns = values.shape[1] if 1 in axes else 1
     if values.is_meta or (rows * columns <= TORCH_CHAIN and values.nbytes < TORCH_BYTES):
         return values.sum(tuple(axes), keepdim=True, dtype=torch.float32).to(out_dtype)
-    if _kernel_takes(values, out_dtype):
-        return _compiled(values, axes, out_dtype)
     return _chained(values, tuple(sorted(axes)), out_dtype)
 
 
-def _kernel_takes(values: torch.Tensor, out_dtype: torch.dtype) -> bool:
-    if values.device.type != "cpu" or values.dtype not in _FLOATS or out_dtype not in _FLOATS:
-        return False
-    return (values.is_contiguous() or values[0, 0].is_contiguous()) and library("lane_sum") is not None
+@functools.lru_cache(maxsize=1024)
+def _kernel(
+    compiled: ctypes.CDLL | None,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    axes: tuple[int, ...],
+    out_dtype: torch.dtype,
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """The compiled sum of values like these, or None where torch serves: decided once, for it is called often."""
+    rows, columns, *local = shape
+    length = math.prod(local)
+    lanes = (rows if 0 in axes else 1) * (columns if 1 in axes else 1)
+    size_bytes = rows * columns * length * dtype.itemsize
+    if not axes or not length or dtype not in _FLOATS or out_dtype not in _FLOATS:
+        return None
+    if (lanes <= TORCH_CHAIN and size_bytes < TORCH_BYTES) or not _is_dense(local, stride[2:]):
+        return None
+    if compiled is None:
+        return None
+    _declare(compiled)
+    described = _Lanes(rows, columns, *stride[:2], length, 0 in axes, 1 in axes)
+    options = ctypes.byref(described), dtype == torch.bfloat16, out_dtype == torch.bfloat16
+    target_shape = (1 if 0 in axes else rows, 1 if 1 in axes else columns, *local)
+    alone, team, empty = compiled.lane_sum, compiled.lane_sum_team, torch.empty
+
+    def kernel(values: torch.Tensor) -> torch.Tensor:
+        target = empty(target_shape, dtype=out_dtype)
+        source, result = values.data_ptr(), target.data_ptr()
+        members = threads.members(size_bytes)
+        if members == 1:
+            alone(source, result, 0, length, *options)
+        elif (parallel := threads.parallel()) is not None:
+            part = -(-length // (members * PART)) * PART
+            team(parallel, members, part, source, result, *options)
+        else:
+            threads.run(lambda begin, end: alone(source, result, begin, end, *options), length, size_bytes)
+        return target
+
+    return kernel
 
 
-def _compiled(values: torch.Tensor, axes: Sequence[int], out_dtype: torch.dtype) -> torch.Tensor:
-    rows, columns, *shape = values.shape
-    length = math.prod(shape)
-    over_rows, over_columns = 0 in axes, 1 in axes
-    target = torch.empty((1 if over_rows else rows, 1 if over_columns else columns, *shape), dtype=out_dtype)
-    lanes = _Lanes(rows, columns, *values.stride()[:2], length, over_rows, over_columns)
-    function = _function()
-    pointers = values.data_ptr(), target.data_ptr()
-    options = ctypes.byref(lanes), values.dtype == torch.bfloat16, out_dtype == torch.bfloat16
-    if values.nbytes < threads.SPLIT_BYTES:
-        function(*pointers, 0, length, *options)
-    else:
-        threads.run(lambda begin, end: function(*pointers, begin, end, *options), length, values.nbytes)
-    return target
+def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    expected = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if size != 1 and step != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _chained(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtype) -> torch.Tensor:
@@ -79,11 +112,9 @@ def _chained(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtype
     return total.reshape(shape).to(out_dtype)
 
 
-@functools.cache
-def _function() -> ctypes._NamedFuncPointer:
-    compiled = library("lane_sum")
-    assert compiled is not None, "called without a library"
+def _declare(compiled: ctypes.CDLL) -> None:
     pointer, count, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-    compiled.lane_sum.argtypes = [pointer, pointer, count, count, ctypes.POINTER(_Lanes), integer, integer]
-    compiled.lane_sum.restype = None
-    return compiled.lane_sum
+    lanes = ctypes.POINTER(_Lanes)
+    compiled.lane_sum.argtypes = [pointer, pointer, count, count, lanes, integer, integer]
+    compiled.lane_sum_team.argtypes = [pointer, ctypes.c_uint, count, pointer, pointer, lanes, integer, integer]
+    compiled.lane_sum.restype = compiled.lane_sum_team.restype = None
