@@ -27,7 +27,7 @@ from ttmesh.tensor.lane_calls import only, rounder
 from ttmesh.tensor.launch import Arguments, key_of
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.movement import merged
-from ttmesh.tensor.plans import Plan, execute, execute_one
+from ttmesh.tensor.plans import Plan, execute
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
@@ -207,7 +207,7 @@ class CollectiveFunction(OpFunction):
         except TypeError:  # an argument without a hash
             return super()._called(args, kwargs, queue)
         if plan is not None:
-            return execute_one(plan, mesh, args[:1], {}) if plan.wrap is only else execute(plan, mesh, args[:1], {})
+            return execute(plan, mesh, args[:1], {})
         trail: Trail = []
         token = _trail.set(trail)
         try:
