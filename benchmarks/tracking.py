@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -17,18 +21,16 @@ from ttmesh.base.signals import signals
 from ttmesh.tracking import client
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.query import Monitor
+from ttmesh.tracking.state import ProcessState
 
 CHIPS = tuple(range(8))
 HELD = 16  # buffers that every worker still holds when it is done
 SIZE = 4096
+PROMISED_NS = 500
 
 
 def allocated(number: int) -> Allocated:
-    return Allocated(1, number, CHIPS, "DRAM", number * SIZE, SIZE, SIZE // 8, 8, 2048, "matmul", time.time_ns())
-
-
-def freed(number: int) -> Freed:
-    return Freed(1, number, time.time_ns())
+    return Allocated(1, number, CHIPS, "DRAM", number * SIZE, SIZE, SIZE // 8, 8, 2048, "matmul")
 
 
 def start_server(address: Address) -> subprocess.Popen[str]:
@@ -39,52 +41,91 @@ def start_server(address: Address) -> subprocess.Popen[str]:
     return server
 
 
-def caller_cost(address: Address, *, rate: int, seconds: float) -> None:
-    """Time spent in the caller's thread per record at a steady rate, in rounds of a millisecond."""
-    rounds, per_round = int(seconds * 1000), rate // 1000
+class Cost(NamedTuple):
+    """Nanoseconds per event in the program's own thread."""
 
-    def timed(listening: bool) -> list[float]:
-        spent = []
+    wall: float
+    cpu: float
+
+
+class Caller:
+    """Allocates and frees one tensor on all chips, over and over, by the calls that programs make."""
+
+    def __init__(self) -> None:
+        self.ttnn = ttnn = importlib.import_module("ttmesh.ttnn")  # not above: 64 workers need no torch
+        self.mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+        self.spec = ttnn.TensorSpec((32, 1024), ttnn.bfloat16, ttnn.TILE_LAYOUT)
+
+    def burst(self, pairs: int) -> Cost:
+        ttnn, spec, mesh = self.ttnn, self.spec, self.mesh
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        for _ in range(pairs):
+            ttnn.deallocate(ttnn.allocate_tensor_on_device(spec, mesh))
+        return Cost((time.perf_counter_ns() - wall) / pairs / 2, (time.thread_time_ns() - cpu) / pairs / 2)
+
+    def flat_out(self) -> Cost:
+        """As fast as it goes, for some milliseconds."""
+        return self.burst(500)
+
+    def paced(self) -> Cost:
+        """50,000 events a second in bursts of a millisecond: the mean of twenty."""
+        bursts = []
         start = time.perf_counter()
-        for i in range(rounds):
+        for i in range(20):
             while time.perf_counter() < start + i / 1000:
                 pass
-            t0 = time.perf_counter_ns()
-            for n in range(per_round // 2):
-                if signals.listening:
-                    signals.emit(allocated(n))
-                if signals.listening:
-                    signals.emit(freed(n))
-            spent.append((time.perf_counter_ns() - t0) / per_round)
-        assert signals.listening is listening
-        return sorted(spent)
+            bursts.append(self.burst(25))
+        return Cost(statistics.mean(b.wall for b in bursts), statistics.mean(b.cpu for b in bursts))
 
-    def building() -> float:
-        spent = []
-        for _ in range(rounds):
-            t0 = time.perf_counter_ns()
-            for n in range(per_round // 2):
-                allocated(n)
-                freed(n)
-            spent.append((time.perf_counter_ns() - t0) / per_round)
-        return sorted(spent)[len(spent) // 2]
 
-    off = timed(False)
-    build = building()
-    held: list[Record] = []
-    signals.provide("holdings", lambda: held)
+def caller_cost(address: Address, *, rounds: int) -> None:
+    """What tracking adds to an event: with it and without it in turn, so that a busy machine slows both."""
+    idle = os.getloadavg()[0] < 0.5
+    caller = Caller()
+    caller.burst(1000)
     client.start()
-    on = timed(True)
+    (sender,) = [thread for thread in threading.enumerate() if thread.name == "ttmesh-tracking"]
+    clock = time.pthread_getcpuclockid(sender.ident)
+    print(f"what tracking adds to an allocation or a free, {rounds} rounds with and without it in turn:")
+    with Monitor(address, timeout_s=60) as monitor:
+        for name, measure in (("at 50 k events/s", caller.paced), ("flat out", caller.flat_out)):
+            off, on = [], []
+            for _ in range(rounds):
+                signals.listening = False  # the attribute that the runtime tests
+                off.append(measure())
+                signals.listening = True
+                on.append(measure())
+            own, wall = ([b[i] - a[i] for a, b in zip(off, on, strict=True)] for i in (1, 0))
+            before, busy = in_step(monitor), time.clock_gettime_ns(clock)
+            for _ in range(rounds):
+                measure()
+            busy = time.clock_gettime_ns(clock) - busy
+            after = in_step(monitor)
+            events = after.records - before.records
+            sender_ns = busy / events
+            whole = statistics.median(own) + sender_ns
+            print(
+                f"  {name:18s}{whole:6.0f} ns = {statistics.median(own):.0f} ns of the caller's thread (at the least "
+                f"{min(b.cpu for b in on) - min(a.cpu for a in off):.0f}) + {sender_ns:.0f} ns of the sender's; caller's "
+                f"wall time {statistics.median(wall):.0f} ns; untracked {statistics.median(a.cpu for a in off):.0f} ns; "
+                f"{events} events, {after.missed - before.missed} missed"
+            )
+            assert whole <= PROMISED_NS, f"{whole:.0f} ns per event {name}; promised are {PROMISED_NS}"
+            # On a machine that does other work wall time tells of that work.
+            assert not idle or statistics.median(wall) <= PROMISED_NS, f"{statistics.median(wall):.0f} ns of wall time"
     client.stop(timeout_s=10)
-    whole = on[len(on) // 2]
-    print(f"caller, tracking off               {off[len(off) // 2]:8.0f} ns per record (one attribute test)")
-    print(
-        f"caller, at {rate // 1000} k records/s           {whole:8.0f} ns per record, of which building it {build:.0f} ns"
-    )
-    print(f"caller, handing over only          {whole - build:8.0f} ns per record (promised: at most 500)")
-    print(
-        f"caller, mean / 99 % of rounds      {sum(on) / len(on):8.0f} / {on[int(len(on) * 0.99)]:.0f} ns per record, all in"
-    )
+    caller.mesh.close()
+
+
+def in_step(monitor: Monitor) -> ProcessState:
+    """This process as the server sees it, when it has seen everything."""
+    seen = -1
+    while True:
+        for process in monitor.state().processes:
+            if process.in_step and process.records == seen:
+                return process
+            seen = process.records
+        time.sleep(0.2)
 
 
 def work(records: int) -> None:
@@ -99,7 +140,7 @@ def work(records: int) -> None:
         table[n] = record = allocated(n)
         signals.emit(record)
         del table[n]
-        signals.emit(freed(n))
+        signals.emit(Freed(1, n))
     print("done", flush=True)
     sys.stdin.readline()
 
@@ -155,7 +196,7 @@ def main() -> None:
     parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--processes", type=int, default=64)
     parser.add_argument("--records", type=int, default=5_000_000)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=200)
     args = parser.parse_args()
     if args.worker:
         work(args.worker)
@@ -164,7 +205,7 @@ def main() -> None:
         address = Address(path=str(Path(folder) / "s.sock"))
         os.environ["TTMESH_SOCKET"] = address.path
         server = start_server(address)
-        caller_cost(address, rate=50_000, seconds=args.seconds)
+        caller_cost(address, rounds=args.rounds)
         server.terminate()
         server.communicate(timeout=10)
         load(address, processes=args.processes, records=args.records)

@@ -39,14 +39,12 @@ def churn(seed: int) -> None:
             if table and rng.random() < 0.5:
                 gone = rng.choice(list(table))
                 del table[gone]
-                signals.emit(Freed(1, gone, time.time_ns()))
+                signals.emit(Freed(1, gone))
             else:
                 number += 1
                 chips = tuple(sorted(rng.sample(range(8), rng.choice([1, 4, 8]))))
                 size = rng.randrange(1, 1 << 20)
-                record = Allocated(
-                    1, number, chips, rng.choice(KINDS), number, size, size, 1, 1, "soak", time.time_ns()
-                )
+                record = Allocated(1, number, chips, rng.choice(KINDS), number, size, size, 1, 1, "soak")
                 table[number] = record
                 signals.emit(record)
         stopping.wait(0.002)
@@ -109,7 +107,7 @@ def soak(address: Address, *, seconds: float, programs: int, seed: int, exact_s:
     start = time.monotonic()
     server_kills = [seconds * (i + 1) / (SERVER_KILLS + 1) for i in range(SERVER_KILLS)]
     killed = 0
-    while time.monotonic() - start < seconds:
+    while server_kills or time.monotonic() - start < seconds:
         time.sleep(rng.uniform(0, 2 * seconds / 60))
         victim = rng.randrange(programs)
         kill(running[victim])

@@ -7,13 +7,14 @@ import os
 import re
 from pathlib import Path
 
+from ttmesh.base.records import Allocated, ChipFacts, Freed, Marked, Opened, Reserved
 from ttmesh.monitor.address_map import address_maps
 from ttmesh.monitor.source import Detail
 from ttmesh.monitor.view import EVERYTHING, Choice, DeviceKey, View, build
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.state import Histories, ServerState, State
-from ttmesh.tracking.wire import Allocated, ChipFacts, Freed, Marked, Opened, Query, Reserved, Who
+from ttmesh.tracking.wire import Query, Who
 
 NOW = 1_800_000_000
 HERE = Path(__file__).parent
@@ -48,7 +49,7 @@ def fixed_ledger() -> Ledger:
     ledger.tick(NOW - 3)
     ledger.events(train, 0, [mesh, *system, *held[:2]])
     ledger.tick(NOW - 2)
-    ledger.events(train, 5, [*held[2:], buffer(6, GB, "DRAM", 0, GB // 12), Freed(1, 6, 0)])
+    ledger.events(train, 5, [*held[2:], buffer(6, GB, "DRAM", 0, GB // 12), Freed(1, 6)])
     ledger.tick(NOW - 1)
     ledger.events(train, 10, [Marked("step 3", 0)])
     infer = ledger.join(Who("", 777, 1), "python infer.py --chip 0", NOW - 50.0)

@@ -16,6 +16,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from fixed_state import CHIPS, GB, MB, NOW, FixedSource
 from prometheus_client.parser import text_string_to_metric_families
@@ -136,9 +137,9 @@ def recorded(folder: Path) -> Path:
         signals.emit(Opened(1, None, (1, 1), "n150", (facts,), NOW))
         signals.emit(held)
         signals.emit_command(Finished(1, 0, 1, "write", NOW, 1000))
-        signals.emit(held._replace(buffer_id=2, address=8192, buffer_type="DRAM"))
+        signals.emit(msgspec.structs.replace(held, buffer_id=2, address=8192, buffer_type="DRAM"))
         signals.emit_command(Finished(1, 0, 2, "ttnn.add", NOW, 2000))
-        signals.emit(Freed(1, 1, NOW))
+        signals.emit(Freed(1, 1))
         signals.emit_command(Finished(1, 0, 3, "ttnn.relu", NOW, 3000))
     return folder
 

@@ -11,6 +11,7 @@ import pytest
 from fixed_state import CHIPS, GB, MB, FixedSource, matches_snapshot
 from rich.console import Console
 
+from ttmesh.base.records import Allocated
 from ttmesh.monitor import device_screen, plain, tables
 from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
 from ttmesh.monitor.drawing import bar_cells, draw_trend
@@ -19,7 +20,7 @@ from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended, sum_up
 from ttmesh.tracking.spans import Span
 from ttmesh.tracking.state import Leaks
-from ttmesh.tracking.wire import Allocated, Who
+from ttmesh.tracking.wire import Who
 
 
 @pytest.fixture(autouse=True)

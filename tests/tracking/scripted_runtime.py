@@ -33,6 +33,7 @@ class Runtime:
         self.mesh_id = mesh_id
         self._ids = itertools.count(1)
         signals.provide("holdings", lambda: list(self.table.values()))
+        signals.provide("unused ids", lambda: (mesh_id + 1, next(self._ids)))
 
     def open(self) -> None:
         chips = tuple(facts(chip, i) for i, chip in enumerate(self.chips))
@@ -44,13 +45,13 @@ class Runtime:
     def allocate(self, size: int, *, kind: str = "DRAM", label: str = "", address: int | None = None) -> int:
         number = next(self._ids)
         at = number * 4096 if address is None else address
-        row = Allocated(self.mesh_id, number, self.chips, kind, at, size, size // 8, 8, 2048, label, time.time_ns())
+        row = Allocated(self.mesh_id, number, self.chips, kind, at, size, size // 8, 8, 2048, label)
         self._add(number, row)
         return number
 
     def free(self, number: int) -> None:
         del self.table[number]
-        signals.emit(Freed(self.mesh_id, number, time.time_ns()))
+        signals.emit(Freed(self.mesh_id, number))
 
     def close(self) -> None:
         self.table.clear()

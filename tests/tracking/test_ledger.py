@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttmesh.base.records import Allocated, ChipFacts, Closed, Freed, Marked, Opened, Reserved
 from ttmesh.tracking import ledger as ledger_module
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.history import History
 from ttmesh.tracking.ledger import Ledger, LedgerError
 from ttmesh.tracking.spans import Free, Span, free, holes
 from ttmesh.tracking.state import ServerState
-from ttmesh.tracking.wire import Allocated, ChipFacts, Closed, Freed, Marked, Opened, Query, Reserved, Who
+from ttmesh.tracking.wire import Query, Who
 
 ME = Who("", 100, 1)
 YOU = Who("", 200, 1)
@@ -74,7 +75,7 @@ def test_a_record_told_twice_counts_once():
     process = ledger.join(ME, "p", 0.0)
     ledger.snapshot(process, 1, [buffer(1)])
 
-    assert ledger.events(process, 1, [buffer(1), buffer(2), Freed(1, 2, 0), Freed(1, 2, 0), Freed(1, 77, 0)])
+    assert ledger.events(process, 1, [buffer(1), buffer(2), Freed(1, 2), Freed(1, 2), Freed(1, 77)])
 
     assert used(ledger) == (1000, 1)
 
@@ -83,9 +84,9 @@ def test_records_sent_again_are_skipped():
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
     ledger.snapshot(process, 0, [])
-    ledger.events(process, 0, [buffer(1), Freed(1, 1, 0), buffer(2)])
+    ledger.events(process, 0, [buffer(1), Freed(1, 1), buffer(2)])
 
-    ledger.events(process, 1, [Freed(1, 1, 0), buffer(2), buffer(3)])
+    ledger.events(process, 1, [Freed(1, 1), buffer(2), buffer(3)])
 
     assert used(ledger) == (2000, 2)
     assert (process.next, process.missed) == (4, 0)
@@ -143,7 +144,7 @@ def test_a_reservation_told_twice_is_replaced():
 def test_peaks_survive_frees_ticks_and_deaths():
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
-    ledger.events(process, 0, [buffer(1), buffer(2), Freed(1, 1, 0), Freed(1, 2, 0)])
+    ledger.events(process, 0, [buffer(1), buffer(2), Freed(1, 1), Freed(1, 2)])
     ledger.tick(1.0)
     ledger.events(process, 4, [buffer(3)])
     ledger.leave(process, orderly=True, now_s=2.0)
@@ -155,10 +156,10 @@ def test_peaks_survive_frees_ticks_and_deaths():
 def test_history_has_least_most_and_last_of_every_second():
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
-    ledger.events(process, 0, [buffer(1), buffer(2), Freed(1, 1, 0)])
+    ledger.events(process, 0, [buffer(1), buffer(2), Freed(1, 1)])
     ledger.tick(100.0)
     ledger.tick(101.0)
-    ledger.events(process, 3, [Freed(1, 2, 0), buffer(3, 7)])
+    ledger.events(process, 3, [Freed(1, 2), buffer(3, 7)])
     ledger.tick(102.0)
 
     answer = Answers(ledger).histories(Query("history", 0, window_s=10), 104.0)
@@ -219,7 +220,7 @@ def test_limits_are_refusals_with_a_reason(monkeypatch):
     with pytest.raises(LedgerError, match="one process holds more than 2 buffers"):
         ledger.events(process, 0, [buffer(1), buffer(2), buffer(3)])
     with pytest.raises(LedgerError, match="device 6 would be one more than the 4 that are kept"):
-        ledger.events(process, 3, [Freed(1, 1, 0), buffer(4, chips=(4, 5, 6))])
+        ledger.events(process, 3, [Freed(1, 1), buffer(4, chips=(4, 5, 6))])
 
 
 def test_marks_are_kept_in_order_and_not_for_ever():
@@ -241,7 +242,7 @@ def test_totals_equal_the_tables_after_any_history(steps):
         if what == 0:
             ledger.events(process, process.next, [buffer(number, number * 10, kind=kind, chips=(who, who + 1))])
         elif what == 1:
-            ledger.events(process, process.next, [Freed(1, number, 0)])
+            ledger.events(process, process.next, [Freed(1, number)])
         elif what == 2:
             ledger.snapshot(process, process.next + 2, [buffer(number, 5, kind=kind)])
         else:

@@ -56,8 +56,8 @@ def test_tcp_without_a_token_is_refused():
     ("data", "reason"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "a frame begins with b'GE'"),
-        (wire.HEADER.pack(b"TM", 1, wire.HELLO, 1 << 20), "1048576 bytes is announced; at most 16384"),
-        (wire.frame(wire.EVENTS, (0, [])), "the first message is not a hello"),
+        (wire.HEADER.pack(b"TM", 2, wire.HELLO, 1 << 20), "1048576 bytes is announced; at most 16384"),
+        (wire.frame(wire.EVENTS, (0, 0, [])), "the first message is not a hello"),
         (wire.frame(wire.HELLO, ("monitor", 1, 1, "", "")) + wire.frame(wire.BYE, (1,)), "a monitor sent records"),
         (wire.frame(wire.HELLO, ("program", 1, 1, "", ""))[:-3], "it stopped"),
     ],
@@ -106,7 +106,7 @@ def test_a_second_connection_of_one_process_takes_over_from_the_first(server, mo
     with connect(server.address, timeout_s=5) as first, connect(server.address, timeout_s=5) as second:
         for sock in (first, second):
             sock.sendall(wire.frame(wire.HELLO, ("program", 1, 1, "", "")))
-            sock.sendall(wire.frame(wire.SNAPSHOT, (1, 0, True, [row])))
+            sock.sendall(wire.frame(wire.SNAPSHOT, (1, 0, 0, True, [row])))
             eventually(monitor.state, lambda s: used(s) == {0: 10})
         eventually(monitor.state, lambda s: s.server.connections == 3)
         first.close()

@@ -1,95 +1,120 @@
 """What the runtime reports: one record per mesh-wide happening, never one per chip.
 
 Change the table behind `signals.ask("holdings")` first, emit second, and give ids in rising order, none twice: a
-tracker that asks for the holdings between two records then counts nothing twice, and a forked child can tell what is
-its own. Times are `time.time_ns()`.
+tracker that asks for the holdings between two records then counts nothing twice, and a forked child, which asks for
+"unused ids" (mesh, buffer) first, can tell what is its own. Times are `time.time_ns()`; buffers have none, because
+reading the clock costs as much as making the record.
+
+Records are made by the million: they are msgspec structs that the collector never visits, and those with a tag go over
+the socket as they are. The limits are checked where they are decoded, not where they are made.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Chip = Annotated[int, Meta(ge=0, le=65535)]
+Chips = Annotated[tuple[Chip, ...], Meta(max_length=1024)]
+Name = Annotated[str, Meta(max_length=512)]
+Site = Annotated[str, Meta(max_length=4096)]
+Extent = Annotated[tuple[Count, ...], Meta(max_length=8)]
+if TYPE_CHECKING:
+    MemoryType = str  # the runtime has the names of an enum
+else:
+    MemoryType = Literal["DRAM", "L1", "L1_SMALL", "TRACE", "CB", "KERNEL"]
 
 
-class ChipFacts(NamedTuple):
+class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
     """What a tracker must know of one chip of an opened mesh."""
 
-    physical_id: int
-    logical_id: int
-    coord: tuple[int, ...]
-    arch: str
-    dram_banks: int
-    dram_bank_bytes: int
-    l1_banks: int
-    l1_bank_bytes: int
+    physical_id: Chip
+    logical_id: Chip
+    coord: Extent
+    arch: Name
+    dram_banks: Count
+    dram_bank_bytes: Count
+    l1_banks: Count
+    l1_bank_bytes: Count
     is_remote: bool
     # Where the allocator's banks begin, and what follows them in each bank: needed to find holes.
-    dram_base: int = 0
-    l1_base: int = 0
-    l1_small_bytes: int = 0
-    trace_bytes: int = 0
+    dram_base: Count = 0
+    l1_base: Count = 0
+    l1_small_bytes: Count = 0
+    trace_bytes: Count = 0
 
 
-class Opened(NamedTuple):
-    """A mesh (or submesh) opened; chips in row-major order, the first is the coordinator."""
+class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
+    """A mesh (or submesh) opened, or has another shape now; chips in row-major order, the first is the coordinator."""
 
-    mesh_id: int
-    parent_id: int | None
-    shape: tuple[int, ...]
-    system: str
-    chips: tuple[ChipFacts, ...]
-    time_ns: int
+    mesh_id: Count
+    parent_id: Count | None
+    shape: Extent
+    system: Name
+    chips: Annotated[tuple[ChipFacts, ...], Meta(max_length=1024)]
+    time_ns: Count
 
 
-class Closed(NamedTuple):
+class Closed(Struct, array_like=True, tag=2, frozen=True, gc=False):
     """A mesh closed: whatever it still held is gone."""
 
-    mesh_id: int
-    time_ns: int
+    mesh_id: Count
+    time_ns: Count
 
 
-class Reserved(NamedTuple):
+class Reserved(Struct, array_like=True, tag=3, frozen=True, gc=False):
     """Memory the runtime itself uses, outside the allocator: shown as class SYSTEM, not counted as a buffer.
 
     A second one with the same mesh, chips, buffer type and label replaces the first.
     """
 
-    mesh_id: int
-    chips: tuple[int, ...]
-    buffer_type: str
-    size_bytes: int
-    label: str
-    time_ns: int
+    mesh_id: Count
+    chips: Chips
+    buffer_type: MemoryType
+    size_bytes: Count
+    label: Name
+    time_ns: Count
 
 
-class Allocated(NamedTuple):
+class Allocated(Struct, array_like=True, tag=4, gc=False):
     """A buffer exists at one address on every chip named. `size_bytes` is per chip, all banks together.
 
     `chips` are physical ids, `bank_bytes` the extent in each bank from `address`; `label` names the operation.
-    `buffer_type` is DRAM, L1, L1_SMALL, TRACE, or CB and KERNEL for what programs hold.
+    `buffer_type` is DRAM, L1, L1_SMALL, TRACE, or CB and KERNEL for what programs hold. The runtime leaves the last two
+    to trackers: the moment its batch was sent, and the place in the program that asked.
     """
 
-    mesh_id: int
-    buffer_id: int
-    chips: tuple[int, ...]
-    buffer_type: str
-    address: int
-    size_bytes: int
-    bank_bytes: int
-    banks: int
-    page_bytes: int
+    mesh_id: Count
+    buffer_id: Count
+    chips: Chips
+    buffer_type: MemoryType
+    address: Count
+    size_bytes: Count
+    bank_bytes: Count
+    banks: Count
+    page_bytes: Count
     label: str
-    time_ns: int
+    time_ns: Count = 0
+    site: Site = ""
 
 
-class Freed(NamedTuple):
+class Freed(Struct, array_like=True, tag=5, frozen=True, gc=False):
     """The buffer of an earlier `Allocated` is gone from every chip it was on."""
 
-    mesh_id: int
-    buffer_id: int
-    time_ns: int
+    mesh_id: Count
+    buffer_id: Count
 
 
-class Enqueued(NamedTuple):
+class Marked(Struct, array_like=True, tag=6, frozen=True, gc=False):
+    """The user named a moment of the program."""
+
+    label: Name
+    time_ns: Count
+
+
+class Enqueued(Struct, frozen=True, gc=False):
     """A command entered a queue."""
 
     mesh_id: int
@@ -99,7 +124,7 @@ class Enqueued(NamedTuple):
     time_ns: int
 
 
-class Finished(NamedTuple):
+class Finished(Struct, frozen=True, gc=False):
     """A command has run."""
 
     mesh_id: int
@@ -110,7 +135,7 @@ class Finished(NamedTuple):
     duration_ns: int
 
 
-class Crossed(NamedTuple):
+class Crossed(Struct, frozen=True, gc=False):
     """Bytes went over one link, from one physical chip to a neighbour; chip -1 is the host."""
 
     source: int
@@ -118,11 +143,5 @@ class Crossed(NamedTuple):
     size_bytes: int
 
 
-class Marked(NamedTuple):
-    """The user named a moment of the program."""
-
-    label: str
-    time_ns: int
-
-
-Record = Opened | Closed | Reserved | Allocated | Freed | Enqueued | Finished | Crossed | Marked
+Event = Opened | Closed | Reserved | Allocated | Freed | Marked
+Record = Event | Enqueued | Finished | Crossed

@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from ttmesh.base.records import Record
+from ttmesh.base.records import Crossed, Event, Record
 
-Listener = Callable[[Record], None]
+Listener = Callable[[Any], None]  # of the kinds of records it asked for
+
+
+class _Entry(NamedTuple):
+    hear: Listener
+    commands: bool
+    crossings: Callable[[Crossed], None]
 
 
 class Signals:
     """One bus per process; the hot paths test one attribute before they build a record.
 
-    `listening`: somebody wants what happens to memory; `timing`: somebody also wants every command and crossing.
+    `listening`: somebody wants what happens to memory; `timing`: somebody also wants every command.
+    `emit(record)` hands a record about memory to every listener, in the order they came. It is an attribute, because
+    with one listener it is that listener itself: a tracker that gives the `append` of its list pays for nothing else.
     """
 
-    __slots__ = ("_listeners", "_providers", "listening", "timing")
+    __slots__ = ("_listeners", "_providers", "emit", "listening", "timing")
+
+    emit: Callable[[Event], None]
 
     def __init__(self) -> None:
-        self.listening = False
-        self.timing = False
-        self._listeners: tuple[tuple[Listener, bool], ...] = ()
         self._providers: dict[str, Callable[[], object]] = {}
+        self._set(())
 
-    def listen(self, listener: Listener, *, commands: bool = False) -> Callable[[], None]:
-        """Call `listener` with every record from now on, with `commands` also Enqueued, Finished and Crossed.
+    def listen(
+        self, listener: Listener, *, commands: bool = False, crossings: Callable[[Crossed], None] | None = None
+    ) -> Callable[[], None]:
+        """Call `listener` with every record from now on, with `commands` also Enqueued and Finished.
 
-        Returns a function that stops it.
+        `crossings`, when given, gets the Crossed instead. Returns a function that stops it.
         """
-        entry = (listener, commands)
+        entry = _Entry(listener, commands, crossings or listener)
         self._set((*self._listeners, entry))
         return lambda: self._set(tuple(known for known in self._listeners if known is not entry))
 
-    def emit(self, record: Record) -> None:
-        """Hand a record about memory to every listener, in the order they came."""
-        for listener, _ in self._listeners:
-            listener(record)
+    def emit_crossing(self, record: Crossed) -> None:
+        """Hand a record about a link to every listener."""
+        for entry in self._listeners:
+            entry.crossings(record)
 
     def emit_command(self, record: Record) -> None:
-        """Hand a record about a command or a crossing to those who asked for them."""
-        for listener, commands in self._listeners:
-            if commands:
-                listener(record)
+        """Hand a record about a command to those who asked for them."""
+        for entry in self._listeners:
+            if entry.commands:
+                entry.hear(record)
 
     def provide(self, name: str, answer: Callable[[], object]) -> None:
         """Say who answers a question such as "holdings"; the last one to say so wins."""
@@ -52,10 +63,15 @@ class Signals:
         answer = self._providers.get(name)
         return answer() if answer else None
 
-    def _set(self, listeners: tuple[tuple[Listener, bool], ...]) -> None:
+    def _set(self, listeners: tuple[_Entry, ...]) -> None:
         self._listeners = listeners
+        self.emit = listeners[0].hear if len(listeners) == 1 else self._emit_to_all
         self.listening = bool(listeners)
-        self.timing = any(commands for _, commands in listeners)
+        self.timing = any(entry.commands for entry in listeners)
+
+    def _emit_to_all(self, record: Event) -> None:
+        for entry in self._listeners:
+            entry.hear(record)
 
 
 signals = Signals()

@@ -55,7 +55,7 @@ class LinkCounters:
             tally.times += 1
         if signals.listening:
             for (source, target), size_bytes in tally.loads.items():
-                signals.emit(Crossed(source, target, size_bytes))
+                signals.emit_crossing(Crossed(source, target, size_bytes))
 
     def _check(self, loads: Mapping[tuple[int, int], int]) -> None:
         """Between chips that no link joins nothing can go."""
@@ -81,7 +81,7 @@ class LinkCounters:
                 self._bytes[hop] = self._bytes.get(hop, 0) + size_bytes
         if signals.listening:
             for (source, target), size_bytes in loads.items():
-                signals.emit(Crossed(source, target, size_bytes))
+                signals.emit_crossing(Crossed(source, target, size_bytes))
 
     def crossed(self, source: int, target: int) -> int:
         """Bytes so far from one chip to a neighbour, or between a chip and the host (-1)."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections import deque
-from collections.abc import Iterable
 from threading import Lock, local
 
 import torch
@@ -160,7 +158,7 @@ class Heap:
         if kind is DRAM and address + room.bank_bytes > self.freed_mark:
             self.freed_mark = address + room.bank_bytes
         if signals.listening:
-            signals.emit(Freed(self.mesh_id, cell.buffer_id, time.time_ns()))
+            signals.emit(Freed(self.mesh_id, cell.buffer_id))
 
     def _drain(self) -> None:
         while self._freed_by_gc:
@@ -229,11 +227,11 @@ class Buffer:
                 heap._freed_by_gc.append(cell)
 
 
-def allocated(cell: Cell, mesh_id: int, chips: Iterable[int]) -> Allocated:
+def allocated(cell: Cell, mesh_id: int, chips: tuple[int, ...]) -> Allocated:
     """The record that says a cell exists."""
     return Allocated(
-        mesh_id, cell.buffer_id, tuple(chips), cell.buffer_type.name, cell.address, cell.size_bytes, cell.bank_bytes,
-        cell.banks, cell.page_bytes, cell.label, time.time_ns(),
+        mesh_id, cell.buffer_id, chips, cell.buffer_type._name_, cell.address, cell.size_bytes, cell.bank_bytes,
+        cell.banks, cell.page_bytes, cell.label,
     )  # fmt: skip
 
 

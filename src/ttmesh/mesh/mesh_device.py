@@ -23,7 +23,7 @@ from ttmesh.chip.memory import Space
 from ttmesh.chip.system import ChipSpec, System
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
 from ttmesh.mesh import schedules
-from ttmesh.mesh.buffer import Buffer, Heap, allocated
+from ttmesh.mesh.buffer import Buffer, Heap, allocated, next_buffer_id
 from ttmesh.mesh.command_queue import Command, CommandQueue
 from ttmesh.mesh.core_view import CoreView
 from ttmesh.mesh.events import Ownership
@@ -406,3 +406,4 @@ def same_mesh(a: MeshDevice, b: MeshDevice) -> None:
 
 
 signals.provide("holdings", _holdings)
+signals.provide("unused ids", lambda: (next(_mesh_ids), next_buffer_id()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from ttmesh.base.records import Allocated, Freed
@@ -25,8 +24,7 @@ class Residents:
         """Say that a program is on these chips with so many bytes on each of its cores; the number to release it by."""
         number = next_buffer_id()
         record = Allocated(
-            self._mesh_id, number, tuple(chips), kind, address, bank_bytes * banks, bank_bytes, banks, page_bytes, label,
-            time.time_ns(),
+            self._mesh_id, number, tuple(chips), kind, address, bank_bytes * banks, bank_bytes, banks, page_bytes, label
         )  # fmt: skip
         self._held[number] = record
         if signals.listening:
@@ -36,7 +34,7 @@ class Residents:
     def release(self, number: int) -> None:
         """The program is gone; once more, or after the mesh was closed, does nothing."""
         if self._held.pop(number, None) is not None and signals.listening:
-            signals.emit(Freed(self._mesh_id, number, time.time_ns()))
+            signals.emit(Freed(self._mesh_id, number))
 
     def evict(self, chips: Iterable[int], keep: Iterable[int]) -> None:
         """Another program takes these chips: what others held there is gone. L1 is theirs one after the other."""

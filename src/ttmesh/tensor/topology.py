@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
@@ -26,6 +27,7 @@ class TensorTopology:
         self._hash = hash((distribution_shape, self._placements, self._mesh_coords))  # part of every tensor's kind
 
     @staticmethod
+    @lru_cache(maxsize=64)  # it costs more than the rest of an allocation
     def create_fully_replicated_tensor_topology(mesh_shape: MeshShape) -> TensorTopology:
         """The same on every device of a mesh."""
         return TensorTopology(MeshShape([mesh_shape.mesh_size()]), [Replicate()], _all_coords(mesh_shape))

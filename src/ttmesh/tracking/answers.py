@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 
+from ttmesh.base.records import Allocated
 from ttmesh.tracking import spans
 from ttmesh.tracking.ledger import Account, Device, Ledger, Process
 from ttmesh.tracking.leftovers import Ended
@@ -25,7 +26,7 @@ from ttmesh.tracking.state import (
     State,
     Usage,
 )
-from ttmesh.tracking.wire import Allocated, Query
+from ttmesh.tracking.wire import Query
 
 HOLES_EVERY_S = 1.0  # the map of holes reads every buffer; more often is not needed
 

@@ -16,16 +16,18 @@ import msgspec
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
-from ttmesh.base.records import Allocated, Record
+from ttmesh.base.records import Allocated, Event
 from ttmesh.base.signals import signals
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address, chosen, connect, start_ticks
 from ttmesh.tracking.call_sites import call_site
-from ttmesh.tracking.outbox import Outbox
+from ttmesh.tracking.outbox import AT_ONCE, Outbox
 
-MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
 TICK_S = 0.05
 RETRY_S = 0.2  # with the tick: a server that comes back knows everything again well within a second
+LOOK_MS = 50  # how long a wait for a slow server may last before the queue is looked after
+SNAPSHOT_SHARE = 0.1  # of the sender's time, when one gap follows the other
+SNAPSHOT_S = 0.5  # but never later than this
 EXIT_S = 0.5
 # A program with the default SIGPIPE must not die of a server that went away (macOS has no such flag).
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
@@ -34,22 +36,21 @@ log = logging.getLogger("ttmesh.tracking")
 
 
 class Client:
-    """A queue that the program fills and a thread that empties it."""
+    """A list that the program appends to and a thread that empties it every TICK_S; nobody wakes anybody."""
 
-    def __init__(self, address: Address, *, token: str, stacks: bool, forked: bool = False) -> None:
+    def __init__(self, address: Address, *, token: str, stacks: bool, first: tuple[int, int] = (0, 0)) -> None:
         self._sites: dict[tuple[int, int], str] = {}
-        self.outbox = Outbox(lambda: signals.ask("holdings"), self._sites, forked=forked)
+        self.outbox = Outbox(lambda: signals.ask("holdings"), self._sites, first=first)
         self.stacks = stacks
         self.address = address
         self.token = token
-        self._lost = self._lost_told = 0
-        self._counting = threading.RLock()  # a collector's free may come while this very thread counts
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._sock: socket.socket | None = None
         self._frames = wire.Frames()
         self._retry_s = 0.0
         self._resync = False
+        self._snapshot_not_before_s = 0.0
         self._give_up_s = float("inf")
         self._warned = ""
         self._stop_listening: Callable[[], None] = lambda: None
@@ -58,7 +59,7 @@ class Client:
         """Listen to the runtime; `lazily` leaves the thread and the connection to the first record."""
         if not lazily:
             self._start_thread()
-        self._stop_listening = signals.listen(self._hear_first if lazily else self._listener())
+        self._listen(self._hear_first if lazily else self._listener())
 
     def end(self, *, timeout_s: float) -> None:
         """Send what there is, for at most `timeout_s`, and stop."""
@@ -78,24 +79,21 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="ttmesh-tracking", daemon=True)
         self._thread.start()
 
-    def _listener(self) -> Callable[[Record], None]:
-        queue, append = self.outbox.queue, self.outbox.queue.append
+    def _listen(self, listener: Callable[[Event], None]) -> None:
+        self._stop_listening = signals.listen(listener, crossings=self.outbox.crossings.append)
+
+    def _listener(self) -> Callable[[Event], None]:
+        append = self.outbox.queue.append
         sites = self._sites
 
-        def hear(record: Record) -> None:
-            if len(queue) < MOST_QUEUED:
-                append(record)
-            else:
-                self._count_lost(record)
-
-        def hear_where(record: Record) -> None:
+        def hear_where(record: Event) -> None:
             if isinstance(record, Allocated):
-                sites[record.mesh_id, record.buffer_id] = call_site()
-            hear(record)
+                record.site = sites[record.mesh_id, record.buffer_id] = call_site()
+            append(record)
 
-        return hear_where if self.stacks else hear
+        return hear_where if self.stacks else append
 
-    def _hear_first(self, record: Record) -> None:
+    def _hear_first(self, record: Event) -> None:
         self._stop_listening()
         try:
             self._start_thread()
@@ -104,36 +102,34 @@ class Client:
         if util := sys.modules.get("multiprocessing.util"):  # its children leave without atexit
             util.Finalize(None, stop, exitpriority=0)
         listener = self._listener()
-        self._stop_listening = signals.listen(listener)
+        self._listen(listener)
         listener(record)
 
-    def _count_lost(self, record: Record) -> None:
-        if type(record) in wire.TAGS:
-            with self._counting:
-                self._lost += 1
-
     def _run(self) -> None:
-        while True:
-            stopping = self._stopping.is_set()
-            try:
-                self._turn(leaving=stopping)
-            except (OSError, wire.FrameError, msgspec.MsgspecError) as error:
-                self._disconnect(str(error))
-            if stopping:
-                break
-            self._stopping.wait(TICK_S)
-        if self._sock:
-            self._sock.close()
+        try:
+            while True:
+                stopping = self._stopping.is_set()
+                try:
+                    self._turn(leaving=stopping)
+                except (OSError, wire.FrameError, msgspec.MsgspecError) as error:
+                    self._disconnect(str(error))
+                if stopping:
+                    break
+                self._stopping.wait(TICK_S)
+        finally:
+            self._stop_listening()  # nobody empties the queue any more
+            if self._sock:
+                self._sock.close()
 
     def _turn(self, *, leaving: bool) -> None:
         if self._sock is None and time.monotonic() >= self._retry_s:
             self._connect()
         if self._sock is None:
-            self.outbox.discard()
+            self.outbox.drop()
             return
         self._read()
-        self._empty_queue()
-        if self._lost != self._lost_told or self._resync:
+        self._empty_queue(leaving=leaving)
+        if (self.outbox.gap or self._resync) and (leaving or time.monotonic() >= self._snapshot_not_before_s):
             self._send_snapshot()
         if traffic := self.outbox.traffic():
             self._send(traffic)
@@ -151,6 +147,7 @@ class Client:
         self._send(wire.frame(wire.HELLO, hello))
         self.outbox.retell_traffic()
         self._resync = True
+        self._snapshot_not_before_s = 0.0
 
     def _disconnect(self, reason: str) -> None:
         self._retry_s = time.monotonic() + RETRY_S
@@ -159,22 +156,23 @@ class Client:
             self._sock = None
             log.info("lost the allocation server at %s: %s", self.address, reason)
 
-    def _empty_queue(self) -> None:
-        while self.outbox.queue:
+    def _empty_queue(self, *, leaving: bool) -> None:
+        waiting = len(self.outbox.queue)  # more may come as fast as it is sent: that is for the next turn
+        while waiting > 0 or (leaving and self.outbox.queue):
+            waiting -= AT_ONCE
             for frame in self.outbox.take():
                 self._send(frame)
 
     def _send_snapshot(self) -> None:
-        with self._counting:
-            lost = self._lost
-        self.outbox.skip(lost - self._lost_told)
-        self._lost_told = lost
+        start = time.monotonic()
         try:
             frames = self.outbox.snapshot()
         except RuntimeError:  # a table changed while it was read: the next turn has better luck
             self._resync = True
             return
         self._resync = False
+        now = time.monotonic()
+        self._snapshot_not_before_s = now + min((now - start) / SNAPSHOT_SHARE, SNAPSHOT_S)
         for frame in frames:
             self._send(frame)
 
@@ -204,7 +202,8 @@ class Client:
                     raise TimeoutError("it takes nothing") from None
                 poll = select.poll()
                 poll.register(self._sock, select.POLLOUT)
-                poll.poll(50)
+                poll.poll(LOOK_MS)
+                self.outbox.bound()
 
     def _warn_once(self, reason: str) -> None:
         if reason != self._warned:
@@ -249,7 +248,9 @@ def _after_fork() -> None:
     if parents is None:
         return
     parents.abandon()
-    _client = Client(parents.address, token=parents.token, stacks=parents.stacks, forked=True)
+    first = signals.ask("unused ids")
+    own = first if isinstance(first, tuple) else (0, 0)  # no runtime yet: the parent holds nothing
+    _client = Client(parents.address, token=parents.token, stacks=parents.stacks, first=own)
     _client.begin(lazily=True)
 
 

@@ -6,15 +6,17 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
+from ttmesh.base.records import Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking.history import History
 from ttmesh.tracking.leftovers import Ended, Leftover, sum_up
-from ttmesh.tracking.wire import Allocated, ChipFacts, Closed, Event, Freed, Link, Marked, Opened, Reserved, Who
+from ttmesh.tracking.wire import Link, Who
 
 # The bounds of the server's memory, together with wire.MAX_BODY and server.MAX_CONNECTIONS.
 MAX_HELD = 250_000  # buffers of one process; 0.62 KB each (measured with 8 chips and a short label)
 MAX_HELD_BY_ALL = 1_000_000
 MAX_DEVICES = 256  # each has up to 8 histories of 121 KB
 MAX_MESHES = 4096  # of one process
+LONGEST_LABEL = 500
 MARKS_KEPT = 100
 ENDED_KEPT = 64
 
@@ -125,7 +127,7 @@ class Ledger:
             del self.processes[process.who]
         return ended
 
-    def snapshot(self, process: Process, following: int, records: list[Event]) -> None:
+    def snapshot(self, process: Process, following: int, records: list[Event], *, time_ns: int = 0) -> None:
         """Replace what a process holds by a full account of it, taken just before record number `following`."""
         self._check_room()
         opened = {r.mesh_id: r for r in records if isinstance(r, Opened)}
@@ -142,12 +144,12 @@ class Ledger:
         for buffer in [k for k in process.held if k not in held]:
             self._free(process, buffer)
         for record in held.values():
-            self._allocate(process, record)
+            self._allocate(process, record, time_ns)
         process.missed += max(0, following - process.next)
         process.next = following
         process.in_step = True
 
-    def events(self, process: Process, first: int, records: list[Event]) -> bool:
+    def events(self, process: Process, first: int, records: list[Event], *, time_ns: int = 0) -> bool:
         """Take records in order; False when some before them never came, and a snapshot is needed."""
         if first > process.next:
             process.missed += first - process.next
@@ -160,7 +162,7 @@ class Ledger:
         self._check_room()
         for record in records:
             if isinstance(record, Allocated):
-                self._allocate(process, record)
+                self._allocate(process, record, time_ns)
             elif isinstance(record, Freed):
                 self._free(process, (record.mesh_id, record.buffer_id))
             elif isinstance(record, Opened):
@@ -210,7 +212,7 @@ class Ledger:
         for reservation in [key for key in process.reserved if key[0] == mesh_id]:
             self._unreserve(process, reservation)
 
-    def _allocate(self, process: Process, record: Allocated) -> None:
+    def _allocate(self, process: Process, record: Allocated, time_ns: int) -> None:
         key = (record.mesh_id, record.buffer_id)
         held = process.held
         if key in held:  # a snapshot and the records around it may both tell of it
@@ -220,6 +222,9 @@ class Ledger:
         route = process.routes.get((record.chips, record.buffer_type)) or self._route(
             process, record.chips, record.buffer_type
         )
+        record.time_ns = record.time_ns or time_ns
+        if len(record.label) > LONGEST_LABEL:
+            record.label = record.label[:LONGEST_LABEL]
         held[key] = record
         size = record.size_bytes
         for account in route:

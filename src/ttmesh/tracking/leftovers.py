@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ttmesh.tracking.wire import Allocated, Who
+from ttmesh.base.records import Allocated
+from ttmesh.tracking.wire import Who
 
 PLACES_KEPT = 256
 

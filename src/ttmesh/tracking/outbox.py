@@ -2,71 +2,90 @@
 
 from __future__ import annotations
 
-from collections import deque
+import time
 from collections.abc import Callable, Iterator
 
-from ttmesh.base.records import Allocated, Closed, Crossed, Freed, Marked, Opened, Record, Reserved
+import msgspec
+from msgspec import Raw
+
+from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Record, Reserved
 from ttmesh.tracking import wire
 
-BATCH = 1024  # records per frame: encoding them holds the interpreter for 0.3 ms
-BATCH_WITH_SITES = 64  # a call site has up to 4000 characters of up to 4 bytes; 64 of them fit into wire.MAX_BODY
-WITH_SITE = 13  # fields of a row that has one
-LABEL = 500  # wire.Name allows a little more
+MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
+AT_ONCE = 16_384  # records taken from the queue together
+BATCH = 2048  # records per frame: encoding them holds the interpreter for 0.2 ms
+ROOM = wire.MAX_BODY - 64  # for records in a frame; the rest is for the numbers before them
+LABEL = 500  # characters of a label that must be cut to fit into a frame
 TRIES = 5
-NOTHING_YET = 2**63  # above every id
 
-Row = tuple[object, ...]
 Holdings = Callable[[], object]
 
 
 class Outbox:
-    """Turns records into frames. `queue` is filled by the program's threads, everything else is the sender's.
+    """Turns records into frames. `queue` and `crossings` are filled by the program's threads, the rest is the sender's.
 
-    A `forked` child finds its parent's tables in its memory, but the chips hold that only once: it tells of what it
-    allocated itself.
+    The program only appends: it is the sender who keeps the queue short, by `bound`, whenever it has to wait.
+    A forked child finds its parent's tables in its memory, but the chips hold that only once: it tells of what it
+    allocated itself, from the ids in `first` (mesh, buffer) on.
     """
 
-    def __init__(self, holdings: Holdings, sites: dict[tuple[int, int], str], *, forked: bool) -> None:
-        self.queue: deque[Record] = deque()
+    def __init__(
+        self, holdings: Holdings, sites: dict[tuple[int, int], str], *, first: tuple[int, int] = (0, 0)
+    ) -> None:
+        self.queue: list[Event] = []
+        self.crossings: list[Crossed] = []
         self.next = 0
+        self.gap = False  # records were dropped since the last snapshot
         self._taken = 0
         self._holdings = holdings
         self._sites = sites
-        self._first_mesh = self._first_buffer = NOTHING_YET if forked else 0
+        self._first_mesh, self._first_buffer = first
         self._links: dict[tuple[int, int], int] = {}
         self._traffic_told = 0
 
-    def take(self) -> list[bytes]:
-        """Frames with the oldest records, none when only crossings were waiting."""
-        first = self.next
-        rows = self._rows(BATCH)
-        return [wire.frame(wire.EVENTS, (first + at, part)) for at, part in _parts(rows)]
+    def take(self) -> Iterator[bytes]:
+        """Frames with the oldest records."""
+        pulled = self._pull(AT_ONCE)
+        first, now = self.next, time.time_ns()
+        self.next += len(pulled)
+        for count, raw in _lots(pulled):
+            yield wire.frame(wire.EVENTS, (first, now, raw))
+            first += count
 
-    def discard(self) -> None:
-        """Nobody listens: forget the records, but not that they were."""
-        while self.queue:
-            self._rows(BATCH)
+    def drop(self) -> None:
+        """Forget the records that wait, but not that they were: a snapshot must follow."""
+        while pulled := len(self._pull(AT_ONCE)):
+            self.next += pulled
+            self.gap = True
+        self._sum_up()
 
-    def skip(self, lost: int) -> None:
-        """Records that never reached the queue have numbers too."""
-        self.next += lost
+    def bound(self) -> None:
+        """Drop what waits when it is too much."""
+        if len(self.queue) > MOST_QUEUED:
+            self.drop()
+        self._sum_up()
 
     def snapshot(self) -> list[bytes]:
-        """Everything that is held, as frames; call `take` until the queue is empty first. RuntimeError: try again."""
+        """Everything that is held, as frames; best when the queue is empty. RuntimeError: try again."""
+        self.gap = False
         for _ in range(TRIES):  # best with no record in between: the ledger would see it twice, and a false peak
             seen = self._taken + len(self.queue)
             held = self._held()
             if self._taken + len(self.queue) == seen:
                 break
-        alive = {(r.mesh_id, r.buffer_id) for r in held if isinstance(r, Allocated)}
-        for key in [key for key in list(self._sites) if key not in alive]:
-            self._sites.pop(key, None)
-        rows = [self._row(r) for r in held]
-        parts = [part for _, part in _parts(rows)] or [[]]
-        return [wire.frame(wire.SNAPSHOT, (self.next, i, i == len(parts) - 1, part)) for i, part in enumerate(parts)]
+        alive = {(r.mesh_id, r.buffer_id): r for r in held if isinstance(r, Allocated)}
+        for key in list(self._sites):
+            if record := alive.get(key):
+                record.site = self._sites.get(key, "")
+            else:
+                self._sites.pop(key, None)
+        lots = list(_lots(held)) or [(0, wire.packed([]))]
+        now, last = time.time_ns(), len(lots) - 1
+        return [wire.frame(wire.SNAPSHOT, (self.next, now, i, i == last, raw)) for i, (_, raw) in enumerate(lots)]
 
     def traffic(self) -> bytes:
         """Bytes over every link since the program began, empty when they were told already."""
+        self._sum_up()
         total = sum(self._links.values())
         if total == self._traffic_told:
             return b""
@@ -77,7 +96,7 @@ class Outbox:
         """The next server has not heard it."""
         self._traffic_told = 0
 
-    def _held(self) -> list[Record]:
+    def _held(self) -> list[Event]:
         answer = self._holdings()
         if not isinstance(answer, list):
             return []  # no runtime yet
@@ -88,44 +107,45 @@ class Outbox:
             return record.buffer_id >= self._first_buffer
         return not isinstance(record, Reserved) or record.mesh_id >= self._first_mesh
 
-    def _rows(self, most: int) -> list[Row]:
-        rows: list[Row] = []
-        queue = self.queue
-        while queue and len(rows) < most:
-            record = queue.popleft()
-            self._taken += 1
-            if isinstance(record, Crossed):
-                ends = (record.source, record.target)
-                self._links[ends] = self._links.get(ends, 0) + record.size_bytes
-            elif type(record) in wire.TAGS:  # commands are not for the allocation server
-                rows.append(self._row(record))
-                if self._sites and isinstance(record, (Freed, Closed)):
-                    self._forget_sites(record)
-                elif self._first_buffer == NOTHING_YET and isinstance(record, Allocated):
-                    self._first_buffer = record.buffer_id
-                elif self._first_mesh == NOTHING_YET and isinstance(record, Opened):
-                    self._first_mesh = record.mesh_id
-        self.next += len(rows)
-        return rows
+    def _pull(self, most: int) -> list[Event]:
+        pulled = self.queue[:most]
+        del self.queue[: len(pulled)]
+        self._taken += len(pulled)
+        if self._sites:
+            for record in pulled:
+                if isinstance(record, Freed):
+                    self._sites.pop((record.mesh_id, record.buffer_id), None)
+                elif isinstance(record, Closed):
+                    self._forget_sites(record.mesh_id)
+        return pulled
 
-    def _row(self, record: Record) -> Row:
-        if isinstance(record, (Allocated, Reserved, Marked)) and len(record.label) > LABEL:
-            record = record._replace(label=record.label[:LABEL])
-        row = wire.TAGS[type(record)] + record
-        if self._sites and isinstance(record, Allocated):
-            row += (self._sites.get((record.mesh_id, record.buffer_id), ""),)
-        return row
+    def _forget_sites(self, mesh_id: int) -> None:
+        for key in [key for key in list(self._sites) if key[0] == mesh_id]:
+            self._sites.pop(key, None)
 
-    def _forget_sites(self, record: Freed | Closed) -> None:
-        if isinstance(record, Freed):
-            self._sites.pop((record.mesh_id, record.buffer_id), None)
-        else:
-            for key in [key for key in list(self._sites) if key[0] == record.mesh_id]:
-                self._sites.pop(key, None)
+    def _sum_up(self) -> None:
+        crossed = self.crossings[:]
+        del self.crossings[: len(crossed)]
+        for record in crossed:
+            ends = (record.source, record.target)
+            self._links[ends] = self._links.get(ends, 0) + record.size_bytes
 
 
-def _parts(rows: list[Row]) -> Iterator[tuple[int, list[Row]]]:
-    """Rows in lots that fit into a frame, each with its place."""
-    lot = BATCH if all(len(row) < WITH_SITE for row in rows) else BATCH_WITH_SITES
-    for at in range(0, len(rows), lot):
-        yield at, rows[at : at + lot]
+def _lots(records: list[Event]) -> Iterator[tuple[int, Raw]]:
+    """Records in lots that fit into a frame, each with their number."""
+    for at in range(0, len(records), BATCH):
+        yield from _fitting(records[at : at + BATCH])
+
+
+def _fitting(records: list[Event]) -> Iterator[tuple[int, Raw]]:
+    raw = wire.packed(records)
+    if len(memoryview(raw)) <= ROOM:
+        yield len(records), raw
+    elif len(records) > 1:
+        half = len(records) // 2
+        yield from _fitting(records[:half])
+        yield from _fitting(records[half:])
+    elif isinstance(record := records[0], Allocated):
+        yield 1, wire.packed([msgspec.structs.replace(record, label=record.label[:LABEL])])
+    else:
+        raise wire.FrameError(f"a record of kind {type(record).__name__} does not fit into a frame")

@@ -6,9 +6,9 @@ import queue
 import threading
 from typing import TextIO
 
+from ttmesh.base.records import Allocated
 from ttmesh.tracking.ledger import Ledger, Process
 from ttmesh.tracking.state import BUFFER_CLASSES
-from ttmesh.tracking.wire import Allocated
 
 TEXTS_WAITING = 256  # each holds the lines of one round, at most a few MB
 SYSTEM_CLASSES = ("SYSTEM_DRAM", "SYSTEM_L1")

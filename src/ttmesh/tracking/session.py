@@ -7,11 +7,12 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ttmesh.base.records import Event
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import start_ticks
 from ttmesh.tracking.ledger import MAX_HELD, Ledger, Process
 from ttmesh.tracking.state import Answer
-from ttmesh.tracking.wire import Batch, Bye, Event, FrameError, Hello, Query, Snapshot, Traffic, Who
+from ttmesh.tracking.wire import Batch, Bye, FrameError, Hello, Query, Snapshot, Traffic, Who
 
 MAX_HELLO = 16 << 10  # nobody has shown a token yet
 
@@ -59,7 +60,7 @@ class Session:
         if process is None:
             raise FrameError("a monitor sent records")
         if isinstance(said, Batch):
-            return self._ask_once(self._ledger.events(process, said.first, said.records))
+            return self._ask_once(self._ledger.events(process, said.first, said.records, time_ns=said.time_ns))
         if isinstance(said, Snapshot):
             self._snapshot(process, said)
         elif isinstance(said, Traffic):
@@ -103,7 +104,7 @@ class Session:
             raise FrameError(f"a snapshot of more than {2 * MAX_HELD} records")
         if said.last:
             parts, self._parts = self._parts, []
-            self._ledger.snapshot(process, said.next, parts)
+            self._ledger.snapshot(process, said.next, parts, time_ns=said.time_ns)
             self._resync_asked = False
 
     def _ask_once(self, in_step: bool) -> bytes:

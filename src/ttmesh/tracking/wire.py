@@ -6,11 +6,11 @@ import struct
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
-from ttmesh.base import records
+from ttmesh.base.records import Count, Event, Name
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"TM"
 HEADER = struct.Struct("<2sBBI")  # magic, version, kind, length of the body
 MAX_BODY = 1 << 20  # a batch of 1024 records on 32 chips is 0.2 MB; clients split what is larger
@@ -23,112 +23,12 @@ class FrameError(Exception):
     """The peer sent something that is not this protocol; the text says what."""
 
 
-Count = Annotated[int, Meta(ge=0, le=2**62)]
-Chip = Annotated[int, Meta(ge=0, le=65535)]
-Chips = Annotated[tuple[Chip, ...], Meta(max_length=1024)]
-Name = Annotated[str, Meta(max_length=512)]
-Site = Annotated[str, Meta(max_length=4096)]
-Extent = Annotated[tuple[Count, ...], Meta(max_length=8)]
-MemoryType = Literal["DRAM", "L1", "L1_SMALL", "TRACE", "CB", "KERNEL"]
-
-
 class Who(NamedTuple):
     """A process for good: a pid is used again, a pid with its start time is not. `host` is empty on this machine."""
 
     host: str
     pid: int
     started: int
-
-
-class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
-    """`records.ChipFacts` on the wire."""
-
-    physical_id: Chip
-    logical_id: Chip
-    coord: Extent
-    arch: Name
-    dram_banks: Count
-    dram_bank_bytes: Count
-    l1_banks: Count
-    l1_bank_bytes: Count
-    is_remote: bool
-    dram_base: Count = 0
-    l1_base: Count = 0
-    l1_small_bytes: Count = 0
-    trace_bytes: Count = 0
-
-
-class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
-    """`records.Opened` on the wire."""
-
-    mesh_id: Count
-    parent_id: Count | None
-    shape: Extent
-    system: Name
-    chips: Annotated[tuple[ChipFacts, ...], Meta(max_length=1024)]
-    time_ns: Count
-
-
-class Closed(Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """`records.Closed` on the wire."""
-
-    mesh_id: Count
-    time_ns: Count
-
-
-class Reserved(Struct, array_like=True, tag=3, frozen=True, gc=False):
-    """`records.Reserved` on the wire."""
-
-    mesh_id: Count
-    chips: Chips
-    buffer_type: MemoryType
-    size_bytes: Count
-    label: Name
-    time_ns: Count
-
-
-class Allocated(Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """`records.Allocated` on the wire, with the place in the program that asked when it was recorded."""
-
-    mesh_id: Count
-    buffer_id: Count
-    chips: Chips
-    buffer_type: MemoryType
-    address: Count
-    size_bytes: Count
-    bank_bytes: Count
-    banks: Count
-    page_bytes: Count
-    label: Name
-    time_ns: Count
-    site: Site = ""
-
-
-class Freed(Struct, array_like=True, tag=5, frozen=True, gc=False):
-    """`records.Freed` on the wire."""
-
-    mesh_id: Count
-    buffer_id: Count
-    time_ns: Count
-
-
-class Marked(Struct, array_like=True, tag=6, frozen=True, gc=False):
-    """`records.Marked` on the wire."""
-
-    label: Name
-    time_ns: Count
-
-
-Event = Opened | Closed | Reserved | Allocated | Freed | Marked
-
-TAGS: dict[type, tuple[int]] = {
-    records.Opened: (1,),
-    records.Closed: (2,),
-    records.Reserved: (3,),
-    records.Allocated: (4,),
-    records.Freed: (5,),
-    records.Marked: (6,),
-}
 
 
 class Hello(Struct, array_like=True, frozen=True):
@@ -143,9 +43,10 @@ class Hello(Struct, array_like=True, frozen=True):
 
 
 class Batch(Struct, array_like=True, frozen=True):
-    """Records in order; `first` is the sequence number of the first of them."""
+    """Records in order; `first` is the sequence number of the first of them, the time that of sending."""
 
     first: Count
+    time_ns: Count
     records: list[Event]
 
 
@@ -153,6 +54,7 @@ class Snapshot(Struct, array_like=True, frozen=True):
     """A part of everything held just before record number `next`; the parts come together before it counts."""
 
     next: Count
+    time_ns: Count
     part: Count
     last: bool
     records: list[Event]
@@ -205,6 +107,11 @@ _DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     QUERY: msgspec.msgpack.Decoder(Query),
 }
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def packed(records: list[Event]) -> Raw:
+    """Records as they go into a frame: encoded once, so that their length is known before the frame is made."""
+    return Raw(_encode(records))
 
 
 def frame(kind: int, body: object = None) -> bytes:

@@ -26,7 +26,7 @@ def to_torch_snapshot(devices: list[DeviceState], buffers_of: Callable[[DeviceSt
             for number, name in enumerate(POOLS):
                 pool = sorted((b for b in own if b.buffer_type in POOLS[name]), key=lambda b: b.address)
                 segments.append(_segment(len(traces), device.pools[name].bank, pool, number * POOL_OFFSET))
-            traces.append([_event(b) for b in sorted(own, key=lambda b: b.time_ns)])
+            traces.append([_event(b) for b in sorted(own, key=lambda b: (b.time_ns, b.buffer_id))])
     snapshot = {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
     return pickle.dumps(snapshot)
 

@@ -146,15 +146,15 @@ def record_report(folder: Path | str) -> Iterator[None]:
 def write_live_report(folder: Path, devices: list[DeviceState], buffers_of: Callable[[DeviceState], Buffers]) -> None:
     """A report of what is held now: one operation per moment of allocation, in order; what was freed is not in it."""
     report = Report(folder)
-    moments: dict[tuple[int, str], list[LiveBuffer]] = {}
+    moments: dict[tuple[int, int, int, str], list[LiveBuffer]] = {}
     for device in devices:
         l1 = device.pools["L1"]
         report.add_device(device.physical_id, l1_banks=l1.banks, l1_base=l1.bank.start, l1_bank_bytes=l1.bank.length)
         for b in buffers_of(device).buffers:
             buffer = LiveBuffer(device.physical_id, b.address, b.bank_bytes, b.buffer_type)
-            moments.setdefault((b.time_ns, b.label), []).append(buffer)
+            moments.setdefault((b.time_ns, b.pid, b.buffer_id, b.label), []).append(buffer)
     live: list[LiveBuffer] = []
-    for (_, label), came in sorted(moments.items()):
+    for (*_, label), came in sorted(moments.items()):
         live += came
         report.add_operation(label or "allocation", 0.0, live)
     report.close()
