@@ -122,12 +122,14 @@ class Trainer:
         for values, tensor in zip(batch_of(step), (self.tokens, self.targets), strict=True):
             ttnn.copy_host_to_device_tensor(self._host(values), tensor)
 
-    def differentiate(self, tokens: ttnn.Tensor | None = None, targets: ttnn.Tensor | None = None) -> ttnn.Tensor:
+    def differentiate(
+        self, tokens: ttnn.Tensor | None = None, targets: ttnn.Tensor | None = None, seed: float | None = None
+    ) -> ttnn.Tensor:
         """Forward and backward; gradients are added to those that are there."""
         with tape() as record:
             logits = self.model(self.tokens if tokens is None else tokens)
             loss = cross_entropy(logits, self.targets if targets is None else targets)
-        gradients = record.backward(loss, [p.tensor for p in self.parameters.values()])
+        gradients = record.backward(loss, [p.tensor for p in self.parameters.values()], seed)
         for parameter, gradient in zip(self.parameters.values(), gradients, strict=True):
             parameter.accumulate(gradient)
         return loss

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ from gpt_pair import opened
 from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
+from ttmesh.nn import layers
 from ttmesh.nn.convolutions import Conv2d
 from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
 from ttmesh.nn.parameters import Parameter, ParameterSet, collect
@@ -194,3 +199,15 @@ def test_an_operation_without_a_gradient_says_so() -> None:
         with pytest.raises(RuntimeError, match=r"no gradient of ttnn.add_"):
             record.backward(loss, [given.tensor])
         del given, loss, record
+
+
+def test_every_layer_is_among_these_tests() -> None:
+    here = Path(__file__).read_text()
+    for _, name, _ in pkgutil.iter_modules([str(Path(layers.__file__).parent)]):
+        importlib.import_module(f"ttmesh.nn.{name}")
+
+    found = {layer.__name__ for layer in Layer.__subclasses__() if layer.__module__.startswith("ttmesh.")}
+
+    assert found >= {"Linear", "LayerNorm", "Embedding", "Attention", "MLP", "Conv2d"}
+    for name in found:
+        assert re.search(rf"\b{name}\(mesh", here), f"no test makes a {name}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from gpt_pair import HEADS, WIDTH, TorchGPT, batch_of, opened, torch_losses
@@ -11,6 +13,7 @@ import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
 from ttmesh.mesh.memory_reports import peak_bytes
 from ttmesh.nn.batches import pad_batch
+from ttmesh.nn.checkpoints import load_checkpoint, save_checkpoint
 from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
 from ttmesh.nn.losses import cross_entropy
 from ttmesh.nn.optimisers import SGD, AdamW
@@ -244,6 +247,42 @@ def test_stages_need_links() -> None:
         with pytest.raises(RuntimeError, match="set_fabric_config"):
             model.differentiate(*batch_of(0))
         del model
+
+
+def test_a_staged_run_goes_on_on_another_number_of_stages(tmp_path: Path) -> None:
+    file = tmp_path / "run.safetensors"
+    found = []
+    for shape, steps in (((2, 2), range(3)), ((2, 1), range(3, 6)), ((2, 4), range(6, 8))):  # two stages, four, one
+        with opened((2, 4)) as mesh:
+            meshes = mesh.create_submeshes(ttnn.MeshShape(*shape))
+            model = Staged(meshes, layers(1), cross_entropy, micro_batches=4, batch_axis=0)
+            optimisers = [AdamW(stage.parameters, 1e-3) for stage in model.stages]
+            if file.exists():
+                load_checkpoint(file, *optimisers)
+            for step in steps:
+                losses = model.differentiate(*batch_of(step))
+                model.synchronize_gradients()
+                for optimiser in optimisers:
+                    optimiser.step()
+                model.zero_grad()
+                found.append(model.mean_loss(losses))
+            save_checkpoint(file, *optimisers)
+            del losses, optimiser, optimisers, model, meshes
+
+    assert furthest(found, torch_losses(8)) < 1e-5
+
+
+def test_predictions_pass_through_all_stages() -> None:
+    tokens, _ = batch_of(0)
+    with opened((2, 4)) as mesh, torch.no_grad():
+        meshes = mesh.create_submeshes(ttnn.MeshShape(2, 2))
+        model = Staged(meshes, layers(1), cross_entropy, micro_batches=2, batch_axis=0)
+        composer = ttnn.ConcatMesh2dToTensor(meshes[-1], mesh_shape=(2, 2), dims=(0, 1))
+
+        parts = [ttnn.to_torch(part, mesh_composer=composer)[:, 0] for part in model.predict(tokens)]
+
+        torch.testing.assert_close(torch.cat(parts), TorchGPT()(tokens), rtol=1e-4, atol=1e-5)
+        del model, meshes
 
 
 def test_sgd_of_one_stage_leaves_the_others_alone() -> None:

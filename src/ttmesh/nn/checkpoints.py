@@ -4,61 +4,50 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from ttmesh.base.dtypes import float32
 from ttmesh.base.errors import MeshError
-from ttmesh.nn.optimisers import Optimiser
-from ttmesh.nn.parameters import Parameter, collect, place, whole
-from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import copy_host_to_device_tensor
+from ttmesh.nn.saved import Saved
 
 
-def save_checkpoint(path: str | Path, optimiser: Optimiser) -> None:
-    """Write parameters and optimiser state; the file is complete or not there."""
+class Resumable(Protocol):
+    """What a checkpoint is made of: an optimiser with its parameters, whole or cut (`Zero`)."""
+
+    def saved(self) -> dict[str, torch.Tensor]:
+        """Whole tensors by name."""
+
+    def restore(self, saved: Saved) -> None:
+        """Take them up again."""
+
+
+def save_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
+    """Write parameters and optimiser states (one optimiser per stage); the file is complete or not there."""
     tensors: dict[str, torch.Tensor] = {}
-    for name, parameter in optimiser.parameters.items():
-        tensors[f"parameter.{name}"] = parameter.to_torch()
-        for state, tensor in optimiser.states[name].items():
-            if tensor is not parameter.tensor:
-                tensors[f"state.{state}.{name}"] = collect(tensor, parameter.cut)
-    mesh = next(iter(optimiser.parameters.values())).mesh
-    tensors["step"] = collect(optimiser.step_count, whole(mesh))
-    tensors["lr"] = collect(optimiser.lr, whole(mesh))
+    for optimiser in optimisers:
+        found = optimiser.saved()
+        twice = [name for name in found if name in tensors and name.startswith("parameter.")]
+        if twice:
+            raise MeshError(
+                f"{twice[0]} is in several optimisers",
+                expected="each parameter in one of them",
+                fix="Give parameters of different layers different names.",
+            )
+        tensors |= found
     target = Path(path)
-    unfinished = target.with_suffix(".unfinished")
+    unfinished = target.with_name(f"{target.name}.unfinished")  # one left by a killed run is overwritten
     save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, str(unfinished))
+    with unfinished.open("rb") as written:
+        os.fsync(written.fileno())  # else a power cut could leave the new name on missing contents
     os.replace(unfinished, target)
 
 
-def load_checkpoint(path: str | Path, optimiser: Optimiser) -> None:
-    """Fill parameters and optimiser state from a file, cut for the mesh they are on now."""
-    found = load_file(str(path))
-    for name, parameter in optimiser.parameters.items():
-        _fill(parameter.tensor, _taken(found, f"parameter.{name}", parameter.shape, path), parameter)
-        for state, tensor in optimiser.states[name].items():
-            if tensor is not parameter.tensor:
-                _fill(tensor, _taken(found, f"state.{state}.{name}", parameter.shape, path), parameter)
-    mesh = next(iter(optimiser.parameters.values())).mesh
-    for tensor, name in ((optimiser.step_count, "step"), (optimiser.lr, "lr")):
-        fresh = place(found[name], mesh, whole(mesh), float32)
-        copy_host_to_device_tensor(fresh.cpu(), tensor)
-
-
-def _taken(found: dict[str, torch.Tensor], name: str, shape: tuple[int, ...], path: str | Path) -> torch.Tensor:
-    if name not in found:
-        raise MeshError(f"{path} has no {name}", expected="a checkpoint of the same model", fix="Check the file.")
-    if tuple(found[name].shape) != shape:
-        raise MeshError(
-            f"{name} has shape {list(found[name].shape)} in {path}",
-            expected=f"{list(shape)}",
-            fix="Load the model it is of.",
-        )
-    return found[name]
-
-
-def _fill(tensor: Tensor, values: torch.Tensor, parameter: Parameter) -> None:
-    fresh = place(values, parameter.mesh, parameter.cut, tensor.dtype)
-    copy_host_to_device_tensor(fresh.cpu(), tensor)
+def load_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
+    """Fill parameters and optimiser states from a file, cut for the meshes they are on now."""
+    if not Path(path).exists():
+        raise MeshError(f"no checkpoint at {path}", expected="a file of save_checkpoint()", fix="Check the path.")
+    saved = Saved(load_file(str(path)), str(path))
+    for optimiser in optimisers:
+        optimiser.restore(saved)

@@ -10,7 +10,8 @@ import torch
 
 from ttmesh.base.dtypes import float32
 from ttmesh.nn.local_ops import local, same_as
-from ttmesh.nn.parameters import Parameter, ParameterSet, place, whole
+from ttmesh.nn.parameters import Parameter, ParameterSet, collect, place, whole
+from ttmesh.nn.saved import Saved, refill
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfers import copy_host_to_device_tensor, from_torch
 
@@ -85,7 +86,7 @@ class Optimiser:
 
     def __init__(self, parameters: ParameterSet, lr: float) -> None:
         self.parameters = parameters
-        mesh = next(iter(parameters.values())).mesh
+        self._mesh = mesh = next(iter(parameters.values())).mesh
         self.lr = place(torch.full((1, 1), lr), mesh, whole(mesh), float32)
         self.step_count = place(torch.zeros(1, 1), mesh, whole(mesh), float32)
         self.states: dict[str, dict[str, Tensor]] = {name: self._fresh(p) for name, p in parameters.items()}
@@ -102,6 +103,31 @@ class Optimiser:
         host = from_torch(torch.full((1, 1), lr), dtype=float32, layout=self.lr.layout)
         assert host is not None, "only None gives None"
         copy_host_to_device_tensor(host, self.lr)
+
+    def saved(self) -> dict[str, torch.Tensor]:
+        """Parameters, states, step count and learning rate as whole tensors."""
+        tensors = {"step": collect(self.step_count, whole(self._mesh)), "lr": collect(self.lr, whole(self._mesh))}
+        for name, parameter in self.parameters.items():
+            tensors[f"parameter.{name}"] = parameter.to_torch()
+            for state, tensor in self.states[name].items():
+                if tensor is not parameter.tensor:
+                    tensors[f"state.{state}.{name}"] = collect(tensor, parameter.cut)
+        return tensors
+
+    def restore(self, saved: Saved) -> None:
+        """Take up what `saved` gave, on this mesh or another."""
+        for name, parameter in self.parameters.items():
+            wanted = {f"parameter.{name}": parameter.tensor}
+            wanted |= {f"state.{state}.{name}": tensor for state, tensor in self.states[name].items()}
+            for place_, tensor in wanted.items():
+                if place_.startswith("parameter.") or tensor is not parameter.tensor:
+                    refill(tensor, saved.take(place_, parameter.shape), self._mesh, parameter.cut)
+        self.restore_counts(saved)
+
+    def restore_counts(self, saved: Saved) -> None:
+        """The step count and the learning rate alone."""
+        for name, tensor in (("step", self.step_count), ("lr", self.lr)):
+            refill(tensor, saved.take(name, (1, 1)), self._mesh, whole(self._mesh))
 
     def _fresh(self, parameter: Parameter) -> dict[str, Tensor]:
         mesh, cut = parameter.mesh, parameter.cut
