@@ -41,8 +41,18 @@ def num_cores_to_corerangeset_in_subcoregrids(
     return CoreRangeSet(rectangles(chosen))
 
 
-def grid_to_cores(num_cores: int, grid_size_x: int, grid_size_y: int, row_wise: bool = False) -> list[CoreCoord]:
-    """The first cores of a grid as a list."""
+def grid_to_cores(
+    num_cores: int | CoreCoord, grid_size_x: int | CoreCoord, grid_size_y: int | None = None, row_wise: bool = False
+) -> list[CoreCoord]:
+    """The first cores of a grid as a list: `(num_cores, grid_size_x, grid_size_y)`, or `(first core, last core)`."""
+    if isinstance(num_cores, CoreCoord) and isinstance(grid_size_x, CoreCoord) and grid_size_y is None:
+        return CoreRangeSet([CoreRange(num_cores, grid_size_x)]).cores(row_wise=row_wise)
+    if not isinstance(num_cores, int) or not isinstance(grid_size_x, int) or grid_size_y is None:
+        raise ShapeError(
+            f"grid_to_cores got {num_cores}, {grid_size_x}, {grid_size_y}",
+            expected="the number of cores and the grid's two sizes, or the first and the last core",
+            fix="Pass three numbers or two CoreCoords.",
+        )
     if row_wise:
         return [CoreCoord(i % grid_size_x, i // grid_size_x) for i in range(num_cores)]
     return [CoreCoord(i // grid_size_y, i % grid_size_y) for i in range(num_cores)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 Text = str  # the classes below have a method of that name, as TT-NN's do
 
@@ -33,6 +34,15 @@ class DramGrid(CoreCoord):
         return (self.x, self.y) == (other.x, other.y) if isinstance(other, CoreCoord) else NotImplemented
 
     __hash__ = CoreCoord.__hash__
+
+
+class NOC(Enum):
+    """Which of a chip's two networks moves data; here every move takes the same time on both."""
+
+    NOC_0 = 0
+    NOC_1 = 1
+    RISCV_0_default = NOC_0
+    RISCV_1_default = NOC_1
 
 
 @dataclass(frozen=True)

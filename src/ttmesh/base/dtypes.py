@@ -110,6 +110,9 @@ class StorageType(PrintedEnum):
     DEVICE = 1
 
 
+DEVICE_STORAGE_TYPE = StorageType.DEVICE
+
+
 class MathFidelity(PrintedEnum):
     """How many passes the matrix engine spends on a product."""
 

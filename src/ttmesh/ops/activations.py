@@ -42,6 +42,7 @@ class SigmoidMode(Enum):
     """How sigmoid is computed; precision only."""
 
     Accurate = auto()
+    AccurateWithFastExp = auto()
     FastApproximate = auto()
 
 

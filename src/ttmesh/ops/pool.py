@@ -176,6 +176,7 @@ def _torch_max(
     return_indices: bool = False,
     **_: Any,
 ) -> Any:
+    x, padding = _framed(x, padding, float("-inf"))
     return MAX(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -189,7 +190,16 @@ def _torch_avg(
     divisor_override: int | None = None,
     **_: Any,
 ) -> Lanes:
+    x, padding = _framed(x, padding, 0.0)
     return F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def _framed(x: Lanes, padding: Any, value: float) -> tuple[Lanes, Any]:
+    """torch's pools pad both sides alike; four numbers (top, bottom, left, right) are padded by hand."""
+    if isinstance(padding, int) or len(padding) != 4:
+        return x, padding
+    top, bottom, left, right = padding
+    return F.pad(x, (left, right, top, bottom), value=value), 0
 
 
 def _freed(x: Tensor, result: Any, deallocate_input: bool) -> Any:

@@ -83,7 +83,7 @@ def _golden_upsample(
     height, width = (
         _blend(length, factor) for length, factor in zip(input_tensor.shape[1:3], _factors(scale_factor), strict=True)
     )
-    return torch.einsum("ih,nhwc,jw->nijc", height, input_tensor.float(), width)
+    return torch.einsum("ih,nhwc,jw->nijc", height, input_tensor.float(), width).to(input_tensor.dtype)
 
 
 def _blend(length: int, factor: float) -> Lanes:
@@ -167,7 +167,7 @@ def _golden_sample(
         y = (row.floor() + i // 2 + 1).clamp(0, height + 1).long()
         x = (column.floor() + i % 2 + 1).clamp(0, width + 1).long()
         parts.append(framed[pictures, y, x] * weights[..., i : i + 1])
-    out = torch.stack(parts).sum(0)
+    out = torch.stack(parts).sum(0).to(input_tensor.dtype)
     return out.reshape(batch, out.shape[1], grid.shape[2], -1) if batch_output_channels else out
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
-from ttmesh.base.cores import CoreRangeSet
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, PrintedEnum, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import MeshError
 from ttmesh.tensor.shape import Shape
@@ -164,6 +166,46 @@ class MemoryConfig:
         config.created_with_nd_shard_spec = self.created_with_nd_shard_spec
         return config
 
+    def to_json(self) -> str:
+        """The config as text, with TT-NN's keys (tt-metal e4f9f0b, memory_config.cpp); enums are their numbers."""
+        fields: dict[str, Any] = {
+            "memory_layout": self.memory_layout.value,
+            "buffer_type": self.buffer_type.value,
+            "created_with_nd_shard_spec": self.created_with_nd_shard_spec,
+            "per_core_allocation": False,
+        }
+        nd, shard = self.nd_shard_spec, self.shard_spec
+        if self.created_with_nd_shard_spec and nd is not None:
+            dealt = {"shard_distribution_strategy": nd.shard_distribution_strategy.value}
+            where = {"grid": _ranges(nd.grid), "orientation": nd.orientation.value}
+            fields["nd_shard_spec"] = {"shard_shape": list(nd.shard_shape), **where, **dealt}
+        elif shard is not None:
+            where = {"grid": _ranges(shard.grid), "orientation": shard.orientation.value}
+            fields["shard_spec"] = {"shape": list(shard.shape), **where}
+        return json.dumps(fields)
+
+    @staticmethod
+    def from_json(json_string: str) -> MemoryConfig:
+        """The config that to_json wrote."""
+        fields = json.loads(json_string)
+        if fields.get("per_core_allocation"):
+            raise MeshError(
+                "the memory config asks for per_core_allocation, which is not emulated",
+                expected="buffers in lock step on all cores",
+                fix="Write it without per_core_allocation.",
+            )
+        kind = BufferType(fields["buffer_type"])
+        if nd := fields.get("nd_shard_spec"):
+            strategy = ShardDistributionStrategy(nd["shard_distribution_strategy"])
+            spec = NdShardSpec(nd["shard_shape"], _grid(nd["grid"]), ShardOrientation(nd["orientation"]), strategy)
+            return MemoryConfig(kind, spec)
+        layout, shard = TensorMemoryLayout(fields["memory_layout"]), fields.get("shard_spec")
+        if shard is None:
+            return MemoryConfig(layout, kind)
+        return MemoryConfig(
+            layout, kind, ShardSpec(_grid(shard["grid"]), shard["shape"], ShardOrientation(shard["orientation"]))
+        )
+
     def __copy__(self) -> MemoryConfig:
         if self.interleaved:
             return self  # nothing in it can be written to
@@ -195,6 +237,16 @@ class MemoryConfig:
 def cpp(value: PrintedEnum) -> str:
     """An enum as TT-NN's C++ prints it: Layout::TILE."""
     return f"{type(value).__name__}::{value.name}"
+
+
+def _ranges(grid: CoreRangeSet) -> list[dict[str, dict[str, int]]]:
+    return [
+        {end: {"x": core.x, "y": core.y} for end, core in (("start", r.start), ("end", r.end))} for r in grid.ranges()
+    ]
+
+
+def _grid(ranges: list[dict[str, dict[str, int]]]) -> CoreRangeSet:
+    return CoreRangeSet([CoreRange(CoreCoord(**area["start"]), CoreCoord(**area["end"])) for area in ranges])
 
 
 def _or_nullopt(value: object) -> str:

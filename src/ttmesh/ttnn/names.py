@@ -4,14 +4,15 @@ from __future__ import annotations
 
 _MODULES = {
     "ttmesh.base.geometry": "MeshShape MeshCoordinate MeshCoordinateRange MeshCoordinateRangeSet",
-    "ttmesh.base.cores": "CoreCoord CoreRange CoreRangeSet CoreGrid",
+    "ttmesh.base.cores": "CoreCoord CoreRange CoreRangeSet CoreGrid NOC",
     "ttmesh.base.core_work": (
         "num_cores_to_corerangeset num_cores_to_corerangeset_in_subcoregrids grid_to_cores corerange_to_cores "
         "split_work_to_cores"
     ),
     "ttmesh.base.dtypes": (
         "DataType bfloat16 float32 uint32 bfloat8_b bfloat4_b uint8 uint16 int32 int8 fp8_e4m3 Layout ROW_MAJOR_LAYOUT "
-        "TILE_LAYOUT BufferType TensorMemoryLayout ShardOrientation ShardStrategy StorageType MathFidelity Arch"
+        "TILE_LAYOUT BufferType TensorMemoryLayout ShardOrientation ShardStrategy StorageType "
+        "DEVICE_STORAGE_TYPE MathFidelity Arch"
     ),
     "ttmesh.base.placement": "PlacementShard PlacementReplicate",
     "ttmesh.base.config": (
@@ -133,6 +134,7 @@ _MODULES = {
 }
 
 _RENAMED = {
+    "ReadDeviceProfiler": "ttmesh.mesh.queues:read_device_profiler",
     "divup": "ttmesh.tensor.sharding:div_up",
     "roundup": "ttmesh.tensor.sharding:round_up",
     "EltwiseUnaryWithParam": "ttmesh.ops.activations:UnaryWithParam",
@@ -171,7 +173,7 @@ _SUBMODULES = (
 SUBMODULES = tuple(_SUBMODULES.split())
 
 # Submodules that hold operations of their own; a name they lack is not looked up in the root.
-OPERATION_MODULES = ["experimental", "transformer", "kv_cache", "experimental.moe"]
+OPERATION_MODULES = ["experimental", "transformer", "kv_cache", "experimental.moe", "experimental.ccl_experimental"]
 
 # Names that only a submodule has.
 _PREPROCESSING = {
@@ -209,10 +211,18 @@ _GRAPH = {
 }
 _TRACER = "enable_tracing disable_tracing is_tracing_enabled trace get_graph visualize codegen"
 
+_POOL_GOLDENS = (
+    "maxpool2d avg_pool2d global_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d upsample grid_sample rotate"
+)
+
 OWN_NAMES: dict[str, dict[str, str]] = {
     "operations.activations": {
         "get_golden_function_for_activation": "ttmesh.ops.activations:get_golden_function_for_activation"
     },
+    # Names that models write in annotations.
+    "experimental.ccl_experimental": {"GlobalSemaphoreArg": "ttmesh.mesh.semaphores:GlobalSemaphore"},
+    "_ttnn.global_semaphore": {"global_semaphore": "ttmesh.mesh.semaphores:GlobalSemaphore"},
+    "operations.pool": {f"golden_{name}": f"ttmesh.ops.pool_goldens:golden_{name}" for name in _POOL_GOLDENS.split()},
     "operations.moreh": {
         "abs": "ttmesh.ttnn:moreh_abs_pow",
         **{name: f"ttmesh.ttnn:moreh_{name}" for name in _MOREH.split()},
