@@ -40,27 +40,24 @@ class FreeList:
         """The address of a new block at the lowest (or highest) place that fits, or None."""
         size = (size + self._mask) & ~self._mask or self.alignment
         starts, ends = self._starts, self._ends
-        if bottom_up:
-            for i, address in enumerate(starts):
-                if ends[i] - address > size:
-                    starts[i] = address + size
-                    break
-                if ends[i] - address == size:
-                    del starts[i], ends[i]
-                    break
-            else:
-                return None
+        i = 0 if bottom_up else len(starts) - 1
+        step = 1 if bottom_up else -1
+        while 0 <= i < len(starts):
+            start, end = starts[i], ends[i]
+            if end - start > size:
+                if bottom_up:
+                    address = start
+                    starts[i] = start + size
+                else:
+                    address = ends[i] = end - size
+                break
+            if end - start == size:
+                address = start
+                del starts[i], ends[i]
+                break
+            i += step
         else:
-            for i in range(len(ends) - 1, -1, -1):
-                address = ends[i] - size
-                if address > starts[i]:
-                    ends[i] = address
-                    break
-                if address == starts[i]:
-                    del starts[i], ends[i]
-                    break
-            else:
-                return None
+            return None
         self.live[address] = size
         self.used = used = self.used + size
         if used > self.peak:
@@ -88,7 +85,7 @@ class FreeList:
         self.used -= size
         starts, ends = self._starts, self._ends
         end = address + size
-        i = bisect_right(starts, address)
+        i = 0 if starts and starts[0] >= end else bisect_right(starts, address)
         joins_right = i < len(starts) and starts[i] == end
         if i and ends[i - 1] == address:
             if joins_right:

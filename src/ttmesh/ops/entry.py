@@ -83,56 +83,52 @@ class OpFunction:
     def __call__(  # noqa: D102  (the operation documents itself)
         self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
     ) -> Any:
-        if before or after:
-            return self._hooked(args, {**kwargs, "queue_id": queue_id, "cq_id": cq_id})
-        return self._called(args, kwargs, cq_id if queue_id is None else queue_id)
+        if self.operation is None or queue_id is not None or cq_id is not None or before or after or watchers:
+            return self._hooked(args, kwargs, cq_id if queue_id is None else queue_id)
+        # What decides the plan of the call as it was written. This is the way of nearly every call: no frame to spare.
+        key: list[Any] = [self]
+        tensors: list[Tensor] = []
+        for place, value in enumerate(args):
+            kind = type(value)
+            if kind is Tensor:
+                key.append(value.kind)
+                tensors.append(value)
+            elif place in self._runtime_places:
+                key.append(kind)
+            elif not add_to_key(value, key, tensors):
+                return self._called(args, kwargs, None)
+        for name, value in kwargs.items():
+            key.append(name)
+            if name in self._runtime_names and type(value) is not Tensor:
+                key.append(type(value))
+            elif not add_to_key(value, key, tensors):
+                return self._called(args, kwargs, None)
+        mesh = tensors[0]._mesh if tensors else None
+        if mesh is None:
+            return self._called(args, kwargs, None)
+        route: Route | None = mesh.program_cache.plans.get(tuple(key))
+        if route is None:
+            return self._routed(self.operation, mesh, key, args, kwargs)
+        return route.follow(mesh, tensors, args, kwargs)
 
-    def _hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        queue_id, cq_id = kwargs.pop("queue_id"), kwargs.pop("cq_id")
+    def _hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         for pre in before:
             pre(self, args, kwargs)
-        result = self._called(args, kwargs, cq_id if queue_id is None else queue_id)
+        result = self._called(args, kwargs, queue)
         for post in after:
             post(self, args, kwargs, result)
         return result
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        if self.operation is not None and queue is None and not watchers:
-            tensors: list[Tensor] = []
-            parts = self._key(args, kwargs, tensors)
-            if parts is not None and tensors and (mesh := tensors[0]._mesh) is not None:
-                route: Route | None = mesh.program_cache.plans.get(tuple(parts))
-                if route is not None:
-                    return route.follow(mesh, tensors, args, kwargs)
-                return self._routed(self.operation, mesh, parts, args, kwargs)
+        """The call bound to TT-NN's signature, on a queue."""
         arguments = self.bind(args, kwargs)
         if queue is None:
             return self._run(arguments)
         with command_queue(queue):
             return self._run(arguments)
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> list[Any] | None:
-        """What decides the plan of a call as it was written, or None for calls that must be bound first."""
-        parts: list[Any] = [self]
-        for place, value in enumerate(args):
-            kind = type(value)
-            if kind is Tensor:
-                parts.append(value.kind)
-                tensors.append(value)
-            elif place in self._runtime_places:
-                parts.append(kind)
-            elif not add_to_key(value, parts, tensors):
-                return None
-        for name, value in kwargs.items():
-            parts.append(name)
-            if name in self._runtime_names and type(value) is not Tensor:
-                parts.append(type(value))
-            elif not add_to_key(value, parts, tensors):
-                return None
-        return parts
-
     def _routed(
-        self, operation: Operation, mesh: MeshDevice, parts: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, operation: Operation, mesh: MeshDevice, key: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Take the long way once, and remember the route."""
         ready = prepare(operation, self.bind(args, dict(kwargs)))
@@ -140,7 +136,7 @@ class OpFunction:
         free |= {len(args) + i for i, name in enumerate(kwargs) if name in self._runtime_names}
         route = route_of(self.bind, operation, ready, args, kwargs, free)
         if route is not None:
-            mesh.program_cache.plans[lasting_key(parts)] = route
+            mesh.program_cache.plans[lasting_key(key)] = route
         return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
 
     def parameters(self) -> list[str]:

@@ -160,7 +160,10 @@ def _body_code(
     """The body as code: one call of the lane function with no dict in between. Plans of one form compile it once."""
     places = dict(positions)
     cells = [name for name in kept if name.startswith("spec")]
-    reads = [f"lane{i} = cell{i}.read(spec{i})" for i in _read_places(places, static, changed)]
+    reads = [
+        f"lane{i} = cell{i}.values if cell{i}.format is spec{i} else cell{i}.read(spec{i})"
+        for i in _read_places(places, static, changed)
+    ]
 
     def value(name: str) -> str:
         if name == changed:

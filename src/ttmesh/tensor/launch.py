@@ -282,8 +282,9 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     lasting = static_arguments(operation.lane_arguments, inputs, in_specs, axes, device)
     changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
     changed = operation.writes if operation.in_place else None
+    held = [kind.spec for kind in kinds]  # the kind's own, so that the next to read it finds the very same object
     make_body = body_maker(
-        operation.lane, names, lasting, changing, in_specs, specs, single=wrap is only, changed=changed
+        operation.lane, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed
     )
     return Plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
 

@@ -57,7 +57,7 @@ class Plan:
             check_room(self.name, self.cb_bytes, mesh)
         if self.single and not outputs:
             buffer = mesh.heap.take(self.footprints[0], self.name)
-            mesh.program_queue().launch(self.name, body, reads, (buffer.cell,), self.program_count)
+            mesh.program_queue().launch(self.name, body, reads, (buffer._cell,), self.program_count)
             return Tensor.on_device(self.kinds[0], buffer, mesh)
         results: list[Tensor] = []
         for i, kind in enumerate(self.kinds):
