@@ -186,7 +186,7 @@ class CollectiveFunction(OpFunction):
     ) -> None:
         super().__init__(name, call, golden, doc, takes=takes)
         self._own = takes & OWN_OPTIONS
-        self._direct = direct
+        self._repeats = direct
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         """TT-NN's arguments through its overloads, ttmesh's beside them."""
@@ -195,7 +195,13 @@ class CollectiveFunction(OpFunction):
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         """Straight to the plan of an earlier call with the same arguments, where that is all the call did."""
-        if not self._direct or queue is not None or "subdevice_id" in kwargs or not args or type(args[0]) is not Tensor:
+        if (
+            not self._repeats
+            or queue is not None
+            or "subdevice_id" in kwargs
+            or not args
+            or type(args[0]) is not Tensor
+        ):
             return super()._called(args, kwargs, queue)
         tensor = args[0]
         mesh = tensor._mesh

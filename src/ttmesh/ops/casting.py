@@ -78,7 +78,7 @@ def _golden_cast(
     return result.to(torch.int32) if wanted is DataType.INT32 else result
 
 
-@composite("ttnn.typecast", golden=_golden_cast)
+@composite("ttnn.typecast", golden=_golden_cast, direct=True)
 def typecast(
     input_tensor: Tensor,
     memory_config: MemoryConfig | None,
@@ -103,7 +103,7 @@ def typecast(
     return result
 
 
-@composite("ttnn.experimental.typecast", golden=_golden_cast)
+@composite("ttnn.experimental.typecast", golden=_golden_cast, direct=True)
 def experimental_typecast(
     input_tensor: Tensor, dtype: DataType, memory_config: MemoryConfig | None, optional_output_tensor: Tensor | None
 ) -> Tensor:
@@ -163,7 +163,7 @@ _TILIZE_PADDED = Operation(
 _TILIZE_ZEROS = Operation("ttnn.tilize_with_zero_padding", _same, _tiled_spec, lane_arguments=_LANE)
 
 
-@composite("ttnn.tilize", golden=_identity)
+@composite("ttnn.tilize", golden=_identity, direct=True)
 def tilize(
     input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None, tile: Tile | None
 ) -> Tensor:
@@ -181,7 +181,7 @@ def _golden_tilize_padded(
     return input_tensor
 
 
-@composite("ttnn.tilize_with_val_padding", golden=_golden_tilize_padded)
+@composite("ttnn.tilize_with_val_padding", golden=_golden_tilize_padded, direct=True)
 def tilize_with_val_padding(
     input_tensor: Tensor,
     output_tensor_shape: Sequence[int],
@@ -203,7 +203,7 @@ def tilize_with_val_padding(
     return result
 
 
-@composite("ttnn.tilize_with_zero_padding", golden=_identity)
+@composite("ttnn.tilize_with_zero_padding", golden=_identity, direct=True)
 def tilize_with_zero_padding(
     input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
 ) -> Tensor:

@@ -15,21 +15,25 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.queues import command_queue
+from ttmesh.ops.activations import UnaryOpType, UnaryWithParam
+from ttmesh.ops.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.instrumentation import after, before
-from ttmesh.ops.routes import Route, add_to_key, lasting_key, route_of
+from ttmesh.ops.matmul_configs import MinimalMatmulConfig, ProgramConfig
 from ttmesh.ops.signature_table import REQUIRED, overloads
 from ttmesh.ops.specs import like_first
 from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, SpecRule, launch, prepare, watchers
 from ttmesh.tensor.plans import execute
+from ttmesh.tensor.routes import SIMPLE, Route, View, add_named, add_to_key, remember, route_of, traced
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology
 
 Golden = Callable[..., Any]
+SIMPLE.update({WormholeComputeKernelConfig, UnaryOpType, UnaryWithParam, MinimalMatmulConfig, *get_args(ProgramConfig)})
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -56,7 +60,9 @@ class OpFunction:
         operation: Operation | None = None,
         names: Mapping[str, str] = NO_NAMES,
         takes: frozenset[str] = frozenset(),
+        direct: bool = False,
     ) -> None:
+        self._direct = direct or operation is not None
         self.takes = takes  # the parameters that the function itself reads or writes into
         self._names = names
         self.python_fully_qualified_name = name
@@ -83,7 +89,7 @@ class OpFunction:
     def __call__(  # noqa: D102  (the operation documents itself)
         self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
     ) -> Any:
-        if self.operation is None or queue_id is not None or cq_id is not None or before or after or watchers:
+        if not self._direct or queue_id is not None or cq_id is not None or before or after or watchers:
             return self._hooked(args, kwargs, cq_id if queue_id is None else queue_id)
         # What decides the plan of the call as it was written. This is the way of nearly every call: no frame to spare.
         key: list[Any] = [self]
@@ -97,19 +103,18 @@ class OpFunction:
                 key.append(kind)
             elif not add_to_key(value, key, tensors):
                 return self._called(args, kwargs, None)
-        for name, value in kwargs.items():
-            key.append(name)
-            if name in self._runtime_names and type(value) is not Tensor:
-                key.append(type(value))
-            elif not add_to_key(value, key, tensors):
-                return self._called(args, kwargs, None)
+        if kwargs and not add_named(kwargs, self._runtime_names, key, tensors):
+            return self._called(args, kwargs, None)
         mesh = tensors[0]._mesh if tensors else None
         if mesh is None:
             return self._called(args, kwargs, None)
-        route: Route | None = mesh.program_cache.plans.get(tuple(key))
-        if route is None:
-            return self._routed(self.operation, mesh, key, args, kwargs)
-        return route.follow(mesh, tensors, args, kwargs)
+        route: Route | View | None = mesh.program_cache.plans.get(tuple(key))
+        if route is not None:
+            return route.follow(mesh, tensors, args, kwargs)
+        if self.operation is None:
+            given = (*args, *kwargs.values())
+            return traced(mesh, key, tensors, given, lambda: self._called(args, kwargs, None))
+        return self._routed(self.operation, mesh, key, args, kwargs)
 
     def _hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         for pre in before:
@@ -136,7 +141,7 @@ class OpFunction:
         free |= {len(args) + i for i, name in enumerate(kwargs) if name in self._runtime_names}
         route = route_of(self.bind, operation, ready, args, kwargs, free)
         if route is not None:
-            mesh.program_cache.plans[lasting_key(key)] = route
+            remember(mesh, key, route)
         return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
 
     def parameters(self) -> list[str]:
@@ -249,13 +254,17 @@ def op(
 
 
 def composite(
-    name: str, *, golden: Golden | None = None, names: Mapping[str, str] = NO_NAMES
+    name: str, *, golden: Golden | None = None, names: Mapping[str, str] = NO_NAMES, direct: bool = False
 ) -> Callable[[Callable[..., Any]], OpFunction]:
-    """Enter a function that calls other operations; it gets the arguments it names."""
+    """Enter a function that calls other operations; it gets the arguments it names.
+
+    `direct`: kinds and options alone decide what it does to device tensors, so that a call that came to one program or
+    one view needs no second thought.
+    """
 
     def enter(function: Callable[..., Any]) -> OpFunction:
         taken = frozenset(inspect.signature(function).parameters)
-        return _entered(name, _picking(function), golden, function.__doc__, None, names, taken)
+        return _entered(name, _picking(function), golden, function.__doc__, None, names, taken, direct=direct)
 
     return enter
 
@@ -302,8 +311,10 @@ def _entered(
     operation: Operation | None,
     names: Mapping[str, str],
     takes: frozenset[str],
+    *,
+    direct: bool = False,
 ) -> OpFunction:
     assert name not in catalogue, f"{name} is entered twice"
-    function = OpFunction(name, call, golden, doc, operation, names, takes)
+    function = OpFunction(name, call, golden, doc, operation, names, takes, direct)
     catalogue[name] = Entry(name, function, operation, golden)
     return function

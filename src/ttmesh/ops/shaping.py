@@ -147,7 +147,7 @@ def _golden_reshape(
     return input_tensor.reshape(tuple(shape if logical_shape is None else logical_shape))
 
 
-@composite("ttnn.reshape", golden=_golden_reshape)
+@composite("ttnn.reshape", golden=_golden_reshape, direct=True)
 def reshape(
     input_tensor: Tensor,
     memory_config: MemoryConfig | None = None,
@@ -159,7 +159,7 @@ def reshape(
     return reshaped(input_tensor, shape if logical_shape is None else logical_shape, padded_shape, memory_config)
 
 
-@composite("ttnn.reshape_on_device")
+@composite("ttnn.reshape_on_device", direct=True)
 def reshape_on_device(
     input_tensor: Tensor, W: int, Z: int, Y: int, X: int, memory_config: MemoryConfig | None
 ) -> Tensor:
@@ -167,7 +167,7 @@ def reshape_on_device(
     return reshaped(input_tensor, (W, Z, Y, X), None, memory_config)
 
 
-@composite("ttnn.view", golden=_golden_reshape)
+@composite("ttnn.view", golden=_golden_reshape, direct=True)
 def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """The same buffer in another shape; refused where that would need a copy."""
     spec, volume = input_tensor.spec, prod(input_tensor.shape)
@@ -189,7 +189,7 @@ def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return viewed(input_tensor, spec.with_shape(wanted))
 
 
-@composite("ttnn.experimental.view", golden=_golden_reshape)
+@composite("ttnn.experimental.view", golden=_golden_reshape, direct=True)
 def experimental_view(
     input_tensor: Tensor, shape: Sequence[int] = (), N: int = 0, C: int = 0, H: int = 0, W: int = 0
 ) -> Tensor:
@@ -219,7 +219,7 @@ def _golden_squeeze(input_tensor: torch.Tensor, dim: int | Sequence[int] | None 
     return input_tensor.squeeze(tuple([dim] if isinstance(dim, int) else dim))
 
 
-@composite("ttnn.squeeze", golden=_golden_squeeze)
+@composite("ttnn.squeeze", golden=_golden_squeeze, direct=True)
 def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
     """Without the dims of length 1 that are named, or without all of them."""
     shape = list(input_tensor.shape)
@@ -239,7 +239,7 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
     return reshaped(input_tensor, shape)
 
 
-@composite("ttnn.unsqueeze", golden=lambda input_tensor, dim: input_tensor.unsqueeze(dim))
+@composite("ttnn.unsqueeze", golden=lambda input_tensor, dim: input_tensor.unsqueeze(dim), direct=True)
 def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
     """With a dim of length 1 before this one."""
     shape = list(input_tensor.shape)
@@ -254,7 +254,7 @@ def _golden_to_4d(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(*[1] * (4 - tensor.dim()), *tensor.shape)
 
 
-@composite("ttnn.unsqueeze_to_4D", golden=_golden_to_4d)
+@composite("ttnn.unsqueeze_to_4D", golden=_golden_to_4d, direct=True)
 def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
     """With ones in front until there are four dims."""
     rank = len(tensor.shape)

@@ -104,7 +104,7 @@ def _golden_slice(
     return input_tensor[box_of(input_tensor.shape, first, last, steps or slice_step)]
 
 
-@composite("ttnn.slice", golden=_golden_slice)
+@composite("ttnn.slice", golden=_golden_slice, direct=True)
 def slice_(
     input_tensor: Tensor,
     memory_config: MemoryConfig | None,
@@ -302,7 +302,7 @@ def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -
     return pairs
 
 
-@composite("ttnn.pad", golden=_golden_pad)
+@composite("ttnn.pad", golden=_golden_pad, direct=True)
 def pad(
     input_tensor: Tensor,
     value: float,

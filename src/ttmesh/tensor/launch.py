@@ -15,7 +15,7 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
-from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
+from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.circular_buffers import check_size
 from ttmesh.tensor.kind import kind_of
@@ -36,7 +36,9 @@ from ttmesh.tensor.lane_calls import (
     wrap_like,
 )
 from ttmesh.tensor.memory_config import MemoryConfig
-from ttmesh.tensor.plans import Plan, execute
+from ttmesh.tensor.plans import OUTPUTS as OUTPUTS
+from ttmesh.tensor.plans import Plan, execute, mesh_of
+from ttmesh.tensor.routes import add_named, remember, route_of
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.topology import TensorTopology, merged_topology
@@ -98,8 +100,6 @@ class Operation:
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
-OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
-MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
 Watcher = Callable[[Operation, Arguments, Any], None]
 watchers: list[Watcher] = []  # called after every launch on a mesh: how a tape sees what happens
 META = torch.device("meta")
@@ -134,11 +134,24 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
 
 def launch(operation: Operation, arguments: Arguments) -> Any:
     """Run an operation on device tensors, or on host tensors where it takes them."""
-    if operation.host:
-        tensors = tensors_in(arguments)
+    tensors: list[Tensor] = []
+    key: list[Any] = [operation.name]
+    keyed = add_named(arguments, operation.runtime, key, tensors)
+    mesh = tensors[0]._mesh if tensors else None
+    if keyed and mesh is not None and not watchers:
+        route = mesh.program_cache.plans.get(tuple(key))
+        if route is not None:
+            return route.follow(mesh, tensors, (), arguments)
+    elif operation.host:
+        tensors = list(tensors_in(arguments))
         if tensors and all(tensor.device() is None for tensor in tensors):
             return launch_on_host(operation, arguments, tensors)
     ready = prepare(operation, arguments)
+    if keyed and mesh is not None:
+        free = {i for i, name in enumerate(arguments) if name in operation.runtime}
+        made = route_of(lambda _, named: named, operation, ready, (), arguments, free)
+        if made is not None:
+            remember(mesh, key, made)
     result = execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
     for watch in watchers:
         watch(operation, arguments, result)
@@ -236,29 +249,6 @@ def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor |
         if given is not None:
             return tuple(given) if isinstance(given, (list, tuple)) else (given,)
     return ()
-
-
-def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshDevice:
-    """The mesh that a call runs on; refuses tensors on the host or on different meshes."""
-    mesh: MeshDevice | None = None
-    if not tensors:
-        mesh = next((arguments[key] for key in MESHES if type(arguments.get(key)) is MeshDevice), None)
-    for tensor in tensors:
-        own = tensor.device()
-        if own is None:
-            raise MeshError(
-                f"{name} got a tensor on the host",
-                expected="tensors on a device",
-                fix="Move it with to_device() first.",
-            )
-        if mesh is None:
-            mesh = own
-        elif own is not mesh:
-            same_mesh(mesh, own)
-    if mesh is None:
-        raise MeshError(f"{name} got no tensor", expected="at least one device tensor", fix="Check the arguments.")
-    mesh.check_open()
-    return mesh
 
 
 def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) -> Plan:

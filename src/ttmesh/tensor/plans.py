@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from ttmesh.base.errors import MeshError
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.command_queue import Body
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.mesh.program_cache import ProgramCache
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.circular_buffers import check_room
 from ttmesh.tensor.kind import Kind
+from ttmesh.tensor.lane_calls import Arguments as Arguments
 from ttmesh.tensor.lane_calls import Wrap, only
 from ttmesh.tensor.tensor import Tensor
+
+OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
+MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
+
+# What ran since somebody began to look: plan, cells read, tensors given to write into, result.
+Trail = list[tuple["Plan", Sequence[Cell], Sequence["Tensor | None"], Any]]
+trails: list[Trail] = []
 
 
 class Plan:
@@ -57,8 +66,12 @@ class Plan:
             check_room(self.name, self.cb_bytes, mesh)
         if self.single and not outputs:
             buffer = mesh.heap.take(self.footprints[0], self.name)
-            mesh.program_queue().launch(self.name, body, reads, (buffer._cell,), self.program_count)
-            return Tensor.on_device(self.kinds[0], buffer, mesh)
+            cells: Sequence[Cell] = (buffer._cell,)  # type: ignore[assignment]  # a new buffer has its cell
+            mesh.program_queue().launch(self.name, body, reads, cells, self.program_count)
+            result = Tensor.on_device(self.kinds[0], buffer, mesh)
+            for trail in trails:
+                trail.append((self, reads, (), result))
+            return result
         results: list[Tensor] = []
         for i, kind in enumerate(self.kinds):
             given = outputs[i] if i < len(outputs) else None
@@ -67,7 +80,10 @@ class Plan:
             results.append(given)
         writes = [tensor.buffer.cell for tensor in results]
         mesh.program_queue().launch(self.name, body, reads, writes, self.program_count)
-        return self.wrap(results)
+        wrapped = self.wrap(results)
+        for trail in trails:
+            trail.append((self, reads, outputs, wrapped))
+        return wrapped
 
     def _count(self, cache: ProgramCache) -> None:
         """Count the programs, once until the cache is cleared."""
@@ -79,10 +95,33 @@ def execute(
     plan: Plan,
     mesh: MeshDevice,
     tensors: Sequence[Tensor],
-    arguments: dict[str, Any],
+    arguments: Arguments,
     outputs: Sequence[Tensor | None] = (),
 ) -> Any:
     """Run a plan on tensors, with this call's arguments by name."""
     reads = [tensor.buffer.cell for tensor in tensors]
     body = plan.body or plan.make_body(*(arguments[name] for name in plan.changing))
     return plan.run(mesh, reads, body, outputs)
+
+
+def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshDevice:
+    """The mesh that a call runs on; refuses tensors on the host or on different meshes."""
+    mesh: MeshDevice | None = None
+    if not tensors:
+        mesh = next((arguments[key] for key in MESHES if type(arguments.get(key)) is MeshDevice), None)
+    for tensor in tensors:
+        own = tensor.device()
+        if own is None:
+            raise MeshError(
+                f"{name} got a tensor on the host",
+                expected="tensors on a device",
+                fix="Move it with to_device() first.",
+            )
+        if mesh is None:
+            mesh = own
+        elif own is not mesh:
+            same_mesh(mesh, own)
+    if mesh is None:
+        raise MeshError(f"{name} got no tensor", expected="at least one device tensor", fix="Check the arguments.")
+    mesh.check_open()
+    return mesh

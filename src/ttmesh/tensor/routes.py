@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from ttmesh.base.cores import CoreGrid
+from ttmesh.base.cores import CoreGrid, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.ops.activations import UnaryOpType, UnaryWithParam
-from ttmesh.ops.compute_config import WormholeComputeKernelConfig
-from ttmesh.ops.matmul_configs import MinimalMatmulConfig, ProgramConfig
-from ttmesh.tensor.launch import OUTPUTS, Arguments, Operation, Prepared, mesh_of
+from ttmesh.tensor.kind import Kind
 from ttmesh.tensor.memory_config import MemoryConfig
-from ttmesh.tensor.plans import Plan
+from ttmesh.tensor.plans import OUTPUTS, Arguments, Plan, Trail, mesh_of, trails
 from ttmesh.tensor.shape import Shape
 from ttmesh.tensor.tensor import Tensor
 
+if TYPE_CHECKING:
+    from ttmesh.tensor.launch import Operation, Prepared
+
 # Arguments that stand in a key as they are, beside their type: 1, 1.0 and True are equal in Python but not here.
-SIMPLE = frozenset({
-    int, float, bool, str, type(None), DataType, Layout, MemoryConfig, WormholeComputeKernelConfig, CoreGrid,
-    UnaryOpType, UnaryWithParam, MinimalMatmulConfig, *get_args(ProgramConfig),
-})  # fmt: skip
+# Operations add the types of their own options.
+SIMPLE: set[type] = {int, float, bool, str, type(None), DataType, Layout, MemoryConfig, CoreGrid, CoreRangeSet}
 SEQUENCES = frozenset({list, tuple, Shape})
 
 Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
@@ -38,9 +36,9 @@ class Route:
         self,
         plan: Plan,
         order: list[int] | None,
-        outputs: list[int],
-        values: list[int],
-        defaults: Sequence[Any],
+        outputs: Sequence[int] = (),
+        values: Sequence[int] = (),
+        defaults: Sequence[Any] = (),
     ) -> None:
         self.plan = plan
         self._order = order  # of the call's tensors; None: as they stand
@@ -61,36 +59,102 @@ class Route:
             cells = [cells[i] for i in self._order]
         if self._plain:
             return plan.run(mesh, cells, plan.body)  # type: ignore[arg-type]  # a plain plan has a body
-        given = (*args, *kwargs.values(), *self._defaults)
+        given = (*args, *kwargs.values(), *self._defaults) if kwargs or self._defaults else args
         body = plan.body or plan.make_body(*[given[i] for i in self._values])
         return plan.run(mesh, cells, body, [given[i] for i in self._outputs])
 
 
-def add_to_key(value: Any, parts: list[Any], tensors: list[Tensor]) -> bool:
-    """Append what of an argument decides the plan; False for arguments whose calls must be bound first."""
+class View:
+    """One of a call's tensors seen as another kind: what reshaping comes to where no byte moves."""
+
+    __slots__ = ("_kind", "_source")
+
+    def __init__(self, kind: Kind | None, source: int) -> None:
+        self._kind, self._source = kind, source  # None: the tensor itself
+
+    def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+        """The view of a call's tensor."""
+        tensor = tensors[self._source]
+        return tensor if self._kind is None else Tensor.on_device(self._kind, tensor.buffer, mesh)
+
+
+def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
+    """Append what of an argument decides the plan; False for arguments whose calls must take the long way."""
     kind = type(value)
     if kind is Tensor:
-        parts.append(value.kind)
+        key.append(value.kind)
         tensors.append(value)
     elif kind in SIMPLE:
-        parts.append(kind)
-        parts.append(value)
+        key.append(kind)
+        key.append(value)
     elif kind in SEQUENCES:
-        parts.append(kind)
-        parts.append(len(value))
+        key.append(kind)
+        key.append(len(value))
         for item in value:
             if type(item) is int:
-                parts.append(item)
-            elif not add_to_key(item, parts, tensors):
+                key.append(item)
+            elif not add_to_key(item, key, tensors):
                 return False
     else:
         return False
     return True
 
 
-def lasting_key(parts: Sequence[Any]) -> Hashable:
-    """A key to be kept: shard specs can be written to, keys must not change."""
-    return tuple(copy(part) if type(part) is MemoryConfig else part for part in parts)
+def add_named(named: Mapping[str, Any], runtime: frozenset[str], key: list[Any], tensors: list[Tensor]) -> bool:
+    """The same for arguments by name; of runtime values only the type counts."""
+    for name, value in named.items():
+        key.append(name)
+        if name in runtime and type(value) is not Tensor:
+            key.append(type(value))
+        elif not add_to_key(value, key, tensors):
+            return False
+    return True
+
+
+def remember(mesh: MeshDevice, key: Sequence[Any], route: Route | View) -> None:
+    """Keep a route under a key; shard specs can be written to, so the key gets its own."""
+    lasting: Hashable = tuple(copy(part) if type(part) is MemoryConfig else part for part in key)
+    mesh.program_cache.plans[lasting] = route
+
+
+def traced(
+    mesh: MeshDevice, key: Sequence[Any], tensors: list[Tensor], given: Sequence[Any], call: Callable[[], Any]
+) -> Any:
+    """What a call of several steps gives; where it came to one program or one view, that is its route from now on.
+
+    Only for calls that kinds and options decide alone.
+    """
+    trail: Trail = []
+    trails.append(trail)
+    try:
+        result = call()
+    finally:
+        trails.remove(trail)
+    route = _traced(trail, result, tensors, given)
+    if route is not None:
+        remember(mesh, key, route)
+    return result
+
+
+def _traced(trail: Trail, result: Any, tensors: list[Tensor], given: Sequence[Any]) -> Route | View | None:
+    """The route that gives the same; None where tensors share memory, so that the cells do not tell them apart."""
+    cells = [tensor.buffer.cell for tensor in tensors]
+    if len(set(map(id, cells))) < len(cells):
+        return None
+    if not trail:
+        if type(result) is not Tensor:
+            return None
+        held = [i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer]
+        return View(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
+    plan, reads, outputs, made = trail[0]
+    written = [output for output in outputs if output is not None]
+    places = [i for output in written for i, value in enumerate(given) if value is output]
+    if len(trail) > 1 or made is not result or plan.changing or len(places) < len(written):
+        return None
+    if any(cell not in cells for cell in reads):
+        return None
+    order = [cells.index(cell) for cell in reads]
+    return Route(plan, None if order == list(range(len(cells))) else order, places)
 
 
 class _StandIn:
