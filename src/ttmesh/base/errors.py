@@ -12,7 +12,7 @@ class MeshError(RuntimeError):
     def __init__(self, wrong: str, *, expected: str, fix: str) -> None:
         joint = " Expected" if wrong.endswith((".", "!", "?")) else "; expected"  # TT-NN's own texts end like this
         super().__init__(f"{wrong}{joint} {expected}. {fix}")
-        self.wrong = wrong
+        self.wrong, self.expected, self.fix = wrong, expected, fix
 
 
 class SettingError(MeshError):
@@ -61,6 +61,10 @@ class RankError(MeshError):
     def __init__(self, wrong: str, *, expected: str, fix: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(wrong, expected=expected, fix=fix)
         self.ranks = ranks
+
+    def during(self, operation: str) -> RankError:
+        """The same error with what the program was doing in front."""
+        return RankError(f"{operation}: {self.wrong}", expected=self.expected, fix=self.fix, ranks=self.ranks)
 
 
 class NotEmulatedError(MeshError, NotImplementedError):

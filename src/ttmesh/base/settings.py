@@ -90,6 +90,13 @@ SETTINGS: tuple[Setting, ...] = (
         "how long a rank waits for the others in one operation",
     ),
     Setting(
+        "TTMESH_ORDERED",
+        _switch,
+        False,
+        "0 or 1",
+        "sums over ranks add chip by chip as one process does: the same bits, at the traffic of an all_gather",
+    ),
+    Setting(
         "TTMESH_CLAIMS",
         _choice("auto", "exclusive", "shared"),
         "auto",
@@ -111,6 +118,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("TT_VISIBLE_DEVICES", _ids, None, "device ids, comma-separated", "the devices this process may use"),
     Setting("TT_MESH_ID", _integer, None, "an integer", "the mesh this rank belongs to"),
     Setting("TT_MESH_HOST_RANK", _integer, None, "an integer", "this rank's place in its mesh"),
+    Setting(
+        "TT_MESH_GRAPH_DESC_PATH",
+        str.strip,
+        "",
+        "a file",
+        "its host_topology says how ranks divide a mesh (nothing else of it is read)",
+    ),
     Setting("TT_METAL_CACHE", str.strip, "", "a directory", "the cache of this process, kept apart from others'"),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.errors import MeshError, ShapeError, one_of
+from ttmesh.base.errors import MeshError, RankError, ShapeError, one_of
 from ttmesh.ccl.parameters import TAGS
 from ttmesh.ccl.traffic import Loads
 from ttmesh.fabric.config import FabricConfig
@@ -83,6 +83,8 @@ class Decision:
     """What a collective does. `compute` turns the lanes of the inputs into those of the results.
 
     `changed`: the coordinates that change; the others keep what the output held.
+    `across`: the mesh axes along which chips exchange something (None: all), which `compute` needs whole; along others
+    it takes any extent. `over_ranks`: the same with the lanes of one rank, where that is cheaper than all of them.
     """
 
     specs: tuple[TensorSpec, ...]
@@ -93,6 +95,8 @@ class Decision:
     single: bool = True
     changed: Presence | None = None
     presence: Presence | None = None
+    across: tuple[int, ...] | None = None
+    over_ranks: Callable[..., Sequence[torch.Tensor]] | None = None
 
 
 Decide = Callable[[Request], Decision]
@@ -265,9 +269,11 @@ def _body(request: Request, decision: Decision) -> Body:
     """Read lanes, compute, round, write, and count what went over links."""
     in_specs = [tensor.spec for tensor in request.tensors]
     finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
-    compute, counters = decision.compute, request.mesh.traffic.counters
+    compute, counters = over_ranks(request, decision), request.mesh.traffic.counters
     tally = counters.tally(decision.loads) if decision.loads else None
-    shape, changed = request.mesh.shape.to_tuple(), decision.changed
+    shape, changed, part = request.mesh.lane_shape, decision.changed, request.mesh.part
+    if changed is not None and part is not None:
+        changed = part.own(changed)
     if len(in_specs) == len(finishing) == 1 and changed is None and tally is not None:
         in_spec, (round_one, out_spec) = in_specs[0], finishing[0]
 
@@ -287,3 +293,36 @@ def _body(request: Request, decision: Decision) -> Body:
             counters.count(tally)
 
     return body
+
+
+def _own_copy(whole: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """This rank's lanes in memory of their own: a view would keep those of all ranks alive."""
+    return own if own.shape == whole.shape else own.clone(memory_format=torch.contiguous_format)
+
+
+def over_ranks(request: Request, decision: Decision) -> Callable[..., Sequence[torch.Tensor]]:
+    """What turns this rank's lanes into this rank's results: the collective itself where no rank is crossed.
+
+    Where one is: what the collective says itself, or else the lanes of all ranks along the axes it needs, the same
+    function as in one process, and of its results this rank's block. So every collective gives the bits of one process.
+    """
+    part, compute, across = request.mesh.part, decision.compute, decision.across
+    if part is None:
+        return compute
+    axes = [axis for axis in range(len(part.grid)) if part.is_cut(axis) and (across is None or axis in across)]
+    if not axes:
+        return compute
+
+    def everything(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
+        results = compute(*(part.over_ranks(own, axes) for own in lanes))
+        return [_own_copy(whole, part.own_block(whole, axes)) for whole in results]
+
+    crossing = decision.over_ranks or everything
+
+    def named(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
+        try:
+            return crossing(*lanes)
+        except RankError as error:
+            raise error.during(request.name) from error
+
+    return named

@@ -133,10 +133,14 @@ def _all_reduce(request: Request) -> Decision:
     where, name = placed(request, request["axis"]), request["reduction"]
     n, size = where.members, request.tensor.spec.packed_size_bytes
     plan = where.plan("all_reduce", size)
-    combine = combiner(name)
+    combine, crossing = combiner(name), where.crossing
 
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return (where.arrangement.spread(over_members(where.arrangement.gather(lanes), n, name)),)
+
+    def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert crossing is not None, "asked for only then"
+        return (where.arrangement.spread(crossing.reduce(where.arrangement.gather(lanes), n, name)),)
 
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         members = where.arrangement.gather(lanes)
@@ -150,6 +154,8 @@ def _all_reduce(request: Request) -> Decision:
         replicated_topology(request.tensor, request["axis"]),
         programs=2 if request.tensor.memory_config().interleaved else 1,  # TT-NN: reduce_scatter, then all_gather
         presence=request.tensor.kind.presence,
+        across=where.across,
+        over_ranks=crossed if crossing else None,
     )
 
 
@@ -171,7 +177,7 @@ def _reduce_scatter(request: Request) -> Decision:
         )
     size = spec.packed_size_bytes
     plan = where.plan("reduce_scatter", size)
-    combine, back = combiner(name), dim - len(spec.shape)
+    combine, back, crossing = combiner(name), dim - len(spec.shape), where.crossing
     shape = [*spec.shape]
     shape[dim] = extent // n
 
@@ -185,6 +191,11 @@ def _reduce_scatter(request: Request) -> Decision:
         parts = split_dim(total[:, 0], back, n).movedim(back - 1, 1)
         return (where.arrangement.spread(parts.contiguous()),)
 
+    def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert crossing is not None, "asked for only then"
+        own = crossing.reduce_scatter(where.arrangement.gather(lanes), n, name, back)
+        return (where.arrangement.spread(own),)
+
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         members = where.arrangement.gather(lanes)
         total = executor.reduced(members.expand(members.shape[0], n, *members.shape[2:]), plan, combine, back)
@@ -196,6 +207,8 @@ def _reduce_scatter(request: Request) -> Decision:
         where.loads(plan, size, up=[size] * n, down=[size // n] * n),
         scattered_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
+        across=where.across,
+        over_ranks=crossed if crossing else None,
     )
 
 
@@ -232,6 +245,7 @@ def _all_gather(request: Request) -> Decision:
         where.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         topology,
         presence=tensor.kind.presence,
+        across=where.across,
     )
 
 

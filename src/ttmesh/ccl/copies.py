@@ -17,6 +17,7 @@ from ttmesh.ccl.traffic import over_host, together
 from ttmesh.fabric.config import Topology, is_2d
 from ttmesh.mesh.fabric_setup import get_fabric_config
 from ttmesh.mesh.sub_devices import SubDeviceId
+from ttmesh.tensor.composers import lane_at
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -181,6 +182,7 @@ def _broadcast(request: Request) -> Decision:
         where.loads(plan, size, up=up, down=[size - read for read in up]),
         request.tensor.tensor_topology(),
         presence=request.tensor.kind.presence,
+        across=where.across,
     )
 
 
@@ -207,6 +209,7 @@ def _all_broadcast(request: Request) -> Decision:
         replicated_topology(request.tensor, request["axis"]),
         single=False,
         presence=request.tensor.kind.presence,
+        across=where.across,
     )
 
 
@@ -231,12 +234,26 @@ def _mesh_partition(request: Request) -> Decision:
         own = parts.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
         return (where.arrangement.spread(own.contiguous()),)
 
+    part, across = request.mesh.part, where.across
+
+    def own_parts(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert part is not None, "asked for only then"
+        assert across is not None, "asked for only then"
+        first, count = part.start[across[0]], part.block[across[0]]
+        members = where.arrangement.gather(lanes)
+        parts = split_dim(members, back, n).narrow(back - 1, first, count)
+        every = parts.expand(parts.shape[0], count, *parts.shape[2:])
+        own = every.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
+        return (where.arrangement.spread(own.contiguous()),)
+
     return Decision(
         (request.result_spec(shape),),
         compute,
         {},
         scattered_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
+        across=across,
+        over_ranks=own_parts if across is not None else None,
     )
 
 
@@ -270,20 +287,29 @@ def _point_to_point(request: Request) -> Decision:
             fix="Send in two steps, or configure FABRIC_2D.",
         )
     size = tensor.spec.packed_size_bytes
-    chips = [mesh.get_device_id(MeshCoordinate(coord)) for coord in (sender, receiver)]
+    chips = [mesh.chip_at(MeshCoordinate(coord)) for coord in (sender, receiver)]
     loads = {}
     if chips[0] != chips[1]:
         route = mesh.traffic.routes.route(*chips)
         hops = dict.fromkeys(pairwise(route), size)
         loads = over_host([chips], up=[size, 0], down=[0, size]) if request.over_host else together([hops])
-    shape = mesh.shape.to_tuple()
+    axes, part = mesh.shape.dims(), mesh.part
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        own = lanes.expand(*shape, *lanes.shape[len(shape) :])[sender]
-        return (own.reshape(*[1] * len(shape), *own.shape),)
+        return (lane_at(lanes, sender).reshape(*[1] * axes, *lanes.shape[axes:]),)
+
+    def sent(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert part is not None, "asked for only then"
+        own = lane_at(lanes, part.locally(sender)) if part.holds(sender) else torch.empty_like(lanes[(0,) * axes])
+        return (part.sent(own, sender, receiver).reshape(*[1] * axes, *own.shape),)
 
     return Decision(
-        (request.result_spec(tensor.shape),), compute, loads, tensor.tensor_topology(), changed=frozenset({receiver})
+        (request.result_spec(tensor.shape),),
+        compute,
+        loads,
+        tensor.tensor_topology(),
+        changed=frozenset({receiver}),
+        over_ranks=None if part is None or part.way(sender, receiver) is None else sent,
     )
 
 
@@ -325,6 +351,7 @@ def _all_to_all(request: Request) -> Decision:
         where.loads(plan, size * n, up=[size] * n, down=[size] * n),
         scattered_topology(request.tensor, out_dim, request["axis"]),
         presence=request.tensor.kind.presence,
+        across=where.across,
     )
 
 

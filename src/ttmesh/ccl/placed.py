@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.base.placement import Placement, Replicate, Shard
 from ttmesh.ccl.arrangement import Arrangement, arrangement
 from ttmesh.ccl.choose import algorithm, choose, plan_of
 from ttmesh.ccl.collective import Request
+from ttmesh.ccl.crossing import Crossing
 from ttmesh.ccl.plans import Group, Plan
 from ttmesh.ccl.traffic import Loads, hop_by_hop_over_host, over_host, over_links
 from ttmesh.fabric.config import (
@@ -40,6 +42,20 @@ class Placed:
     def members(self) -> int:
         """How many chips take part in one group."""
         return self.group.size
+
+    @property
+    def across(self) -> tuple[int, ...] | None:
+        """The mesh axes that `compute` needs whole (see Decision); None for all of them."""
+        lanes = self.arrangement
+        return (lanes.axis,) if lanes.axis is not None and len(lanes.mesh) == 2 else None
+
+    @property
+    def crossing(self) -> Crossing | None:
+        """How sums cross ranks, where they do so along this axis alone and need not keep one process's order."""
+        part, across = self.request.mesh.part, self.across
+        if part is None or across is None or self.request["algorithm"] or settings.get("TTMESH_ORDERED"):
+            return None
+        return Crossing(part, across[0]) if part.is_cut(across[0]) else None
 
     def plan(self, collective: str, size_bytes: int, *, root: int = 0) -> Plan:
         """The plan that the request's algorithm, or the best one for this group, makes."""

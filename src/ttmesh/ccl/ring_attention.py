@@ -53,6 +53,7 @@ def _attend(
     logical_n: int,
     axis: int,
     ring: int,
+    here: slice,
     is_causal: bool,
     is_balanced: bool,
     window: int | None,
@@ -62,9 +63,9 @@ def _attend(
     where = positions(rows, ring, is_balanced, device)
     keys = where.flatten()
     shape = [1] * lane_axes
-    shape[axis] = ring
+    shape[axis] = -1
     own = (
-        where.reshape(*shape, 1, 1, rows, 1)
+        where[here].reshape(*shape, 1, 1, rows, 1)
         if is_causal or window
         else where[:1].reshape(*[1] * lane_axes, 1, 1, rows, 1)
     )
@@ -144,6 +145,7 @@ def ring_joint_scaled_dot_product_attention(
             (input_tensor_v, persistent_output_buffer_v),
         )
     ]  # fmt: skip
+    first = 0 if mesh_device.part is None else mesh_device.part.start[cluster_axis]
     result: tuple[Tensor, Tensor, Tensor] = _attend(
         q=input_tensor_q,
         k=whole[0],
@@ -156,6 +158,7 @@ def ring_joint_scaled_dot_product_attention(
         logical_n=logical_n,
         axis=cluster_axis,
         ring=tuple(mesh_device.shape)[cluster_axis],
+        here=slice(first, first + mesh_device.lane_shape[cluster_axis]),
         is_causal=is_causal,
         is_balanced=is_balanced,
         window=sliding_window_size,

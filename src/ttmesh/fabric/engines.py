@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ttmesh.base import settings
 from ttmesh.base.errors import RankError, SettingError, near, one_of
@@ -63,16 +63,41 @@ def connect(timeout_s: float | None = None) -> Transport:
     return joined
 
 
+class Binding(NamedTuple):
+    """Where a rank belongs: the mesh, and its place among the ranks that present it."""
+
+    mesh_id: int
+    host_rank: int
+
+
 _world: Transport | None = None
+_bindings: tuple[Binding, ...] = (Binding(0, 0),)
 
 
 def world() -> Transport | None:
     """The group of all ranks, joined at the first call and left at exit; None in a process started alone."""
-    global _world
+    global _world, _bindings
     if _world is None and chosen() is not None:
-        _world = connect()
-        atexit.register(_leave, _world, os.getpid())
+        joined = connect()
+        atexit.register(_leave, joined, os.getpid())
+        own = _own_binding(joined.rank)  # joining is collective, so here every rank can tell its place
+        _bindings = tuple(Binding(*row) for row in joined.all_gather_ints(own))
+        _world = joined
     return _world
+
+
+def bindings() -> tuple[Binding, ...]:
+    """The place of every rank, by its number in the world; a process on its own has mesh 0 to itself."""
+    world()
+    return _bindings
+
+
+def _own_binding(rank: int) -> Binding:
+    """What TT_MESH_ID and TT_MESH_HOST_RANK say; a launcher that sets neither means one mesh in rank order."""
+    mesh_id, host_rank = settings.get_int("TT_MESH_ID"), settings.get_int("TT_MESH_HOST_RANK")
+    if mesh_id is None and host_rank is None:
+        return Binding(0, rank)
+    return Binding(mesh_id or 0, host_rank or 0)
 
 
 def _leave(joined: Transport, pid: int) -> None:

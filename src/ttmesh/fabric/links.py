@@ -24,10 +24,15 @@ class Tally:
 
 
 class LinkCounters:
-    """Bytes by (from, to); the host is chip -1. Several links between two chips count as one: they share the load."""
+    """Bytes by (from, to); the host is chip -1. Several links between two chips count as one: they share the load.
 
-    def __init__(self, fabric: Fabric) -> None:
+    Where ranks divide a mesh every one of them counts all of it; trackers, who hear all ranks, are told by each what its
+    `own` chips sent.
+    """
+
+    def __init__(self, fabric: Fabric, own: frozenset[int] | None = None) -> None:
         self._fabric = fabric
+        self._own = own
         self._bytes: dict[tuple[int, int], int] = {}
         self._tallies: list[Tally] = []
         self._lock = threading.Lock()  # queue workers count at the same time
@@ -54,7 +59,11 @@ class LinkCounters:
         with self._lock:
             tally.times += 1
         if signals.listening:
-            for (source, target), size_bytes in tally.loads.items():
+            self._tell(tally.loads)
+
+    def _tell(self, loads: Mapping[tuple[int, int], int]) -> None:
+        for (source, target), size_bytes in loads.items():
+            if self._own is None or (target if source == HOST else source) in self._own:
                 signals.emit_crossing(Crossed(source, target, size_bytes))
 
     def _check(self, loads: Mapping[tuple[int, int], int]) -> None:
@@ -80,8 +89,7 @@ class LinkCounters:
             for hop, size_bytes in loads.items():
                 self._bytes[hop] = self._bytes.get(hop, 0) + size_bytes
         if signals.listening:
-            for (source, target), size_bytes in loads.items():
-                signals.emit_crossing(Crossed(source, target, size_bytes))
+            self._tell(loads)
 
     def crossed(self, source: int, target: int) -> int:
         """Bytes so far from one chip to a neighbour, or between a chip and the host (-1)."""

@@ -15,6 +15,7 @@ from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
 from ttmesh.chip.cells import Cell, Room
 from ttmesh.chip.memory import Allocator, MemoryMap, MemoryView, Space
+from ttmesh.mesh.digest import Digest
 
 log = logging.getLogger("ttmesh")
 DRAM = BufferType.DRAM
@@ -32,7 +33,7 @@ class Heap:
     """The memory of one mesh: allocates cells, frees them, knows what is live. Buffers hold it, it holds no buffer."""
 
     __slots__ = (
-        "_allocator", "_freed_by_gc", "_lock", "chips", "closed", "device", "freed_mark", "lane_axes", "live",
+        "_allocator", "_freed_by_gc", "_lock", "chips", "closed", "device", "digest", "freed_mark", "lane_axes", "live",
         "mesh_id", "taken_mark", "traces_live", "version",
     )  # fmt: skip
 
@@ -49,6 +50,7 @@ class Heap:
         self.taken_mark = 0  # highest end of a DRAM buffer allocated since a capture began
         self.freed_mark = 0
         self.traces_live = 0
+        self.digest: Digest | None = None  # only where several ranks must allocate alike
         self._allocator = Allocator(space, chips)
         self._lock = Lock()
         self._freed_by_gc: deque[Cell] = deque()
@@ -102,6 +104,8 @@ class Heap:
             self.version += 1
             if kind is DRAM and address + bank_bytes > self.taken_mark:
                 self.taken_mark = address + bank_bytes
+            if self.digest is not None:
+                self.digest.add(kind, address, bank_bytes, label)
             if self.traces_live:
                 _warn_of_traces()
             if signals.listening:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +21,15 @@ Cells = Sequence[Cell]
 Body = Callable[[Cells, Cells], None]
 
 _ids = itertools.count(1)
+
+
+class _Worker(threading.local):
+    """Which queue a thread works for: ranks that divide a mesh meet in communicators of the queue's own."""
+
+    queue = 0
+
+
+worker = _Worker()
 
 
 class Command:
@@ -124,6 +134,28 @@ class CommandQueue:
         """The head of the queue and what it waits for, for a deadlock report."""
         head = self.pending[0]
         return f"queue {self.id} of {self.mesh_name}: {head.name} waits for {head.waits_for or 'its turn'}"
+
+
+class DividedQueue(CommandQueue):
+    """A queue of a mesh that ranks divide: its commands know their queue, and so the communicator to use."""
+
+    __slots__ = ()
+
+    def enqueue(self, command: Command) -> None:
+        """Take a command."""
+        body, number = command.body, self.id
+
+        def told(reads: Cells, writes: Cells) -> None:
+            worker.queue = number
+            body(reads, writes)
+
+        command.body = told
+        super().enqueue(command)
+
+    def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
+        """Enqueue a program, or run it at once in the caller's thread."""
+        worker.queue = self.id
+        super().launch(name, body, reads, writes, programs)
 
 
 def deadlock(queues: Sequence[CommandQueue]) -> QueueError:

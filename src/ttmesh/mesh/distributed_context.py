@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from ttmesh.base.errors import MeshError
 from ttmesh.fabric.engines import chosen, world
 from ttmesh.fabric.transports.protocol import Transport
+from ttmesh.mesh.mesh_device import open_meshes
 
 _initialised = False
 
@@ -65,10 +64,14 @@ def distributed_context_get_size() -> Size:
 
 
 def distributed_context_barrier() -> None:
-    """Return when every rank has come here."""
+    """Return when every rank has come here; ranks that present one mesh compare what they allocated on it."""
     transport = world()
-    if transport is not None:
-        transport.barrier()
+    if transport is None:
+        return
+    for mesh in open_meshes():
+        if mesh.part is not None and mesh.part.place is not None and mesh.heap.digest is not None:
+            mesh.heap.digest.compare(mesh.part.host, repr(mesh))
+    transport.barrier()
 
 
 def distributed_context_allgather_int(value: int) -> list[int]:
@@ -76,7 +79,7 @@ def distributed_context_allgather_int(value: int) -> list[int]:
     transport = world()
     if transport is None:
         return [int(value)]
-    return [int(v) for v in transport.all_gather(torch.tensor([value], dtype=torch.int64)).flatten()]
+    return [row[0] for row in transport.all_gather_ints([int(value)])]
 
 
 def distributed_context_send_bytes(data: bytes, dest: int, tag: int = 0) -> None:

@@ -56,7 +56,7 @@ def get_buffers(devices: MeshDevice | list[MeshDevice] | None = None) -> list[Bu
         BufferInfo(chip, cell.address, cell.bank_bytes, cell.buffer_type, 0)
         for mesh in meshes
         for cell in mesh.heap.cells()
-        for chip in mesh.physical_ids
+        for chip in mesh.local_ids()
     ]
 
 
@@ -74,7 +74,7 @@ def get_buffer_pages(devices: MeshDevice | list[MeshDevice] | None = None) -> li
                 row, bank = divmod(page, cell.banks)
                 y, x = divmod(bank, wide)
                 place = (cell.address, y, x, bank, page, cell.address + row * stride, cell.page_bytes, cell.buffer_type)
-                pages += [BufferPageInfo(chip, *place) for chip in mesh.physical_ids]
+                pages += [BufferPageInfo(chip, *place) for chip in mesh.local_ids()]
     return pages
 
 

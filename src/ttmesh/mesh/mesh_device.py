@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import ClosedError, MeshError, QueueError, one_of
+from ttmesh.base.errors import ClosedError, MeshError, NotEmulatedError, QueueError, one_of
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
 from ttmesh.base.signals import signals
@@ -21,12 +21,14 @@ from ttmesh.chip.backends.protocol import Backend
 from ttmesh.chip.claims import Claim
 from ttmesh.chip.memory import Space
 from ttmesh.chip.system import ChipSpec, System
-from ttmesh.fabric.nodes import FabricNodeId, MeshId
 from ttmesh.mesh import schedules
 from ttmesh.mesh.buffer import Buffer, Heap, allocated, next_buffer_id
-from ttmesh.mesh.command_queue import Command, CommandQueue
+from ttmesh.mesh.chip_view import ChipView
+from ttmesh.mesh.command_queue import Command, CommandQueue, DividedQueue
 from ttmesh.mesh.core_view import CoreView
+from ttmesh.mesh.digest import Digest
 from ttmesh.mesh.events import Ownership
+from ttmesh.mesh.part import DividedShape, Part
 from ttmesh.mesh.program_cache import ProgramCache
 from ttmesh.mesh.reservations import RESERVATIONS
 from ttmesh.mesh.residents import Residents
@@ -35,13 +37,12 @@ from ttmesh.mesh.submesh_rules import check_submesh, submesh_starts
 from ttmesh.mesh.system_mesh import reshaped
 from ttmesh.mesh.traces import MeshTraceId, Trace
 from ttmesh.mesh.traffic import Traffic
-from ttmesh.mesh.view import MeshDeviceView
 
 current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
 _mesh_ids = itertools.count(1)
 
 
-class MeshDevice(CoreView):
+class MeshDevice(ChipView, CoreView):
     """Chips in a grid that run one program; opened by `open_mesh_device`."""
 
     def __init__(
@@ -54,22 +55,28 @@ class MeshDevice(CoreView):
         *,
         num_command_queues: int,
         parent: MeshDevice | None = None,
+        part: Part | None = None,
     ) -> None:
         self._id = next(_mesh_ids)
-        self._shape = shape
+        self.part = part  # of a mesh that several ranks divide: what is here; None: everything
+        self._shape = shape if part is None else DividedShape(part)
         self.physical_ids = physical_ids
         self.system = system
         self.backend = backend
         self.parent = parent
         self.space = space
         self.heap = Heap(self._id, space, physical_ids, shape.dims(), backend.device)
-        self.heap.chips = self._reported_ids()
+        self.heap.chips = self.reported_ids()
+        self.heap.digest = None if part is None else Digest()
         self.claim: Claim | None = None
-        schedule = schedules.current()
-        self.queues = tuple(CommandQueue(i, self._id, repr(self), schedule) for i in range(num_command_queues))
+        schedule = schedules.current() if part is None or part.place is not None else schedules.Elsewhere()
+        made = CommandQueue if part is None else DividedQueue
+        self.queues = tuple(made(i, self._id, repr(self), schedule) for i in range(num_command_queues))
         self.program_cache = ProgramCache()
         self.residents = Residents(self._id)
-        self.traffic: Traffic = Traffic(system) if parent is None else parent.traffic
+        self.traffic: Traffic = (
+            Traffic(system, None if part is None else frozenset(self.local_ids())) if parent is None else parent.traffic
+        )
         self.traces: dict[MeshTraceId, Trace] = {}
         self.trace_bytes = 0
         self.sub_devices = SubDeviceTracker(CoreRangeSet([CoreRange((0, 0), self._last_core())]))
@@ -98,35 +105,6 @@ class MeshDevice(CoreView):
         """What each of its chips is."""
         return self.system.chip
 
-    def get_num_devices(self) -> int:
-        """How many chips."""
-        return len(self.physical_ids)
-
-    def get_device_ids(self) -> list[int]:
-        """Physical ids in row-major order; the first one coordinates."""
-        return list(self.physical_ids)
-
-    def get_device_id(self, coord: MeshCoordinate) -> int:
-        """The physical id at a coordinate."""
-        return self.physical_ids[coord.to_linear_index(self._shape)]
-
-    def reference_device(self) -> int:
-        """The physical id of the coordinator, logical device 0."""
-        return self.physical_ids[0]
-
-    def get_fabric_node_id(self, coord: MeshCoordinate) -> FabricNodeId:
-        """The fabric's name of the chip at a coordinate: its place on the system's own mesh."""
-        place = MeshCoordinate(self.system.place(self.get_device_id(coord)))
-        return FabricNodeId(MeshId(self.get_system_mesh_id()), place.to_linear_index(self.system.shape))
-
-    def get_system_mesh_id(self) -> int:
-        """Which mesh of a multi-mesh system this process is bound to."""
-        return 0
-
-    def get_view(self) -> MeshDeviceView:
-        """The mesh as a grid of devices."""
-        return MeshDeviceView(self._shape, self.physical_ids)
-
     def is_parent_mesh(self) -> bool:
         """Whether it was opened rather than cut out of another mesh."""
         return self.parent is None
@@ -147,11 +125,15 @@ class MeshDevice(CoreView):
         start = offset if offset is not None else MeshCoordinate.zero_coordinate(self._shape.dims())
         check_submesh(submesh_shape, start, self._shape)
         last = MeshCoordinate([o + s - 1 for o, s in zip(start, submesh_shape, strict=True)])
-        ids = tuple(self.get_device_id(coord) for coord in MeshCoordinateRange(start, last))
+        ids = tuple(self.chip_at(coord) for coord in MeshCoordinateRange(start, last))
+        part = None if self.part is None else self.part.box(start.coords(), submesh_shape.to_tuple())
+        if part is not None and len(part.ranks) > 1:
+            part.join(len(self.queues))
         self.space.split(ids)
         child = MeshDevice(
-            self.system, submesh_shape, ids, self.space, self.backend, num_command_queues=len(self.queues), parent=self
-        )
+            self.system, submesh_shape, ids, self.space, self.backend, num_command_queues=len(self.queues), parent=self,
+            part=part,
+        )  # fmt: skip
         self._submeshes.append(weakref.ref(child))
         return child
 
@@ -163,6 +145,12 @@ class MeshDevice(CoreView):
     def reshape(self, new_shape: MeshShape) -> None:
         """Give the mesh another shape over the same chips; what they hold moves with them."""
         self.check_open()
+        if self.part is not None and new_shape != self._shape:
+            raise NotEmulatedError(
+                f"{self!r} is divided between ranks and cannot be reshaped to {new_shape!r}",
+                expected="the shape it was opened with",
+                fix="Open it with the shape you need.",
+            )
         ids = reshaped(self.system, self._shape, self.physical_ids, new_shape)
         self._rearrange(new_shape, ids)
 
@@ -310,7 +298,7 @@ class MeshDevice(CoreView):
                 cell.raw = _reordered(cell.raw, self._shape, shape, order, axes)
             cell.lane_axes = shape.dims()
         self._shape, self.physical_ids = shape, physical_ids
-        self.heap.chips, self.heap.lane_axes = self._reported_ids(), shape.dims()
+        self.heap.chips, self.heap.lane_axes = self.reported_ids(), shape.dims()
         self.program_cache.plans.clear()
 
     def holdings(self) -> list[Any]:
@@ -318,11 +306,12 @@ class MeshDevice(CoreView):
         now = time.time_ns()
         parent = self.parent.id() if self.parent else None
         opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
-        everyone = self._reported_ids()
-        first = everyone[:1]
+        everyone = self.reported_ids()
+        first = everyone[:1] if self.is_local(MeshCoordinate.zero_coordinate(self._shape.dims())) else ()
         reserved = [
             Reserved(self._id, first if part.coordinator_only else everyone, "L1", part.size_bytes, part.label, now)
             for part in (RESERVATIONS if self.parent is None else ())
+            if first or not part.coordinator_only
         ]
         buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
         return [opened, *reserved, *sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)]
@@ -338,11 +327,8 @@ class MeshDevice(CoreView):
                 l1.size, chip in self.system.remote, dram.start, l1.start, small.size, trace.size,
             )
             for i, (chip, coord) in enumerate(zip(self.physical_ids, coords, strict=True))
+            if self.part is None or self.part.holds(coord)
         )  # fmt: skip
-
-    def _reported_ids(self) -> tuple[int, ...]:
-        """What trackers call the chips: their ids in the whole system, whatever part of it is visible here."""
-        return tuple(self.system.original_id(chip) for chip in self.physical_ids)
 
     def _last_core(self) -> CoreCoord:
         return CoreCoord(self.chip.compute_grid.x - 1, self.chip.compute_grid.y - 1)

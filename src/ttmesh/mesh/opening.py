@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 from ttmesh.base import settings
 from ttmesh.base.errors import BusyError, MeshError
@@ -16,6 +17,7 @@ from ttmesh.chip.memory import MemoryMap, Space
 from ttmesh.mesh.coordinator import MeshType, check_mesh_type, place_mesh
 from ttmesh.mesh.dispatch import DispatchCoreConfig, with_dispatch
 from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.part import part_here
 
 MAX_COMMAND_QUEUES = 2
 
@@ -36,7 +38,7 @@ def open_mesh_device(
     device_ids: Sequence[int | str] | None = None,
     mesh_type: MeshType | None = None,
 ) -> MeshDevice:
-    """Open chips as one mesh; without a shape, the whole system.
+    """Open chips as one mesh; without a shape, the whole system. Ranks of one mesh divide it in equal blocks.
 
     A list in second position, or `device_ids`, names physical devices (or /dev/tenstorrent/N), the first of which
     coordinates.
@@ -44,11 +46,12 @@ def open_mesh_device(
     if not isinstance(l1_small_size, int):
         device_ids, l1_small_size = l1_small_size, 0
     system = with_dispatch(current_system(), dispatch_core_config)
+    explicit = physical_device_ids if device_ids is None else device_ids
     shape, chips = place_mesh(
         system,
         mesh_shape,
         offset=offset,
-        devices=physical_device_ids if device_ids is None else device_ids,
+        devices=explicit,
         coordinator=settings.get_int("TT_COORDINATOR_DEVICE_ID"),
     )
     if mesh_type is not None:
@@ -60,13 +63,19 @@ def open_mesh_device(
             fix="Ask for one or two command queues.",
         )
     _refuse_busy(chips)
+    part = None if explicit else part_here(shape)  # physical ids are this process's own
     memory_map = MemoryMap.of(
         system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
     )
     lanes = backend(settings.get_str("TTMESH_BACKEND"))
     lanes.start()
-    held = claim(system.name, [system.original_id(chip) for chip in chips]) if is_exclusive() else None
-    mesh = MeshDevice(system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues)
+    own = chips if part is None else part.among(chips)
+    held = claim(system.name, [system.original_id(chip) for chip in own]) if is_exclusive() else None
+    if part is not None:
+        part.join(num_command_queues)
+    mesh = MeshDevice(
+        system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues, part=part
+    )
     mesh.claim = held
     for chip in chips:
         _in_use[chip] = weakref.ref(mesh)
@@ -197,8 +206,10 @@ def get_device_ids() -> list[int]:
 
 
 def get_num_devices() -> int:
-    """How many chips this process can use."""
-    return len(current_system().ids)
+    """How many chips this process can use: of a system that ranks divide, its part."""
+    system = current_system()
+    part = part_here(system.shape)
+    return len(system.ids) if part is None else prod(part.block)
 
 
 def get_num_pcie_devices() -> int:

@@ -181,6 +181,19 @@ class Adversarial:
         return sorted((q for q in self._queues if q is not queue), key=lambda q: (q.mesh_id, q.id))
 
 
+class Elsewhere:
+    """The schedule of a mesh none of whose chips is this rank's: other ranks do the work."""
+
+    busy = (True,)
+
+    def submit(self, queue: CommandQueue, command: Command) -> None:
+        """Nothing to do here."""
+        command.done = True
+
+    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+        """Nothing to wait for."""
+
+
 _BUILDERS: dict[str, Callable[[], Schedule]] = {
     "eager": Eager,
     "async": Async,

@@ -8,6 +8,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.system import System
+from ttmesh.mesh.part import part_here
 from ttmesh.mesh.walk import Place, walk
 
 PERIMETER_SHAPES = ((2, 4), (4, 2))  # tt-metal issue 33737: on these a line walks the edge, never a snake
@@ -18,6 +19,9 @@ class SystemMeshDescriptor:
 
     def __init__(self, system: System | None = None, local: MeshCoordinateRange | None = None) -> None:
         self._system = current_system() if system is None else system
+        if local is None:
+            part = part_here(self._system.shape)
+            local = None if part is None else part.local_range
         self._local = MeshCoordinateRange(self._system.shape) if local is None else local
 
     def shape(self) -> MeshShape:
@@ -32,7 +36,7 @@ class SystemMeshDescriptor:
         """The physical id at a coordinate of this process's part."""
         if not self.is_local(coord):
             raise ShapeError(
-                f"{coord!r} is on another host", expected=f"a coordinate in {self._local!r}", fix="Ask that host."
+                f"Device at {coord!r} is remote.", expected=f"a coordinate in {self._local!r}", fix="Ask that host."
             )
         return self._system.grid[coord[0]][coord[1]]
 

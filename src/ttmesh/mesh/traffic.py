@@ -13,10 +13,10 @@ from ttmesh.fabric.routes import Routes
 class Traffic:
     """Routes and counters; one object for an opened mesh and all its submeshes."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, own: frozenset[int] | None = None) -> None:
         self._system = system
         self.routes = Routes(system.grid, system.links)
-        self.counters = LinkCounters(self.routes.fabric)
+        self.counters = LinkCounters(self.routes.fabric, own)
 
     def report(self) -> Group:
         """The load of every link, drawn on the system's grid and as a table."""

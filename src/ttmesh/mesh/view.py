@@ -24,7 +24,7 @@ class MeshDeviceView:
     def is_local(self, coord: MeshCoordinate) -> bool:
         """Whether this process drives the device there."""
         coord.to_linear_index(self._shape)
-        return True
+        return self._shape.part is None or self._shape.part.holds(coord)
 
     def __repr__(self) -> str:
         return f"MeshDeviceView({self._shape!r}, devices={list(self._ids)})"

@@ -10,11 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ttmesh.base.errors import MeshError
+from ttmesh.nn.parameters import ParameterSet
 from ttmesh.nn.saved import Saved
 
 
 class Resumable(Protocol):
     """What a checkpoint is made of: an optimiser with its parameters, whole or cut (`Zero`)."""
+
+    parameters: ParameterSet
 
     def saved(self) -> dict[str, torch.Tensor]:
         """Whole tensors by name."""
@@ -24,7 +27,10 @@ class Resumable(Protocol):
 
 
 def save_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
-    """Write parameters and optimiser states (one optimiser per stage); the file is complete or not there."""
+    """Write parameters and optimiser states (one optimiser per stage); the file is complete or not there.
+
+    Of ranks that divide a mesh the first one writes, and the others return when the file is there.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for optimiser in optimisers:
         found = optimiser.saved()
@@ -36,7 +42,14 @@ def save_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
                 fix="Give parameters of different layers different names.",
             )
         tensors |= found
-    target = Path(path)
+    part = next((p.mesh.part for optimiser in optimisers for p in optimiser.parameters.values()), None)
+    if part is None or part.is_first:
+        _write(Path(path), tensors)
+    if part is not None:
+        part.host.barrier()
+
+
+def _write(target: Path, tensors: dict[str, torch.Tensor]) -> None:
     unfinished = target.with_name(f"{target.name}.unfinished")  # one left by a killed run is overwritten
     save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, str(unfinished))
     with unfinished.open("rb") as written:

@@ -9,6 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
+from ttmesh.mesh.part import Part
 from ttmesh.ops.attending import attend_prefill
 from ttmesh.ops.attention import attend_chunk, attention_spec, golden_attention, prefill_scratch
 from ttmesh.ops.entry import composite, op
@@ -147,6 +148,7 @@ def _ring_share(
     chunk_start_idx: int | None,
     scale: float | None,
     mesh_shape: tuple[int, ...],
+    part: Part | None,
     lane_axes: int,
 ) -> Lanes:
     if page_table is not None:
@@ -158,7 +160,9 @@ def _ring_share(
         return whole.index_select(-2, rows[ring_id])
     devices = torch.Size(mesh_shape).numel()
     own = rows[torch.arange(devices, device=q.device) % ring_size].reshape(*mesh_shape, 1, 1, -1, 1)
-    whole = whole.expand(*mesh_shape, *whole.shape[lane_axes:])
+    if part is not None:
+        own = part.own_block(own)
+    whole = whole.expand(*own.shape[:lane_axes], *whole.shape[lane_axes:])
     return whole.gather(-2, own.expand(*whole.shape[:-2], own.shape[-2], whole.shape[-1]))
 
 
@@ -203,6 +207,7 @@ def ring_distributed_scaled_dot_product_attention(
         chunk_start_idx=chunk_start_idx,
         scale=scale,
         mesh_shape=tuple(mesh.shape),
+        part=mesh.part,
         memory_config=memory_config,
         program_config=program_config,
     )

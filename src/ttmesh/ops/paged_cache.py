@@ -171,14 +171,15 @@ _update_too = part(
 
 
 def coords_of(mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor) -> tuple[Coords | None, tuple[int, ...]]:
-    """The coordinates that write (None: all) and the shape of the mesh."""
+    """The lanes of this process that write (None: all) and how many there are along each axis."""
     mesh = cache.device()
     assert mesh is not None, "checked by launch"
-    shape = tuple(mesh.shape)
     if mesh_coords is None:
-        return None, shape
-    coords = tuple(sorted(tuple(coord) for coord in mesh_coords))
-    return (None if len(coords) == math.prod(shape) else coords), shape
+        return None, mesh.lane_shape
+    coords = frozenset(tuple(coord) for coord in mesh_coords)
+    if mesh.part is not None:
+        coords = mesh.part.own(coords)
+    return (None if len(coords) == math.prod(mesh.lane_shape) else tuple(sorted(coords))), mesh.lane_shape
 
 
 def _golden_update(

@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.base.placement import Shard
 from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.part import Part
 from ttmesh.ops.binary_rules import fatal
 from ttmesh.ops.creation import asked_spec
 from ttmesh.ops.entry import composite
@@ -30,9 +31,12 @@ GENERATED = (
 )  # fmt: skip
 
 
-def drawn_seed(seed: int | None) -> int:
-    """The seed, or a fresh one for 0 and None as TT-NN draws it."""
-    return seed or random.getrandbits(32) or 1
+def drawn_seed(seed: int | None, mesh: MeshDevice | None) -> int:
+    """The seed, or a fresh one for 0 and None as TT-NN draws it; ranks that divide a mesh take the first one's."""
+    if seed:
+        return seed
+    drawn = random.getrandbits(32) or 1
+    return drawn if mesh is None or mesh.part is None or mesh.part.place is None else mesh.part.agree(drawn)
 
 
 def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: torch.device) -> torch.Tensor:
@@ -43,9 +47,18 @@ def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: t
 
 
 def _rand_lane(
-    spec: TensorSpec, mesh_dims: Sequence[int], low: float, high: float, seed: int, torch_device: torch.device
+    spec: TensorSpec,
+    mesh_dims: Sequence[int],
+    part: Part | None,
+    low: float,
+    high: float,
+    seed: int,
+    torch_device: torch.device,
 ) -> torch.Tensor:
-    return _uniform((*mesh_dims, *spec.shape), low, high, seed, torch_device)
+    lanes = _uniform((*mesh_dims, *spec.shape), low, high, seed, torch_device)
+    return (
+        lanes if part is None else part.own_block(lanes).clone()
+    )  # one sequence of numbers, of which each has its own
 
 
 def _asked_topology(call: Call) -> TensorTopology:
@@ -59,7 +72,7 @@ RAND = Operation(
     asked_spec,
     topology=_asked_topology,
     runtime=frozenset({"low", "high", "seed"}),
-    lane_arguments=frozenset({"spec", "mesh_dims", "low", "high", "seed", "torch_device"}),
+    lane_arguments=frozenset({"spec", "mesh_dims", "part", "low", "high", "seed", "torch_device"}),
 )
 
 
@@ -92,8 +105,8 @@ def rand(
     made: Tensor = launch(
         RAND,
         {
-            "spec": spec, "mesh_dims": tuple(mesh_dims), "low": low, "high": high, "seed": drawn_seed(seed),
-            "topology": topology, "device": device,
+            "spec": spec, "mesh_dims": tuple(mesh_dims), "part": device.part, "low": low, "high": high,
+            "seed": drawn_seed(seed, device), "topology": topology, "device": device,
         },
     )  # fmt: skip
     return made
@@ -176,7 +189,7 @@ def randn(
             f"ttnn.randn makes no {chosen}", expected="bfloat16 or float32", fix="Convert with ttnn.typecast."
         )
     spec = _spec(shape, chosen, layout, memory_config)
-    made: Tensor = launch(RANDN, {"spec": spec, "seed": drawn_seed(seed), "device": device})
+    made: Tensor = launch(RANDN, {"spec": spec, "seed": drawn_seed(seed, device), "device": device})
     return made
 
 
@@ -211,7 +224,7 @@ def uniform(input: Tensor, from_: float, to: float, seed: int, memory_config: Me
             expected="the tensor's own memory config",
             fix="Use ttnn.to_memory_config afterwards.",
         )
-    made: Tensor = launch(UNIFORM, {"input": input, "from_": from_, "to": to, "seed": drawn_seed(seed)})
+    made: Tensor = launch(UNIFORM, {"input": input, "from_": from_, "to": to, "seed": drawn_seed(seed, input.device())})
     return made
 
 
@@ -240,7 +253,8 @@ def bernoulli(
 ) -> Tensor:
     """1 with the probability that the input gives, else 0; float32 unless another format is asked for."""
     arguments: dict[str, Any] = {
-        "input": input, "seed": drawn_seed(seed), "output": output, "dtype": dtype, "memory_config": memory_config,
+        "input": input, "seed": drawn_seed(seed, input.device()), "output": output, "dtype": dtype,
+        "memory_config": memory_config,
     }  # fmt: skip
     made: Tensor = launch(BERNOULLI, arguments)
     return made

@@ -68,6 +68,7 @@ class MeshWorkload:
             raise MeshError(
                 "MeshWorkload has already been finalized", expected="one finalize per workload", fix="Just launch it."
             )
+        mesh.check_undivided("a MeshWorkload")
         whole = MeshCoordinateRange(mesh.shape)
         for box in self._programs:
             if box.start_coord.dims() != mesh.shape.dims() or not whole.contains(box):

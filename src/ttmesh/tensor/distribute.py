@@ -63,21 +63,24 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
 def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
     """A distributed tensor joined into one host tensor."""
     host = tensor.cpu()
-    whole = composer.compose(host.lanes, host.mesh_shape, host.kind.presence)
+    whole = composer.compose(host.all_lanes(), host.mesh_shape, host.kind.presence)
     return Tensor.on_host(kind_of(tensor.spec.with_shape(whole.shape), ALONE_TOPOLOGY), whole[None, None])
 
 
 def get_device_tensors(tensor: Tensor) -> list[Tensor]:
-    """One tensor per device, row-major; on a device they share its buffer."""
+    """One tensor per device, row-major; on a device they share its buffer.
+
+    Where ranks divide the mesh: of a device tensor this rank's, of a host tensor those of all ranks, as in TT-NN.
+    """
     mesh = tensor.device()
     if mesh is None:
-        kind = kind_of(tensor.spec, ALONE_TOPOLOGY)
-        return [Tensor.on_host(kind, lane_at(tensor.lanes, coord)[None, None]) for coord in tensor.coords()]
+        kind, lanes = kind_of(tensor.spec, ALONE_TOPOLOGY), tensor.all_lanes()
+        return [Tensor.on_host(kind, lane_at(lanes, coord)[None, None]) for coord in tensor.coords()]
     if not tensor.is_allocated():
         return [tensor]
     return [
         Tensor.on_device(kind_of(tensor.spec, tensor.kind.topology, frozenset({coord})), tensor.buffer, mesh)
-        for coord in tensor.coords()
+        for coord in tensor.local_coords()
     ]
 
 
@@ -89,7 +92,9 @@ def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim
         raise _refused("All tensor shards must be on host", "host tensors")
     if any(tensor.spec != tensors[0].spec for tensor in tensors):
         raise _refused("All tensor shards must have the same tensor spec", "equal shapes, formats and layouts")
-    lanes = torch.stack([_only_part(tensor) for tensor in tensors]).reshape(*mesh_shape, *tensors[0].shape)
+    own = tensors if mesh_shape.part is None else mesh_shape.part.among(tensors)
+    extents = mesh_shape if mesh_shape.part is None else mesh_shape.part.block
+    lanes = torch.stack([_only_part(tensor) for tensor in own]).reshape(*extents, *tensors[0].shape)
     topology = TensorTopology.create_sharded_tensor_topology(mesh_shape, shard_dim)
     return Tensor.on_host(kind_of(tensors[0].spec, topology), lanes, mesh_shape)
 
@@ -115,7 +120,7 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
             f"shard_dim ({shard_dim}) is out of range for tensor logical rank {len(first.shape)}", "a dim it has"
         )
     topology = TensorTopology.create_sharded_tensor_topology(MeshShape([len(coords)]), shard_dim)
-    presence = None if len(coords) == mesh.get_num_devices() else frozenset(coords)
+    presence = None if len(coords) == len(mesh.local_ids()) else frozenset(coords)
     return Tensor.on_device(kind_of(first.spec, topology, presence), first.buffer, mesh)
 
 
@@ -123,7 +128,7 @@ def _only_part(tensor: Tensor) -> torch.Tensor:
     coords = tensor.coords()
     if len(coords) != 1:
         raise _refused(f"a tensor cut for {tensor.mesh_shape!r} has {len(coords)} parts", f"one part ({ALONE!r})")
-    return lane_at(tensor.lanes, coords[0])
+    return tensor.lane(coords[0])
 
 
 def _refused(wrong: str, expected: str) -> ShapeError:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.tensor.composers import lane_at
 from ttmesh.tensor.distribution import Coord
+
+
+class HasLane(Protocol):
+    """A host tensor, as far as its parts are asked for."""
+
+    def lane(self, coord: Coord) -> torch.Tensor:
+        """The part of one device."""
 
 
 def padded(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> torch.Tensor:
@@ -51,10 +57,10 @@ def box(values: torch.Tensor, rank: int, start: Sequence[int], end: Sequence[int
 class HostBuffer:
     """The parts of a host tensor by coordinate."""
 
-    __slots__ = ("_coords", "_lanes", "_mesh_shape")
+    __slots__ = ("_coords", "_mesh_shape", "_tensor")
 
-    def __init__(self, lanes: torch.Tensor, mesh_shape: MeshShape, coords: Sequence[Coord]) -> None:
-        self._lanes, self._mesh_shape, self._coords = lanes, mesh_shape, frozenset(coords)
+    def __init__(self, tensor: HasLane, mesh_shape: MeshShape, coords: Sequence[Coord]) -> None:
+        self._tensor, self._mesh_shape, self._coords = tensor, mesh_shape, frozenset(coords)
 
     def shape(self) -> MeshShape:
         """The mesh the tensor was cut for."""
@@ -63,8 +69,8 @@ class HostBuffer:
     def is_local(self, coord: MeshCoordinate) -> bool:
         """Whether this process holds the part there."""
         coord.to_linear_index(self._mesh_shape)
-        return True
+        return self._mesh_shape.part is None or bool(self._mesh_shape.part.holds(coord))
 
     def get_shard(self, coord: MeshCoordinate) -> torch.Tensor | None:
-        """A copy of the part at a coordinate, or None where there is none."""
-        return lane_at(self._lanes, coord.coords()).clone() if coord.coords() in self._coords else None
+        """A copy of the part at a coordinate, or None where there is none here."""
+        return self._tensor.lane(coord.coords()).clone() if coord.coords() in self._coords else None

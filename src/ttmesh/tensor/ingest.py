@@ -57,9 +57,9 @@ def ingest(
     config = DRAM_MEMORY_CONFIG if memory_config is None else memory_config
     make = _kind if config.interleaved else _kind.__wrapped__  # a sharded config can be written to: no cache key
     kind = make(cut.values.shape[axes:], dtype, layout, tile, config, pad_value or 0, cut.topology, cut.presence)
-    if dtype in BLOCK_FLOATS:
+    if dtype in BLOCK_FLOATS or (mapper is not None and mapper.mesh_shape.part is not None):
         lanes = to_lane(cut.values.contiguous(), dtype)
-    else:  # every element by itself: convert first, so that cutting is the only strided pass
+    else:  # every element by itself, and all of them stay: convert first, so that cutting is the only strided pass
         converted = to_lane(source, dtype)
         lanes = cut.values if converted is source else _cut(converted, mapper).values
     return Ingested(kind, _own(lanes, source), ALONE if mapper is None else mapper.mesh_shape)

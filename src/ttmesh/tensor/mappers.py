@@ -78,10 +78,11 @@ class TensorToMesh:
         return self._config
 
     def map(self, values: torch.Tensor) -> MappedLanes:
-        """Cut a tensor; nothing is copied where a strided view can say it."""
+        """Cut a tensor; nothing is copied where a strided view can say it. Of a divided mesh: this rank's lanes."""
         plan = _plan(self._key, self.mesh_shape, values.shape)
-        parts = values.reshape(plan.split).permute(plan.order)
-        return MappedLanes(self._on_the_mesh(parts, plan), plan.presence, plan.topology)
+        lanes = self._on_the_mesh(values.reshape(plan.split).permute(plan.order), plan)
+        part = self.mesh_shape.part
+        return MappedLanes(lanes if part is None else part.own_block(lanes), plan.presence, plan.topology)
 
     def _on_the_mesh(self, parts: torch.Tensor, plan: _Plan) -> torch.Tensor:
         """Parts [distribution axes…, *local] moved to the axes of the mesh."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.command_queue import Cells, Command, CommandQueue
 from ttmesh.mesh.mesh_device import MeshDevice
@@ -27,7 +29,9 @@ def write(
     """Enqueue a write of whole lanes; with a presence only those chips change."""
     queue = writable_queue(mesh, cq_id)
     lanes = values.to(mesh.backend.device)
-    shape = mesh.shape.to_tuple()
+    shape = mesh.lane_shape
+    if presence is not None and mesh.part is not None:
+        presence = mesh.part.own(presence)
 
     def whole(reads: Cells, writes: Cells) -> None:
         writes[0].write(lanes, spec)
@@ -44,6 +48,8 @@ def read(
 ) -> tuple[CommandQueue, Command]:
     """Enqueue a read of whole lanes; `arrived` gets them when the command runs. They must not be changed."""
     queue = _queue(mesh, cq_id, "Reads are not supported during trace capture.")
+    if mesh.part is not None and mesh.part.place is None:
+        raise mesh.part.elsewhere()
     on_host = mesh.backend.device.type in ("cpu", "meta")  # meta lanes have no values to bring
 
     def body(reads: Cells, writes: Cells) -> None:
@@ -61,6 +67,22 @@ def merged(old: torch.Tensor, new: torch.Tensor, presence: Presence, mesh: tuple
     lanes, every = old.expand(*mesh, *local).clone(), new.expand(*mesh, *local)
     for coord in presence:
         lanes[coord] = every[coord]
+    return lanes
+
+
+def lanes_on(mesh: MeshDevice, lanes: torch.Tensor, cut_for: MeshShape) -> torch.Tensor:
+    """Host lanes as a mesh of the same shape takes them: this rank's where ranks divide it."""
+    part, own = mesh.part, cut_for.part
+    if part is None and own is None:
+        return lanes
+    if part is not None and own is None:
+        return part.own_block(lanes).clone()
+    if part is None or not part.same(own):
+        raise MeshError(
+            f"this host tensor holds {own.local_range!r} of {cut_for!r}, which {mesh!r} divides otherwise",
+            expected="the mesh that the mapper was made from",
+            fix="Make the mapper from the mesh the tensor goes to.",
+        )
     return lanes
 
 

@@ -19,6 +19,7 @@ from ttmesh.base.placement import Replicate, Shard
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor.distribute import Mapper
+from ttmesh.tensor.distribution import mesh_shape_of
 from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.mappers import ReplicateTensorToMeshWrapper
 from ttmesh.tensor.memory_config import MemoryConfig, NdShardSpec, ShardDistributionStrategy, ShardSpec
@@ -34,7 +35,7 @@ VERSION = 1
 
 
 class DumpTensorMode(PrintedEnum):
-    """Whether a distributed tensor is gathered into one file; with one process both are the same."""
+    """Whether ranks gather a distributed tensor into one file or each writes its part; one process: both are the same."""
 
     DISTRIBUTED_GATHER = 0
     LOCAL = 1
@@ -48,7 +49,15 @@ def dump_tensor(
     if not isinstance(mode, DumpTensorMode):
         raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out.")
     host = tensor.cpu()
-    save_file({"lanes": host.lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(host))})
+    part = host.mesh_shape.part
+    if part is None or mode is DumpTensorMode.LOCAL:
+        save_file({"lanes": host.lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(host))})
+        return
+    lanes = host.all_lanes()  # the first rank writes, and the others wait until it is there
+    if part.is_first:
+        whole = Tensor.on_host(host.kind, lanes, MeshShape(host.mesh_shape.to_tuple()))
+        save_file({"lanes": lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(whole))})
+    part.host.barrier()
 
 
 def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> Tensor:
@@ -69,7 +78,7 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
         raise _foreign(path, str(problem)) from problem
     if told is None or lanes is None:
         raise _foreign(path, "no ttmesh description")
-    kind, mesh_shape = _understood(json.loads(told))
+    kind, mesh_shape = _understood(json.loads(told), device)
     tensor = Tensor.on_host(kind, lanes, mesh_shape)
     return tensor if device is None else tensor.onto(device)
 
@@ -101,7 +110,8 @@ def as_tensor(
         return made(device, mesh_mapper)
     names = (dtype.name if dtype is not None else "None", layout.name if layout is not None else "None")
     path = Path(f"{cache_file_name}_dtype_{names[0]}_layout_{names[1]}{SUFFIX}")
-    if path.is_file():
+    divided = mesh_shape_of(device).part if device is not None else None
+    if path.is_file() if divided is None else divided.all_say(path.is_file()):
         try:
             return load_tensor(path, device=device)
         except MeshError as problem:
@@ -142,6 +152,7 @@ def _described(host: Tensor) -> dict[str, Any]:
         "padding": spec.pad_value,
         "memory": _memory_to(spec.memory_config),
         "mesh": list(host.mesh_shape),
+        "part": None if host.mesh_shape.part is None else [host.mesh_shape.part.start, host.mesh_shape.part.block],
         "presence": None if presence is None else sorted(map(list, presence)),
         "topology": [
             list(topology.distribution_shape()),
@@ -151,7 +162,7 @@ def _described(host: Tensor) -> dict[str, Any]:
     }
 
 
-def _understood(told: dict[str, Any]) -> tuple[Any, MeshShape]:
+def _understood(told: dict[str, Any], device: MeshDevice | None) -> tuple[Any, MeshShape]:
     if told["version"] != VERSION:
         raise MeshError(
             f"the file has version {told['version']}",
@@ -172,7 +183,22 @@ def _understood(told: dict[str, Any]) -> tuple[Any, MeshShape]:
     placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
     topology = TensorTopology(MeshShape(extents), placements, [MeshCoordinate(coord) for coord in coords])
     presence = None if told["presence"] is None else frozenset(tuple(coord) for coord in told["presence"])
-    return kind_of(spec, topology, presence), MeshShape(told["mesh"])
+    return kind_of(spec, topology, presence), _cut_for(told, device)
+
+
+def _cut_for(told: dict[str, Any], device: MeshDevice | None) -> MeshShape:
+    """The mesh of the file; one with a rank's part only can be read for that part only."""
+    shape = MeshShape(told["mesh"])
+    if told.get("part") is None:
+        return shape
+    part = None if device is None else device.part
+    if part is None or [list(part.start), list(part.block)] != told["part"] or device is None:
+        raise MeshError(
+            f"the file holds the block of {told['part'][1]} at {told['part'][0]} of {shape!r}, written by one rank",
+            expected="device=, a mesh of which this rank holds the same block",
+            fix="Write it with DumpTensorMode.DISTRIBUTED_GATHER to read it anywhere.",
+        )
+    return device.shape
 
 
 def _memory_to(config: MemoryConfig) -> dict[str, Any]:

@@ -115,11 +115,16 @@ class Tensor(Described):
         return ALONE if self._mesh_shape is None else self._mesh_shape
 
     def device_coords(self) -> list[MeshCoordinate]:
-        """The coordinates that hold a part."""
-        return [MeshCoordinate(coord) for coord in self.coords()]
+        """The coordinates of this process that hold a part."""
+        return [MeshCoordinate(coord) for coord in self.local_coords()]
+
+    def local_coords(self) -> list[Coord]:
+        """The same as plain tuples, row-major."""
+        part = self.mesh_shape.part
+        return self.coords() if part is None else [coord for coord in self.coords() if part.holds(coord)]
 
     def coords(self) -> list[Coord]:
-        """The same as plain tuples, row-major."""
+        """Every coordinate that holds a part, on whatever rank."""
         if self.kind.presence is not None:
             return sorted(self.kind.presence)
         return [coord.coords() for coord in MeshCoordinateRange(self.mesh_shape)]
@@ -171,7 +176,7 @@ class Tensor(Described):
         """The parts of a host tensor by coordinate."""
         if self._mesh is not None:
             raise _not_on_host("host_buffer")
-        return host_shapes.HostBuffer(self.lanes, self.mesh_shape, self.coords())
+        return host_shapes.HostBuffer(self, self.mesh_shape, self.local_coords())
 
     # -- values ----------------------------------------------------------------------------------------------------
 
@@ -195,6 +200,16 @@ class Tensor(Described):
     def lanes(self, values: torch.Tensor) -> None:
         self._lanes = values
         self._arriving = None
+
+    def lane(self, coord: Coord) -> torch.Tensor:
+        """The part of one device of a host tensor; never change what you get."""
+        part = self.mesh_shape.part
+        return lane_at(self.lanes, coord if part is None else part.locally(coord))
+
+    def all_lanes(self) -> torch.Tensor:
+        """The lanes of all ranks of a host tensor; every rank of its mesh calls it."""
+        part = self.mesh_shape.part
+        return self.lanes if part is None else part.gathered(self.lanes)
 
     def arriving(self, queue: CommandQueue, command: Command) -> None:
         """Say which command brings the lanes."""
@@ -243,7 +258,7 @@ class Tensor(Described):
         lanes, kind = self.lanes, self.kind
         spec = kind.spec if memory_config is None else kind.spec.with_memory_config(memory_config)
         if self.mesh_shape == mesh.shape:
-            kind = kind_of(spec, kind.topology, kind.presence)
+            kind, lanes = kind_of(spec, kind.topology, kind.presence), movement.lanes_on(mesh, lanes, self.mesh_shape)
         elif self.mesh_shape.mesh_size() == 1:
             kind = kind_of(spec, TensorTopology.create_fully_replicated_tensor_topology(mesh.shape))
             lanes = lanes.reshape(*(1 for _ in mesh.shape), *self.shape)
@@ -269,7 +284,7 @@ class Tensor(Described):
         wanted = torch_dtype(self.dtype) if dtype is None else dtype
         host = self.cpu(cq_id=cq_id)
         if mesh_composer is not None:
-            return mesh_composer.compose(host.lanes, host.mesh_shape, host.kind.presence, wanted)  # type: ignore[return-value]
+            return mesh_composer.compose(host.all_lanes(), host.mesh_shape, host.kind.presence, wanted)  # type: ignore[return-value]
         return host._only_part().to(wanted, copy=True)
 
     def _only_part(self) -> torch.Tensor:
@@ -281,7 +296,7 @@ class Tensor(Described):
                 expected="mesh_composer=, for example ConcatMeshToTensor(mesh_device, dim=0)",
                 fix="Or convert each of get_device_tensors() by itself.",
             )
-        return lane_at(self.lanes, coords[0])
+        return self.lane(coords[0])
 
     def to_numpy(self, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
         """The values as a new numpy array; bfloat16 becomes float32."""
@@ -369,7 +384,7 @@ class Tensor(Described):
         if not self.is_allocated():
             return printing.freed_text(self.spec)
         host = self.cpu()
-        parts = [(coord, printing.tensor_text(lane_at(host.lanes, coord), self.spec)) for coord in host.coords()]
+        parts = [(coord, printing.tensor_text(host.lane(coord), self.spec)) for coord in host.local_coords()]
         if self._mesh is None or self._mesh.get_num_devices() == 1:
             return "\n".join(text for _, text in parts)
         ids = ((self._mesh.get_device_id(MeshCoordinate(coord)), coord, text) for coord, text in parts)

@@ -16,7 +16,7 @@ from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor import movement
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.building import from_values
-from ttmesh.tensor.composers import Composer
+from ttmesh.tensor.composers import Composer, lane_at
 from ttmesh.tensor.distribute import Mapper, default_composer, default_mapper
 from ttmesh.tensor.ingest import as_torch
 from ttmesh.tensor.kind import kind_of
@@ -117,7 +117,7 @@ def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, t
         raise _refused("copy_host_to_device_tensor: the second tensor is on the host", "a device tensor")
     _check_alike(host_tensor, device_tensor)
     if host_tensor.mesh_shape == mesh.shape:
-        return mesh, host_tensor.lanes
+        return mesh, movement.lanes_on(mesh, host_tensor.lanes, host_tensor.mesh_shape)
     if host_tensor.mesh_shape.mesh_size() == 1:
         return mesh, host_tensor.lanes.reshape(*(1 for _ in mesh.shape), *host_tensor.shape)
     raise _refused(f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}", f"{mesh.shape!r}")
@@ -137,8 +137,8 @@ def copy_device_to_host_tensor(
 
     def arrived(lanes: torch.Tensor) -> None:
         if host_tensor.mesh_shape != mesh.shape:
-            every = lanes.expand(*mesh.shape, *device_tensor.shape)
-            lanes = every[coords[0]].reshape(*(1 for _ in host_tensor.mesh_shape), *device_tensor.shape)
+            own = lane_at(lanes, coords[0] if mesh.part is None else mesh.part.locally(coords[0]))
+            lanes = own.reshape(*(1 for _ in host_tensor.mesh_shape), *device_tensor.shape)
         host_tensor.lanes = lanes
 
     queue, command = movement.read(mesh, device_tensor.buffer.cell, device_tensor.spec, arrived, cq_id)

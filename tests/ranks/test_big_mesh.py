@@ -1,0 +1,63 @@
+"""Ranks that divide a mesh get the results of one process: the same program with 1, 2 and 4 of them on both engines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rank_launches import HERE, environment, launched
+
+PROGRAM = str(HERE / "big_mesh.py")
+DESCRIPTOR = "mesh_descriptors {\n  device_topology { dims: [ 2, 8 ] }\n  host_topology { dims: [ 2, 2 ] }\n}\n"
+# bfloat16 rounds once more or less in the last of its 8 bits; float32 sums of a few terms differ in the last of 24.
+TOLERANCES = {"BFLOAT16": 2**-6, "BFLOAT8_B": 2**-5, "rms": 2**-6}
+
+Results = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("alone")
+    subprocess.run([sys.executable, PROGRAM, str(folder)], check=True, env=environment(), timeout=180)
+    found: Results = torch.load(folder / "rank0.pt")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks", "settings", "described"),
+    [
+        pytest.param("mpi", 2, {}, False, id="two ranks of mpi"),
+        pytest.param("torchdist", 2, {"TTMESH_SCHEDULE": "async"}, False, id="two ranks of torchdist, async queues"),
+        pytest.param("mpi", 4, {"TTMESH_ORDERED": "1"}, True, id="four ranks of mpi in a grid, ordered sums"),
+        pytest.param("torchdist", 4, {}, False, id="four ranks of torchdist"),
+    ],
+)
+def test_ranks_get_the_results_of_one_process(
+    engine: str, ranks: int, settings: dict[str, str], described: bool, alone: Results, tmp_path: Path
+) -> None:
+    more = []
+    if described:
+        (tmp_path / "mesh.textproto").write_text(DESCRIPTOR)
+        more.append(str(tmp_path / "mesh.textproto"))
+    done = launched(engine, ranks, PROGRAM, str(tmp_path), *more, **settings)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = set[str]()
+    for rank in range(ranks):
+        found: Results = torch.load(tmp_path / f"rank{rank}.pt")
+        seen |= found.keys()
+        wrong = [name for name, values in found.items() if not agrees(name, values, alone[name], settings)]
+        assert not wrong, f"rank {rank}"
+    assert seen == alone.keys(), "every result is on some rank"
+
+
+def agrees(name: str, values: torch.Tensor, expected: torch.Tensor, settings: dict[str, str]) -> bool:
+    """To the bit, except where floats are added in another order: over ranks, or by torch's matmul for fewer lanes."""
+    free_order = "mlp" in name or (name.startswith("sum") and "TTMESH_ORDERED" not in settings)
+    if not free_order:
+        return torch.equal(values, expected)
+    tolerance = next((bound for word, bound in TOLERANCES.items() if word in name), 1e-5)
+    return torch.allclose(values.float(), expected.float(), rtol=tolerance, atol=tolerance)
