@@ -238,7 +238,7 @@ def test_the_system_as_a_mesh() -> None:
     assert not half.all_local()
     assert half.get_device_id(MeshCoordinate(1, 3)) == 6
     assert not half.is_local(MeshCoordinate(0, 0))
-    with pytest.raises(ShapeError, match=r"MeshCoordinate\(\[0, 0\]\) is on another host"):
+    with pytest.raises(ShapeError, match=r"Device at MeshCoordinate\(\[0, 0\]\) is remote"):
         half.get_device_id(MeshCoordinate(0, 0))
     with pytest.raises(ShapeError, match=r"MeshCoordinate\(\[2, 0\]\) lies outside MeshShape\(\[2, 4\]\)"):
         whole.is_local(MeshCoordinate(2, 0))
