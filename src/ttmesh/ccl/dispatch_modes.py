@@ -1,0 +1,23 @@
+"""How tokens travel to their experts on the chip (tt-metal e4f9f0b, all_to_all_dispatch_metadata.hpp): speed only."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DispatchAlgorithm(Enum):
+    """Which packets carry a token."""
+
+    BROADCAST = 0
+    SPARSE_UNICAST = 1
+    SPARSE_MCAST_LINEAR = 2
+    SPARSE_MCAST_SHORTEST_PATH = 3
+    SPARSE_MCAST_SPLIT_BW = 4
+
+
+class WorkerMode(Enum):
+    """How the cores that send share a link."""
+
+    DIRECT = 0
+    MUX_TOKEN_SPLIT = 1
+    MUX_PAYLOAD_SPLIT = 2
