@@ -70,7 +70,7 @@ _MODULES = {
     "ttmesh.tensor.topology": "TensorTopology",
     "ttmesh.ccl.reductions": "ReduceType",
     "ttmesh.ccl.copies": "p2p_compute_intermediate_tensor_spec",
-    "ttmesh.ccl.dispatch_modes": "DispatchAlgorithm WorkerMode",
+    "ttmesh.ccl.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
     "ttmesh.ccl.topology": "get_usable_topology",
     "ttmesh.ccl.sockets": (
         "MeshSocket SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord create_socket_pair"
