@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.entry import composite
-from ttmesh.ops.parts import like_written, no_programs, part
+from ttmesh.ops.parts import like_written, part
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -46,7 +47,16 @@ def _moments(x: Lanes) -> tuple[Lanes, Lanes]:
     return x.mean(dims, keepdim=True), x.var(dims, unbiased=False, keepdim=True)
 
 
-@part("ttnn.batch_norm", check=_check, runtime=("eps",))
+def _norm_program(call: Call) -> tuple[Hashable, ...]:
+    """While training the statistics are the batch's: running ones are no part of this program."""
+    used = (
+        ("input", "weight", "bias") if call["training"] else ("input", "running_mean", "running_var", "weight", "bias")
+    )
+    specs = tuple(None if call[name] is None else call[name].spec for name in used)
+    return (("batch_norm", call["training"], specs, call["memory_config"]),)
+
+
+@part("ttnn.batch_norm", check=_check, programs=_norm_program, runtime=("eps",))
 def _normalise(
     input: Lanes,
     running_mean: Lanes | None,
@@ -66,7 +76,13 @@ def _normalise(
     return out if bias is None else out + bias.float()
 
 
-@part("ttnn.batch_norm running statistics", out=like_written, programs=no_programs, runtime=("momentum",), writes="old")
+def _statistics_program(call: Call) -> tuple[Hashable, ...]:
+    """One program updates both statistics; which of them there are and the momentum are part of it."""
+    present = call["present"]
+    return (("running_statistics", call["momentum"], *present, call.specs),) if call["moment"] == present[0] else ()
+
+
+@part("ttnn.batch_norm running statistics", out=like_written, programs=_statistics_program, writes="old")
 def _mix(old: Lanes, input: Lanes, momentum: float, moment: int) -> Lanes:
     return (1 - momentum) * old.float() + momentum * _moments(input.float())[moment]
 
@@ -115,7 +131,8 @@ def batch_norm(
         memory_config=memory_config,
     )
     if training:
-        for moment, old in enumerate((running_mean, running_var)):
-            if old is not None:
-                _mix(old=old, input=input, momentum=momentum, moment=moment)
+        kept = [(moment, old) for moment, old in enumerate((running_mean, running_var)) if old is not None]
+        present = tuple(moment for moment, _ in kept)
+        for moment, old in kept:
+            _mix(old=old, input=input, momentum=momentum, moment=moment, present=present)
     return result

@@ -19,7 +19,7 @@ from ttmesh.ops.conv_config import (
     output_size,
     transposed_size,
 )
-from ttmesh.ops.conv_sharding import ParallelConfig, Window, chosen, circular_buffers, parallel, same_cores
+from ttmesh.ops.conv_sharding import TILE, ParallelConfig, Window, chosen, circular_buffers, parallel, same_cores
 from ttmesh.ops.lanes import mesh_dims
 from ttmesh.ops.parts import part
 from ttmesh.ops.specs import Inferred
@@ -34,7 +34,9 @@ Two = tuple[int, int]
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [TensorSpec(inferred[0][0], call["out_dtype"], call["out_layout"], memory_config=call["out_memory"])]
+    where: MemoryConfig = call["out_memory"]
+    rows = (TILE, 1) if where.is_sharded() else ()  # TT-NN's shards have whole tiles of rows in every layout
+    return [TensorSpec(inferred[0][0], call["out_dtype"], call["out_layout"], memory_config=where, alignment=rows)]
 
 
 def _check(call: Call) -> None:

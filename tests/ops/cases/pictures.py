@@ -64,6 +64,20 @@ def conv(
     return make
 
 
+def volume(out: int, per_group: int, **options: Any) -> Callable[[torch.Generator], Arguments]:
+    channels = per_group * options.get("groups", 1)
+
+    def make(g: torch.Generator) -> Arguments:
+        tensors = {
+            "input_tensor": normal(g, 2, 4, 6, 5, channels),
+            "weight_tensor": normal(g, out, per_group, 3, 3, 2),
+            "bias_tensor": On(normal(g, 1, out), layout=TILE_LAYOUT),
+        }
+        return [], {**tensors, "dtype": bfloat16, "output_channels": out, "kernel_size": (3, 3, 2), **options}
+
+    return make
+
+
 def precomputed(g: torch.Generator) -> Arguments:
     corner = torch.stack(
         [torch.randint(-1, 9, (2, 5, 8), generator=g), torch.randint(-1, 7, (2, 5, 8), generator=g)], -1
@@ -77,6 +91,7 @@ grouped_conv = conv(24, 8, 3, 2, out_channels=24, stride=(2, 1), padding=(1, 0, 
 transposed = conv(
     16, 24, 3, 3, out_channels=24, stride=(2, 2), padding=(1, 1), output_padding=(1, 1), bias=True
 )  # fmt: skip
+grouped_volume = volume(16, 8, groups=4, stride=(2, 1, 2), padding_mode="replicate", padding=(1, 1, 0))
 POOL = (1, 1, 2 * 9 * 8, 32)
 CASES = [
     Case("ttnn.max_pool2d", args(POOL, 2, 9, 8, 32, [3, 3], [2, 2], [1, 1], [1, 1]), HALF, BOTH),
@@ -100,6 +115,8 @@ CASES = [
     Case("ttnn.conv1d", conv(24, 16, 3, out_channels=24, stride=2, padding=(1, 2), bias=True), HALF, ROWS),
     Case("ttnn.conv_transpose2d", transposed, HALF, ROWS),
     Case("ttnn.conv_transpose2d/as given", conv(16, 24, 3, 2, out_channels=24, mirror_kernel=False), HALF, ROWS),
+    Case("ttnn.experimental.conv3d", volume(24, 32, padding=(0, 1, 1)), layouts=ROWS),
+    Case("ttnn.experimental.conv3d/groups", grouped_volume, HALF, ROWS),
     Case("ttnn.rotate", args((2, 9, 8, 32), 30.0, fill=0.5), layouts=ROWS),
     Case("ttnn.rotate/bilinear", args((2, 9, 8, 32), 45.0, interpolation_mode="bilinear"), layouts=ROWS),
     Case("ttnn.group_norm", grouped),
