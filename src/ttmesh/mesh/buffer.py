@@ -242,9 +242,10 @@ class Buffer:
 
 def allocated(cell: Cell, mesh_id: int, chips: tuple[int, ...]) -> Allocated:
     """The record that says a cell exists."""
+    room = cell.room
     return Allocated(
-        mesh_id, cell.buffer_id, chips, cell.buffer_type._name_, cell.address, cell.size_bytes, cell.bank_bytes,
-        cell.banks, cell.page_bytes, cell.label,
+        mesh_id, cell.buffer_id, chips, room.buffer_type._name_, cell.address, room.size_bytes, room.bank_bytes,
+        room.banks, room.page_bytes, cell.label,
     )  # fmt: skip
 
 
