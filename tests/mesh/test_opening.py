@@ -201,6 +201,21 @@ def test_submeshes_must_tile_the_mesh(mesh) -> None:
         mesh.create_submeshes(MeshShape(1, 3))
 
 
+def test_reshape_tells_trackers_the_new_coordinates(mesh) -> None:
+    seen: list[object] = []
+    stop = signals.listen(seen.append)
+    mesh.reshape(MeshShape(1, 8))
+    stop()
+
+    opened, *reserved = seen
+    assert isinstance(opened, Opened)
+    assert (opened.mesh_id, opened.shape) == (mesh.id(), (1, 8))
+    assert [chip.coord for chip in opened.chips] == [(0, i) for i in range(8)]
+    assert [chip.physical_id for chip in opened.chips] == mesh.get_device_ids()
+    assert reserved
+    assert all(isinstance(record, Reserved) for record in reserved)
+
+
 def test_reshape_keeps_the_chips_and_moves_what_they_hold(mesh) -> None:
     before = mesh.get_device_ids()
 

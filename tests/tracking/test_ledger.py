@@ -232,6 +232,55 @@ def test_marks_are_kept_in_order_and_not_for_ever():
     assert len(process.marks) == 100
 
 
+def test_a_mesh_that_is_reshaped_has_new_coordinates_and_keeps_its_buffers():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    ledger.events(process, 0, [mesh(chips=(3, 0)), Reserved(1, (3,), "L1", 64, "dispatch", 0), buffer(1, chips=(3, 0))])
+
+    ledger.events(process, 3, [mesh(chips=(0, 3)), Reserved(1, (0,), "L1", 64, "dispatch", 1)])
+
+    devices = {d.physical_id: d for d in state(ledger).devices}
+    assert {chip: d.coord for chip, d in devices.items()} == {0: (0, 0), 3: (0, 1)}
+    assert {chip: d.is_coordinator for chip, d in devices.items()} == {0: True, 3: False}
+    assert {chip: d.usage["DRAM"].used_bytes for chip, d in devices.items()} == {0: 1000, 3: 1000}
+    assert {chip: d.usage["SYSTEM_L1"].used_bytes for chip, d in devices.items()} == {0: 64, 3: 0}
+
+
+def test_a_submesh_does_not_change_the_coordinates_of_its_chips():
+    ledger = Ledger()
+    ledger.events(ledger.join(ME, "p", 0.0), 0, [mesh(1, (3, 0)), mesh(2, (0,), parent=1)])
+
+    assert {d.physical_id: d.coord for d in state(ledger).devices} == {0: (0, 1), 3: (0, 0)}
+
+
+def test_the_peak_of_a_pool_is_what_its_classes_reached_together():
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    trace = buffer(2, 500, kind="TRACE")
+    ledger.events(process, 0, [buffer(1, 1000), Freed(1, 1), trace, buffer(3, 300), Freed(1, 2), Freed(1, 3)])
+    ledger.tick(1.0)
+    ledger.events(process, 6, [buffer(4, 700)])
+
+    device = state(ledger).devices[0]
+    assert {kind: usage.peak_bytes for kind, usage in device.usage.items()} == {"DRAM": 1000, "TRACE": 500}
+    assert (device.pools["DRAM"].used_bytes, device.pools["DRAM"].peak_bytes) == (700, 1000)
+    ledger.events(process, 7, [buffer(5, 400, kind="TRACE"), Freed(1, 4)])
+    assert state(ledger).devices[0].pools["DRAM"].peak_bytes == 1100
+
+
+def test_a_process_that_leaves_in_the_middle_of_a_batch_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(ledger_module, "MAX_HELD", 2)
+    ledger = Ledger()
+    process = ledger.join(ME, "p", 0.0)
+    with pytest.raises(LedgerError, match="more than 2 buffers"):
+        ledger.events(process, 0, [buffer(1), buffer(2), buffer(3)])
+
+    ledger.leave(process, orderly=False, now_s=1.0)
+
+    assert used(ledger) == (0, 0)
+    assert state(ledger).devices[0].pools["DRAM"].used_bytes == 0
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(0, 2), st.sampled_from(["DRAM", "L1"]))))
 def test_totals_equal_the_tables_after_any_history(steps):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,12 +24,15 @@ BUFFERS = 20_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """FORM, -o, -w, -r, --socket."""
+    """FORM, -o, -w, -r, --clean, --socket."""
     parser.add_argument("form", choices=FORMS, help="torch: a memory-snapshot pickle; report: for ttnn-visualizer; "
                         "shm: tt-metal's shared-memory statistics")  # fmt: skip
     parser.add_argument("-o", "--output", default="", metavar="PATH", help="file, or folder for report and shm")
     parser.add_argument("-w", "--watch", action="store_true", help="shm: write again and again until interrupted")
     parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="shm: milliseconds between")
+    parser.add_argument(
+        "--clean", action="store_true", help="shm: remove the files that were written, and nothing else"
+    )
     parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
 
 
@@ -38,6 +42,12 @@ def run(args: argparse.Namespace) -> int:
         raise MeshError(f"{args.form} is not for a terminal", expected="-o PATH", fix="Say where it shall go.")
     if args.watch and args.form != "shm":
         raise MeshError(f"-w does not go with {args.form}", expected="shm", fix="Leave it out.")
+    if args.clean:
+        if args.form != "shm" or args.watch:
+            raise MeshError("--clean removes files", expected="ttmesh export shm --clean", fix="Leave the rest out.")
+        gone = shared_memory.clean(Path(args.output or shared_memory.DIRECTORY))
+        print("\n".join(map(str, gone)) if gone else "There were none.")
+        return 0
     with Monitor(chosen(args.socket)) as monitor:
         if args.form == "shm":
             return _shared(monitor, Path(args.output or shared_memory.DIRECTORY), args.watch, args.refresh / 1000)
@@ -61,14 +71,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _shared(monitor: Monitor, folder: Path, watch: bool, refresh_s: float) -> int:
-    paths = shared_memory.write(monitor.state(), folder)
     if not watch:
-        print("\n".join(map(str, paths)))
+        print("\n".join(map(str, shared_memory.write(monitor.state(), folder))))
+        print("They stay as they are until `ttmesh export shm --clean`.", file=sys.stderr)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # or the files would stay
+    paths: set[Path] = set()
     try:
         while True:
+            paths.update(shared_memory.write(monitor.state(), folder))
             time.sleep(refresh_s)
-            paths = shared_memory.write(monitor.state(), folder)
     except KeyboardInterrupt:
         return 0
     finally:

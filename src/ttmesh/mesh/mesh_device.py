@@ -300,9 +300,18 @@ class MeshDevice(ChipView, CoreView):
         self._shape, self.physical_ids = shape, physical_ids
         self.heap.chips, self.heap.lane_axes = self.reported_ids(), shape.dims()
         self.program_cache.plans.clear()
+        if signals.listening:
+            for record in self._standing():
+                signals.emit(record)
 
     def holdings(self) -> list[Any]:
         """Records that say what this mesh holds now: itself, its reservations, its buffers."""
+        everyone = self._reported_ids()
+        buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
+        held = sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)
+        return [*self._standing(), *held]
+
+    def _standing(self) -> list[Any]:
         now = time.time_ns()
         parent = self.parent.id() if self.parent else None
         opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
@@ -313,8 +322,7 @@ class MeshDevice(ChipView, CoreView):
             for part in (RESERVATIONS if self.parent is None else ())
             if first or not part.coordinator_only
         ]
-        buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
-        return [opened, *reserved, *sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)]
+        return [opened, *reserved]
 
     def _chip_facts(self) -> tuple[ChipFacts, ...]:
         banks = self.heap.map.banks

@@ -77,7 +77,7 @@ def draw_detail(detail: Detail, width: int) -> RenderableType:
 def _pool(bar: Bar, width: int) -> RenderableType:
     capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
     line = Text(f"{bar.pool:<5}{size_text(bar.used_bytes)} / {capacity} ", style="bold")
-    line.append(f"{bar.percent} ", style=LEVELS[bar.level])
+    line.append(f"{bar.percent} ", style=LEVELS[bar.level]).append(f"peak {size_text(bar.peak_bytes)} ")
     line.append_text(draw_bar(bar, 30)).append(f"  {draw_trend(bar.trend, 60)}", style="not bold")
     table = Table.grid(padding=(0, 2))
     for segment in bar.segments:

@@ -63,7 +63,16 @@ def _device_cells(device: DeviceView) -> list[RenderableType]:
         name.append(" * coordinator", style="bold")
     dram, l1 = device.bar("DRAM"), device.bar("L1")
     logical = f"{device.logical_id} {device.place}".rstrip()
-    return [name, logical, device.arch, _fill(dram), _peak(dram), _fill(l1), _peak(l1), str(device.buffers)]
+    return [
+        name,
+        logical,
+        device.arch,
+        _fill(dram),
+        size_text(dram.peak_bytes),
+        _fill(l1),
+        size_text(l1.peak_bytes),
+        str(device.buffers),
+    ]
 
 
 def _few_cells(device: DeviceView) -> list[RenderableType]:
@@ -75,11 +84,6 @@ def _fill(bar: Bar) -> Text:
     capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
     text = Text(f"{size_text(bar.used_bytes)} / {capacity} ")
     return text.append(f"{bar.percent:>6}", style=LEVELS[bar.level])
-
-
-def _peak(bar: Bar) -> str:
-    """Of the class that gives the pool its name: peaks of several classes were not reached together."""
-    return size_text(sum(segment.peak_bytes for segment in bar.segments if segment.memory_class == bar.pool))
 
 
 def _process_cells(process: ProcessView) -> list[RenderableType]:

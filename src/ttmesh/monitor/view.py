@@ -53,6 +53,7 @@ class Bar:
 
     pool: str
     used_bytes: int
+    peak_bytes: int
     capacity_bytes: int
     share: float
     level: str
@@ -194,6 +195,7 @@ def _bar(device: DeviceState, name: str, trends: dict[tuple[str, int, str], list
     return Bar(
         pool=name,
         used_bytes=pool.used_bytes,
+        peak_bytes=pool.peak_bytes,
         capacity_bytes=capacity,
         share=share,
         level=level(share),

@@ -134,10 +134,10 @@ class Answers:
         )
 
     def _pool(self, device: Device, name: str, known: dict[tuple[object, ...], spans.Free]) -> Pool:
-        used = sum(device.accounts[kind].used for kind in POOLS[name] if kind in device.accounts)
+        used, peak = device.pools[name].used, device.pools[name].peak
         facts = device.facts
         if facts is None:
-            return Pool(name, 0, used, 0, Span(0, 0), 0, 0, 0.0)
+            return Pool(name, 0, used, peak, 0, Span(0, 0), 0, 0, 0.0)
         if name == "DRAM":
             banks, size, base, apart = facts.dram_banks, facts.dram_bank_bytes, facts.dram_base, facts.trace_bytes
         else:
@@ -150,7 +150,7 @@ class Answers:
         if key not in known:
             taken = [span for group in groups for span in self._taken[group]]
             known[key] = spans.free(Span(base, base + size), taken)
-        return Pool(name, banks * bank.length, used, banks, bank, *known[key], known[key].fragmentation)
+        return Pool(name, banks * bank.length, used, peak, banks, bank, *known[key], known[key].fragmentation)
 
 
 def _usage(account: Account) -> Usage:

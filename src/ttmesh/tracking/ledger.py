@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ttmesh.base.records import Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking.history import History
 from ttmesh.tracking.leftovers import Ended, Leftover, sum_up
+from ttmesh.tracking.state import POOLS
 from ttmesh.tracking.wire import Link, Who
 
 # The bounds of the server's memory, together with wire.MAX_BODY and server.MAX_CONNECTIONS.
@@ -20,6 +21,7 @@ LONGEST_LABEL = 500
 MARKS_KEPT = 100
 ENDED_KEPT = 64
 
+POOL_OF = {kind: pool for pool, kinds in POOLS.items() for kind in kinds}
 SYSTEM_CLASS = {"DRAM": "SYSTEM_DRAM", "TRACE": "SYSTEM_DRAM"}  # every other reservation lies in L1
 
 BufferKey = tuple[int, int]
@@ -30,7 +32,7 @@ class LedgerError(Exception):
 
 
 class Account:
-    """Bytes and buffers of one class of memory on one device: now, and the extremes since the last tick."""
+    """Bytes and buffers of one class of memory, or of a pool, on one device: now, and the extremes since a tick."""
 
     __slots__ = ("_peak", "count", "high", "history", "low", "used")
 
@@ -50,18 +52,38 @@ class Account:
         self._peak = self.peak
         self.low = self.high = self.used
 
-    def add(self, size_bytes: int, count: int) -> None:
-        """Change what is held."""
-        self.used += size_bytes
+    def add(self, size_bytes: int, count: int, *, low: int = 0, high: int = 0) -> None:
+        """Change what is held; `low` and `high` are the furthest that it went on the way."""
+        used = self.used
+        self.low = min(self.low, used + min(low, size_bytes))
+        self.high = max(self.high, used + max(high, size_bytes))
+        self.used = used + size_bytes
         self.count += count
-        self.low = min(self.low, self.used)
-        self.high = max(self.high, self.used)
+
+
+class Route:
+    """The accounts that a buffer of one class on some chips counts in.
+
+    Chips in lock-step change alike: the changes are summed here and reach the accounts when another route's turn comes.
+    """
+
+    __slots__ = ("accounts", "change", "count", "high", "low")
+
+    def __init__(self, accounts: list[Account]) -> None:
+        self.accounts = accounts
+        self.change = self.count = self.low = self.high = 0
+
+    def settle(self) -> None:
+        """Tell the accounts."""
+        for account in self.accounts:
+            account.add(self.change, self.count, low=self.low, high=self.high)
+        self.change = self.count = self.low = self.high = 0
 
 
 class Device:
     """One physical chip of one host."""
 
-    __slots__ = ("accounts", "facts", "host", "physical_id", "system")
+    __slots__ = ("accounts", "facts", "host", "physical_id", "pools", "system")
 
     def __init__(self, host: str, physical_id: int) -> None:
         self.host = host
@@ -69,6 +91,7 @@ class Device:
         self.facts: ChipFacts | None = None
         self.system = ""
         self.accounts: dict[str, Account] = {}
+        self.pools = {name: Account() for name in POOLS}
 
 
 class Process:
@@ -86,7 +109,7 @@ class Process:
         self.held: dict[BufferKey, Allocated] = {}
         self.reserved: dict[tuple[int, tuple[int, ...], str, str], Reserved] = {}
         self.accounts: dict[tuple[int, str], Account] = {}
-        self.routes: dict[tuple[tuple[int, ...], str], list[Account]] = {}
+        self.routes: dict[tuple[tuple[int, ...], str], Route] = {}
         self.marks: deque[Marked] = deque(maxlen=MARKS_KEPT)
         self.links: list[Link] = []
         self.leftovers: list[Leftover] = []
@@ -104,6 +127,7 @@ class Ledger:
         self.ended: deque[Ended] = deque(maxlen=ENDED_KEPT)
         self.records_seen = 0
         self._watch = watch
+        self._route = Route([])  # the one whose changes are not settled yet
 
     def join(self, who: Who, name: str, now_s: float) -> Process:
         """A process connects; one that was thought dead goes on where it was."""
@@ -118,11 +142,14 @@ class Ledger:
 
     def leave(self, process: Process, *, orderly: bool, now_s: float) -> Ended:
         """A process is gone and so is everything it held."""
+        self._settle()  # it may leave because of a record in the middle of a batch
         held = sum_up("exit" if orderly else "death", process.held.values())
         ended = Ended(process.who, process.name, now_s, orderly, held, process.leftovers, process.next, process.missed)
         self.ended.append(ended)
         for (chip, kind), account in process.accounts.items():
-            self.devices[process.who.host, chip].accounts[kind].add(-account.used, -account.count)
+            device = self.devices[process.who.host, chip]
+            for total in (device.accounts[kind], device.pools[POOL_OF[kind]]):
+                total.add(-account.used, -account.count)
         if self.processes.get(process.who) is process:
             del self.processes[process.who]
         return ended
@@ -145,6 +172,7 @@ class Ledger:
             self._free(process, buffer)
         for record in held.values():
             self._allocate(process, record, time_ns)
+        self._settle()
         process.missed += max(0, following - process.next)
         process.next = following
         process.in_step = True
@@ -173,12 +201,13 @@ class Ledger:
                 self._reserve(process, record)
             else:
                 process.marks.append(record)
+        self._settle()
         return process.in_step
 
     def tick(self, now_s: float) -> None:
         """A second has passed."""
         for device in self.devices.values():
-            for account in device.accounts.values():
+            for account in (*device.accounts.values(), *device.pools.values()):
                 account.tick(now_s)
 
     def device(self, host: str, physical_id: int) -> Device:
@@ -195,12 +224,16 @@ class Ledger:
             raise LedgerError(f"all processes together hold more than {MAX_HELD_BY_ALL} buffers")
 
     def _open(self, process: Process, mesh: Opened) -> None:
-        if len(process.meshes) >= MAX_MESHES:
+        known = process.meshes.get(mesh.mesh_id)
+        if known is None and len(process.meshes) >= MAX_MESHES:
             raise LedgerError(f"more than {MAX_MESHES} meshes are open in one process")
         process.meshes[mesh.mesh_id] = mesh
         for chip in mesh.chips:
             device = self.device(process.who.host, chip.physical_id)
-            device.facts, device.system = chip, mesh.system
+            if mesh.parent_id is None or device.facts is None:  # coordinates are those of the whole mesh
+                device.facts, device.system = chip, mesh.system
+        if known is not None and known.chips != mesh.chips:  # reshaped: its reservations follow, on other chips maybe
+            self._unreserve_all(process, mesh.mesh_id)
 
     def _close(self, process: Process, mesh_id: int) -> None:
         process.meshes.pop(mesh_id, None)
@@ -209,8 +242,7 @@ class Ledger:
         process.leftovers = [*process.leftovers, *left][-256:]
         for key in lost:
             self._free(process, key)
-        for reservation in [key for key in process.reserved if key[0] == mesh_id]:
-            self._unreserve(process, reservation)
+        self._unreserve_all(process, mesh_id)
 
     def _allocate(self, process: Process, record: Allocated, time_ns: int) -> None:
         key = (record.mesh_id, record.buffer_id)
@@ -219,19 +251,17 @@ class Ledger:
             return
         if len(held) >= MAX_HELD:
             raise LedgerError(f"one process holds more than {MAX_HELD} buffers")
-        route = process.routes.get((record.chips, record.buffer_type)) or self._route(
-            process, record.chips, record.buffer_type
-        )
+        route = self._route_of(process, record.chips, record.buffer_type)
         record.time_ns = record.time_ns or time_ns
         if len(record.label) > LONGEST_LABEL:
             record.label = record.label[:LONGEST_LABEL]
         held[key] = record
-        size = record.size_bytes
-        for account in route:
-            account.count += 1
-            account.used = used = account.used + size
-            if used > account.high:
-                account.high = used
+        if route is not self._route:
+            self._settle(route)
+        route.count += 1
+        route.change = change = route.change + record.size_bytes
+        if change > route.high:
+            route.high = change
         if self._watch:
             self._watch(process, True, record)
 
@@ -239,12 +269,13 @@ class Ledger:
         record = process.held.pop(key, None)
         if record is None:
             return
-        size = record.size_bytes
-        for account in process.routes[record.chips, record.buffer_type]:
-            account.count -= 1
-            account.used = used = account.used - size
-            if used < account.low:
-                account.low = used
+        route = process.routes[record.chips, record.buffer_type]
+        if route is not self._route:
+            self._settle(route)
+        route.count -= 1
+        route.change = change = route.change - record.size_bytes
+        if change < route.low:
+            route.low = change
         if self._watch:
             self._watch(process, False, record)
 
@@ -256,16 +287,30 @@ class Ledger:
         if len(process.reserved) >= MAX_MESHES:
             raise LedgerError(f"one process makes more than {MAX_MESHES} reservations")
         process.reserved[key] = record
-        for account in self._route(process, record.chips, SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")):
-            account.add(record.size_bytes, 0)
+        self._system(process, record, record.size_bytes)
 
     def _unreserve(self, process: Process, key: tuple[int, tuple[int, ...], str, str]) -> None:
         record = process.reserved.pop(key, None)
         if record is not None:
-            for account in self._route(process, record.chips, SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")):
-                account.add(-record.size_bytes, 0)
+            self._system(process, record, -record.size_bytes)
 
-    def _route(self, process: Process, chips: tuple[int, ...], kind: str) -> list[Account]:
+    def _unreserve_all(self, process: Process, mesh_id: int) -> None:
+        for reservation in [key for key in process.reserved if key[0] == mesh_id]:
+            self._unreserve(process, reservation)
+
+    def _system(self, process: Process, record: Reserved, size_bytes: int) -> None:
+        self._settle()
+        for account in self._route_of(
+            process, record.chips, SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")
+        ).accounts:
+            account.add(size_bytes, 0)
+
+    def _settle(self, following: Route | None = None) -> None:
+        self._route.settle()
+        if following is not None:
+            self._route = following
+
+    def _route_of(self, process: Process, chips: tuple[int, ...], kind: str) -> Route:
         route = process.routes.get((chips, kind))
         if route is not None:
             return route
@@ -273,9 +318,10 @@ class Ledger:
             raise LedgerError(f"one process uses more than {MAX_MESHES} different groups of chips")
         kind = sys.intern(kind)
         devices = [self.device(process.who.host, chip) for chip in chips]
-        route = [d.accounts.setdefault(kind, Account(History())) for d in devices]
-        route += [process.accounts.setdefault((chip, kind), Account()) for chip in chips]
-        process.routes[chips, kind] = route
+        accounts = [d.accounts.setdefault(kind, Account(History())) for d in devices]
+        accounts += [d.pools[POOL_OF[kind]] for d in devices]
+        accounts += [process.accounts.setdefault((chip, kind), Account()) for chip in chips]
+        route = process.routes[chips, kind] = Route(accounts)
         return route
 
 

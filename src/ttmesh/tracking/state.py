@@ -24,11 +24,12 @@ class Usage(Struct, frozen=True, array_like=True):
 
 
 class Pool(Struct, frozen=True):
-    """A kind of memory of one device: all banks together, and the free part of one bank."""
+    """A kind of memory of one device: all banks together with the most ever used, and the free part of one bank."""
 
     name: str
     capacity_bytes: int
     used_bytes: int
+    peak_bytes: int
     banks: int
     bank: Span
     free_in_bank_bytes: int

@@ -27,6 +27,7 @@ class ViewCollector(Collector):
         peak = GaugeMetricFamily("ttmesh_memory_peak_bytes", "Most ever held", labels=[*DEVICE, "class"])
         buffers = GaugeMetricFamily("ttmesh_buffers", "Buffers held now", labels=[*DEVICE, "class"])
         capacity = GaugeMetricFamily("ttmesh_pool_capacity_bytes", "Size of a pool", labels=[*DEVICE, "pool"])
+        reached = GaugeMetricFamily("ttmesh_pool_peak_bytes", "Most ever held of a pool", labels=[*DEVICE, "pool"])
         largest = GaugeMetricFamily(
             "ttmesh_pool_largest_free_bytes", "Largest free block over all banks", labels=[*DEVICE, "pool"]
         )
@@ -37,13 +38,14 @@ class ViewCollector(Collector):
             name = [device.host, str(device.physical_id), str(int(device.is_coordinator))]
             for bar in device.bars:
                 capacity.add_metric([*name, bar.pool], bar.capacity_bytes)
+                reached.add_metric([*name, bar.pool], bar.peak_bytes)
                 largest.add_metric([*name, bar.pool], bar.largest_free_bytes)
                 scattered.add_metric([*name, bar.pool], bar.fragmentation)
                 for part in bar.segments:
                     used.add_metric([*name, part.memory_class], part.used_bytes)
                     peak.add_metric([*name, part.memory_class], part.peak_bytes)
                     buffers.add_metric([*name, part.memory_class], part.buffers)
-        return [used, peak, buffers, capacity, largest, scattered]
+        return [used, peak, buffers, capacity, reached, largest, scattered]
 
     def _processes(self) -> list[Metric]:
         labels = ["host", "pid", "name"]

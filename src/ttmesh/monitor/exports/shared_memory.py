@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import time
@@ -116,6 +117,20 @@ def write(state: State, directory: Path = DIRECTORY) -> list[Path]:
     return paths
 
 
+def clean(directory: Path = DIRECTORY) -> list[Path]:
+    """Remove every file that `write` made, whoever ran it, as far as it may; returns what is gone."""
+    gone = []
+    for path in sorted(directory.glob("tt_device_*_memory")):
+        number = path.name.split("_")[2]
+        if number.isdigit() and int(number) & ~0xFFFF == OURS:
+            with contextlib.suppress(
+                FileNotFoundError, PermissionError
+            ):  # somebody was faster, or it is another user's
+                path.unlink()
+                gone.append(path)
+    return gone
+
+
 def read(directory: Path = DIRECTORY) -> list[SharedDevice]:
     """What real tt-metal says of its chips; our own files and unreadable ones are passed over."""
     found = []
@@ -148,7 +163,7 @@ def as_states(found: Iterable[SharedDevice]) -> tuple[list[DeviceState], list[Pr
 def _device(chip: SharedChip) -> DeviceState:
     used = _usage(chip.used)
     dram, l1 = chip.used[0] + chip.used[3], chip.used[1] + chip.used[2] + chip.used[4]
-    pools = {name: Pool(name, 0, size, 0, Span(0, 0), 0, 0, 0.0) for name, size in (("DRAM", dram), ("L1", l1))}
+    pools = {name: Pool(name, 0, size, size, 0, Span(0, 0), 0, 0, 0.0) for name, size in (("DRAM", dram), ("L1", l1))}
     return DeviceState(HOST, chip.chip_id, chip.chip_id, (), "", "", chip.is_remote, False, used, pools)
 
 

@@ -11,7 +11,7 @@ from ttmesh.monitor.view import View
 
 CSV_COLUMNS = (
     "time_s", "host", "physical_id", "logical_id", "coord", "arch", "is_coordinator", "pool", "memory_class",
-    "used_bytes", "buffers", "peak_bytes", "pool_used_bytes", "pool_capacity_bytes", "largest_free_bytes",
+    "used_bytes", "buffers", "peak_bytes", "pool_used_bytes", "pool_peak_bytes", "pool_capacity_bytes", "largest_free_bytes",
     "fragmentation",
 )  # fmt: skip
 
@@ -34,7 +34,7 @@ def to_csv(view: View) -> str:
                         f"{view.time_s:.3f}", device.host, device.physical_id, device.logical_id,
                         "x".join(map(str, device.coord)), device.arch, int(device.is_coordinator), bar.pool,
                         part.memory_class, part.used_bytes, part.buffers, part.peak_bytes, bar.used_bytes,
-                        bar.capacity_bytes, bar.largest_free_bytes, f"{bar.fragmentation:.6f}",
+                        bar.peak_bytes, bar.capacity_bytes, bar.largest_free_bytes, f"{bar.fragmentation:.6f}",
                     ]
                 )  # fmt: skip
     return out.getvalue()
