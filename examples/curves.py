@@ -6,22 +6,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import ttmesh.ttnn as ttnn
+from ttmesh.mesh.memory_reports import peak_bytes
 
 console = Console(highlight=False)
 BARS = "▁▂▃▄▅▆▇█"
 
 
+def use_one_thread() -> None:
+    """The tensors of these examples are small: a second thread gains little, and on busy cores its waiting costs minutes."""
+    torch.set_num_threads(1)
+
+
 @dataclass
 class Curves:
-    """Loss and DRAM of one chip, step by step."""
+    """Loss and DRAM of one chip, step by step: what is held after a step, and the most that was held at any moment."""
 
     name: str
     losses: list[float] = field(default_factory=list)
     dram_bytes: list[int] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
 
     def steps(self, count: int) -> Iterator[int]:
         """Step numbers, with a bar that shows the last loss."""
@@ -37,6 +45,7 @@ class Curves:
         view = ttnn.get_memory_view(mesh, ttnn.BufferType.DRAM)
         self.losses.append(loss)
         self.dram_bytes.append(view.num_banks * view.total_bytes_allocated_per_bank)
+        self.peak_bytes.append(peak_bytes(mesh, ttnn.BufferType.DRAM))
 
     def save(self, path: Path) -> Path:
         """A picture, or a chart in characters where matplotlib is not installed (pip install "ttmesh[plots]")."""
@@ -49,14 +58,27 @@ class Curves:
             console.print(self.text())
         else:
             figure = Figure(figsize=(8, 5), layout="constrained")
-            for place, (title, values) in enumerate(self._series(), 1):
-                axes = figure.add_subplot(2, 1, place)
-                axes.plot(values)
-                axes.set_ylabel(title)
-            axes.set_xlabel("step")
+            steps = range(1, len(self.losses) + 1)
+            loss, memory = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+            loss.plot(steps, self.losses, color="tab:blue")
+            loss.set_ylabel("loss")
+            loss.annotate(
+                f"{self.losses[-1]:.3g}", (steps[-1], self.losses[-1]), (-4, 8), textcoords="offset points", ha="right"
+            )
+            held, most = ([n / 2**20 for n in sizes] for sizes in (self.dram_bytes, self.peak_bytes))
+            memory.plot(steps, most, color="tab:red", label=f"most at any moment: {most[-1]:.2f} MiB")
+            memory.fill_between(steps, held, color="tab:green", alpha=0.4, label=f"after a step: {held[-1]:.2f} MiB")
+            memory.set_ylabel("DRAM per chip, MiB")
+            memory.set_ylim(0, max(most) * 1.5)
+            memory.set_xlabel("step")
+            memory.legend(loc="upper right", ncols=2, frameon=False)
+            for axes in (loss, memory):
+                axes.grid(alpha=0.3)
+                axes.spines[["top", "right"]].set_visible(False)
+                axes.margins(x=0)
             figure.suptitle(self.name)
             figure.savefig(path, dpi=120)
-        console.print(f"curves: {path}")
+        console.print(f"loss and memory curves: {path.resolve()}")
         return path
 
     def text(self) -> str:

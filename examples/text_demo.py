@@ -270,6 +270,7 @@ def report(run: Run) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # small tensors; see curves.py
     with torch.no_grad():
         folder = os.environ.get("LLAMA_DIR")
         report(generate(32, 64, folder=None if folder is None else Path(folder)))

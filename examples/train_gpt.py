@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 import torch
-from curves import Curves, console
+from curves import Curves, console, use_one_thread
 
 import ttmesh.ttnn as ttnn
 from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
@@ -132,8 +132,8 @@ def train(steps: int, out: Path, dtype: ttnn.DataType = ttnn.float32) -> Curves:
     del loss, training
     ttnn.close_mesh_device(mesh)
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
-    curves.save(out / "train_gpt.png")
     console.print(f"loss {curves.losses[0]:.3f} → {curves.losses[-1]:.3f}")
+    curves.save(out / "train_gpt.png")
     return curves
 
 
@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--bfloat16", action="store_true", help="bfloat16 compute with float32 master weights")
     parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for the curves")
     options = parser.parse_args()
+    use_one_thread()
     train(options.steps, options.out, ttnn.bfloat16 if options.bfloat16 else ttnn.float32)
 
 

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from curves import Curves, console
+from curves import Curves, console, use_one_thread
 from train_gpt import BATCHES, MODEL, TOKENS, VOCABULARY, WIDTH, Block, text
 
 import ttmesh.ttnn as ttnn
@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--schedule", choices=["1f1b", "gpipe"], default="1f1b")
     parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for the curves")
     options = parser.parse_args()
+    use_one_thread()
     train(options.epochs, options.out, options.schedule)
 
 

@@ -44,7 +44,7 @@ def test_the_gpt_in_stages_learns(load, tmp_path: Path) -> None:
 def test_curves_are_text_without_matplotlib(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    curves = load("curves").Curves("run", losses=[3.0, 2.0, 1.0], dram_bytes=[2**20] * 3)
+    curves = load("curves").Curves("run", losses=[3.0, 2.0, 1.0], dram_bytes=[2**20] * 3, peak_bytes=[2**21] * 3)
 
     path = curves.save(tmp_path / "run.png")
 
@@ -53,6 +53,6 @@ def test_curves_are_text_without_matplotlib(load, tmp_path: Path, monkeypatch: p
 
 
 def test_the_vision_pipeline_serves_in_every_configuration(load) -> None:
-    rates = load("vision_pipeline").serve(2, 2)
+    rates = load("vision_pipeline").serve(7, 2)
 
     assert set(rates) == {"plain", "traced", "traced, two queues", "pipelined I/O"}
