@@ -18,12 +18,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 from fixed_state import CHIPS, GB, MB, NOW, FixedSource
 from prometheus_client.parser import text_string_to_metric_families
 from test_web import free_port
 from tracked import RunningServer, environment, eventually
 
-from ttmesh.base.records import Allocated, ChipFacts, Finished, Freed, Opened
+from ttmesh import ttnn
+from ttmesh.base.records import Allocated, ChipFacts, Finished, Freed, Opened, TensorFacts
 from ttmesh.base.signals import signals
 from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.exports.prometheus import to_prometheus
@@ -133,14 +135,16 @@ def test_torch_draws_the_snapshot(source):
 def recorded(folder: Path) -> Path:
     facts = ChipFacts(3, 0, (0, 0), "wormhole_b0", 12, GB, 64, MB, False, l1_base=1024)
     held = Allocated(1, 1, (3,), "L1", 4096, 64 * 2048, 2048, 64, 2048, "from_torch", NOW)
+    config = "MemoryConfig(memory_layout=TensorMemoryLayout::INTERLEAVED,buffer_type=BufferType::L1)"
+    first, second = (TensorFacts(n, "Shape([32, 64])", "DataType::BFLOAT16", "Layout::TILE", config) for n in (1, 2))
     with record_report(folder):
         signals.emit(Opened(1, None, (1, 1), "n150", (facts,), NOW))
         signals.emit(held)
-        signals.emit_command(Finished(1, 0, 1, "write", NOW, 1000))
+        signals.emit_command(Finished(1, 0, 1, "write", NOW, 1000, (), (first,)))
         signals.emit(msgspec.structs.replace(held, buffer_id=2, address=8192, buffer_type="DRAM"))
-        signals.emit_command(Finished(1, 0, 2, "ttnn.add", NOW, 2000))
+        signals.emit_command(Finished(1, 0, 2, "ttnn.add", NOW, 2000, (first, first), (second,)))
         signals.emit(Freed(1, 1))
-        signals.emit_command(Finished(1, 0, 3, "ttnn.relu", NOW, 3000))
+        signals.emit_command(Finished(1, 0, 3, "ttnn.relu", NOW, 3000, (second,), (second,)))
     return folder
 
 
@@ -156,6 +160,31 @@ def test_a_recorded_report_has_every_live_buffer_at_every_operation(tmp_path):
     assert not signals.timing
 
 
+def test_a_recorded_program_shows_the_tensors_of_every_operation(tmp_path):
+    with record_report(tmp_path):
+        mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
+        a = ttnn.from_torch(torch.ones(32, 64), layout=ttnn.TILE_LAYOUT, dtype=ttnn.bfloat16, device=mesh)
+        b = ttnn.add(a, a, memory_config=ttnn.L1_MEMORY_CONFIG)
+        ttnn.deallocate(a)
+        ttnn.relu(ttnn.reshape(b, (1, 64, 32)))
+        ttnn.close_mesh_device(mesh)
+    database = sqlite3.connect(tmp_path / "db.sqlite")
+    put, into = (
+        database.execute(
+            f"SELECT o.name, t.shape, t.dtype, t.buffer_type FROM {table} x JOIN operations o USING (operation_id) "
+            "JOIN tensors t USING (tensor_id) WHERE o.name IN ('ttnn.add', 'ttnn.relu') ORDER BY operation_id"
+        ).fetchall()
+        for table in ("input_tensors", "output_tensors")
+    )
+    spread = database.execute("SELECT count(*) FROM device_tensors WHERE tensor_id = 1").fetchone()[0]
+    database.close()
+
+    small, tall = "Shape([32, 64])", "Shape([1, 64, 32])"
+    assert put == [("ttnn.add", small, "DataType::BFLOAT16", 0)] * 2 + [("ttnn.relu", tall, "DataType::BFLOAT16", 1)]
+    assert into == [("ttnn.add", small, "DataType::BFLOAT16", 1), ("ttnn.relu", tall, "DataType::BFLOAT16", 1)]
+    assert spread == 2
+
+
 def test_a_live_report_tells_what_came_in_order(source, tmp_path):
     write_live_report(tmp_path, source.state().devices, buffers_of(source))
 
@@ -166,6 +195,17 @@ def test_a_live_report_tells_what_came_in_order(source, tmp_path):
 
     assert set(names) == {"from_torch", "kv cache", "matmul", "trace", "allocation"}
     assert last == 5 * len(CHIPS) + 1
+
+
+def test_the_files_of_shared_memory_can_be_removed_and_nothing_else(source, tmp_path):
+    shared_memory.write(source.state(), tmp_path)
+    real = tmp_path / "tt_device_1234_memory"
+    real.write_bytes(b"theirs")
+
+    gone = shared_memory.clean(tmp_path)
+
+    assert len(gone) == len(CHIPS)
+    assert list(tmp_path.iterdir()) == [real]
 
 
 @pytest.mark.skipif(VISUALIZER is None, reason="ttnn-visualizer is not installed")
@@ -192,11 +232,17 @@ def test_ttnn_visualizer_opens_the_report(tmp_path):
         eventually(answers, bool, timeout_s=40)
         operations = get("operations")
         assert [o["name"] for o in operations] == ["write", "ttnn.add", "ttnn.relu"]
-        assert len(get("operations/2")["buffers"]) == 2
+        added = get("operations/2")
+        assert len(added["buffers"]) == 2
+        assert [(t["id"], t["shape"], t["device_id"]) for t in added["inputs"]] == [(1, "Shape([32, 64])", 3)] * 2
+        assert [(t["id"], t["address"], t["consumers"]) for t in added["outputs"]] == [(2, 8192, [3])]
         assert [d["device_id"] for d in get("devices")] == [3]
         assert len(get("operation-buffers")) == 3
         assert get("buffers")
-        assert get("tensors") == []
+        assert [(t["id"], t["dtype"], t["producers"]) for t in get("tensors")] == [
+            (1, "DataType::BFLOAT16", [1]),
+            (2, "DataType::BFLOAT16", [2, 3]),
+        ]
     finally:
         os.killpg(viewer.pid, signal.SIGKILL)  # it starts workers of its own
         viewer.wait(20)
@@ -218,6 +264,16 @@ def test_the_command_writes_every_form(address, start, tmp_path):
     assert export("csv").stdout.startswith("time_s,host,physical_id")
     assert "ttmesh_memory_used_bytes" in export("prometheus").stdout
     assert len(export("shm", "-o", str(tmp_path)).stdout.splitlines()) == 8
+    assert len(export("shm", "--clean", "-o", str(tmp_path)).stdout.splitlines()) == 8
+    assert export("shm", "--clean", "-o", str(tmp_path)).stdout == "There were none.\n"
+    files = tmp_path / "files"
+    files.mkdir()
+    watching = [sys.executable, "-m", "ttmesh", "export", "shm", "-w", "-r", "50", "-o", str(files)]
+    watcher = subprocess.Popen(watching, env=environment(TTMESH_SOCKET=address.path))
+    eventually(lambda: len(list(files.iterdir())), lambda n: n == 8, timeout_s=30)
+    watcher.terminate()
+    assert watcher.wait(30) == 0
+    assert list(files.iterdir()) == []
     assert export("torch", "-o", str(tmp_path / "t.pickle")).returncode == 0
     assert pickle.loads((tmp_path / "t.pickle").read_bytes())["segments"]
     assert export("report", "-o", str(tmp_path / "r")).returncode == 0

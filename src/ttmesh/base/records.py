@@ -124,8 +124,18 @@ class Enqueued(Struct, frozen=True, gc=False):
     time_ns: int
 
 
+class TensorFacts(Struct, frozen=True, gc=False):
+    """A tensor on a buffer, in the words of TT-NN's reports."""
+
+    buffer_id: int
+    shape: str
+    dtype: str
+    layout: str
+    memory_config: str
+
+
 class Finished(Struct, frozen=True, gc=False):
-    """A command has run."""
+    """A command has run; the tensors are those it read, as they were before, and those it wrote, as they are now."""
 
     mesh_id: int
     queue: int
@@ -133,6 +143,8 @@ class Finished(Struct, frozen=True, gc=False):
     name: str
     time_ns: int
     duration_ns: int
+    reads: tuple[TensorFacts, ...] = ()
+    writes: tuple[TensorFacts, ...] = ()
 
 
 class Crossed(Struct, frozen=True, gc=False):

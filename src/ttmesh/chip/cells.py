@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from ttmesh.base.dtypes import BufferType
+from ttmesh.base.records import TensorFacts
 
 
 class Format(Protocol):
@@ -21,6 +22,9 @@ class Format(Protocol):
 
     def blank(self, lane_axes: int, device: torch.device) -> torch.Tensor:
         """Values of memory that nobody wrote: one lane, to be broadcast."""
+
+    def describe(self) -> tuple[str, str, str, str]:
+        """Shape, number format, layout and memory configuration, in the words of TT-NN's reports."""
 
     def view_of(self, values: torch.Tensor, other: Format, lane_axes: int) -> torch.Tensor | None:
         """Values of another format seen through this one without going through bytes, or None."""
@@ -121,6 +125,10 @@ class Cell:
         self.raw = _fitted(raw, self.size_bytes)
         self.values = None
         self.format = None
+
+    def describe(self) -> TensorFacts | None:
+        """The tensor it holds; None for raw bytes and for memory that nobody wrote."""
+        return TensorFacts(self.buffer_id, *self.format.describe()) if self.format is not None else None
 
     def take(self, other: Cell) -> None:
         """Hold what another cell holds."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ttmesh.base.errors import QueueError
-from ttmesh.base.records import Enqueued, Finished
+from ttmesh.base.records import Enqueued, Finished, TensorFacts
 from ttmesh.base.signals import signals
 from ttmesh.chip.cells import Cell
 
@@ -118,11 +118,13 @@ class CommandQueue:
             command.body(command.reads, command.writes)
             command.done = True
             return
+        reads = _tensors(command.reads)  # now: a command may change in place what it reads
         start = time.monotonic_ns()
         command.body(command.reads, command.writes)
         command.done = True
         end = time.monotonic_ns()
-        signals.emit_command(Finished(self.mesh_id, self.id, command.id, command.name, end, end - start))
+        writes = _tensors(command.writes)
+        signals.emit_command(Finished(self.mesh_id, self.id, command.id, command.name, end, end - start, reads, writes))
 
     def raise_failure(self) -> None:
         """Raise what a command failed with on a worker, once."""
@@ -156,6 +158,10 @@ class DividedQueue(CommandQueue):
         """Enqueue a program, or run it at once in the caller's thread."""
         worker.queue = self.id
         super().launch(name, body, reads, writes, programs)
+
+
+def _tensors(cells: Cells) -> tuple[TensorFacts, ...]:
+    return tuple(facts for cell in cells if (facts := cell.describe()) is not None)
 
 
 def deadlock(queues: Sequence[CommandQueue]) -> QueueError:

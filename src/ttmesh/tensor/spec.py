@@ -23,6 +23,7 @@ from ttmesh.tensor.memory_config import (
     ShardDistributionStrategy,
     ShardShapeAlignment,
     ShardSpec,
+    cpp,
 )
 from ttmesh.tensor.shape import Shape
 from ttmesh.tensor.shard_layout import ShardLayout, legacy_from_nd, nd_from_legacy, shard_layout
@@ -273,6 +274,10 @@ class TensorSpec:
     def blank(self, lane_axes: int, device: torch.device) -> torch.Tensor:
         """Values of memory that nobody wrote."""
         return memory.blank(self, lane_axes, device)
+
+    def describe(self) -> tuple[str, str, str, str]:
+        """Shape, number format, layout and memory configuration, in the words of TT-NN's reports."""
+        return repr(self.shape), cpp(self.dtype), cpp(self.layout), repr(self._config)
 
     def view_of(self, values: torch.Tensor, other: Format, lane_axes: int) -> torch.Tensor | None:
         """Values of another spec seen through this one, or None where that needs bytes."""

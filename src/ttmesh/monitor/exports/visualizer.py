@@ -1,4 +1,4 @@
-"""A report folder that ttnn-visualizer opens: operations, and every buffer that was live at each of them."""
+"""A report folder that ttnn-visualizer opens: operations with their tensors, and the buffers live at each of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ttmesh.base.records import Allocated, Closed, Finished, Freed, Opened, Record
+from ttmesh.base.records import Allocated, Closed, Finished, Freed, Opened, Record, TensorFacts
 from ttmesh.base.signals import signals
 from ttmesh.tracking.state import Buffers, DeviceState
 
@@ -23,7 +23,8 @@ CREATE TABLE operation_arguments(operation_id int, name text, value text, rank i
 CREATE TABLE buffers(operation_id int, device_id int, address int, max_size_per_bank int, buffer_type int,
   buffer_layout int, rank int default 0);
 CREATE TABLE tensors(tensor_id int, shape text, dtype text, layout text, memory_config text, device_id int,
-  address int, buffer_type int, rank int default 0);
+  address int, buffer_type int, rank int default 0, size int);
+CREATE TABLE device_tensors(tensor_id int, device_id int, address int, rank int default 0);
 CREATE TABLE input_tensors(operation_id int, input_index int, tensor_id int, rank int default 0);
 CREATE TABLE output_tensors(operation_id int, output_index int, tensor_id int, rank int default 0);
 CREATE TABLE local_tensor_comparison_records(tensor_id int, golden_tensor_id int, matches int, desired_pcc float,
@@ -59,7 +60,7 @@ class Report:
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._database.executescript(SCHEMA)
         self._database.execute("BEGIN")
-        self._operations = 0
+        self._operations = self._tensors = 0
         self._devices: set[int] = set()
 
     def add_device(self, device_id: int, *, l1_banks: int, l1_base: int, l1_bank_bytes: int) -> None:
@@ -77,8 +78,30 @@ class Report:
         )  # fmt: skip
         self._database.execute(f"INSERT INTO devices VALUES({','.join('?' * len(values))})", values)
 
-    def add_operation(self, name: str, duration_s: float, live: Iterable[LiveBuffer]) -> None:
-        """An operation, and what was live when it had run."""
+    def add_tensor(self, facts: TensorFacts, on: Allocated) -> int:
+        """A tensor on a buffer; the number it has in the report."""
+        self._tensors += 1
+        number = self._tensors
+        kind = BUFFER_TYPES[on.buffer_type]
+        described = (facts.shape, facts.dtype, facts.layout, facts.memory_config)
+        self._database.execute(
+            "INSERT INTO tensors VALUES(?,?,?,?,?,?,?,?,0,?)",
+            (number, *described, on.chips[0], on.address, kind, on.size_bytes),
+        )
+        self._database.executemany(
+            "INSERT INTO device_tensors VALUES(?,?,?,0)", [(number, chip, on.address) for chip in on.chips]
+        )
+        return number
+
+    def add_operation(
+        self,
+        name: str,
+        duration_s: float,
+        live: Iterable[LiveBuffer],
+        inputs: Iterable[int] = (),
+        outputs: Iterable[int] = (),
+    ) -> None:
+        """An operation, the numbers of its tensors, and what was live when it had run."""
         self._operations += 1
         number = self._operations
         self._database.execute("INSERT INTO operations VALUES(?,?,?,0)", (number, name, duration_s))
@@ -86,6 +109,10 @@ class Report:
             "INSERT INTO buffers VALUES(?,?,?,?,?,?,0)",
             [(number, b.device_id, b.address, b.bank_bytes, BUFFER_TYPES[b.buffer_type], INTERLEAVED) for b in live],
         )
+        for table, tensors in (("input_tensors", inputs), ("output_tensors", outputs)):
+            self._database.executemany(
+                f"INSERT INTO {table} VALUES(?,?,?,0)", [(number, i, tensor) for i, tensor in enumerate(tensors)]
+            )
 
     def close(self) -> None:
         """Everything is in the file now."""
@@ -99,6 +126,7 @@ class Recorder:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._live: dict[tuple[int, int], Allocated] = {}
+        self._tensors: dict[tuple[int, TensorFacts], int] = {}
         self._writing = threading.Lock()
 
     def hear(self, record: Record) -> None:
@@ -119,7 +147,25 @@ class Recorder:
                         l1_bank_bytes=chip.l1_bank_bytes,
                     )
             elif isinstance(record, Finished):
-                self._report.add_operation(record.name, record.duration_ns / 1e9, self._buffers())
+                self._report.add_operation(
+                    record.name,
+                    record.duration_ns / 1e9,
+                    self._buffers(),
+                    self._numbers(record.mesh_id, record.reads),
+                    self._numbers(record.mesh_id, record.writes),
+                )
+
+    def _numbers(self, mesh_id: int, tensors: Iterable[TensorFacts]) -> list[int]:
+        """The tensors' numbers in the report; one whose buffer is gone already is left out."""
+        numbers = []
+        for facts in tensors:
+            number = self._tensors.get((mesh_id, facts))
+            on = self._live.get((mesh_id, facts.buffer_id))
+            if number is None and on is not None:
+                number = self._tensors[mesh_id, facts] = self._report.add_tensor(facts, on)
+            if number is not None:
+                numbers.append(number)
+        return numbers
 
     def _buffers(self) -> Iterator[LiveBuffer]:
         for held in self._live.values():
