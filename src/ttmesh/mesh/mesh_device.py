@@ -306,7 +306,7 @@ class MeshDevice(ChipView, CoreView):
 
     def holdings(self) -> list[Any]:
         """Records that say what this mesh holds now: itself, its reservations, its buffers."""
-        everyone = self._reported_ids()
+        everyone = self.reported_ids()
         buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
         held = sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)
         return [*self._standing(), *held]
