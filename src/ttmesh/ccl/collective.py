@@ -217,7 +217,7 @@ class CollectiveFunction(OpFunction):
         except TypeError:  # an argument without a hash
             return super()._called(args, kwargs, queue)
         if plan is not None:
-            return execute(plan, mesh, args[:1], {})
+            return plan.run(mesh, (tensor.buffer.cell,), plan.body)
         trail: Trail = []
         token = _trail.set(trail)
         try:
