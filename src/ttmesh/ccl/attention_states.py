@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.ccl.collective import Decision, Request, collective, mesh_of, run
+from ttmesh.ccl.collective import Decision, Request, collective, mesh_of, require, run
 from ttmesh.ccl.placed import placed
 from ttmesh.ccl.plans import Plan, Transfer
 from ttmesh.ccl.traffic import over_links, together
@@ -35,16 +34,16 @@ def reduce_to_root(
     tensors = [input_tensor_l, input_tensor_s, input_tensor_m]
     mesh_of("ttnn.reduce_to_root", tensors)
     layouts = [tensor.layout for tensor in tensors]
-    _require(
+    require(
         all(layout is Layout.TILE for layout in layouts),
         f"ReduceToRoot requires TILE layout for all three input tensors, got l: {layouts[0]}, s: {layouts[1]}, m: "
         f"{layouts[2]}",
     )
-    _require(
+    require(
         all(tensor.memory_config().is_sharded() for tensor in tensors),
         "ReduceToRoot requires all three input tensors to be sharded",
     )
-    _require(
+    require(
         input_mux_cores is None or len(input_mux_cores) == MEMBERS,
         f"Input mux cores size must be 4, got {len(input_mux_cores or [])}",
     )
@@ -56,9 +55,9 @@ def reduce_to_root(
 
 def _reduce_to_root(request: Request) -> Decision:
     where, root_coord = placed(request, None), request["root"]
-    _require(where.members == MEMBERS, f"reduce_to_root runs on {MEMBERS} devices in a line, got {where.members}")
+    require(where.members == MEMBERS, f"reduce_to_root runs on {MEMBERS} devices in a line, got {where.members}")
     root = request.tensor.coords().index(root_coord)
-    _require(root in (1, 2), "Root device must have both forward and backward neighbors in reduce_to_root op")
+    require(root in (1, 2), "Root device must have both forward and backward neighbors in reduce_to_root op")
     other = MEMBERS - 1 - root  # the inner device on the far side collects first
     near, far = (0, 3) if root == 1 else (3, 0)
     scale = request["scale"]
@@ -102,8 +101,3 @@ def _merged(a: State, b: State, scale: float, width: tuple[int, int]) -> State:
 def _wide(factors: torch.Tensor, width: tuple[int, int]) -> torch.Tensor:
     """The first column of every core's factors for each of its value columns."""
     return factors[..., :: width[1]].repeat_interleave(width[0], -1)
-
-
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise MeshError(text, expected="what TT-NN takes", fix="Change the tensors or the root.")

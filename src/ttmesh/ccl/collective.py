@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ttmesh.mesh.fabric_setup import get_fabric_config
 from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.ops.entry import Entry, Golden, OpFunction, catalogue
-from ttmesh.ops.parameter_tags import PER_OPERATION
+from ttmesh.ops.parameter_tags import PER_OPERATION, Tag
 from ttmesh.ops.specs import inherited
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.kind import kind_of
@@ -160,6 +161,12 @@ def require_fabric(name: str) -> None:
         )
 
 
+def require(condition: bool, text: str) -> None:
+    """Refuse with TT-NN's text what TT-NN refuses."""
+    if not condition:
+        raise MeshError(text, expected="what TT-NN takes", fix="Convert the tensor or change the argument.")
+
+
 def check_common(
     mesh: MeshDevice, mode: str | None, num_links: int | None, subdevice_id: SubDeviceId | None = None
 ) -> str:
@@ -233,11 +240,16 @@ OWN_OPTIONS = frozenset({"mode", "algorithm", "reduction"})
 
 
 def collective(
-    name: str, *, golden: Golden | None = None, direct: bool = False
+    name: str,
+    *,
+    golden: Golden | None = None,
+    direct: bool = False,
+    no_effect: Mapping[str, Tag] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], CollectiveFunction]:
     """Enter a function as the collective of this name; it gets the arguments it names.
 
-    `direct`: all it does is one `run` on its first argument, so that a second call can skip it.
+    `direct`: all it does is one `run` on its first argument, so that a second call can skip it. `no_effect`: what it
+    takes and does not use, with the reasons, beside what `parameters.TAGS` says of all collectives.
     """
 
     def enter(function: Callable[..., Any]) -> CollectiveFunction:
@@ -249,7 +261,8 @@ def collective(
         assert name not in catalogue, f"{name} is entered twice"
         entered = CollectiveFunction(name, call, golden, function.__doc__, wanted, direct=direct)
         catalogue[name] = Entry(name, entered, None, golden)
-        found = {p: TAGS[p] for p in entered.parameters() if p in TAGS and p not in wanted}
+        tags = {**TAGS, **no_effect}
+        found = {p: tags[p] for p in entered.parameters() if p in tags and p not in wanted}
         PER_OPERATION[name] = {**found, **PER_OPERATION.get(name, {})}
         return entered
 

@@ -8,9 +8,8 @@ from itertools import pairwise
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError
 from ttmesh.ccl.arrangement import split_dim
-from ttmesh.ccl.collective import Decision, Request, check_common, collective, mesh_of, run
+from ttmesh.ccl.collective import Decision, Request, check_common, collective, mesh_of, require, run
 from ttmesh.ccl.placed import Placed, check_axis, placed
 from ttmesh.ccl.traffic import Loads
 from ttmesh.fabric.config import Topology
@@ -36,11 +35,11 @@ def all_to_all_dispatch(
     tensors = [input_tensor, expert_indices_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_dispatch", tensors)
     check_axis(mesh, cluster_axis)
-    _require(input_tensor.layout is Layout.ROW_MAJOR, "Input tensor must be in row major layout")
-    _require(expert_indices_tensor.layout is Layout.ROW_MAJOR, "Indices tensor must be in row major layout")
-    _require(input_tensor.dtype is DataType.BFLOAT16, "Input tensor must be bfloat16")
-    _require(expert_indices_tensor.dtype is DataType.UINT16, "Indices tensor must be uint16")
-    _require(
+    require(input_tensor.layout is Layout.ROW_MAJOR, "Input tensor must be in row major layout")
+    require(expert_indices_tensor.layout is Layout.ROW_MAJOR, "Indices tensor must be in row major layout")
+    require(input_tensor.dtype is DataType.BFLOAT16, "Input tensor must be bfloat16")
+    require(expert_indices_tensor.dtype is DataType.UINT16, "Indices tensor must be uint16")
+    require(
         output_concat_dim in (1, 2),
         f"Output concat dimension must be 1 or 2, got {output_concat_dim}. Output concat dimension is used to determine "
         "the dimension to concat the output tokens along.",
@@ -71,12 +70,12 @@ def all_to_all_combine(
     tensors = [input_tensor, expert_metadata_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_combine", tensors)
     check_axis(mesh, cluster_axis)
-    _require(input_tensor.layout is Layout.ROW_MAJOR, "Input tensor must be in row major layout")
-    _require(expert_metadata_tensor.layout is Layout.ROW_MAJOR, "Metadata tensor must be in row major layout")
-    _require(input_tensor.dtype is DataType.BFLOAT16, "Input tensor must be bfloat16")
-    _require(expert_metadata_tensor.dtype is DataType.UINT16, "Metadata tensor must be uint16")
-    _require(cluster_axis is not None, "Axis must be specified at the moment")
-    _require(
+    require(input_tensor.layout is Layout.ROW_MAJOR, "Input tensor must be in row major layout")
+    require(expert_metadata_tensor.layout is Layout.ROW_MAJOR, "Metadata tensor must be in row major layout")
+    require(input_tensor.dtype is DataType.BFLOAT16, "Input tensor must be bfloat16")
+    require(expert_metadata_tensor.dtype is DataType.UINT16, "Metadata tensor must be uint16")
+    require(cluster_axis is not None, "Axis must be specified at the moment")
+    require(
         output_shard_dim in (1, 2),
         f"Output shard dimension must be 1 or 2, got {output_shard_dim}. Output shard dimension is used to determine the "
         "dimension to shard the output tokens along.",
@@ -99,8 +98,8 @@ def _dispatch(request: Request) -> Decision:
     token_bytes = hidden * 2
 
     def compute(tokens: torch.Tensor, indices: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
-        every = _joined(_members(where, tokens)[:, :, :, 0], dim)  # [groups, *whole, hidden]
-        experts = _joined(_members(where, indices)[:, :, :, 0], dim)  # [groups, *whole, k]
+        every = _joined(members_of(where, tokens)[:, :, :, 0], dim)  # [groups, *whole, hidden]
+        experts = _joined(members_of(where, indices)[:, :, :, 0], dim)  # [groups, *whole, k]
         if every.is_meta:
             blank = every.new_empty(every.shape[0], n, 1, *every.shape[1:])
             return [where.arrangement.spread(blank), where.arrangement.spread(experts[:, None, None])]
@@ -127,18 +126,18 @@ def _combine(request: Request) -> Decision:
     _, batch, seq, hidden = spec.shape
     k = request.tensors[1].spec.shape[-1]
     extent = batch if dim == 1 else seq
-    _require(
+    require(
         extent % n == 0, f"{'Batch' if dim == 1 else 'Sequence length'} {extent} must be divisible by axis group {n}"
     )
     shape = (k, batch // n, seq, hidden) if dim == 1 else (k, batch, seq // n, hidden)
     devices = torch.tensor(where.arrangement.groups)
 
     def compute(contributions: torch.Tensor, metadata: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
-        members = _members(where, contributions)  # [groups, n, experts here, batch, seq, hidden]
+        members = members_of(where, contributions)  # [groups, n, experts here, batch, seq, hidden]
         groups = members.shape[0]
         if members.is_meta:
             return [where.arrangement.spread(members.new_empty(groups, n, *shape))]
-        experts = _members(where, metadata)[:groups, 0, 0].long()  # [groups, batch, seq, k]
+        experts = members_of(where, metadata)[:groups, 0, 0].long()  # [groups, batch, seq, k]
         owner, local = _owners(mapping), _local_places(mapping)
         device = owner[experts]
         match = device[..., None] == devices[:groups, None, None, None]  # [..., k, n]
@@ -158,7 +157,8 @@ def _combine(request: Request) -> Decision:
     return Decision((request.result_spec(shape),), compute, {}, request.tensor.tensor_topology(), programs=filled)
 
 
-def _members(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
+def members_of(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
+    """[groups, members, *local], every member there."""
     members = where.arrangement.gather(lanes)
     return members.expand(len(where.lines), where.members, *members.shape[2:])
 
@@ -194,7 +194,7 @@ def _count(where: Placed, wanted: torch.Tensor, dim: int, token_bytes: int) -> N
     """Each token goes once to every device that has an expert for it."""
     n = where.members
     by_origin = split_dim(wanted, dim - 3, n).movedim(dim + 1, 1)
-    _send(where, by_origin.flatten(3).sum(-1).tolist(), token_bytes)  # [groups, origin, target]
+    send_counts(where, by_origin.flatten(3).sum(-1).tolist(), token_bytes)  # [groups, origin, target]
 
 
 def _count_back(where: Placed, member: torch.Tensor, here: torch.Tensor, dim: int, n: int, token_bytes: int) -> None:
@@ -205,10 +205,11 @@ def _count_back(where: Placed, member: torch.Tensor, here: torch.Tensor, dim: in
         member
     )[here]
     counts = torch.bincount(pairs, minlength=member.shape[0] * n * n).reshape(-1, n, n)
-    _send(where, counts.tolist(), token_bytes)
+    send_counts(where, counts.tolist(), token_bytes)
 
 
-def _send(where: Placed, counts: list[list[list[int]]], token_bytes: int) -> None:
+def send_counts(where: Placed, counts: list[list[list[int]]], token_bytes: int) -> None:
+    """Count so many tokens from each origin to each target of every group, along their routes."""
     traffic = where.request.mesh.traffic
     loads: Loads = {}
     for chips, table in zip(where.lines, counts, strict=False):
@@ -218,8 +219,3 @@ def _send(where: Placed, counts: list[list[list[int]]], token_bytes: int) -> Non
                 for hop in pairwise(route):
                     loads[hop] = loads.get(hop, 0) + tokens * token_bytes
     traffic.counters.add(loads)
-
-
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise MeshError(text, expected="what TT-NN takes", fix="Convert the tensor or change the argument.")

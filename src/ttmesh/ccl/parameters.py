@@ -65,7 +65,10 @@ TAGS: dict[str, Tag] = {
         ["mm_cores_y", "mm_block_ht", "mm_block_wt", "mm_N_full_block_wt", "chunk_width_in_mm_blocks"], BLOCKS
     ),
     **dict.fromkeys(["global_semaphore", "fsdp_multi_device_global_semaphore"], SEMAPHORES),
-    "stats": STAGING,
+    **dict.fromkeys(["stats", "persistent_output_buffer"], STAGING),
+    "reciprocals": Tag("no effect", "Divisions are exact here; the chip looks them up."),
+    **dict.fromkeys(["worker_mode", "dispatch_algorithm"], TUNING),
+    **dict.fromkeys(["worker_core_range_set", "mux_core_range_set"], Tag("no effect", CORES)),
     **dict.fromkeys(
         ["rs_intermediate_mem_config", "using_persistent_buffers", "mm_progress_counters", "mm_credit_counters"],
         STAGING,

@@ -14,11 +14,10 @@ from ttmesh.mesh.command_queue import Command
 MeshTraceId = NewType("MeshTraceId", int)
 
 # What a trace takes in DRAM: a prologue and, per device program, its dispatch commands. TT-Metal's real sizes depend
-# on kernels and runtime arguments; these stay under what its tests allow (three broadcasts in 10,000 B, fifty
-# programs of one core in 50,000 B,
-# three data-movement programs in 32,768 B) and are documented in docs/memory.md.
+# on kernels and runtime arguments; these stay under what its tests allow (three broadcasts in 10,000 B, fifty-two
+# dispatches of tokens in 50,000 B, three data-movement programs in 32,768 B) and are documented in docs/memory.md.
 TRACE_PROLOGUE_BYTES = 1024
-TRACE_PROGRAM_BYTES = 960
+TRACE_PROGRAM_BYTES = 896
 TRACE_PAGE_BYTES = 1024
 
 Resolve = Callable[[Cell], Cell]
