@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from ttmesh.chip.formats.kernels import threads
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 
 AXES = [(0,), (1,), (0, 1)]
@@ -99,17 +100,32 @@ def test_every_bfloat16_is_summed_to_the_bit() -> None:
 
 
 @pytest.mark.usefixtures("served")
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_any_number_of_threads_gives_the_same_sum(threads: int, dtype: torch.dtype) -> None:
+def test_any_number_of_threads_gives_the_same_sum(count: int, dtype: torch.dtype) -> None:
     values = _lanes((1, 8, 150_001), dtype)
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(count)
 
     result = lane_sum(values, (1,))
 
     torch.set_num_threads(before)
     assert torch.equal(result, _chain(values, (1,)).to(dtype))
+
+
+def test_a_team_that_waits_for_processors_rests_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(threads.time, "monotonic", lambda: now)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    team, size = threads.Team(), 8 << 20
+
+    sizes = []
+    for now in (1.0, 1.05, 1.2, 1.35, 1.5, 1.9):
+        sizes.append(team.size(size))
+        if sizes[-1] == 2:
+            team.report(size, 30_000_000 if now < 1.5 else 80_000)
+
+    assert sizes == [2, 1, 2, 1, 2, 2]
 
 
 def test_a_forked_child_sums_too() -> None:

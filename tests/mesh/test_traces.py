@@ -105,7 +105,7 @@ def test_a_trace_larger_than_its_region_is_refused_with_the_sizes(bytes_on) -> N
     for _ in range(10):
         program.add(a, a, a)
 
-    with pytest.raises(RuntimeError, match=r"Creating trace buffers of size 11264B on MeshDevice \d+, but only 10000B"):
+    with pytest.raises(RuntimeError, match=r"Creating trace buffers of size 10240B on MeshDevice \d+, but only 10000B"):
         end_trace_capture(mesh, trace, cq_id=0)
 
     assert mesh.heap.view(BufferType.TRACE).total_bytes_allocated_per_bank == 0

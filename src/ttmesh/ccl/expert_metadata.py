@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from math import prod
 
 import torch
@@ -18,24 +17,6 @@ from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 NAME = "ttnn.experimental.all_to_all_dispatch_metadata"
-
-
-class DispatchAlgorithm(Enum):
-    """How a chip sends tokens to their devices."""
-
-    BROADCAST = 0
-    SPARSE_UNICAST = 1
-    SPARSE_MCAST_LINEAR = 2
-    SPARSE_MCAST_SHORTEST_PATH = 3
-    SPARSE_MCAST_SPLIT_BW = 4
-
-
-class WorkerMode(Enum):
-    """How the cores of a chip share its links."""
-
-    DIRECT = 0
-    MUX_TOKEN_SPLIT = 1
-    MUX_PAYLOAD_SPLIT = 2
 
 
 @collective(NAME)

@@ -69,7 +69,6 @@ _MODULES = {
     "ttmesh.tensor.tensor": "Tensor",
     "ttmesh.tensor.topology": "TensorTopology",
     "ttmesh.ccl.reductions": "ReduceType",
-    "ttmesh.ccl.expert_metadata": "DispatchAlgorithm WorkerMode",
     "ttmesh.ccl.copies": "p2p_compute_intermediate_tensor_spec",
     "ttmesh.ccl.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
     "ttmesh.ccl.topology": "get_usable_topology",

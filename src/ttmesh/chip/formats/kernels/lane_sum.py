@@ -75,17 +75,17 @@ def _kernel(
     described = _Lanes(rows, columns, *stride[:2], length, 0 in axes, 1 in axes)
     options = ctypes.byref(described), dtype == torch.bfloat16, out_dtype == torch.bfloat16
     target_shape = (1 if 0 in axes else rows, 1 if 1 in axes else columns, *local)
-    alone, team, empty = compiled.lane_sum, compiled.lane_sum_team, torch.empty
+    alone, together, team, empty = compiled.lane_sum, compiled.lane_sum_team, threads.team, torch.empty
 
     def kernel(values: torch.Tensor) -> torch.Tensor:
         target = empty(target_shape, dtype=out_dtype)
         source, result = values.data_ptr(), target.data_ptr()
-        members = threads.members(size_bytes)
+        members = team.size(size_bytes)
         if members == 1:
             alone(source, result, 0, length, *options)
         elif (parallel := threads.parallel()) is not None:
             part = -(-length // (members * PART)) * PART
-            team(parallel, members, part, source, result, *options)
+            team.report(size_bytes, together(parallel, members, part, source, result, *options))
         else:
             threads.run(lambda begin, end: alone(source, result, begin, end, *options), length, size_bytes)
         return target
@@ -117,4 +117,4 @@ def _declare(compiled: ctypes.CDLL) -> None:
     lanes = ctypes.POINTER(_Lanes)
     compiled.lane_sum.argtypes = [pointer, pointer, count, count, lanes, integer, integer]
     compiled.lane_sum_team.argtypes = [pointer, ctypes.c_uint, count, pointer, pointer, lanes, integer, integer]
-    compiled.lane_sum.restype = compiled.lane_sum_team.restype = None
+    compiled.lane_sum.restype, compiled.lane_sum_team.restype = None, count

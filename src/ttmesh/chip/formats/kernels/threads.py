@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,9 @@ import torch
 
 SPLIT_BYTES = 2 << 20  # below this a second thread wakes later than the first is done (benchmarks/formats.py)
 
+SLOW_NS_PER_BYTE = 0.25  # one thread reads several times as fast: a team that is slower waits for a processor
+FIRST_REST_S, LAST_REST_S = 0.1, 10.0
+
 _pools: dict[int, ThreadPoolExecutor] = {}
 _STARTED = os.getpid()
 
@@ -20,6 +24,30 @@ _STARTED = os.getpid()
 def members(size_bytes: int) -> int:
     """How many threads share work of this size: as many as torch uses, when there is enough to do."""
     return torch.get_num_threads() if size_bytes >= SPLIT_BYTES else 1
+
+
+class Team:
+    """Whether threads that wait for each other pay: on a busy machine they do not, and rest, longer each time."""
+
+    def __init__(self) -> None:
+        self._rest_s = FIRST_REST_S
+        self._until = 0.0
+
+    def size(self, size_bytes: int) -> int:
+        """How many threads work of this size gets now."""
+        wanted = members(size_bytes)
+        return 1 if wanted > 1 and self._until and time.monotonic() < self._until else wanted
+
+    def report(self, size_bytes: int, taken_ns: int) -> None:
+        """How long the team took for so many bytes."""
+        if taken_ns <= size_bytes * SLOW_NS_PER_BYTE:
+            self._rest_s, self._until = FIRST_REST_S, 0.0
+            return
+        self._until = time.monotonic() + self._rest_s
+        self._rest_s = min(2 * self._rest_s, LAST_REST_S)
+
+
+team = Team()
 
 
 def parallel() -> int | None:
