@@ -12,12 +12,14 @@ from torch.nn import functional as F
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.entry import op
+from ttmesh.ops.entry import composite, op
 from ttmesh.ops.norm import TILE, affine, check_parameters
+from ttmesh.ops.parts import like_written, no_programs, part
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
 
 
 def _check_residual(call: Call) -> None:
@@ -89,20 +91,50 @@ def _golden_layer_pre(input_tensor: Lanes, *, residual_input_tensor: Lanes | Non
     return stats
 
 
-@op("ttnn.layer_norm_pre_all_gather", golden=_golden_layer_pre, out=_stats_spec, check=_check_residual)
+@part("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual)
+def _row_stats(
+    input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
+) -> Lanes:
+    return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=both)
+
+
+@part("ttnn.layer_norm_pre_all_gather residual", out=like_written, programs=no_programs, writes="input_tensor")
+def _add_residual(input_tensor: Lanes, residual_input_tensor: Lanes) -> Lanes:
+    return input_tensor.float() + residual_input_tensor.float()
+
+
+def _before_gather(
+    x: Tensor, residual: Tensor | None, dtype: DataType | None, memory_config: MemoryConfig | None, *, both: bool
+) -> Tensor:
+    """Statistics; the kernel for shards leaves the sum with the residual in the input, where the norm expects it."""
+    stats: Tensor = _row_stats(
+        input_tensor=x, residual_input_tensor=residual, both=both, dtype=dtype, memory_config=memory_config
+    )
+    if residual is not None and not x.memory_config().interleaved:
+        _add_residual(input_tensor=x, residual_input_tensor=residual)
+    return stats
+
+
+@composite("ttnn.layer_norm_pre_all_gather", golden=_golden_layer_pre)
 def layer_norm_pre_all_gather(
-    input_tensor: Lanes, residual_input_tensor: Lanes | None, specs: Sequence[TensorSpec]
-) -> Lanes:
+    input_tensor: Tensor,
+    residual_input_tensor: Tensor | None,
+    dtype: DataType | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
     """Sum of squares and sum of each row on this device."""
-    return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=True)
+    return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=True)
 
 
-@op("ttnn.rms_norm_pre_all_gather", golden=_golden_rms_pre, out=_stats_spec, check=_check_residual)
+@composite("ttnn.rms_norm_pre_all_gather", golden=_golden_rms_pre)
 def rms_norm_pre_all_gather(
-    input_tensor: Lanes, residual_input_tensor: Lanes | None, specs: Sequence[TensorSpec]
-) -> Lanes:
+    input_tensor: Tensor,
+    residual_input_tensor: Tensor | None,
+    dtype: DataType | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
     """Sum of squares of each row on this device."""
-    return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=False)
+    return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=False)
 
 
 def _golden_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None) -> Lanes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -170,7 +171,8 @@ def _check_fold(call: Call) -> None:
     )
     require(not (call["use_transpose_as_fold"] and call["collapse_output"]), wrong, "one of the two")
     top, bottom, left, right, _, _ = _margins(call["padding"])
-    height, width = shape[1] + top + bottom, shape[2] + left + right
+    rows, columns = (shape[2], shape[3]) if call["use_transpose_as_fold"] else (shape[1], shape[2])
+    height, width = rows + top + bottom, columns + left + right
     require(height % high == 0, f"Fold: Input height ({height}) must be divisible by stride_h ({high}).", "a multiple")
     require(width % wide == 0, f"Fold: Input width ({width}) must be divisible by stride_w ({wide}).", "a multiple")
 
@@ -182,9 +184,27 @@ def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _golden_fold(
-    input: torch.Tensor, stride_h: int, stride_w: int, padding: Sequence[int] = (0, 0), collapse_output: bool = False
+    input: torch.Tensor,
+    stride_h: int,
+    stride_w: int,
+    use_transpose_as_fold: bool = False,
+    output_shape: Sequence[int] | None = None,
+    padding: Sequence[int] = (0, 0),
+    collapse_output: bool = False,
+    **_: Any,
 ) -> torch.Tensor:
-    return _fold(input, stride_h, stride_w, padding, collapse_output, 0)
+    images = input if use_transpose_as_fold else input.permute(0, 3, 1, 2)
+    top, bottom, left, right, front, back = _margins(padding)
+    images = torch.nn.functional.pad(images, (left, right, top, bottom, front, back))
+    channels = images.shape[1]
+    blocks = torch.nn.functional.unfold(images.float(), (stride_h, stride_w), stride=(stride_h, stride_w))
+    blocks = blocks.reshape(len(images), channels, stride_h * stride_w, -1)  # unfold puts channels first
+    rows = blocks.permute(0, 3, 2, 1).flatten(-2).to(input.dtype)
+    size = images.shape[-2] // stride_h, images.shape[-1] // stride_w
+    result = rows.reshape(len(images), *size, -1)
+    if output_shape is not None:
+        result = result[:, : output_shape[1], : output_shape[2], : output_shape[3]]
+    return result.reshape(1, 1, -1, result.shape[-1]) if collapse_output else result
 
 
 @op("ttnn.fold", golden=_golden_fold, check=_check_fold, out=_fold_spec)
@@ -192,16 +212,20 @@ def fold(
     input: torch.Tensor,
     stride_h: int,
     stride_w: int,
+    use_transpose_as_fold: bool,
     output_shape: Sequence[int] | None,
     padding: Sequence[int],
     collapse_output: bool,
     lane_axes: int,
 ) -> torch.Tensor:
-    """Blocks of an image [N, H, W, C] as channels."""
-    result = _fold(input, stride_h, stride_w, padding, collapse_output, lane_axes)
+    """Blocks of an image [N, H, W, C] (or [N, C, H, W] for TT-NN's older way) as channels."""
+    images = input.movedim(-3, -1) if use_transpose_as_fold else input
+    result = _fold(images, stride_h, stride_w, padding, collapse_output, lane_axes)
     if output_shape is None:
         return result
     n, h, w, c = output_shape
+    if use_transpose_as_fold:
+        return result[..., :h, :w, :c]
     return result.reshape(*result.shape[:lane_axes], n, h, w, -1)[..., :c]
 
 

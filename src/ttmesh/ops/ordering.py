@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import Layout, TensorMemoryLayout
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import op
-from ttmesh.ops.specs import like
+from ttmesh.ops.specs import Inferred, like
 from ttmesh.tensor.launch import Call
+from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec import TensorSpec
 
 
 def _check_permute(call: Call) -> None:
@@ -72,11 +74,23 @@ def _check_chw(call: Call) -> None:
     require(len(call.specs[0].shape) == 4, "expected a 4D tensor", "[1, 1, HW, C]")
 
 
+def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """A core keeps its pixels: rows of shards become columns."""
+    held = call.specs[0].memory_config
+    shard = held.shard_spec
+    if shard is None or held.memory_layout is not TensorMemoryLayout.HEIGHT_SHARDED:
+        return list(like(layout=Layout.ROW_MAJOR)(call, inferred))
+    own = ShardSpec(shard.grid, (call.specs[0].shape[-1], shard.shape[0]), shard.orientation)
+    where = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, held.buffer_type, own)
+    dtype = call["dtype"] or call.specs[0].dtype
+    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=where)]
+
+
 @op(
     "ttnn.experimental.convert_to_chw",
     golden=lambda input: input.transpose(-1, -2),
     check=_check_chw,
-    out=like(layout=Layout.ROW_MAJOR),
+    out=_chw_spec,
 )
 def convert_to_chw(input: torch.Tensor) -> torch.Tensor:
     """[1, 1, HW, C] → [1, 1, C, HW], row-major."""
