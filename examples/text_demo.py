@@ -10,7 +10,7 @@ TT_ALLOC_TRACKING_ENABLED=1: the coordinator has the highest L1, DRAM and TRACE 
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import sys
 import time
@@ -21,7 +21,6 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import track
-from safetensors import safe_open
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.sizes import size_text
@@ -29,6 +28,7 @@ from ttmesh.testing.memory_watch import usage
 
 sys.path.insert(0, str(Path(__file__).parent / "models"))
 from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, turning_matrix
+from llama_files import read_llama, read_sizes, tokenizer_of
 from placing import Placement
 
 console = Console(highlight=False, soft_wrap=True)
@@ -46,109 +46,54 @@ class Run:
     tokens_per_second: float
 
 
-class Bytes:
-    """The tokenizer of random weights: a byte is a token."""
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn: from the `top_k` likeliest (at most 32), of those from the likeliest that make up `top_p`."""
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
-
-    def decode(self, tokens: list[int]) -> str:
-        return bytes(t % 256 for t in tokens).decode(errors="replace")
-
-
-def read_llama(folder: Path, users: int, length: int) -> tuple[Sizes, Weights, list[Weights]]:
-    """A Llama as Hugging Face stores it."""
-    config = json.loads((folder / "config.json").read_text())
-    sizes = Sizes(
-        config["num_hidden_layers"], users, length, config["hidden_size"], config["num_attention_heads"],
-        config["num_key_value_heads"], config["intermediate_size"], config["vocab_size"],
-        config.get("rope_theta", 10000.0),
-    )  # fmt: skip
-    found: Weights = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as opened:
-            found |= {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
-
-    def matrix(name: str) -> torch.Tensor:
-        return found[name].T.contiguous()
-
-    def neighbours(name: str) -> torch.Tensor:
-        """Columns of each head from halves, as Hugging Face turns them, to pairs of neighbours."""
-        halves = matrix(name).unflatten(-1, (-1, 2, sizes.size // 2))
-        return halves.transpose(-1, -2).flatten(-3)
-
-    layers = []
-    for i in range(sizes.layers):
-        at = f"model.layers.{i}."
-        layers.append(
-            {
-                "q": neighbours(at + "self_attn.q_proj.weight"), "k": neighbours(at + "self_attn.k_proj.weight"),
-                "v": matrix(at + "self_attn.v_proj.weight"), "out": matrix(at + "self_attn.o_proj.weight"),
-                "gate": matrix(at + "mlp.gate_proj.weight"), "up": matrix(at + "mlp.up_proj.weight"),
-                "down": matrix(at + "mlp.down_proj.weight"),
-                "norm1": found[at + "input_layernorm.weight"].reshape(1, -1),
-                "norm2": found[at + "post_attention_layernorm.weight"].reshape(1, -1),
-            }
-        )  # fmt: skip
-    embedding = found["model.embed_tokens.weight"]
-    head = found.get("lm_head.weight", embedding).T.contiguous()
-    return sizes, {"embedding": embedding, "head": head, "norm": found["model.norm.weight"].reshape(1, -1)}, layers
+    top_k: int = TOP
+    top_p: float = 0.9
+    temperature: float = 1.0
+    seed: int = 0
 
 
-def tokenizer_of(folder: Path | None):
-    """The folder's tokenizer, else bytes."""
-    if folder is not None and (folder / "tokenizer.json").exists():
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            console.print("tokenizers is not installed: bytes are used as tokens")
-        else:
-            inner = Tokenizer.from_file(str(folder / "tokenizer.json"))
-
-            class Words(Bytes):
-                def encode(self, text: str) -> list[int]:
-                    return inner.encode(text).ids
-
-                def decode(self, tokens: list[int]) -> str:
-                    return inner.decode(tokens)
-
-            return Words()
-    return Bytes()
+SAMPLING, GREEDY = Sampling(), Sampling(top_k=1)
 
 
 class Generator:
     """The model with what a captured step reads and writes at fixed places: tokens, positions, caches."""
 
-    def __init__(self, at: Placement, sizes: Sizes, top: Weights, layers: list[Weights]) -> None:
+    def __init__(
+        self, at: Placement, sizes: Sizes, top: Weights, layers: list[Weights], sampling: Sampling = SAMPLING
+    ) -> None:
         self.at, self.sizes, self.mesh = at, sizes, at.mesh
         self.layers = [Layer(at, w, sizes) for w in layers]
         self.norm, self.head = at.weight(top["norm"], dtype=ttnn.bfloat16), at.weight(top["head"], 1)
         self.matrix = at.weight(turning_matrix(), dtype=ttnn.bfloat16)
         self.tables = [self.rows(part, ttnn.bfloat16) for part in (top["embedding"], *angles(sizes))]
         users = torch.ones(sizes.users)
-        self.k, self.p, self.heat = (
-            self.rows(users * TOP, ttnn.uint32), self.rows(users * 0.9, ttnn.bfloat16), self.rows(users, ttnn.bfloat16),
-        )  # fmt: skip
+        self.k = self.rows(users * sampling.top_k, ttnn.uint32)
+        self.p = self.rows(users * sampling.top_p, ttnn.bfloat16)
+        self.sharpness = self.rows(users / sampling.temperature, ttnn.bfloat16)
         self.tokens = self.rows(torch.zeros(1, sizes.users), ttnn.uint32)
         self.row = self.rows(torch.zeros(1, sizes.users), ttnn.uint32)  # positions, as a lookup wants them
         self.position = self.rows(torch.zeros(sizes.users), ttnn.int32)  # and as caches want them
 
     def rows(self, values: torch.Tensor, dtype: ttnn.DataType, *, device: bool = True) -> ttnn.Tensor:
         """Row-major on every chip."""
-        values = values if dtype is ttnn.bfloat16 else values.int()
+        values = values.int() if dtype in (ttnn.uint32, ttnn.int32) else values
         mapper = ttnn.ReplicateTensorToMesh(self.mesh)
         return ttnn.from_torch(values, dtype=dtype, device=self.mesh if device else None, mesh_mapper=mapper)
 
     def logits(self, x: ttnn.Tensor) -> ttnn.Tensor:
         """[..., vocabulary]: each chip makes a part, all get the whole."""
-        part = ttnn.linear(ttnn.rms_norm(x, epsilon=1e-5, weight=self.norm), self.head)
+        part = ttnn.linear(ttnn.rms_norm(x, epsilon=self.sizes.epsilon, weight=self.norm), self.head)
         return ttnn.all_gather(part, 3, cluster_axis=1)
 
     def sample(self, logits: ttnn.Tensor) -> None:
         """Draw a token per user from [1, 1, users, vocabulary], on the device, to where the next step reads."""
         values, places = ttnn.topk(logits, TOP)
         places = ttnn.to_layout(ttnn.typecast(places, ttnn.uint32), ttnn.ROW_MAJOR_LAYOUT)
-        drawn = ttnn.sampling(values, places, self.k, self.p, self.heat)
+        drawn = ttnn.sampling(values, places, self.k, self.p, self.sharpness)
         ttnn.copy(ttnn.reshape(drawn, (1, self.sizes.users)), self.tokens)
 
     def prompt(self, tokens: torch.Tensor) -> None:
@@ -196,11 +141,19 @@ def show_memory(mesh: ttnn.MeshDevice) -> None:
         )
 
 
-def generate(users: int, steps: int, *, traced: bool = True, folder: Path | None = None, seed: int = 0) -> Run:
+def generate(
+    users: int,
+    steps: int,
+    *,
+    traced: bool = True,
+    folder: Path | None = None,
+    sampling: Sampling = SAMPLING,
+    weights: ttnn.DataType = ttnn.bfloat8_b,
+) -> Run:
     """Prompts for so many users, then so many tokens for each."""
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D_RING)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, CHIPS), num_command_queues=2, trace_region_size=8_000_000)
-    ttnn.manual_seed(seed, device=mesh)
+    ttnn.manual_seed(sampling.seed, device=mesh)
     words = tokenizer_of(folder)
     prompts = [words.encode(PROMPTS[i % len(PROMPTS)]) for i in range(users)]
     count = 32
@@ -210,8 +163,9 @@ def generate(users: int, steps: int, *, traced: bool = True, folder: Path | None
         sizes = Sizes(layers=2, users=users, length=length, kv_heads=CHIPS, vocabulary=256)
         top, layers = draw_weights(torch.Generator().manual_seed(0), sizes)
     else:
-        sizes, top, layers = read_llama(folder, users, length)
-    model = Generator(Placement("text demo", mesh, None, 1, ttnn.bfloat8_b), sizes, top, layers)
+        sizes = read_sizes(folder, users, length, CHIPS)
+        top, layers = read_llama(folder, sizes)
+    model = Generator(Placement("text demo", mesh, None, 1, weights), sizes, top, layers, sampling)
 
     start = time.perf_counter()
     model.prompt(torch.tensor(prompts))
@@ -269,8 +223,21 @@ def report(run: Run) -> None:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=int, default=32, help="1 to 32")
+    parser.add_argument("--tokens", type=int, default=64, help="new tokens per user, besides the first two")
+    parser.add_argument("--top-k", type=int, default=TOP, help="1 is greedy")
+    parser.add_argument("--top-p", type=float, default=0.9)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
     torch.set_num_threads(1)  # small tensors; see curves.py
+    folder = os.environ.get("LLAMA_DIR")
+    sampling = Sampling(given.top_k, given.top_p, given.temperature, given.seed)
     with torch.no_grad():
-        folder = os.environ.get("LLAMA_DIR")
-        report(generate(32, 64, folder=None if folder is None else Path(folder)))
+        report(generate(given.users, given.tokens, folder=None if folder is None else Path(folder), sampling=sampling))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,21 @@ SIZE = WIDTH // HEADS
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """How Llama 3 stretches slow turns for texts longer than it was first trained on."""
+
+    factor: float
+    low: float
+    high: float
+    first_length: int
+
+    def slowed(self, speed: torch.Tensor) -> torch.Tensor:
+        """Fast turns as they are, slow ones divided by the factor, a mixture between."""
+        mixture = ((self.first_length * speed / (2 * torch.pi) - self.low) / (self.high - self.low)).clamp(0, 1)
+        return speed * mixture + speed / self.factor * (1 - mixture)
+
+
+@dataclass(frozen=True)
 class Sizes:
     """What a model is made for; by default what this example runs."""
 
@@ -28,11 +43,14 @@ class Sizes:
     hidden: int = HIDDEN
     vocabulary: int = VOCABULARY
     theta: float = 10000.0
+    epsilon: float = 1e-5
+    head_size: int | None = None
+    scaling: Scaling | None = None
 
     @property
     def size(self) -> int:
         """Of a head."""
-        return self.width // self.heads
+        return self.head_size or self.width // self.heads
 
 
 SIZES = Sizes()
@@ -66,37 +84,34 @@ def draw_weights(draw: torch.Generator, sizes: Sizes = SIZES) -> tuple[Weights, 
 def angles(sizes: Sizes = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of every position, [length, size of a head], each angle for a pair of neighbours."""
     speed = sizes.theta ** (-torch.arange(0, sizes.size, 2) / sizes.size)
+    speed = speed if sizes.scaling is None else sizes.scaling.slowed(speed)
     turn = (torch.arange(sizes.length)[:, None] * speed).repeat_interleave(2, dim=-1)
     return turn.cos(), turn.sin()
 
 
-def turned(x: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of [users, heads, rows, SIZE] whose first row stands at position 0."""
-    cos, sin = (part[: x.shape[-2]] for part in angles())
+def turned(x: torch.Tensor, sizes: Sizes = SIZES) -> torch.Tensor:
+    """Rotary embedding of [users, heads, rows, size] whose first row stands at position 0."""
+    cos, sin = (part[: x.shape[-2]] for part in angles(sizes))
     pairs = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
     return x * cos + pairs * sin
 
 
-def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+def normed(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-5) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
 
 
-def expected_logits(tokens: torch.Tensor, top: Weights, layers: list[Weights]) -> torch.Tensor:
-    """The whole sequences at once, without a cache: [users, rows, VOCABULARY]."""
+def expected_logits(tokens: torch.Tensor, top: Weights, layers: list[Weights], sizes: Sizes = SIZES) -> torch.Tensor:
+    """The whole sequences at once, without a cache: [users, rows, vocabulary]."""
     x = top["embedding"][tokens]
     for w in layers:
-        h = normed(x, w["norm1"])
-        q, k, v = (turned_heads(h @ w[name], name != "v") for name in "qkv")
-        k, v = (part.repeat_interleave(HEADS // KV_HEADS, 1) for part in (k, v))
+        h = normed(x, w["norm1"], sizes.epsilon)
+        q, k, v = ((h @ w[name]).unflatten(-1, (-1, sizes.size)).transpose(1, 2) for name in "qkv")
+        q, k = turned(q, sizes), turned(k, sizes)
+        k, v = (part.repeat_interleave(sizes.heads // sizes.kv_heads, 1) for part in (k, v))
         x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2) @ w["out"]
-        h = normed(x, w["norm2"])
+        h = normed(x, w["norm2"], sizes.epsilon)
         x = x + (F.silu(h @ w["gate"]) * (h @ w["up"])) @ w["down"]
-    return normed(x, top["norm"]) @ top["head"]
-
-
-def turned_heads(x: torch.Tensor, turn: bool) -> torch.Tensor:
-    heads = x.unflatten(-1, (-1, SIZE)).transpose(1, 2)
-    return turned(heads) if turn else heads
+    return normed(x, top["norm"], sizes.epsilon) @ top["head"]
 
 
 # -- the model on a mesh -------------------------------------------------------------------------------------------------
@@ -114,7 +129,7 @@ class Layer:
     """One decoder layer; heads and hidden units are divided over the chips that share the model."""
 
     def __init__(self, at: placing.Placement, w: Weights, sizes: Sizes = SIZES) -> None:
-        self.at, self.size = at, sizes.size
+        self.at, self.size, self.epsilon = at, sizes.size, sizes.epsilon
         self.heads, self.kv_heads = sizes.heads // at.ways, sizes.kv_heads // at.ways
         per_chip = [torch.cat([w[name].chunk(at.ways, -1)[i] for name in "qkv"], -1) for i in range(at.ways)]
         split = {"qkv": 1, "out": 0, "gate": 1, "up": 1, "down": 0}
@@ -131,7 +146,7 @@ class Layer:
 
     def prompt(self, x: ttnn.Tensor, rope: dict[str, ttnn.Tensor]) -> ttnn.Tensor:
         """[users, 1, rows, WIDTH]: attention over the prompts, whose keys and values fill the caches."""
-        fused = ttnn.linear(ttnn.rms_norm(x, epsilon=1e-5, weight=self.norms[0]), self.w["qkv"])
+        fused = ttnn.linear(ttnn.rms_norm(x, epsilon=self.epsilon, weight=self.norms[0]), self.w["qkv"])
         q, k, v = ttnn.experimental.nlp_create_qkv_heads(
             fused, num_heads=self.heads, num_kv_heads=self.kv_heads, transpose_k_heads=False
         )
@@ -148,7 +163,7 @@ class Layer:
 
     def token(self, x: ttnn.Tensor, rope: dict[str, ttnn.Tensor], position: ttnn.Tensor, users: int) -> ttnn.Tensor:
         """[1, 1, users, WIDTH]: one token per user, whose key and value go into the caches first."""
-        fused = ttnn.linear(ttnn.rms_norm(x, epsilon=1e-5, weight=self.norms[0]), self.w["qkv"])
+        fused = ttnn.linear(ttnn.rms_norm(x, epsilon=self.epsilon, weight=self.norms[0]), self.w["qkv"])
         q, k, v = ttnn.experimental.nlp_create_qkv_heads_decode(
             fused, num_heads=self.heads, num_kv_heads=self.kv_heads, memory_config=ttnn.L1_HEIGHT_SHARDED_MEMORY_CONFIG
         )
@@ -166,7 +181,7 @@ class Layer:
         return self.feed_forward(x)
 
     def feed_forward(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        h = ttnn.rms_norm(x, epsilon=1e-5, weight=self.norms[1])
+        h = ttnn.rms_norm(x, epsilon=self.epsilon, weight=self.norms[1])
         gate = ttnn.linear(h, self.w["gate"], activation="silu")
         hidden = ttnn.multiply(gate, ttnn.linear(h, self.w["up"]))
         return ttnn.add(x, self.at.total(ttnn.linear(hidden, self.w["down"])))

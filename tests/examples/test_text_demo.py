@@ -30,7 +30,7 @@ def test_replayed_steps_are_eager_steps(demo, capsys: pytest.CaptureFixture[str]
 
     assert "Capturing the decode trace" in capsys.readouterr().out
     assert torch.equal(replayed.tokens, eager.tokens)
-    assert not torch.equal(replayed.tokens, demo.generate(4, 5, seed=1).tokens)
+    assert not torch.equal(replayed.tokens, demo.generate(4, 5, sampling=demo.Sampling(seed=1)).tokens)
 
 
 def test_a_llama_from_a_folder_is_the_same_model(demo, tmp_path: Path) -> None:
@@ -56,6 +56,7 @@ def test_a_llama_from_a_folder_is_the_same_model(demo, tmp_path: Path) -> None:
     config = {
         "num_hidden_layers": 2, "hidden_size": sizes.width, "num_attention_heads": sizes.heads,
         "num_key_value_heads": sizes.kv_heads, "intermediate_size": sizes.hidden, "vocab_size": 256,
+        "rms_norm_eps": sizes.epsilon,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
 
