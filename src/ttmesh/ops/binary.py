@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ttmesh.base.dtypes import DataType, float32, int32, uint32
+from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.activations import Activation, apply
 from ttmesh.ops.binary_rules import (
@@ -34,7 +34,7 @@ from ttmesh.ops.entry import OpFunction, alias, catalogue, op
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.program_keys import binary_programs
 from ttmesh.ops.unary_functions import in_input_dtype, nan_packed, wide
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.launch import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
 
 # What overloads call the two operands.
@@ -42,6 +42,10 @@ OPERANDS = {
     "input_a": "input_tensor_a", "input_tensor": "input_tensor_a", "input_b": "input_tensor_b",
     "value": "input_tensor_b", "scalar": "input_tensor_b", "exponent": "input_tensor_b",
 }  # fmt: skip
+
+
+COMPARISONS = (torch.eq, torch.ne, torch.gt, torch.ge, torch.lt, torch.le)
+FUSED = ("activations", "input_tensor_a_activations", "input_tensor_b_activations")
 
 
 class Kind(NamedTuple):
@@ -173,6 +177,26 @@ def fused(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     return lane
 
 
+def alone(function: Callable[[Any, Any], Tensor]) -> Specialise:
+    """The function itself, where the operands have one rank and nothing is fused around it."""
+
+    def specialise(case: Case) -> Callable[..., Tensor] | None:
+        wider = case["dtype"] is float32 and case.specs[0].dtype is not float32
+        alone = "input_tensor_a" in case.tensors and not any(map(case.arguments.get, FUSED))
+        if not alone or wider or not case.equal_ranks():
+            return None
+        if function in COMPARISONS and case.one_format(bfloat16, float32, int32):
+            return functools.partial(_compared, function)
+        return function
+
+    return specialise
+
+
+def _compared(compare: Callable[..., Tensor], a: Tensor, b: Any) -> Tensor:
+    """1 and 0 in the operands' own format, which torch writes several times faster than it makes them of bools."""
+    return compare(a, b, out=a.new_empty(0))
+
+
 def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     """torch's answer, activations included."""
     lane = fused(function)
@@ -213,11 +237,11 @@ def _enter(name: str, kind: Kind) -> OpFunction:
     if kind.in_place:
         into = functools.partial(_golden_in_place, golden)
         in_place[name] = op(f"ttnn.{name}_", golden=into, out=binary_spec(), check=check, runtime=("input_tensor_b",),
-           programs=programs, writes="input_tensor_a", names=OPERANDS)(lane)  # fmt: skip
+           programs=programs, writes="input_tensor_a", names=OPERANDS, specialise=alone(kind.function))(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
-        names=OPERANDS,
+        names=OPERANDS, specialise=alone(kind.function),
     )(lane)  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def full_like(
     return filled_like(tensor, fill_value, dtype, layout, device, memory_config, optional_tensor)
 
 
-@composite("ttnn.zeros_like", golden=lambda tensor, **_: torch.zeros_like(tensor))
+@composite("ttnn.zeros_like", golden=lambda tensor, **_: torch.zeros_like(tensor), direct=True)
 def zeros_like(
     tensor: Tensor,
     dtype: DataType | None,
@@ -191,7 +191,7 @@ def zeros_like(
     return filled_like(tensor, 0, dtype, layout, device, memory_config, optional_tensor)
 
 
-@composite("ttnn.ones_like", golden=lambda tensor, **_: torch.ones_like(tensor))
+@composite("ttnn.ones_like", golden=lambda tensor, **_: torch.ones_like(tensor), direct=True)
 def ones_like(
     tensor: Tensor,
     dtype: DataType | None,

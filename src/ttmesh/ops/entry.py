@@ -26,7 +26,7 @@ from ttmesh.ops.instrumentation import after, before
 from ttmesh.ops.matmul_configs import MinimalMatmulConfig, ProgramConfig
 from ttmesh.ops.signature_table import REQUIRED, overloads
 from ttmesh.ops.specs import like_first
-from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, SpecRule, launch, prepare, watchers
+from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, Specialise, SpecRule, launch, prepare, watchers
 from ttmesh.tensor.plans import execute
 from ttmesh.tensor.routes import SIMPLE, Route, View, add_named, add_to_key, remember, route_of, traced
 from ttmesh.tensor.tensor import Tensor
@@ -220,6 +220,7 @@ def op(
     host: bool = False,
     names: Mapping[str, str] = NO_NAMES,
     in_place: bool = False,
+    specialise: Specialise | None = None,
     takes: Iterable[str] | None = None,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name.
@@ -243,6 +244,7 @@ def op(
             outputs=None if outputs is None else tuple(outputs),
             host=host,
             in_place=in_place,
+            specialise=specialise,
             lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
         )
         run = functools.partial(launch, operation)

@@ -11,7 +11,8 @@ from ttmesh.ops.entry import composite, op
 from ttmesh.ops.lanes import aligned
 from ttmesh.ops.shaping import unsqueeze
 from ttmesh.ops.slicing import slice_
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.lane_calls import Lane
+from ttmesh.tensor.launch import Call, Case
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -43,7 +44,20 @@ def _golden_concat(tensors: Sequence[torch.Tensor], dim: int = 0, groups: int = 
     return joined(tensors, dim, groups)
 
 
-@op("ttnn.concat", golden=_golden_concat, check=_check_concat, host=True)
+def _concat_once(case: Case) -> Lane | None:
+    at, lane_axes = dim_of(case["dim"], len(case.specs[0].shape)), case.lane_axes
+    if case["groups"] != 1 or len(case.specs) == 1:
+        return None
+
+    def cat(tensors: list[torch.Tensor]) -> torch.Tensor:
+        dims = tensors[0].shape[:lane_axes]
+        same = all(tensor.shape[:lane_axes] == dims for tensor in tensors)
+        return torch.cat(tensors if same else aligned(tensors, lane_axes), at)
+
+    return cat
+
+
+@op("ttnn.concat", golden=_golden_concat, check=_check_concat, host=True, specialise=_concat_once)
 def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: int) -> torch.Tensor:
     """Tensors one behind the other along a dim; with groups, group by group."""
     at = dim_of(dim, tensors[0].dim() - lane_axes)

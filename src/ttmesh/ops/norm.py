@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.entry import op
 from ttmesh.ops.specs import Inferred, out_spec
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.launch import Call, Case
 from ttmesh.tensor.spec import TensorSpec
 
 TILE = 32
@@ -158,12 +160,50 @@ def _golden_rms_norm(
     return normed if bias is None else normed + bias.reshape(-1)[: x.shape[-1]]
 
 
+def _simple(case: Case) -> bool:
+    """Whether a weight, or a weight and a bias, of as many values as a row are all that stands beside the input."""
+    named = tuple(case.tensors[1:]) in ((), ("weight",), ("weight", "bias"))
+    width = case.specs[0].shape[-1] if case.specs[0].shape else 0
+    return named and width > 0 and all(spec.shape.volume() == width for spec in case.specs[1:])
+
+
+def _layer_norm_once(case: Case) -> Callable[..., Lanes] | None:
+    if not _simple(case) or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
+        return None
+    width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
+
+    def normed(x: Lanes, weight: Lanes | None = None, bias: Lanes | None = None) -> Lanes:
+        for parameter in (weight, bias):
+            if parameter is not None and parameter.numel() != width:  # devices have their own
+                return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+        scale, shift = weight if weight is None else weight.view(-1), bias if bias is None else bias.view(-1)
+        return torch.layer_norm(x, (width,), scale, shift, epsilon)
+
+    return normed
+
+
+def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
+    if not _simple(case) or len(case.tensors) > 2 or not case.one_format(DataType.BFLOAT16):
+        return None
+    width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
+
+    def normed(x: Lanes, weight: Lanes | None = None) -> Lanes:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(epsilon))
+        if weight is None:
+            return wide
+        return wide.mul_(weight.view(-1)) if weight.numel() == width else affine(wide, weight, None, lane_axes)
+
+    return normed
+
+
 @op(
     "ttnn.layer_norm",
     golden=_golden_layer_norm,
     out=_norm_spec,
     check=_check_norm,
     scratch=_norm_scratch,
+    specialise=_layer_norm_once,
 )
 def layer_norm(
     input_tensor: Lanes,
@@ -184,7 +224,14 @@ def layer_norm(
     return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
 
 
-@op("ttnn.rms_norm", golden=_golden_rms_norm, out=_norm_spec, check=_check_norm, scratch=_norm_scratch)
+@op(
+    "ttnn.rms_norm",
+    golden=_golden_rms_norm,
+    out=_norm_spec,
+    check=_check_norm,
+    scratch=_norm_scratch,
+    specialise=_rms_norm_once,
+)
 def rms_norm(
     input_tensor: Lanes,
     epsilon: float,

@@ -10,7 +10,8 @@ from ttmesh.base.dtypes import Layout, TensorMemoryLayout
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import op
 from ttmesh.ops.specs import Inferred, like
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.lane_calls import Lane
+from ttmesh.tensor.launch import Call, Case
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec import TensorSpec
 
@@ -23,7 +24,23 @@ def _check_permute(call: Call) -> None:
     require(placed == list(range(rank)), "Invalid permutation: duplicate or out of range value", "every dim once")
 
 
-@op("ttnn.permute", golden=lambda input_tensor, dims: input_tensor.permute(tuple(dims)), check=_check_permute)
+def _permute_once(case: Case) -> Lane:
+    rank, axes = len(case.specs[0].shape), case.lane_axes
+    order = (*range(axes), *(dim % rank + axes for dim in case["dims"]))
+    return lambda values: values.permute(order)
+
+
+def _transpose_once(case: Case) -> Lane:
+    dims = [dim_of(case[name], len(case.specs[0].shape)) for name in ("dim1", "dim2")]
+    return lambda values: values.transpose(*dims)
+
+
+@op(
+    "ttnn.permute",
+    golden=lambda input_tensor, dims: input_tensor.permute(tuple(dims)),
+    check=_check_permute,
+    specialise=_permute_once,
+)
 def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The dims in another order."""
     rank = input_tensor.dim() - lane_axes
@@ -39,6 +56,7 @@ def _check_transpose(call: Call) -> None:
     "ttnn.transpose",
     golden=lambda input_tensor, dim1, dim2: input_tensor.transpose(dim1, dim2),
     check=_check_transpose,
+    specialise=_transpose_once,
 )
 def transpose(input_tensor: torch.Tensor, dim1: int, dim2: int, lane_axes: int) -> torch.Tensor:
     """Two dims swapped."""

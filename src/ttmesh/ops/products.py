@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -13,7 +13,7 @@ from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.ops.activations import Activation, apply
+from ttmesh.ops.activations import Activation, apply, function_of
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.gemm import product
@@ -22,7 +22,7 @@ from ttmesh.ops.matmul_configs import MatmulMultiCoreReuseMultiCast1DProgramConf
 from ttmesh.ops.product_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.ops.specs import Inferred, with_shards
 from ttmesh.tensor import operators
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.launch import Call, Case
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.sharding import div_up
 from ttmesh.tensor.spec import TensorSpec
@@ -186,12 +186,43 @@ def _golden_matmul(
     return apply(result, activations_of(activation, program_config))
 
 
+def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
+    """Matrices of one float format, as they lie; a bias of as many values as a row, and an activation worked out."""
+    a, b = case.specs[:2]
+    ranks = len(a.shape) >= 2 and len(b.shape) >= 2 and case.tensors[:2] == ("input_tensor_a", "input_tensor_b")
+    if (
+        not ranks
+        or case["transpose_a"]
+        or case["transpose_b"]
+        or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32)
+    ):
+        return None
+    (depth, width), axes = b.shape[-2:], case.lane_axes
+    if len(case.specs) > 2 and case.specs[2].shape.volume() != width:
+        return None
+    half, shared = a.dtype is DataType.BFLOAT16, depth * width  # values in B where all devices and batches share it
+    chosen = activations_of(case["activation"], case["program_config"])
+    act = function_of(chosen[0]) if chosen else None
+
+    def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if half and b.numel() == shared:
+            result = torch.matmul(a, b.view(depth, width))
+        else:
+            result = product(a, b, axes)
+        if bias is not None:
+            result = result + (bias.view(-1) if bias.numel() == width else ranked([result, bias], axes)[1])
+        return result if act is None else act(result)
+
+    return compute
+
+
 @op(
     "ttnn.matmul",
     golden=_golden_matmul,
     out=product_spec,
     check=check_product,
     scratch=circular_buffers,
+    specialise=_product_once,
 )
 def matmul(
     input_tensor_a: torch.Tensor,
@@ -233,7 +264,14 @@ def _check_linear(call: Call) -> None:
         require(height == 1 or bias.shape[-2] in (1, height), wrong, f"1 or {height} rows")
 
 
-@op("ttnn.linear", golden=_golden_linear, out=product_spec, check=_check_linear, scratch=circular_buffers)
+@op(
+    "ttnn.linear",
+    golden=_golden_linear,
+    out=product_spec,
+    check=_check_linear,
+    scratch=circular_buffers,
+    specialise=_product_once,
+)
 def linear(
     input_tensor_a: torch.Tensor,
     input_tensor_b: torch.Tensor,

@@ -12,7 +12,8 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ops.checks import dim_of, dims_of, require, require_dtype
 from ttmesh.ops.entry import op
 from ttmesh.ops.specs import Inferred, out_spec, with_shards
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.lane_calls import Lane
+from ttmesh.tensor.launch import Call, Case, Specialise
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 
@@ -49,6 +50,22 @@ def _averaged(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: floa
         return scaled(input_tensor, scalar)
     factor = scalar / max(reduced_count(input_tensor, dims), 1)
     return input_tensor.sum(dims, keepdim, dtype=torch.float32) * factor
+
+
+def _once(reduce: Callable[[torch.Tensor, tuple[int, ...], bool], torch.Tensor]) -> Specialise:
+    """The reduction with its dims worked out, where the scalar changes nothing."""
+
+    def specialise(case: Case) -> Lane | None:
+        dims, keepdim = dims_of(case["dim"], len(case.specs[0].shape)), case["keepdim"]
+        return None if case["scalar"] != 1.0 or not dims else lambda values: reduce(values, dims, keepdim)
+
+    return specialise
+
+
+def _mean_once(case: Case) -> Lane | None:
+    dims, keepdim = dims_of(case["dim"], len(case.specs[0].shape)), case["keepdim"]
+    factor = case["scalar"] / max(product(case.specs[0].shape[dim] for dim in dims), 1)
+    return (lambda values: values.sum(dims, keepdim, dtype=torch.float32).mul_(factor)) if dims else None
 
 
 def _extreme(pick: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -213,10 +230,10 @@ def _golden_product(
     return input_tensor.prod().reshape([1] * input_tensor.dim() if keepdim else [])
 
 
-sum_ = op("ttnn.sum", golden=_golden(torch.sum), out=_sum_spec, check=_check_sum)(_summed)
-mean = op("ttnn.mean", golden=_golden(torch.mean), out=_sum_spec, check=_check_mean)(_averaged)
-max_ = op("ttnn.max", golden=_golden(torch.amax), out=_tiled_spec)(_extreme(torch.amax))
-min_ = op("ttnn.min", golden=_golden(torch.amin), out=_tiled_spec)(_extreme(torch.amin))
+sum_ = op("ttnn.sum", golden=_golden(torch.sum), out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_summed)
+mean = op("ttnn.mean", golden=_golden(torch.mean), out=_sum_spec, check=_check_mean, specialise=_mean_once)(_averaged)
+max_ = op("ttnn.max", golden=_golden(torch.amax), out=_tiled_spec, specialise=_once(torch.amax))(_extreme(torch.amax))
+min_ = op("ttnn.min", golden=_golden(torch.amin), out=_tiled_spec, specialise=_once(torch.amin))(_extreme(torch.amin))
 var = op("ttnn.var", golden=_golden_spread(torch.var), out=_tiled_spec)(_varied)
 std = op("ttnn.std", golden=_golden_spread(torch.std), out=_tiled_spec)(_deviated)
 prod = op("ttnn.prod", golden=_golden_product, out=_product_spec, check=_check_product)(_multiplied)

@@ -11,11 +11,14 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import composite, op
+from ttmesh.ops.instrumentation import after, before
 from ttmesh.ops.lanes import aligned, flat_together, unflat
 from ttmesh.ops.specs import Inferred, like_first, out_spec, with_shards
 from ttmesh.tensor import indexing, operators
-from ttmesh.tensor.launch import Call, Operation, launch
+from ttmesh.tensor.lane_calls import Lane
+from ttmesh.tensor.launch import Call, Case, Operation, launch, watchers
 from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.routes import add_to_key, traced
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -60,6 +63,17 @@ def _sliced(
     return input_tensor[box_of(input_tensor.shape[lane_axes:], starts, ends, steps)]
 
 
+def _slice_once(case: Case) -> Lane:
+    """The slice with its box worked out; one dim cut without steps is a view that torch makes faster than an index."""
+    shape = case.specs[0].shape
+    box = box_of(shape, case["starts"], case["ends"], case["steps"])
+    cut = [(dim, s) for dim, s in enumerate(box[1:], -len(shape)) if s != slice(0, shape[dim], 1)]
+    if len(cut) == 1 and cut[0][1].step == 1:
+        ((at, part),) = cut
+        return lambda values: values.narrow(at, part.start, part.stop - part.start)
+    return lambda values: values[box]
+
+
 def _sliced_at(
     input_tensor: torch.Tensor, starts: torch.Tensor, slice_dim: int, length: int, lane_axes: int
 ) -> torch.Tensor:
@@ -81,6 +95,7 @@ _SLICE = Operation(
     like_first,
     check=_check_slice,
     host=True,
+    specialise=_slice_once,
     lane_arguments=frozenset({"input_tensor", "starts", "ends", "steps", "lane_axes"}),
 )
 _SLICE_AT = Operation(
@@ -324,4 +339,15 @@ def pad(
     return launch(_PAD, asked)
 
 
-operators.fill(slice=slice_, getitem=indexing.getitem)
+def getitem(tensor: Tensor, key: Any) -> Tensor:
+    """`tensor[key]`; a key that was seen before goes where it led then."""
+    mesh, tensors, parts = tensor._mesh, [tensor], [getitem, tensor.kind]
+    if mesh is None or before or after or watchers or not add_to_key(key, parts, tensors):
+        return indexing.getitem(tensor, key)
+    route = mesh.program_cache.plans.get(tuple(parts))
+    if route is None:
+        return traced(mesh, parts, tensors, (), lambda: indexing.getitem(tensor, key))  # type: ignore[no-any-return]
+    return route.follow(mesh, tensors, (), {})  # type: ignore[no-any-return]
+
+
+operators.fill(slice=slice_, getitem=getitem)

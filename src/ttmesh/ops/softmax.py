@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.entry import OpFunction, composite, op
 from ttmesh.ops.lanes import mesh_dims
 from ttmesh.ops.parts import like_written
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.lane_calls import Lane
+from ttmesh.tensor.launch import Call, Case
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -55,7 +56,13 @@ def _golden_softmax(input_tensor: Lanes, dim: int | None = -1, **_: Any) -> Lane
     return torch.softmax(input_tensor, -1 if dim is None else dim)
 
 
-@op("ttnn.softmax", golden=_golden_softmax, check=_check_softmax)
+def _softmax_once(case: Case) -> Lane | None:
+    rank, dim = len(case.specs[0].shape), -1 if case["dim"] is None else case["dim"]
+    at = dim if dim < 0 else dim - rank
+    return (lambda values: torch.softmax(values, at)) if rank and case.specs[0].dtype is DataType.BFLOAT16 else None
+
+
+@op("ttnn.softmax", golden=_golden_softmax, check=_check_softmax, specialise=_softmax_once)
 def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Exponentials that sum to 1 along a dim."""
     return _along(input_tensor, -1 if dim is None else dim, lane_axes)

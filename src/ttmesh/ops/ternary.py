@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,13 +14,23 @@ from ttmesh.ops.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, 
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.unary_functions import in_input_dtype, nan_packed, wide
-from ttmesh.tensor.launch import Call
+from ttmesh.tensor.launch import Call, Case, Specialise
 
 
 def together(lane_axes: int, *values: Any) -> list[Any]:
     """Operands with equal local ranks; numbers stay."""
     tensors = iter(ranked([value for value in values if isinstance(value, Tensor)], lane_axes))
     return [next(tensors) if isinstance(value, Tensor) else value for value in values]
+
+
+def of_one_rank(function: Callable[..., Tensor], *formats: DataType) -> Specialise:
+    """The function itself, where all operands are tensors of one rank, and of one of these formats if some are named."""
+
+    def specialise(case: Case) -> Callable[..., Tensor] | None:
+        fits = not formats or case.one_format(*formats)
+        return function if fits and len(case.tensors) == 3 and case.equal_ranks() else None
+
+    return specialise
 
 
 def _check_shapes(call: Call) -> None:
@@ -41,11 +52,12 @@ def _where_dtype(call: Call) -> DataType | None:
     out=binary_spec(_where_dtype),
     check=_check_shapes,
     runtime=("true_value", "false_value"),
+    specialise=of_one_rank(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),
 )
 def where(predicate: Tensor, true_value: Any, false_value: Any, lane_axes: int) -> Tensor:
     """The first value where the predicate is not 0, else the second; either may be a number."""
     chosen, yes, no = together(lane_axes, predicate, true_value, false_value)
-    result = torch.where(chosen != 0, yes, no)
+    result = torch.where(chosen.bool(), yes, no)
     numbers = [value for value in (yes, no) if isinstance(value, float)]
     return nan_packed(result, chosen.dtype) if any(map(math.isnan, numbers)) else result
 
@@ -76,7 +88,15 @@ def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     return torch.addcmul(wide(input_a), wide(input_b), wide(input_c), value=value)
 
 
-@op("ttnn.addcmul", golden=in_input_dtype(_addcmul), out=binary_spec(), check=_check_addcmul, runtime=("value",))
+@op(
+    "ttnn.addcmul",
+    golden=in_input_dtype(_addcmul),
+    out=binary_spec(),
+    check=_check_addcmul,
+    runtime=("value",),
+    # torch's own kernel computes bfloat16 in float32 and rounds once.
+    specialise=of_one_rank(lambda a, b, c, value: torch.addcmul(a, b, c, value=value), bfloat16, float32),
+)
 def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
     """a + value · b · c."""
     a, b, c = together(lane_axes, input_a, input_b, input_c)

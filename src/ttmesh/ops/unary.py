@@ -57,6 +57,7 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
         golden=in_input_dtype(lambda input_tensor, *_, **__: function(input_tensor)),
         check=check_output,
         programs=unary_programs,
+        specialise=lambda *_: function,
     )(lane)
 
 

@@ -120,6 +120,7 @@ def filled(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor
 
 def body_maker(
     lane: Lane,
+    order: Sequence[str],
     positions: Positions,
     static: Arguments,
     changing: Sequence[str],
@@ -132,6 +133,7 @@ def body_maker(
     """Makes a command's body from the values of the changing arguments: read lanes, compute, round once, write.
 
     Args:
+        order: the arguments that the lane function takes by place.
         changed: the argument whose values the lane function changes in place; they are taken out of the written cell.
     """
     places = tuple((name, place if isinstance(place, int) else tuple(place)) for name, place in positions.items())
@@ -140,7 +142,7 @@ def body_maker(
     kept.update(lane=lane, parts_of=parts_of, out=out_specs[0] if out_specs else None)
     kept.update(round_=rounder(out_specs[0].dtype), settled=_settled(out_specs[0].dtype)) if single else None
     kept["finishing"] = [(rounder(spec.dtype), spec) for spec in out_specs]
-    form = (_positional(lane), places, tuple(static), tuple(changing), tuple(kept), single, changed)
+    form = (tuple(order), places, tuple(static), tuple(changing), tuple(kept), single, changed)
     scope: dict[str, Any] = {}
     exec(_own_copy(_body_code(*form)), scope)
     made: Callable[..., Body] = scope["keep"](**kept)
@@ -216,7 +218,7 @@ def _own_copy(code: CodeType) -> CodeType:
     return code.replace(co_consts=consts)
 
 
-def _positional(lane: Lane) -> tuple[str, ...]:
+def by_place(lane: Lane) -> Sequence[str]:
     """The parameters that can be handed over by place, which is the faster way."""
     parameters = inspect.signature(lane).parameters.values()
     return tuple(p.name for p in itertools.takewhile(lambda p: p.kind is p.POSITIONAL_OR_KEYWORD, parameters))

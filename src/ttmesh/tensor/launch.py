@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.mesh_device import MeshDevice
@@ -25,6 +26,7 @@ from ttmesh.tensor.lane_calls import (
 from ttmesh.tensor.lane_calls import (
     Lane,
     body_maker,
+    by_place,
     described,
     filled,
     infer,
@@ -67,6 +69,32 @@ SpecRule = Callable[[Call, Sequence[tuple[tuple[int, ...], torch.dtype]]], Seque
 
 
 @dataclass(frozen=True)
+class Case:
+    """What a plan knows of its calls: everything but the values of tensors and of runtime arguments."""
+
+    arguments: Arguments  # None where a tensor stands
+    tensors: Sequence[str]  # the names of the tensor arguments
+    specs: Sequence[TensorSpec]
+    results: Sequence[TensorSpec]
+    lane_axes: int
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    def equal_ranks(self) -> bool:
+        """Whether all tensors have as many dims."""
+        return len({len(spec.shape) for spec in self.specs}) == 1
+
+    def one_format(self, *formats: DataType) -> bool:
+        """Whether all tensors and results have the same of these formats."""
+        found = {spec.dtype for spec in (*self.specs, *self.results)}
+        return len(found) == 1 and found <= set(formats)
+
+
+Specialise = Callable[[Case], Lane | None]
+
+
+@dataclass(frozen=True)
 class Operation:
     """What launch needs to know of an operation.
 
@@ -81,6 +109,8 @@ class Operation:
     writes: the tensor argument that the result is written into (in-place operations), by name.
     outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
     host: whether it takes host tensors too, and gives host tensors then.
+    specialise: a function of the tensors and runtime values alone, in the order that the lane function takes them, with
+      everything decided that the other arguments and the specs decide; None where there is none. Plans keep it.
     in_place: the lane function changes the values of `writes` themselves (and rounds them itself) instead of making
       new ones: a kv cache is not copied.
     """
@@ -97,6 +127,7 @@ class Operation:
     outputs: tuple[str, ...] | None = None
     host: bool = False
     in_place: bool = False
+    specialise: Specialise | None = None
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -273,9 +304,12 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
     changed = operation.writes if operation.in_place else None
     held = [kind.spec for kind in kinds]  # the kind's own, so that the next to read it finds the very same object
-    make_body = body_maker(
-        operation.lane, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed
-    )
+    lane, order = operation.lane, by_place(operation.lane)
+    special = operation.specialise(Case(lasting, tuple(names), in_specs, held, axes)) if operation.specialise else None
+    if special is not None:
+        lane, order = special, [name for name in order if name in names or name in changing]
+        lasting = dict.fromkeys(order)
+    make_body = body_maker(lane, order, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed)
     return Plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
 
 

@@ -20,8 +20,8 @@ from ttmesh.tensor.tensor import Tensor
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
 MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
 
-# What ran since somebody began to look: plan, cells read, tensors given to write into, result.
-Trail = list[tuple["Plan", Sequence[Cell], Sequence["Tensor | None"], Any]]
+# What ran since somebody began to look: plan, body, cells read, tensors given to write into, result.
+Trail = list[tuple["Plan", Body, Sequence[Cell], Sequence["Tensor | None"], Any]]
 trails: list[Trail] = []
 
 
@@ -70,7 +70,7 @@ class Plan:
             mesh.program_queue().launch(self.name, body, reads, cells, self.program_count)
             result = Tensor.on_device(self.kinds[0], buffer, mesh)
             for trail in trails:
-                trail.append((self, reads, (), result))
+                trail.append((self, body, reads, (), result))
             return result
         results: list[Tensor] = []
         for i, kind in enumerate(self.kinds):
@@ -82,7 +82,7 @@ class Plan:
         mesh.program_queue().launch(self.name, body, reads, writes, self.program_count)
         wrapped = self.wrap(results)
         for trail in trails:
-            trail.append((self, reads, outputs, wrapped))
+            trail.append((self, body, reads, outputs, wrapped))
         return wrapped
 
     def _count(self, cache: ProgramCache) -> None:

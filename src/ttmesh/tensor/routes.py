@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ttmesh.base.cores import CoreGrid, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.chip.cells import Cell
+from ttmesh.mesh.command_queue import Body
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor.kind import Kind
 from ttmesh.tensor.memory_config import MemoryConfig
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 # Arguments that stand in a key as they are, beside their type: 1, 1.0 and True are equal in Python but not here.
 # Operations add the types of their own options.
-SIMPLE: set[type] = {int, float, bool, str, type(None), DataType, Layout, MemoryConfig, CoreGrid, CoreRangeSet}
+SIMPLE: set[type] = {
+    int, float, bool, str, type(None), type(...), DataType, Layout, MemoryConfig, CoreGrid, CoreRangeSet,
+}  # fmt: skip
 SEQUENCES = frozenset({list, tuple, Shape})
 
 Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
@@ -30,7 +33,7 @@ Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
 class Route:
     """A plan, and which of a call's tensors and arguments go where in it."""
 
-    __slots__ = ("_defaults", "_order", "_outputs", "_plain", "_values", "plan")
+    __slots__ = ("_body", "_defaults", "_order", "_outputs", "_values", "plan")
 
     def __init__(
         self,
@@ -39,13 +42,14 @@ class Route:
         outputs: Sequence[int] = (),
         values: Sequence[int] = (),
         defaults: Sequence[Any] = (),
+        body: Body | None = None,
     ) -> None:
         self.plan = plan
+        self._body = body or plan.body  # None where a call's values make it
         self._order = order  # of the call's tensors; None: as they stand
         self._outputs = outputs  # which arguments to write into
         self._values = values  # which arguments the body is made from, counted on into the defaults
         self._defaults = defaults
-        self._plain = not outputs and not values
 
     def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the plan on a call's arguments."""
@@ -57,11 +61,13 @@ class Route:
             cells.append(tensor._buffer._cell or tensor.buffer.cell)  # type: ignore[union-attr]  # the latter raises
         if self._order is not None:
             cells = [cells[i] for i in self._order]
-        if self._plain:
-            return plan.run(mesh, cells, plan.body)  # type: ignore[arg-type]  # a plain plan has a body
+        body = self._body
+        if body is not None and not self._outputs:
+            return plan.run(mesh, cells, body)
         given = (*args, *kwargs.values(), *self._defaults) if kwargs or self._defaults else args
-        body = plan.body or plan.make_body(*[given[i] for i in self._values])
-        return plan.run(mesh, cells, body, [given[i] for i in self._outputs])
+        if body is None:
+            body = plan.make_body(*[given[i] for i in self._values])
+        return plan.run(mesh, cells, body, [given[i] for i in self._outputs] if self._outputs else ())
 
 
 class View:
@@ -95,6 +101,9 @@ def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
                 key.append(item)
             elif not add_to_key(item, key, tensors):
                 return False
+    elif kind is slice:
+        key.append(slice)
+        return add_to_key((value.start, value.stop, value.step), key, tensors)
     else:
         return False
     return True
@@ -146,15 +155,15 @@ def _traced(trail: Trail, result: Any, tensors: list[Tensor], given: Sequence[An
             return None
         held = [i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer]
         return View(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
-    plan, reads, outputs, made = trail[0]
+    plan, body, reads, outputs, made = trail[0]
     written = [output for output in outputs if output is not None]
     places = [i for output in written for i, value in enumerate(given) if value is output]
-    if len(trail) > 1 or made is not result or plan.changing or len(places) < len(written):
+    if len(trail) > 1 or made is not result or len(places) < len(written):
         return None
     if any(cell not in cells for cell in reads):
         return None
     order = [cells.index(cell) for cell in reads]
-    return Route(plan, None if order == list(range(len(cells))) else order, places)
+    return Route(plan, None if order == list(range(len(cells))) else order, places, body=body)
 
 
 class _StandIn:
