@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -56,6 +61,83 @@ def test_every_configuration_gives_what_the_model_gives(mesh, name: str) -> None
         assert torch.equal(ttnn.to_torch(positive, mesh_composer=composer), torch.relu(value + value))
     pipeline.cleanup()
     assert mesh.heap.cells() == []
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_models_may_free_their_input(mesh, name: str) -> None:
+    def freeing(x: ttnn.Tensor) -> ttnn.Tensor:
+        doubled = ttnn.add(x, x)
+        ttnn.deallocate(x)
+        return ttnn.to_memory_config(doubled, ttnn.DRAM_MEMORY_CONFIG)
+
+    values = [torch.full((1, 1, 32, 64), float(i)).bfloat16() for i in range(4)]
+    inputs = [ttnn.from_torch(v, layout=ttnn.TILE_LAYOUT) for v in values]
+    pipeline = create_pipeline_from_config(
+        CONFIGS[name], freeing, mesh, ttnn.L1_MEMORY_CONFIG, ttnn.DRAM_MEMORY_CONFIG, ttnn.DRAM_MEMORY_CONFIG
+    )
+
+    outputs = pipeline.compile(inputs[0]).enqueue(inputs).pop_all()
+
+    assert [float(ttnn.to_torch(ttnn.get_device_tensors(out)[1]).min()) for out in outputs] == [0.0, 2.0, 4.0, 6.0]
+    pipeline.cleanup()
+
+
+def test_a_traced_model_that_keeps_something_where_its_input_was_is_refused(mesh) -> None:
+    kept = []
+
+    def greedy(x: ttnn.Tensor) -> ttnn.Tensor:
+        spec = x.spec
+        ttnn.deallocate(x)
+        kept.append(ttnn.allocate_tensor_on_device(spec, mesh))
+        return ttnn.add(kept[-1], 1.0, memory_config=ttnn.DRAM_MEMORY_CONFIG)
+
+    host = ttnn.from_torch(torch.zeros(1, 1, 32, 32), layout=ttnn.TILE_LAYOUT)
+    pipeline = create_pipeline_from_config(
+        PipelineConfig(use_trace=True), greedy, mesh, ttnn.L1_MEMORY_CONFIG, ttnn.DRAM_MEMORY_CONFIG
+    )
+
+    with pytest.raises(RuntimeError, match="L1 input tensor address mismatch: trace captured"):
+        pipeline.compile(host)
+    pipeline.cleanup()
+    kept.clear()
+
+
+def test_staging_and_input_may_lie_in_the_same_memory(mesh) -> None:
+    values = [torch.full((1, 1, 32, 32), float(i)).bfloat16() for i in range(4)]
+    inputs = [ttnn.from_torch(v, layout=ttnn.TILE_LAYOUT) for v in values]
+    pipeline = create_pipeline_from_config(
+        PipelineConfig(True, 2), lambda x: ttnn.add(x, x), mesh, ttnn.DRAM_MEMORY_CONFIG, ttnn.DRAM_MEMORY_CONFIG
+    )
+
+    outputs = pipeline.compile(inputs[0]).enqueue(inputs).pop_all()
+
+    assert [float(ttnn.to_torch(ttnn.get_device_tensors(out)[1]).min()) for out in outputs] == [0.0, 2.0, 4.0, 6.0]
+    pipeline.cleanup()
+
+
+def test_the_module_has_tt_metals_name_without_a_checkout(tmp_path: Path) -> None:
+    script = tmp_path / "vision.py"
+    script.write_text(
+        "import torch, ttnn\n"
+        "from models.tt_cnn.tt.pipeline import PipelineConfig, create_pipeline_from_config\n"
+        "import models.tt_cnn.tt.pipeline as module\n"
+        "mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 2), num_command_queues=2, trace_region_size=100_000)\n"
+        "host = ttnn.from_torch(torch.ones(1, 1, 32, 32), layout=ttnn.TILE_LAYOUT)\n"
+        "pipeline = create_pipeline_from_config(PipelineConfig(True, 2), lambda x: ttnn.add(x, x), mesh,\n"
+        "    ttnn.L1_MEMORY_CONFIG, ttnn.DRAM_MEMORY_CONFIG)\n"
+        "pipeline.compile(host).enqueue([host, host])\n"
+        "print(module.__name__, len(pipeline.pop_all()))\n"
+        "pipeline.cleanup()\n"
+        "ttnn.close_mesh_device(mesh)\n"
+    )
+    environment = dict(os.environ, PYTHONPATH=str(Path(ttmesh.__file__).parents[1]))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ttmesh", "run", str(script)], cwd=tmp_path, env=environment, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.strip().endswith("ttmesh.nn.pipelines 2"), done.stdout + done.stderr
 
 
 def test_preallocated_outputs_are_filled_and_too_many_inputs_are_refused(mesh) -> None:

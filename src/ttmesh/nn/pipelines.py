@@ -9,6 +9,7 @@ from typing import Any
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, ShardOrientation, StorageType, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.mesh.events import MeshEvent
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.queues import record_event, synchronize_device, wait_for_event
 from ttmesh.mesh.traces import MeshTraceId
@@ -56,9 +57,14 @@ class Pipeline:
         )
         self._write_queue = TRANSFER if config.num_command_queues == 2 else COMPUTE
         self._read_queue = TRANSFER if config.all_transfers_on_separate_command_queue else COMPUTE
-        self._staging: Tensor | None = None
+        self._staging: Tensor | None = None  # where inputs arrive
+        self._input: Tensor | None = None  # where the trace reads them
         self._trace: MeshTraceId | None = None
         self._traced_output: Any = None
+        self._outgoing: Any = None  # where results wait to be read while the model goes on
+        self._written: MeshEvent | None = None  # an input arrived
+        self._moved: MeshEvent | None = None  # it was taken from where it arrived
+        self._read: MeshEvent | None = None  # a result left
         self._schema: Any = None
         self._slots: list[Any] | None = None
         self._results: list[Any] = []
@@ -66,17 +72,17 @@ class Pipeline:
     def compile(self, host_input: Tensor) -> Pipeline:
         """Run the model once, and with a trace capture it; every later input must look like this one."""
         if self._staging_config is not None:
-            spec = host_input.spec.with_memory_config(self._staging_config)
-            self._staging = allocate_tensor_on_device(spec, self.device)
+            self._staging = self._allocated(host_input, self._staging_config)
             copy_host_to_device_tensor(host_input, self._staging, cq_id=COMPUTE)
-        output = self._run(host_input)
+        output = self.model(self._fresh_input(host_input))
         self._schema = _mapped(output, lambda tensor: tensor.spec)
+        config = self._output_config
+        if config is not None:
+            self._outgoing = _mapped(output, lambda tensor: self._allocated(tensor, config))
         _mapped(output, lambda tensor: tensor.deallocate())
         synchronize_device(self.device)
         if self.config.use_trace:
-            self._trace = begin_trace_capture(self.device, cq_id=COMPUTE)
-            self._traced_output = self._run(host_input)
-            end_trace_capture(self.device, self._trace, cq_id=COMPUTE)
+            self._capture(host_input)
         return self
 
     def preallocate_output_tensors_on_host(self, number_of_tensors_to_allocate: int) -> Pipeline:
@@ -94,17 +100,16 @@ class Pipeline:
         """Send inputs through; with two queues the next input travels while the model works on the one before."""
         self._check(host_inputs)
         self._results = []
-        read = record_event(self.device, COMPUTE) if self._write_queue != COMPUTE else None
+        if self._write_queue != COMPUTE:
+            self._moved = record_event(self.device, COMPUTE)
+        if self._read_queue != COMPUTE:
+            self._read = record_event(self.device, self._read_queue)
         for i, host_input in enumerate(host_inputs):
-            if self._staging is not None:
-                if read is not None:
-                    wait_for_event(self._write_queue, read)
-                copy_host_to_device_tensor(host_input, self._staging, cq_id=self._write_queue)
-                if self._write_queue != COMPUTE:
-                    wait_for_event(COMPUTE, record_event(self.device, self._write_queue))
+            if i == 0:
+                self._send(host_input)
             output = self._step(host_input)
-            if self._write_queue != COMPUTE:
-                read = record_event(self.device, COMPUTE)
+            if i + 1 < len(host_inputs):
+                self._send(host_inputs[i + 1])  # before this result is read: transfers are in order
             self._results.append(self._collected(output, i))
         return self
 
@@ -119,27 +124,67 @@ class Pipeline:
         if self._trace is not None:
             release_trace(self.device, self._trace)
             self._trace = None
-        for held in (self._staging, self._traced_output):
+        for held in (self._staging, self._input, self._traced_output, self._outgoing):
             _mapped(held, lambda tensor: tensor.deallocate())
-        self._staging = self._traced_output = None
+        self._staging = self._input = self._traced_output = self._outgoing = None
 
-    def _run(self, host_input: Tensor) -> Any:
-        """The model on the staged input, or on a fresh copy of the host's."""
+    def _allocated(self, like: Tensor, config: MemoryConfig) -> Tensor:
+        return allocate_tensor_on_device(like.spec.with_memory_config(config), self.device)
+
+    def _fresh_input(self, host_input: Tensor) -> Tensor:
+        """The staged input, or a copy of the host's, in a tensor that the model may free."""
         if self._staging is None:
-            return self.model(to_device(host_input, self.device, self._input_config))
-        return self.model(to_memory_config(self._staging, self._input_config))
+            return to_device(host_input, self.device, self._input_config)
+        target = self._allocated(self._staging, self._input_config)
+        return to_memory_config(self._staging, self._input_config, output_tensor=target)
+
+    def _capture(self, host_input: Tensor) -> None:
+        """Record the model alone: inputs are moved to where it reads them before each replay, so staging is free again."""
+        given = self._fresh_input(host_input)
+        address = given.buffer_address()
+        self._trace = begin_trace_capture(self.device, cq_id=COMPUTE)
+        self._traced_output = self.model(given)
+        self._input = given if given.is_allocated() else self._allocated(host_input, self._input_config)
+        end_trace_capture(self.device, self._trace, cq_id=COMPUTE)
+        found = self._input.buffer_address()
+        if found != address:
+            raise MeshError(
+                f"L1 input tensor address mismatch: trace captured {address}, but persistent tensor allocated at {found}",
+                expected="a model that puts nothing lasting where its input was",
+                fix="Free the input last, or leave it allocated.",
+            )
+
+    def _send(self, host_input: Tensor) -> None:
+        """Start an input on its way, once the one before was taken."""
+        if self._staging is None:
+            return
+        if self._moved is not None:
+            wait_for_event(self._write_queue, self._moved)
+        copy_host_to_device_tensor(host_input, self._staging, cq_id=self._write_queue)
+        if self._write_queue != COMPUTE:
+            self._written = record_event(self.device, self._write_queue)
 
     def _step(self, host_input: Tensor) -> Any:
+        if self._written is not None:
+            wait_for_event(COMPUTE, self._written)
+        if self._input is None:
+            given = self._fresh_input(host_input)
+        else:
+            assert self._staging is not None, "traced pipelines are staged"
+            given = to_memory_config(self._staging, self._input_config, output_tensor=self._input)
+        if self._write_queue != COMPUTE:
+            self._moved = record_event(self.device, COMPUTE)
         if self._trace is None:
-            return self._run(host_input)
+            return self.model(given)
         execute_trace(self.device, self._trace, cq_id=COMPUTE, blocking=False)
         return self._traced_output
 
     def _collected(self, output: Any, index: int) -> Any:
-        config = self._output_config
-        if config is not None:
-            output = _mapped(output, lambda tensor: to_memory_config(tensor, config))
-        if self._read_queue != COMPUTE:
+        if self._read is not None:
+            wait_for_event(COMPUTE, self._read)  # the result before has left
+            for source, target in zip(_leaves(output), _leaves(self._outgoing), strict=True):
+                to_memory_config(source, target.memory_config(), output_tensor=target)
+            output = self._outgoing
             wait_for_event(self._read_queue, record_event(self.device, COMPUTE))
         slot = self._slots[index] if self._slots is not None else None
         if slot is None:
@@ -150,8 +195,8 @@ class Pipeline:
             result = slot
             for source, target in zip(_leaves(output), _leaves(slot), strict=True):
                 copy_device_to_host_tensor(source, target, blocking=False, cq_id=self._read_queue)
-        if self._read_queue != COMPUTE:
-            wait_for_event(COMPUTE, record_event(self.device, self._read_queue))
+        if self._read is not None:
+            self._read = record_event(self.device, self._read_queue)
         return result
 
     def _check(self, host_inputs: Sequence[Tensor]) -> None:
