@@ -16,7 +16,8 @@ from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.links import HOST
 from ttmesh.base.placement import Replicate, Shard
 from ttmesh.ccl.collective import CollectiveFunction
-from ttmesh.ccl.sockets import MeshCoreCoord, SocketConfig, SocketConnection, SocketMemoryConfig, create_socket_pair
+from ttmesh.ccl.socket_config import MeshCoreCoord, SocketConfig, SocketConnection, SocketMemoryConfig
+from ttmesh.ccl.sockets import create_socket_pair
 from ttmesh.fabric.config import FabricConfig, Topology
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.opening import open_mesh_device

@@ -2,108 +2,77 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import weakref
 from itertools import pairwise
 
-import torch
-
-from ttmesh.base.cores import CoreCoord
-from ttmesh.base.dtypes import BufferType, PrintedEnum
-from ttmesh.base.errors import MeshError, NotEmulatedError, QueueError
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.base.links import HOST
+from ttmesh.ccl.channels import Channel, Message, Receiving, Sending
 from ttmesh.ccl.collective import collective, require_fabric
+from ttmesh.ccl.rank_sockets import connect
+from ttmesh.ccl.socket_config import (
+    Coord,
+    MeshCoreCoord,
+    Routes,
+    SocketConfig,
+    SocketConnection,
+    SocketEndpoint,
+    allocate_fifo,
+    check_coordinates,
+)
+from ttmesh.ccl.streams import Incoming, Outgoing
 from ttmesh.ccl.traffic import Loads
+from ttmesh.fabric.nodes import FabricNodeId
 from ttmesh.mesh.buffer import Buffer
 from ttmesh.mesh.command_queue import Cells, Command
 from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.tensor.movement import merged
-from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-Coord = tuple[int, ...]
-
-
-class SocketEndpoint(PrintedEnum):
-    """Which end of a connection a socket is."""
-
-    SENDER = 0
-    RECEIVER = 1
-
-
-@dataclass(frozen=True)
-class MeshCoreCoord:
-    """A core of one chip of a mesh."""
-
-    device_coord: MeshCoordinate
-    core_coord: CoreCoord
-
-
-@dataclass(frozen=True)
-class SocketConnection:
-    """The cores at both ends of one stream."""
-
-    sender_core: MeshCoreCoord
-    receiver_core: MeshCoreCoord
-
-
-@dataclass
-class SocketMemoryConfig:
-    """Where the receiver's FIFO lies and how large it is, per connection. Sub-devices do not change what is emulated."""
-
-    socket_storage_type: BufferType
-    fifo_size: int
-    sender_sub_device: SubDeviceId | None = None
-    receiver_sub_device: SubDeviceId | None = None
-    per_core_allocation: bool = False
-
-
-class SocketConfig:
-    """The connections of a socket and their memory; ranks or mesh ids where the ends are in different processes."""
-
-    def __init__(
-        self,
-        connections: Sequence[SocketConnection],
-        memory_config: SocketMemoryConfig,
-        sender_rank: int | None = None,
-        receiver_rank: int | None = None,
-        *,
-        sender_mesh_id: object = None,
-        receiver_mesh_id: object = None,
-    ) -> None:
-        self.connections = list(connections)
-        self.memory_config = memory_config
-        self.sender_rank, self.receiver_rank = sender_rank, receiver_rank
-        self.sender_mesh_id, self.receiver_mesh_id = sender_mesh_id, receiver_mesh_id
+Nodes = dict[SocketEndpoint, dict[Coord, FabricNodeId]]
 
 
 class MeshSocket:
-    """One end of a socket; made in pairs by `create_socket_pair`."""
+    """One end of a socket: both ends are made by `create_socket_pair` in one process, or each one by its own rank."""
 
     def __init__(self, device: MeshDevice, config: SocketConfig) -> None:
-        raise NotEmulatedError(
-            "MeshSocket(device, config) joins two processes",
-            expected="both ends in one process, made by create_socket_pair()",
-            fix="Use create_socket_pair(), or send bytes with distributed_context_send_bytes().",
-        )
-
-    _device: MeshDevice
-    _config: SocketConfig
-    _endpoint: SocketEndpoint
-    _channel: Channel
-    _buffer: Buffer | None
+        end = connect(device, config)
+        self._device, self._config = device, config
+        self._sending: Sending | None = end.stream if end and isinstance(end.stream, Outgoing) else None
+        self._receiving: Receiving | None = end.stream if end and isinstance(end.stream, Incoming) else None
+        self._buffer: Buffer | None = end.fifo if end else None
+        self._nodes: Nodes = end.nodes if end else {}
+        self._other: MeshDevice | None = None
+        if end:
+            weakref.finalize(self, end.stream.close)
 
     @staticmethod
     def _made(
-        device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint, channel: Channel, buffer: Buffer | None
+        device: MeshDevice,
+        config: SocketConfig,
+        other: MeshDevice,
+        *,
+        sending: Sending | None = None,
+        receiving: Receiving | None = None,
+        buffer: Buffer | None = None,
+        nodes: Nodes,
     ) -> MeshSocket:
         socket = object.__new__(MeshSocket)
-        socket._device, socket._config, socket._endpoint = device, config, endpoint
-        socket._channel, socket._buffer = channel, buffer
+        socket._device, socket._config, socket._other = device, config, other
+        socket._sending, socket._receiving, socket._buffer, socket._nodes = sending, receiving, buffer, nodes
         return socket
+
+    def sending(self) -> Sending:
+        """What a send goes into."""
+        assert self._sending is not None, "checked before"
+        return self._sending
+
+    def receiving(self) -> Receiving:
+        """What a receive takes from."""
+        assert self._receiving is not None, "checked before"
+        return self._receiving
 
     def get_mesh_device(self) -> MeshDevice:
         """The mesh at this end."""
@@ -115,120 +84,73 @@ class MeshSocket:
 
     get_config = get_socket_config
 
+    def get_connection_config(self) -> list[SocketConnection]:
+        """The connections."""
+        return list(self._config.connections)
+
     def get_socket_endpoint_type(self) -> SocketEndpoint:
-        """SENDER or RECEIVER."""
-        return self._endpoint
+        """SENDER or RECEIVER; an error on a rank that has no part in the socket."""
+        if self._sending is None and self._receiving is None:
+            raise MeshError(
+                "this rank has no end of the socket",
+                expected=f"rank {self._config.sender_rank} or {self._config.receiver_rank}",
+                fix="Use the socket on its two ranks only.",
+            )
+        return SocketEndpoint.RECEIVER if self._sending is None else SocketEndpoint.SENDER
 
     def get_active_cores(self) -> list[MeshCoreCoord]:
         """The cores at this end."""
         ends = self._config.connections
-        return [c.sender_core if self._endpoint is SocketEndpoint.SENDER else c.receiver_core for c in ends]
+        return [c.receiver_core if self._sending is None else c.sender_core for c in ends]
 
-
-@dataclass
-class Message:
-    """A tensor on its way: the lanes once they were read, else the cells to read them from."""
-
-    spec: TensorSpec
-    size_bytes: int
-    cells: Cells = ()
-    taken: bool = False
-
-
-@dataclass
-class Channel:
-    """What both ends of a socket share. Whichever end comes second finds the other one waiting."""
-
-    receiver: MeshDevice
-    capacity_bytes: int  # per sending chip
-    routes: dict[Coord, Coord]  # sender coordinate → receiver coordinate
-    name: str
-    used_bytes: int = 0
-    arrived: deque[tuple[Message, torch.Tensor]] = field(default_factory=deque)
-    offered: Message | None = None  # a sender that does not fit and stands at the head of its queue
-    wanted: bool = False  # a receiver that found nothing and stands at the head of its queue
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def may_send(self, message: Message) -> bool:
-        """Whether there is room, somebody takes it at once, or already took it."""
-        with self.lock:
-            if message.taken or self.wanted or self.used_bytes + message.size_bytes <= self.capacity_bytes:
-                return True
-            self.offered = message
-            return False
-
-    def may_receive(self) -> bool:
-        """Whether something arrived or is offered."""
-        with self.lock:
-            self.wanted = not self.arrived and self.offered is None
-            return not self.wanted
-
-    def put(self, message: Message, cells: Cells) -> None:
-        """Send, unless the receiver already took it."""
-        with self.lock:
-            if message.taken:
-                message.taken = False  # a trace sends the same message again
-                return
-            self.arrived.append((message, cells[0].read(message.spec)))
-            self.used_bytes += message.size_bytes
-            self.wanted, self.offered = False, None
-
-    def take(self) -> tuple[TensorSpec, torch.Tensor]:
-        """The oldest message."""
-        with self.lock:
-            if self.arrived:
-                message, lanes = self.arrived.popleft()
-                self.used_bytes -= message.size_bytes
-                return message.spec, lanes
-            if self.offered is None:
-                raise QueueError(
-                    f"nothing was sent through the socket {self.name}",
-                    expected="a send for every receive of a trace",
-                    fix="Replay the sender's trace first.",
-                )
-            message, self.offered = self.offered, None
-            message.taken = True
-            return message.spec, message.cells[0].read(message.spec)
+    def get_fabric_node_id(self, endpoint: SocketEndpoint, coord: MeshCoordinate) -> FabricNodeId:
+        """The fabric's name of a connected chip at either end."""
+        found = self._nodes.get(endpoint, {}).get(tuple(coord))
+        if found is None:
+            raise MeshError(
+                f"{coord!r} is not connected at the {endpoint.name.lower()}'s end",
+                expected=f"one of {sorted(self._nodes.get(endpoint, {}))}",
+                fix="Ask for a coordinate of the connections.",
+            )
+        return found
 
 
 def create_socket_pair(
     sender_mesh_device: MeshDevice, receiver_mesh_device: MeshDevice, socket_config: SocketConfig
 ) -> tuple[MeshSocket, MeshSocket]:
     """Both ends of a socket; the receiver's FIFO is allocated on its mesh."""
-    if not socket_config.connections:
-        raise MeshError("Socket connection config cannot be empty.", expected="one connection or more", fix="Add one.")
-    routes: dict[Coord, Coord] = {}
-    for connection in socket_config.connections:
-        start, end = tuple(connection.sender_core.device_coord), tuple(connection.receiver_core.device_coord)
-        sender_mesh_device.get_device_id(MeshCoordinate(start))
-        receiver_mesh_device.get_device_id(MeshCoordinate(end))
-        routes[start] = end
-    memory = socket_config.memory_config
-    streams = len(socket_config.connections) // len(routes)
+    socket_config.check()
+    meshes = sender_mesh_device, receiver_mesh_device
+    routes = Routes(socket_config.pairs(), meshes[0].shape.to_tuple(), meshes[1].shape.to_tuple())
+    for mesh, coords in zip(meshes, (routes.starts, routes.ends), strict=True):
+        check_coordinates(mesh, coords)
     name = f"{sender_mesh_device!r} → {receiver_mesh_device!r}"
-    channel = Channel(receiver_mesh_device, memory.fifo_size * max(streams, 1), routes, name)
-    kind = memory.socket_storage_type
-    banks = receiver_mesh_device.heap.map.banks[kind]
-    size = -(-memory.fifo_size // banks.alignment) * banks.alignment
-    fifo = receiver_mesh_device.heap.allocate(kind, size * max(streams, 1), size, size, max(streams, 1), "socket fifo")
-    sender = MeshSocket._made(sender_mesh_device, socket_config, SocketEndpoint.SENDER, channel, None)
-    return sender, MeshSocket._made(receiver_mesh_device, socket_config, SocketEndpoint.RECEIVER, channel, fifo)
+    channel = Channel(name, routes, socket_config.capacity_bytes)
+    fifo = allocate_fifo(receiver_mesh_device, socket_config)
+    nodes = {
+        end: {coord: mesh.get_fabric_node_id(MeshCoordinate(coord)) for coord in coords}
+        for end, mesh, coords in zip(SocketEndpoint, meshes, (routes.starts, routes.ends), strict=True)
+    }
+    made, (sender, receiver) = MeshSocket._made, meshes
+    return (
+        made(sender, socket_config, receiver, sending=channel, nodes=nodes),
+        made(receiver, socket_config, sender, receiving=channel, buffer=fifo, nodes=nodes),
+    )
 
 
 def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh = _checked(name, tensor, socket, SocketEndpoint.SENDER)
-    channel, cell = socket._channel, tensor.buffer.cell
+    channel, cell = socket.sending(), tensor.buffer.cell
     message = Message(tensor.spec, tensor.spec.packed_size_bytes, (cell,))
-    loads = _loads(socket, message.size_bytes)
-    counters = mesh.traffic.counters
+    loads, counters = _loads(socket, channel.routes, message.size_bytes), mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
-        channel.put(message, reads)
+        socket.sending().put(message, reads)  # through the socket, so that the command keeps it alive
         counters.add(loads)
 
     mesh.launch(
         Command(
-            name, body, (cell,), (), programs=1, ready=lambda: channel.may_send(message),
+            name, body, (cell,), (), programs=1, ready=lambda: channel.may_send(message), remote=channel.remote,
             waits_for=f"a receive, or room in the FIFO of {channel.name}", offers=True,
         )
     )  # fmt: skip
@@ -236,25 +158,21 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
 def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh = _checked(name, tensor, socket, SocketEndpoint.RECEIVER)
-    channel, shape = socket._channel, mesh.shape.to_tuple()
-    whole = len(channel.routes) == mesh.get_num_devices() and all(a == b for a, b in channel.routes.items())
+    channel, shape = socket.receiving(), mesh.shape.to_tuple()
+    routes, wanted, place = channel.routes, tensor.spec, mesh.backend.device
+    loads, counters = _loads(socket, routes, wanted.packed_size_bytes), mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
-        spec, lanes = channel.take()
-        axes = len(next(iter(channel.routes)))
-        if whole or all(n == 1 for n in lanes.shape[:axes]):
-            moved = lanes
-        else:
-            moved = lanes.new_zeros(*shape, *lanes.shape[axes:])
-            for start, end in channel.routes.items():
-                moved[end] = lanes[tuple(min(at, n - 1) for at, n in zip(start, lanes.shape, strict=False))]
-        if not whole and len(channel.routes) != mesh.get_num_devices():
-            moved = merged(writes[0].read(spec), moved, frozenset(channel.routes.values()), shape)
-        writes[0].write(moved, spec)
+        spec, lanes = socket.receiving().take(wanted)
+        lanes = lanes.to(place)
+        if not routes.covers:
+            lanes = merged(writes[0].read(spec), lanes, routes.ends, shape)
+        writes[0].write(lanes, spec)
+        counters.add(loads)
 
     mesh.launch(
         Command(
-            name, body, (), (tensor.buffer.cell,), programs=1, ready=channel.may_receive,
+            name, body, (), (tensor.buffer.cell,), programs=1, ready=channel.may_receive, remote=channel.remote,
             waits_for=f"a send through {channel.name}", offers=True,
         )
     )  # fmt: skip
@@ -283,8 +201,9 @@ def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint)
         raise MeshError(
             f"{short} requires an L1 socket storage type", expected="BufferType.L1", fix="Change the socket's memory."
         )
-    ends = socket._channel.routes.keys() if end is SocketEndpoint.SENDER else socket._channel.routes.values()
-    if not set(ends) & set(tensor.coords()):
+    at = 0 if end is SocketEndpoint.SENDER else 1
+    ends = {pair[at] for pair in socket.get_socket_config().pairs()}
+    if not ends & set(tensor.coords()):
         raise MeshError(
             f"{end.name.capitalize()} socket coordinates do not intersect with tensor coordinates.",
             expected=f"some of {sorted(ends)}",
@@ -293,14 +212,18 @@ def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint)
     return mesh
 
 
-def _loads(socket: MeshSocket, size_bytes: int) -> Loads:
-    """What one message puts on each link; the receiver's mesh may be another submesh of the same system."""
-    sender, loads = socket._device, Loads()
-    receiver = socket._channel.receiver
-    for start, end in socket._channel.routes.items():
-        chips = sender.get_device_id(MeshCoordinate(start)), receiver.get_device_id(MeshCoordinate(end))
-        route = sender.traffic.routes.route(*chips)
-        for hop in pairwise(route):
+def _loads(socket: MeshSocket, routes: Routes, size_bytes: int) -> Loads:
+    """What one message puts on each link. The sender of a pair counts its way; to another rank it leaves by the host."""
+    mesh, other, loads = socket._device, socket._other, Loads()
+    for start, end in routes.pairs:
+        if socket._sending is None:
+            way = [HOST, mesh.get_device_id(MeshCoordinate(end))] if other is None else []
+        elif other is None:
+            way = [mesh.get_device_id(MeshCoordinate(start)), HOST]
+        else:
+            chips = mesh.get_device_id(MeshCoordinate(start)), other.get_device_id(MeshCoordinate(end))
+            way = list(mesh.traffic.routes.route(*chips))
+        for hop in pairwise(way):
             loads[hop] = loads.get(hop, 0) + size_bytes
     return loads
 

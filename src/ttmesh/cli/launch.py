@@ -12,7 +12,15 @@ from pathlib import Path
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.dropin import real_ttnn
-from ttmesh.launch.bindings import Bindings, LaunchError, one_mesh, read_bindings, read_mapping, with_mock_clusters
+from ttmesh.launch.bindings import (
+    Bindings,
+    LaunchError,
+    mesh_each,
+    one_mesh,
+    read_bindings,
+    read_mapping,
+    with_mock_clusters,
+)
 from ttmesh.launch.commands import ENGINES, Command, Plan, commands, default_engine
 from ttmesh.launch.watch import INTERRUPTED
 from ttmesh.launch.watch import run as watch_to_the_end
@@ -24,6 +32,9 @@ HELP = "start a program as many ranks, on this host or several (tt-run compatibl
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of tt-run that have a meaning here, and ttmesh's own."""
     parser.add_argument("-n", "--ranks", type=int, metavar="N", help="so many ranks that present one mesh together")
+    parser.add_argument(
+        "--mesh-per-rank", action="store_true", help="with -n: every rank has a mesh of its own (TT_MESH_ID = rank)"
+    )
     parser.add_argument("--rank-binding", type=Path, metavar="FILE", help="rank-binding YAML")
     parser.add_argument(
         "--rank-bindings-mapping", type=Path, metavar="FILE", help="YAML: sub-context id to rank-binding YAML"
@@ -123,6 +134,12 @@ def _bindings(args: argparse.Namespace) -> Bindings:
             expected=f"one, got {len(given)}",
             fix="For example `ttmesh launch -n 2 program.py`.",
         )
+    if args.mesh_per_rank and args.ranks is None:
+        raise LaunchError(
+            "--mesh-per-rank was given with a rank-binding file, which says what mesh each rank has",
+            expected="-n N --mesh-per-rank",
+            fix="Leave one of the two out.",
+        )
     if args.rank_binding is not None:
         bindings = read_bindings(args.rank_binding, check_mesh_graph=not args.skip_mgd_check)
     elif args.rank_bindings_mapping is not None:
@@ -130,7 +147,7 @@ def _bindings(args: argparse.Namespace) -> Bindings:
     elif args.ranks < 1:
         raise LaunchError(f"-n {args.ranks} starts nothing", expected="1 or more", fix="Give a number of ranks.")
     else:
-        bindings = one_mesh(args.ranks)
+        bindings = mesh_each(args.ranks) if args.mesh_per_rank else one_mesh(args.ranks)
     mocks = args.mock_cluster_rank_binding
     return bindings if mocks is None else with_mock_clusters(bindings, mocks)
 

@@ -86,6 +86,8 @@ class Liveness:
         """Let every rank know the first cause; the earliest one wins. Returns once it is told, or cannot be."""
         self._failure_to_tell = self._failure_to_tell or text
         self._wake.set()
+        if self._failure:
+            return  # told by another rank, so that all know
         if not self.silent([], 4 * INTERVAL_S):  # else the store itself is silent, and nobody can be told
             self._told.wait(4 * INTERVAL_S)
 

@@ -45,6 +45,11 @@ def one_mesh(ranks: int) -> Bindings:
     return Bindings(tuple(RankBinding(rank, mesh_host_rank=rank) for rank in range(ranks)))
 
 
+def mesh_each(ranks: int) -> Bindings:
+    """So many ranks with a mesh of their own each."""
+    return Bindings(tuple(RankBinding(rank, mesh_id=rank, mesh_host_rank=0) for rank in range(ranks)))
+
+
 def read_bindings(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
     """A rank-binding file: `rank_bindings`, `global_env`, `mesh_graph_desc_path`."""
     data = _mapping(_load(resolve(path, "Configuration file")), "the file")

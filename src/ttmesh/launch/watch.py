@@ -18,7 +18,7 @@ import psutil
 from ttmesh.launch.commands import Command
 from ttmesh.launch.rank import MARK, die_with_parent
 
-ALONE_S = 3.0  # after the first failure: time for the others to say what they saw
+ALONE_S = 4.0  # after the first failure: time for the others to say what they saw
 TERM_S = 3.0  # then SIGTERM; after this SIGKILL. Together below the promised 10 s
 INTERRUPTED = 130  # 128 + SIGINT, as tt-run has it
 TAGGED = re.compile(r"^\[[^\]]*,(\d+)\]<(stdout|stderr|stddiag)>: ?")

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ttmesh.base.errors import QueueError
 from ttmesh.base.records import Enqueued, Finished, TensorFacts
@@ -35,12 +35,13 @@ worker = _Worker()
 class Command:
     """One unit of work: `body(reads, writes)`. The cells are arguments so that a trace can hand over others.
 
-    `ready` (when given) says whether it may run yet, `waits_for` what it waits for. With `offers`, asking `ready` tells
-    the other end that this command stands at the head of its queue, so nobody may ask before it does. `programs` is how
-    many device programs TT-NN would launch for it (0 for transfers and events); it sizes traces.
+    `ready` (when given) says whether it may run yet, `waits_for` what it waits for; with `remote` that comes from
+    another process, which nudges the schedule. With `offers`, asking `ready` tells the other end that this command stands
+    at the head of its queue, so nobody may ask before it does. `programs` is how many device programs TT-NN would launch
+    for it (0 for transfers and events); it sizes traces.
     """
 
-    __slots__ = ("body", "done", "id", "name", "offers", "programs", "reads", "ready", "waits_for", "writes")
+    __slots__ = ("body", "done", "id", "name", "offers", "programs", "reads", "ready", "remote", "waits_for", "writes")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Command:
         ready: Callable[[], bool] | None = None,
         waits_for: str = "",
         offers: bool = False,
+        remote: bool = False,
     ) -> None:
         self.name = name
         self.body = body
@@ -62,8 +64,15 @@ class Command:
         self.ready = ready
         self.waits_for = waits_for
         self.offers = offers
+        self.remote = remote
         self.id = next(_ids)
         self.done = False
+
+
+class Doable(Protocol):
+    """Something that is done at some time: a command, an event."""
+
+    done: bool
 
 
 class CommandQueue:
@@ -105,10 +114,10 @@ class CommandQueue:
         if self.failure is not None:
             self.raise_failure()
 
-    def finish_through(self, command: Command) -> None:
-        """Return when this command has run."""
-        if not command.done:
-            self.schedule.drain(self, command)
+    def finish_through(self, awaited: Doable) -> None:
+        """Return when this command has run, or this event is set."""
+        if not awaited.done:
+            self.schedule.drain(self, awaited)
             if self.failure is not None:
                 self.raise_failure()
 

@@ -73,7 +73,7 @@ def event_synchronize(mesh_event: MeshEvent) -> None:
     queue = mesh_device.queues[mesh_event.mesh_cq_id]
     _refuse_while_recording(queue)
     while not mesh_event.done:
-        queue.finish()
+        queue.finish_through(mesh_event)
 
 
 def event_query(mesh_event: MeshEvent) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ttmesh.base import settings
-from ttmesh.mesh.command_queue import Command, CommandQueue, deadlock
+from ttmesh.mesh.command_queue import Command, CommandQueue, Doable, deadlock
 
 
 class Schedule(Protocol):
@@ -22,15 +22,52 @@ class Schedule(Protocol):
     def submit(self, queue: CommandQueue, command: Command) -> None:
         """Take a command; run it now or later, in the order of its queue."""
 
-    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
-        """Return when the queue is empty (or this command has run); raise on a deadlock."""
+    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
+        """Return when the queue is empty (or this is done); raise on a deadlock."""
+
+    def nudge(self) -> None:
+        """What some command waits for may have come from another process."""
+
+
+class Turn:
+    """One thread at a time runs commands that waited; the others leave word, and nothing that came meanwhile is missed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.moved = threading.Event()  # for whoever waits until there is something to do
+        self._news = threading.Event()
+
+    def take(self, work: Callable[[], bool]) -> bool:
+        """Work, and again as long as news comes in meanwhile; whether anything moved."""
+        moved = False
+        while True:
+            with self.lock:
+                self._news.clear()
+                moved = work() or moved
+            if not self._news.is_set():
+                return moved
+
+    def nudge(self, work: Callable[[], bool]) -> None:
+        """Work unless another thread is at it, which then works once more."""
+        self._news.set()
+        while self._news.is_set() and self.lock.acquire(blocking=False):
+            try:
+                self._news.clear()
+                work()
+            finally:
+                self.lock.release()
+        self.moved.set()
 
 
 class Eager:
-    """A command runs as soon as it can; one that waits parks, and every later command tries again."""
+    """A command runs as soon as it can; one that waits parks, and every later command tries again.
+
+    What waits for another process is tried again by `nudge`, on the thread that brought the news.
+    """
 
     def __init__(self) -> None:
         self.busy: list[CommandQueue] = []  # the queues that are parked
+        self._turn = Turn()
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
         """Run at once unless something before it, or what it waits for, is missing."""
@@ -39,22 +76,34 @@ class Eager:
             if self.busy:
                 self._progress()
             return
-        queue.pending.append(command)
-        if queue not in self.busy:
-            self.busy.append(queue)
+        with self._turn.lock:
+            queue.pending.append(command)
+            if queue not in self.busy:
+                self.busy.append(queue)
         self._progress()
 
-    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
         """Progress all queues until this one is done."""
         while queue.pending and not (through and through.done):
-            if not self._progress():
+            self._turn.moved.clear()
+            if self._progress() or not queue.pending:
+                continue
+            if not any(map(_remote, list(self.busy))):
                 raise deadlock(self.busy)
+            self._turn.moved.wait(timeout=1.0)
+
+    def nudge(self) -> None:
+        """Run what waited for another process, unless another thread is at it."""
+        self._turn.nudge(lambda: self._run_parked(keep_failure=True))
 
     def _progress(self) -> bool:
+        return self._turn.take(self._run_parked)
+
+    def _run_parked(self, *, keep_failure: bool = False) -> bool:
         moved = False
         for queue in list(self.busy):
-            while queue.pending and (queue.pending[0].ready is None or queue.pending[0].ready()):
-                queue.run(queue.pending.popleft())
+            while _runnable(queue):
+                run_head(queue, keep_failure=keep_failure)
                 moved = True
             if not queue.pending and queue in self.busy:
                 self.busy.remove(queue)
@@ -83,18 +132,44 @@ class Async:
                 worker.start()
             self._changed.notify_all()
 
-    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
         """Wait for the worker; a state in which nobody can move is a deadlock."""
         with self._changed:
             while queue.pending and not (through and through.done) and queue.failure is None:
-                if not self._running and not any(_runnable(q) for q in self._queues):
+                if not self._running and not any(_runnable(q) or _remote(q) for q in self._queues):
                     raise deadlock(sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id)))
                 self._changed.wait(timeout=1.0)
+
+    def nudge(self) -> None:
+        """Let the workers look again."""
+        with self._changed:
+            self._changed.notify_all()
 
 
 def _runnable(queue: CommandQueue) -> bool:
     head = queue.pending[0] if queue.pending else None
     return head is not None and (head.ready is None or head.ready())
+
+
+def _remote(queue: CommandQueue) -> bool:
+    """Whether the queue waits for another process, which ends with its word or with an error in time."""
+    return bool(queue.pending) and queue.pending[0].remote
+
+
+def run_head(queue: CommandQueue, *, keep_failure: bool = False) -> None:
+    """Run the first pending command; it counts as pending until it is done. A failure takes what follows with it.
+
+    `keep_failure`: on a thread that is not the program's, the queue raises it later.
+    """
+    try:
+        queue.run(queue.pending[0])
+    except BaseException as failure:
+        queue.pending.clear()  # what came after a failed command would read what it did not write
+        if not keep_failure:
+            raise
+        queue.failure = failure
+        return
+    queue.pending.popleft()
 
 
 def _work(ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int]) -> None:
@@ -137,27 +212,52 @@ class Adversarial:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._queues: weakref.WeakSet[CommandQueue] = weakref.WeakSet()
+        self._turn = Turn()
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
-        """Only take it; nothing runs before somebody must see a result."""
-        self._queues.add(queue)
-        queue.pending.append(command)
+        """Only take it; nothing runs before somebody must see a result, here or in another process."""
+        with self._turn.lock:
+            self._queues.add(queue)
+            queue.pending.append(command)
+        if command.remote:
+            self._turn.take(self._let_others_see)
 
-    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
         """Run this queue, others only where they are waited for or where they do the most harm."""
         while queue.pending and not (through and through.done):
-            self._strike(queue)
-            head = queue.pending[0]
-            if head.ready is None or head.ready():
-                queue.run(queue.pending.popleft())
-            elif not self._step_other(queue):
-                raise deadlock(sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id)))
+            self._turn.moved.clear()
+            if self._turn.take(lambda: self._step(queue)):
+                continue
+            waiting = sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id))
+            if not any(map(_remote, waiting)):
+                raise deadlock(waiting)
+            self._turn.moved.wait(timeout=1.0)
+
+    def nudge(self) -> None:
+        """Go on with what other processes wait for."""
+        self._turn.nudge(lambda: self._let_others_see(keep_failure=True))
+
+    def _step(self, queue: CommandQueue) -> bool:
+        self._strike(queue)
+        if _runnable(queue):
+            run_head(queue)
+            return True
+        return not queue.pending or self._step_other(queue)
+
+    def _let_others_see(self, *, keep_failure: bool = False) -> bool:
+        """Run up to the last command that another process has a part in: holding it back would hold that process back."""
+        moved = False
+        for queue in sorted(self._queues, key=lambda q: (q.mesh_id, q.id)):
+            while any(command.remote for command in queue.pending) and _runnable(queue):
+                run_head(queue, keep_failure=keep_failure)
+                moved = True
+        return moved
 
     def _strike(self, victim: CommandQueue) -> None:
         """Run, on the other queues, every reachable command that overwrites what the victim still has to read."""
         for queue in self._others(victim):
             while queue.pending and self._overwrites(queue, victim) and _runnable(queue):
-                queue.run(queue.pending.popleft())
+                run_head(queue)
 
     def _overwrites(self, queue: CommandQueue, victim: CommandQueue) -> bool:
         """Whether some command up to a reachable overwriter exists at the front of the queue."""
@@ -174,7 +274,7 @@ class Adversarial:
         if not candidates:
             return False
         chosen = self._random.choice(candidates)
-        chosen.run(chosen.pending.popleft())
+        run_head(chosen)
         return True
 
     def _others(self, queue: CommandQueue) -> list[CommandQueue]:
@@ -190,8 +290,11 @@ class Elsewhere:
         """Nothing to do here."""
         command.done = True
 
-    def drain(self, queue: CommandQueue, through: Command | None = None) -> None:
+    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
         """Nothing to wait for."""
+
+    def nudge(self) -> None:
+        """Nothing comes here."""
 
 
 _BUILDERS: dict[str, Callable[[], Schedule]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NewType
 
 from ttmesh.base.dtypes import BufferType
@@ -28,10 +29,22 @@ def trace_bytes(programs: int) -> int:
     return TRACE_PROLOGUE_BYTES + programs * TRACE_PROGRAM_BYTES
 
 
+class Part:
+    """Commands of a trace that run as one: where they lie in it, what they touch, and the one that may have to wait."""
+
+    __slots__ = ("cells", "end", "first", "programs", "start")
+
+    def __init__(self, start: int, end: int, commands: list[Command]) -> None:
+        self.start, self.end = start, end
+        self.cells = [cell for command in commands for cell in (*command.reads, *command.writes)]
+        self.programs = sum(command.programs for command in commands)
+        self.first = commands[0] if commands and commands[0].ready is not None else None
+
+
 class Trace:
     """A recorded list of commands with the memory that holds it on the chips."""
 
-    __slots__ = ("_bound", "_version", "buffer", "commands", "high_water", "id", "queue_id")
+    __slots__ = ("_bound", "_parts", "_version", "buffer", "commands", "high_water", "id", "queue_id")
 
     def __init__(self, trace_id: MeshTraceId, queue_id: int) -> None:
         self.id = trace_id
@@ -40,6 +53,7 @@ class Trace:
         self.buffer: Buffer | None = None
         self.high_water = 0
         self._bound: list[tuple[Command, list[Cell], list[Cell]]] = []
+        self._parts: list[Part] = []
         self._version = -1
 
     @property
@@ -47,8 +61,15 @@ class Trace:
         """How many device programs a replay launches."""
         return sum(command.programs for command in self.commands)
 
-    def replay(self, resolve: Resolve, version: int) -> None:
-        """Run every command; an address means the live buffer there, else the trace's own cell.
+    def parts(self) -> list[Part]:
+        """The commands in runs that need not wait in between: one that waits begins a new run. Asked after the capture."""
+        if not self._parts:
+            starts = [0, *(i for i, command in enumerate(self.commands) if i and command.ready is not None)]
+            self._parts = [Part(a, b, self.commands[a:b]) for a, b in pairwise([*starts, len(self.commands)])]
+        return self._parts
+
+    def replay(self, resolve: Resolve, version: int, part: Part) -> None:
+        """Run these commands; an address means the live buffer there, else the trace's own cell.
 
         The binding is kept until the allocator's `version` changes.
         """
@@ -58,7 +79,7 @@ class Trace:
                 for command in self.commands
             ]
             self._version = version
-        for command, reads, writes in self._bound:
+        for command, reads, writes in self._bound[part.start : part.end]:
             command.body(reads, writes)
 
     def cells(self) -> list[Cell]:

@@ -12,6 +12,7 @@ from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.traces import (
     TRACE_PAGE_BYTES,
     MeshTraceId,
+    Part,
     Trace,
     dram_high_water,
     not_while_capturing,
@@ -74,14 +75,9 @@ def execute_trace(
         )
     if len(mesh_device.queues) > 1:
         mesh_device.ownership().take(queue.id)
-    heap = mesh_device.heap
-
-    def replay(reads: Cells, writes: Cells) -> None:
-        trace.replay(heap.resolve, heap.version)
-
-    cells = trace.cells()
-    command = Command(f"execute_trace {trace_id}", replay, cells, cells, programs=trace.programs)
-    queue.enqueue(command)
+    for part in trace.parts():
+        command = _replayed(mesh_device, trace, part)
+        queue.enqueue(command)
     if blocking:
         queue.finish_through(command)
 
@@ -96,6 +92,22 @@ def release_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> None:
         mesh_device.trace_bytes -= trace.buffer.cell.size_bytes
         trace.buffer.deallocate()
         mesh_device.heap.traces_live -= 1
+
+
+def _replayed(mesh_device: MeshDevice, trace: Trace, part: Part) -> Command:
+    """Part of a trace as one command, which waits for what the first one in it waits for."""
+    heap, first = mesh_device.heap, part.first
+
+    def replay(reads: Cells, writes: Cells) -> None:
+        trace.replay(heap.resolve, heap.version, part)
+
+    name = f"execute_trace {trace.id}"
+    if first is None:
+        return Command(name, replay, part.cells, part.cells, programs=part.programs)
+    return Command(
+        f"{name}, {first.name}", replay, part.cells, part.cells, programs=part.programs, ready=first.ready,
+        waits_for=first.waits_for, remote=first.remote,
+    )  # fmt: skip
 
 
 def _trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> Trace:

@@ -7,16 +7,8 @@ from collections import deque
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshCoordinateRange
-from ttmesh.ccl.sockets import (
-    MeshCoreCoord,
-    MeshSocket,
-    SocketConfig,
-    SocketConnection,
-    SocketMemoryConfig,
-    create_socket_pair,
-    recv_async,
-    send_async,
-)
+from ttmesh.ccl.socket_config import MeshCoreCoord, SocketConfig, SocketConnection, SocketMemoryConfig
+from ttmesh.ccl.sockets import MeshSocket, create_socket_pair, recv_async, send_async
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -72,9 +72,8 @@ _MODULES = {
     "ttmesh.ccl.copies": "p2p_compute_intermediate_tensor_spec",
     "ttmesh.ccl.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
     "ttmesh.ccl.topology": "get_usable_topology",
-    "ttmesh.ccl.sockets": (
-        "MeshSocket SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord create_socket_pair"
-    ),
+    "ttmesh.ccl.sockets": "MeshSocket create_socket_pair",
+    "ttmesh.ccl.socket_config": "SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord",
     "ttmesh.tensor.mappers": (
         "MeshMapperConfig TensorToMesh ReplicateTensorToMesh ReplicateTensorToMeshWrapper ShardTensorToMesh "
         "ShardTensor2dMesh create_mesh_mapper replicate_tensor_to_mesh_mapper shard_tensor_to_mesh_mapper"

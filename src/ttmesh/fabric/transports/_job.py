@@ -34,10 +34,19 @@ class Job:
         self._guard = threading.Lock()
         liveness.doing = self
 
-    def place(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int) -> Place:
+    def place(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int, pause_s: float = 0.0) -> Place:
         """Where a new group's operations happen."""
-        self._places.append(Place(group, ranks, world_rank, spins))
-        return self._places[-1]
+        place = Place(group, ranks, world_rank, spins, pause_s)
+        self._places.append(place)
+        return place
+
+    def forget(self, place: Place) -> None:
+        """Nothing will happen there any more."""
+        self._places.remove(place)
+
+    def in_use(self) -> bool:
+        """Whether an operation is still going on somewhere in this process."""
+        return any(place.inside for place in self._places)
 
     def __str__(self) -> str:
         """What this rank is doing, as its signs of life say it: every operation it is in, else its last one."""
@@ -92,7 +101,10 @@ class Job:
         while time.monotonic() < late:
             if done():
                 return
-            sched_yield()
+            if place.pause_s:
+                time.sleep(place.pause_s)
+            else:
+                sched_yield()
         with self._guard:
             self._late += 1
             self.liveness.watch()
@@ -109,14 +121,16 @@ class Job:
         lives = self.liveness
         while not done():
             now = time.monotonic()
-            if now >= deadline:
+            if now >= min(deadline, place.expected_by):
+                limit_s = min(limit_s, place.patience_s)
                 raise self._diagnose(place, operation, limit_s, f"not finished after {limit_s:g} s")
             if now >= look:
                 look = now + 0.05
                 left = operation != LEAVING and lives.left(place.partners)
                 if lives.failure or left or lives.silent(place.partners):
                     raise self._diagnose(place, operation, limit_s, "waiting for it was given up")
-            time.sleep(0.0001)  # long transfers progress only while they are looked at
+            # long transfers progress only while they are looked at
+            time.sleep(0.0001 if not place.pause_s else 0.001)
 
     def _diagnose(self, place: Place, operation: str, limit_s: float, symptom: str) -> RankError:
         """Find out who is to blame, tell the others, and make every later operation fail the same way."""
@@ -126,6 +140,8 @@ class Job:
             if silent or self.liveness.failure or self.liveness.watched_s > 2 * VERDICT_S:
                 break
             time.sleep(0.02)
+        if not silent and not self.liveness.failure:  # a partner may itself wait for a rank that is gone
+            silent = self.liveness.silent(range(self.liveness.size), 2 * VERDICT_S)
         others = {r: s for r, s in self.liveness.elsewhere(place.partners).items() if str(place) not in s}
         ranks, wrong = verdict(place.here(operation), symptom, tuple(sorted(silent)), self.liveness.failure, others)
         error = RankError(
@@ -163,10 +179,15 @@ def apart(work: Callable[[], object]) -> Done:
 
 
 class Place:
-    """Where an operation happens: the group, its ranks, who looks, and how many calls it has seen."""
+    """Where an operation happens: the group, its ranks, who looks, and how many calls it has seen.
 
-    def __init__(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int) -> None:
+    `pause_s`: sleep so long between two looks, for threads that wait beside a program which computes.
+    """
+
+    def __init__(self, group: str, ranks: tuple[int, ...], world_rank: int, spins: int, pause_s: float = 0.0) -> None:
         self.group, self.ranks, self.world_rank, self.spins = group, ranks, world_rank, spins
+        self.pause_s = pause_s
+        self.patience_s = self.expected_by = math.inf
         self.calls = 0  # collectives only: these are the same on every rank
         self.operation = ""
         self.partners = ranks
@@ -182,13 +203,17 @@ class Place:
         self.partners = self.ranks if partners is None else partners
         self.inside = True
 
+    def expect_by(self, patience_s: float) -> None:
+        """From now on somebody waits, for so long; or, with infinity, nobody any more."""
+        self.patience_s, self.expected_by = patience_s, time.monotonic() + patience_s
+
     def __str__(self) -> str:
         """The last operation as signs of life name it; the same text on every rank that is in the same call."""
-        return f"{self.operation} on group {self.group!r}"
+        return f"{self.operation} on {self.group}"
 
     def here(self, operation: str) -> str:
         """The operation as errors name it."""
-        return f"{operation} on group {self.group!r} of ranks {list(self.ranks)}, seen by rank {self.world_rank}"
+        return f"{operation} on {self.group} of ranks {list(self.ranks)}, seen by rank {self.world_rank}"
 
 
 def verdict(

@@ -94,8 +94,9 @@ class MpiTransport(Transport):
     def _start_broadcast(self, data: torch.Tensor, root: int) -> Done:
         return self._comm.Ibcast(self._buffer(data), root).Test  # type: ignore[no-any-return]
 
-    def _start_send(self, data: torch.Tensor, dest: int, tag: int) -> Done:
-        return self._comm.Isend(self._buffer(data), dest, tag).Test  # type: ignore[no-any-return]
+    def _start_send(self, data: torch.Tensor, dest: int, tag: int, until_received: bool) -> Done:
+        start = self._comm.Issend if until_received else self._comm.Isend
+        return start(self._buffer(data), dest, tag).Test  # type: ignore[no-any-return]
 
     def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
         return self._comm.Irecv(self._buffer(data), source, tag).Test  # type: ignore[no-any-return]

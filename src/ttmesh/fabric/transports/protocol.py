@@ -13,6 +13,8 @@ torch's do.
 
 from __future__ import annotations
 
+import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +27,7 @@ from ttmesh.fabric.transports._layout import COMBINE, as_bytes, check_out, deliv
 
 Tensor = torch.Tensor
 WORLD = "world"
+PAUSE_S = 0.0001  # between two looks of a thread that waits for messages while others compute
 
 
 class Transport(ABC):
@@ -40,8 +43,9 @@ class Transport(ABC):
         self.size = len(ranks)
         self.timeout_s = timeout_s
         self._job = job
-        self._place = job.place(group, ranks, ranks[rank], self.spins)
+        self._place = job.place(f"group {group!r}", ranks, ranks[rank], self.spins)
         self._children: list[Transport] = []
+        self._borrows = False  # the communicator belongs to another object
         self._closed = False
 
     @property
@@ -137,20 +141,32 @@ class Transport(ABC):
             self._run("broadcast", partial(self._start_broadcast, flat[a:b], root), timeout_s)
         return tensor if self.rank == root else deliver(staged, tensor.shape, tensor, tensor)
 
-    def send(self, tensor: Tensor, dest: int, *, tag: int = 0, timeout_s: float | None = None) -> None:
-        """Hand a tensor to a rank of the group; may wait until that rank receives it."""
+    def send(
+        self,
+        tensor: Tensor,
+        dest: int,
+        *,
+        tag: int = 0,
+        timeout_s: float | None = None,
+        until_received: bool = False,
+        operation: str = "send",
+    ) -> None:
+        """Hand a tensor to a rank of the group; may wait until that rank receives it, and does with `until_received`."""
         self._check_member(dest)
         flat = as_bytes(self._staged(tensor))
-        operation = f"send to rank {self.ranks[dest]}"
+        operation = f"{operation} to rank {self.ranks[dest]}"
         for a, b in pieces(flat):
-            self._run(operation, partial(self._start_send, flat[a:b], dest, tag), timeout_s, (self.ranks[dest],))
+            start = partial(self._start_send, flat[a:b], dest, tag, until_received)
+            self._run(operation, start, timeout_s, (self.ranks[dest],))
 
-    def recv(self, out: Tensor, source: int, *, tag: int = 0, timeout_s: float | None = None) -> Tensor:
+    def recv(
+        self, out: Tensor, source: int, *, tag: int = 0, timeout_s: float | None = None, operation: str = "recv"
+    ) -> Tensor:
         """Fill `out` with what a rank of the group sends under this tag."""
         self._check_member(source)
         staged = self._staged(out)
         flat = as_bytes(staged)
-        operation = f"recv from rank {self.ranks[source]}"
+        operation = f"{operation} from rank {self.ranks[source]}"
         for a, b in pieces(flat):
             self._run(operation, partial(self._start_recv, flat[a:b], source, tag), timeout_s, (self.ranks[source],))
         return deliver(staged, out.shape, out, out)
@@ -164,6 +180,22 @@ class Transport(ABC):
         """So many bytes from a rank of the group."""
         out = self.recv(torch.empty(size, dtype=torch.uint8), source, tag=tag, timeout_s=timeout_s)
         return bytes(out.numpy())
+
+    def for_messages(self, name: str, members: tuple[int, ...]) -> Transport:
+        """The same communicator under another name in errors, for messages between some ranks that may wait long.
+
+        For one thread beside others; ranks are numbered as here.
+        """
+        beside = copy.copy(self)
+        beside._place = self._job.place(
+            name, tuple(self.ranks[m] for m in sorted(members)), self.world_rank, 0, PAUSE_S
+        )
+        beside._children, beside._borrows = [], True
+        return beside
+
+    def hurry(self, waiting: bool) -> None:
+        """Whether somebody waits for the running operation now; one that nobody waits for may take as long as it likes."""
+        self._place.expect_by(self.timeout_s if waiting else math.inf)
 
     def subgroup(self, members: Sequence[int], name: str) -> Transport:
         """A group of some ranks (numbered as here) with its own communicator; every member calls it, no one else."""
@@ -198,10 +230,14 @@ class Transport(ABC):
         if self._closed:
             return
         self._closed = True
+        if self._borrows:
+            self._job.forget(self._place)
+            return
         ended_well = self._job.broken is None
         if self.group == WORLD:
             ended_well = self._job.leave(self._place, self._start_barrier)
-        if ended_well:  # freeing is collective: in a failed job it would wait for ever
+        # Freeing is collective: in a failed job, or with a message on its way, it would wait for ever.
+        if ended_well and not self._job.in_use():
             for child in self._children:
                 child.close()
             self._free()
@@ -245,7 +281,7 @@ class Transport(ABC):
     def _start_broadcast(self, data: Tensor, root: int) -> Done: ...
 
     @abstractmethod
-    def _start_send(self, data: Tensor, dest: int, tag: int) -> Done: ...
+    def _start_send(self, data: Tensor, dest: int, tag: int, until_received: bool) -> Done: ...
 
     @abstractmethod
     def _start_recv(self, data: Tensor, source: int, tag: int) -> Done: ...

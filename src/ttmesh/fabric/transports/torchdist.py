@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from ttmesh.base.errors import RankError
 from ttmesh.fabric.transports._job import Done, Job, apart
@@ -24,6 +27,7 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 GRACE_S = 10.0  # gloo's own deadline lies behind ours: when it fires, gloo drops every connection and names nobody
 SLICE = timedelta(milliseconds=20)
+FOREVER = timedelta(days=30)  # a message may wait for its receiver as long as it likes; our own deadlines decide
 
 
 def started(environ: Mapping[str, str]) -> bool:
@@ -108,7 +112,8 @@ class TorchTransport(Transport):
     def _start_broadcast(self, data: torch.Tensor, root: int) -> Done:
         return _sliced(dist.broadcast(data, self.ranks[root], group=self._group, async_op=True), data)
 
-    def _start_send(self, data: torch.Tensor, dest: int, tag: int) -> Done:
+    def _start_send(self, data: torch.Tensor, dest: int, tag: int, until_received: bool) -> Done:
+        # Whatever is asked for, gloo and NCCL wait for the receiver.
         return _message(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
 
     def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
@@ -116,9 +121,10 @@ class TorchTransport(Transport):
 
     def _split(self, members: tuple[int, ...], name: str) -> Transport:
         ranks = tuple(self.ranks[m] for m in members)
-        group = dist.new_group(
-            list(ranks), timeout=timedelta(seconds=self.timeout_s + GRACE_S), use_local_synchronization=True
-        )
+        with _named_alike:
+            group = dist.new_group(
+                list(ranks), timeout=timedelta(seconds=self.timeout_s + GRACE_S), use_local_synchronization=True
+            )
         return TorchTransport(group, self._job, name, ranks, members.index(self.rank), self.timeout_s)
 
     def _free(self) -> None:
@@ -126,6 +132,36 @@ class TorchTransport(Transport):
         # meet at the addresses that the first left in the store, and hang.
         if self.group == WORLD and self._owns_torch:
             dist.destroy_process_group()
+
+
+class _NamedAlike:
+    """While it is entered, a group's name follows from its ranks and how many groups of just these there were.
+
+    torch 2.13 takes the number of all groups that the process knows, which differs between ranks that are members of
+    different ones, and then they wait for each other under different names.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: Counter[tuple[int, ...]] = Counter()
+        self._own = getattr(distributed_c10d, "_hash_ranks_to_str", None)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._own is not None:
+            distributed_c10d._hash_ranks_to_str = self._name  # type: ignore[attr-defined]
+
+    def __exit__(self, *problem: object) -> None:
+        if self._own is not None:
+            distributed_c10d._hash_ranks_to_str = self._own  # type: ignore[attr-defined]
+        self._lock.release()
+
+    def _name(self, ranks: list[int]) -> str:
+        self._made[tuple(ranks)] += 1
+        return f"ttmesh {'_'.join(map(str, ranks))} {self._made[tuple(ranks)]}"
+
+
+_named_alike = _NamedAlike()
 
 
 def _sliced(work: Any, tensor: torch.Tensor) -> Done:
@@ -147,4 +183,4 @@ def _sliced(work: Any, tensor: torch.Tensor) -> Done:
 
 def _message(work: Any, tensor: torch.Tensor) -> Done:
     """The same for a message: gloo drops every connection when waiting for one times out, so a thread of its own waits."""
-    return work.is_completed if tensor.is_cuda else apart(work.wait)  # type: ignore[no-any-return]
+    return work.is_completed if tensor.is_cuda else apart(lambda: work.wait(FOREVER))  # type: ignore[no-any-return]
