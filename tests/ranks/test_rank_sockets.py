@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from rank_launches import HERE, launched
 
 import ttmesh.ttnn as ttnn
 from ttmesh.fabric import engines
-from ttmesh.launch.commands import find_mpirun
-
-HERE = Path(__file__).parent
-SOURCE = HERE.parent.parent / "src"
-NEEDS = {"mpi": find_spec("mpi4py") is not None and find_mpirun() is not None}
 
 
-def launched(engine: str, ranks: int, program: str, *words: str, schedule: str = "eager") -> tuple[str, int]:
-    if not NEEDS.get(engine, True):
-        pytest.skip("mpi4py or mpirun is not installed: pip install 'ttmesh[mpi]'")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TTMESH_")}
-    own = {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "TTMESH_SCHEDULE": schedule, "TTMESH_TIMEOUT_S": "60"}
-    arguments = ["-n", str(ranks), "--mesh-per-rank", "--engine", engine, str(HERE / program), *words]
-    done = subprocess.run(
-        [sys.executable, "-m", "ttmesh.cli.launch", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=150,
-        env=env | own,
-    )
-    return done.stdout, done.returncode
+def meshes(engine: str, ranks: int, program: str, *words: str, schedule: str = "eager") -> tuple[str, int]:
+    """A program on ranks with a mesh of their own each: what they printed, and how it ended."""
+    settings = {"TTMESH_SCHEDULE": schedule, "TTMESH_TIMEOUT_S": "60"}
+    done = launched(engine, ranks, "--mesh-per-rank", str(HERE / program), *words, **settings)
+    return done.stdout + done.stderr, done.returncode
+
+
+@pytest.fixture(autouse=True)
+def no_fabric_left() -> Iterator[None]:
+    yield
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +30,7 @@ def launched(engine: str, ranks: int, program: str, *words: str, schedule: str =
     [("mpi", "eager"), ("torchdist", "async"), ("mpi", "adversarial")],
 )
 def test_a_socket_between_ranks_keeps_the_contract(engine: str, schedule: str) -> None:
-    output, code = launched(engine, 2, "ranks_sockets.py", schedule=schedule)
+    output, code = meshes(engine, 2, "socket_contract.py", schedule=schedule)
 
     assert code == 0, output
     for rank in (0, 1):
@@ -52,7 +40,7 @@ def test_a_socket_between_ranks_keeps_the_contract(engine: str, schedule: str) -
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("engine", engines.names())
 def test_a_pipeline_over_ranks_trains_as_one_process_does(engine: str, stages: int) -> None:
-    output, code = launched(engine, stages, "ranks_pipeline.py", "train")
+    output, code = meshes(engine, stages, "pipeline_stage.py", "train")
 
     assert code == 0, output
     for rank in range(stages):
@@ -82,7 +70,7 @@ GONE = r"rank {} died, stopped or was cut off during recv_async from rank \d on 
 def test_a_fault_in_a_pipeline_names_rank_operation_and_socket(
     engine: str, fault: str, ranks: int, words: dict[int, str]
 ) -> None:
-    output, code = launched(engine, ranks, "ranks_pipeline.py", fault, "4")
+    output, code = meshes(engine, ranks, "pipeline_stage.py", fault, "4")
 
     assert code != 0
     for rank, pattern in words.items():
