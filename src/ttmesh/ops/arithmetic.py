@@ -13,8 +13,9 @@ from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.ops.binary import OPERANDS, fused, golden_of
 from ttmesh.ops.binary_rules import binary_spec, check_broadcast, fatal
 from ttmesh.ops.entry import op
+from ttmesh.ops.goldens import exact
 from ttmesh.ops.ternary import together
-from ttmesh.ops.unary_functions import in_input_dtype, wide
+from ttmesh.ops.unary_functions import wide
 from ttmesh.tensor.launch import Call
 
 EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
@@ -28,7 +29,13 @@ def _scaled_sum(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return torch.add(wide(a), wide(b), alpha=alpha)
 
 
-@op("ttnn.addalpha", golden=in_input_dtype(_scaled_sum), out=binary_spec(), check=_check, runtime=("alpha",))
+@op(
+    "ttnn.addalpha",
+    golden=lambda a, b, alpha: torch.add(a, b, alpha=alpha),
+    out=binary_spec(),
+    check=_check,
+    runtime=("alpha",),
+)
 def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
     """a + alpha · b."""
     a, b = together(lane_axes, input_tensor_a, input_tensor_b)
@@ -39,7 +46,13 @@ def _scaled_difference(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return torch.sub(wide(a), wide(b), alpha=alpha)
 
 
-@op("ttnn.subalpha", golden=in_input_dtype(_scaled_difference), out=binary_spec(), check=_check, runtime=("alpha",))
+@op(
+    "ttnn.subalpha",
+    golden=lambda a, b, alpha: torch.sub(a, b, alpha=alpha),
+    out=binary_spec(),
+    check=_check,
+    runtime=("alpha",),
+)
 def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
     """a - alpha · b."""
     a, b = together(lane_axes, input_tensor_a, input_tensor_b)
@@ -51,6 +64,10 @@ def _div_no_nan(a: Tensor, b: Any) -> Tensor:
     if not isinstance(b, Tensor):
         return a / b if b else torch.zeros_like(a)
     return torch.where(b == 0, 0.0, a / b)
+
+
+def _golden_div_no_nan(a: Tensor, b: Any) -> Tensor:
+    return torch.nan_to_num(torch.div(a, b), 0.0, 0.0, 0.0)
 
 
 def _floor_div(a: Tensor, b: Any) -> Tensor:
@@ -70,8 +87,8 @@ def _nextafter(a: Tensor, b: Tensor) -> Tensor:
 
 
 for _name, _function, _golden in (
-    ("div_no_nan", _div_no_nan, golden_of(_div_no_nan)),
-    ("floor_div", _floor_div, golden_of(_floor_div)),
+    ("div_no_nan", _div_no_nan, golden_of(_golden_div_no_nan)),
+    ("floor_div", _floor_div, golden_of(lambda a, b: torch.div(a, b, rounding_mode="floor"))),
     ("nextafter", _nextafter, torch.nextafter),
 ):
     _lane = fused(_function)
@@ -90,11 +107,16 @@ def _polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
     return result
 
 
+def _golden_polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
+    powers = range(len(coeffs) - 1, -1, -1)
+    return torch.stack([coefficient * x**power for coefficient, power in zip(coeffs, powers, strict=True)]).sum(0)
+
+
 def _check_polyval(call: Call) -> None:
     fatal(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
 
 
-@op("ttnn.polyval", golden=in_input_dtype(_polyval), check=_check_polyval, runtime=("coeffs",))
+@op("ttnn.polyval", golden=exact(_golden_polyval), check=_check_polyval, runtime=("coeffs",))
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """A polynomial, highest power first."""
     return _polyval(input_tensor_a, coeffs)

@@ -10,6 +10,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.specs import Inferred, like_first
+from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
@@ -109,27 +110,37 @@ def _golden_fill(input_tensor: torch.Tensor, fill_value: float) -> torch.Tensor:
     return input_tensor
 
 
+def _filled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    (spec,) = like_first(call, inferred)
+    return [spec.with_padding(call.specs[0].padded_shape, call["fill_value"])]
+
+
 _FILLED = Operation(
     "ttnn.fill_implicit_tile_padding",
     lambda input_tensor: input_tensor,
-    like_first,
+    _filled_spec,
     check=_check_fill,
     lane_arguments=frozenset({"input_tensor"}),
 )
 
 
 @composite("ttnn.fill_implicit_tile_padding", golden=_golden_fill)
-def fill_implicit_tile_padding(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Any:
-    """The tensor with a number in its padding, which is not stored here: in place, but for block floats."""
+def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_config: MemoryConfig | None) -> Any:
+    """The tensor with a number in its padding: in place, but for block floats. Lanes have none, so its spec says it."""
     whole = tuple(input_tensor.shape[-2:]) == tuple(input_tensor.padded_shape[-2:])
     moved = memory_config is not None and memory_config != input_tensor.memory_config()
-    if whole or (input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved):
+    if whole:
         return input_tensor
-    return launch(_FILLED, {"input_tensor": input_tensor, "memory_config": memory_config})
+    if input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved:
+        spec, kind, mesh = input_tensor.spec, input_tensor.kind, input_tensor.device()
+        assert mesh is not None, "operations run on devices"
+        filled = kind_of(spec.with_padding(spec.padded_shape, fill_value), kind.topology, kind.presence)
+        return Tensor.on_device(filled, input_tensor.buffer, mesh)
+    return launch(_FILLED, {"input_tensor": input_tensor, "fill_value": fill_value, "memory_config": memory_config})
 
 
 def _golden_plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool = False) -> torch.Tensor:
-    return _incremented(input_tensor, skip_negative_entries)
+    return input_tensor + (input_tensor >= 0 if skip_negative_entries else 1)
 
 
 def _incremented(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:

@@ -14,6 +14,7 @@ from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.ops.entry import composite
 from ttmesh.ops.specs import Inferred
 from ttmesh.ops.unary import unary
+from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.launch import Arguments, Call, Operation, launch
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
@@ -282,9 +283,11 @@ def empty_like(
     if mesh is None:
         return filled(tensor.shape, 0, dtype or tensor.dtype, wanted, None, None)
     config = memory_config or (tensor.memory_config() if tensor.device() is not None else DRAM_MEMORY_CONFIG)
-    return allocate_tensor_on_device(
+    made = allocate_tensor_on_device(
         TensorSpec(tensor.shape, dtype or tensor.dtype, wanted, memory_config=config), mesh
     )
+    same = mesh is tensor.device()  # its parts lie on the same devices then
+    return Tensor.on_device(kind_of(made.spec, tensor.kind.topology, None), made.buffer, mesh) if same else made
 
 
 @composite("ttnn.from_buffer")

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
-from ttmesh.ops.activations import Activation, apply
+from ttmesh.ops.activations import Activation, apply, function_of
 from ttmesh.ops.checks import dim_of, require, require_dtype
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.gemm import product
+from ttmesh.ops.goldens import activated
 from ttmesh.ops.lanes import aligned, ranked
 from ttmesh.ops.product_memory import check_blocks, extents
 from ttmesh.ops.products import product_spec, widened
@@ -80,7 +81,12 @@ def _golden_sparse(
     is_input_a_sparse: bool = False,
     is_input_b_sparse: bool = True,
 ) -> torch.Tensor:
-    return sparse_product(input_tensor_a, input_tensor_b, sparsity, is_input_a_sparse, is_input_b_sparse, 0)
+    a, flags = input_tensor_a, (sparsity != 0).float()
+    if is_input_a_sparse:
+        result = torch.matmul(a, input_tensor_b)
+        return result * flags.reshape(*result.shape[:-2], 1, 1)
+    result = torch.einsum("abmk,ekn->abemn", a.float(), input_tensor_b[0].float())
+    return (result * flags.reshape(*result.shape[:-2], 1, 1)).unsqueeze(2)
 
 
 def _sparse(
@@ -251,7 +257,12 @@ def _golden_minimal(
     fused_activation: Activation | None = None,
     fuse_swiglu: bool = False,
 ) -> torch.Tensor:
-    return _minimal(input_tensor, weight_tensor, bias_tensor, fused_activation, fuse_swiglu, 0)
+    result = torch.matmul(input_tensor, weight_tensor)
+    result = result if bias_tensor is None else result + bias_tensor
+    if fuse_swiglu:
+        gate, up = torch.tensor_split(result, 2, -1)
+        return gate * torch.sigmoid(gate) * up
+    return result if fused_activation is None else activated(result, [fused_activation], function_of)
 
 
 @op("ttnn.experimental.minimal_matmul", golden=_golden_minimal, out=_minimal_spec)
@@ -330,7 +341,8 @@ def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _golden_per_user(
     input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, compute_with_storage_grid_size: Any = None
 ) -> torch.Tensor:
-    return _per_user(input_tensor_a, input_tensor_b)
+    own = torch.repeat_interleave(input_tensor_b, input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
+    return torch.einsum("xhuk,uhkn->xhun", input_tensor_a, own)
 
 
 @op("ttnn.experimental.attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))

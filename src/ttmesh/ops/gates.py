@@ -13,8 +13,9 @@ from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, bfloat16, float32,
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.binary_rules import binary_spec, fatal, is_tensor
 from ttmesh.ops.entry import OpFunction, op
+from ttmesh.ops.goldens import UNARY, exact
 from ttmesh.ops.ternary import together
-from ttmesh.ops.unary_functions import in_input_dtype, wide
+from ttmesh.ops.unary_functions import wide
 from ttmesh.tensor.launch import Call
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -36,16 +37,17 @@ def _check_halves(call: Call) -> None:
 
 
 def _enter_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
-    def halves(input_tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+    def golden(input_tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+        value, open_ = torch.tensor_split(input_tensor, 2, -1)
+        return torch.mul(value, gate(open_))
+
+    def lane(input_tensor: Tensor) -> Tensor:
         whole = wide(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
         value, open_ = whole.chunk(2, dim=-1)
         return value * gate(open_)
 
-    def lane(input_tensor: Tensor) -> Tensor:
-        return halves(input_tensor)
-
     lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
-    return op(f"ttnn.{name}", golden=in_input_dtype(halves), check=_check_halves)(lane)
+    return op(f"ttnn.{name}", golden=golden, check=_check_halves)(lane)
 
 
 gates = {name: _enter_gate(name, gate) for name, gate in GATES.items()}
@@ -56,11 +58,16 @@ def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
     return beta1 * torch.tanh(gate / beta1) * torch.sigmoid(gate) * (beta2 * torch.tanh(up / beta2))
 
 
+def _golden_situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
+    capped, value = UNARY["softcap"](gate, beta1), UNARY["softcap"](up, beta2)
+    return capped * torch.sigmoid(gate) * value
+
+
 def _check_betas(call: Call) -> None:
     fatal(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
 
 
-@op("ttnn.situ_glu", golden=in_input_dtype(_situ_glu), out=binary_spec(), check=_check_betas)
+@op("ttnn.situ_glu", golden=_golden_situ_glu, out=binary_spec(), check=_check_betas)
 def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float, lane_axes: int) -> Tensor:
     """A softly capped silu of the gate times a softly capped value."""
     gate, up = together(lane_axes, gate, up)
@@ -71,7 +78,12 @@ def _clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     return functional.silu(wide(gate).clamp(max=limit)) * wide(up).clamp(-limit, limit)
 
 
-@op("ttnn.clamped_silu_glu", golden=in_input_dtype(_clamped_silu_glu), out=binary_spec(), runtime=("limit",))
+def _golden_clamped_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    low = torch.minimum(gate, torch.tensor(limit))
+    return low * torch.sigmoid(low) * functional.hardtanh(up, -limit, limit)
+
+
+@op("ttnn.clamped_silu_glu", golden=_golden_clamped_glu, out=binary_spec(), runtime=("limit",))
 def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float, lane_axes: int) -> Tensor:
     """silu of the gate, clamped above, times the value clamped on both sides."""
     gate, up = together(lane_axes, gate, up)
@@ -129,7 +141,12 @@ def _check_snake_beta(call: Call) -> None:
         fatal(ok, wrong, "x, alpha and beta of one format in tiles, parameters per column or per element", fix)
 
 
-@op("ttnn.snake_beta", golden=in_input_dtype(_snake_beta), check=_check_snake_beta, out=binary_spec())
+@op(
+    "ttnn.snake_beta",
+    golden=exact(lambda x, alpha, beta: x + (1 - torch.cos(2 * alpha * x)) / (2 * beta)),
+    check=_check_snake_beta,
+    out=binary_spec(),
+)
 def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor, lane_axes: int) -> Tensor:
     """x + sin²(alpha·x) / beta, parameters per column."""
     return _snake_beta(*together(lane_axes, input_tensor, alpha, beta))
@@ -225,17 +242,13 @@ def _normalised(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return (x - mean) / x.var(dims, correction=0, keepdim=True).sqrt()
 
 
-@op("ttnn.normalize_hw", golden=lambda input_tensor: _normalised(input_tensor, (-2, -1)), check=_check_square_tiles)
+@op("ttnn.normalize_hw", golden=lambda x: functional.layer_norm(x, x.shape[-2:], eps=0.0), check=_check_square_tiles)
 def normalize_hw(input_tensor: Tensor) -> Tensor:
     """(x - mean) / std over the last two dims, biased."""
     return _normalised(input_tensor, (-2, -1))
 
 
-def _golden_global(input_tensor: Tensor) -> Tensor:
-    return _normalised(input_tensor, tuple(range(input_tensor.dim())))
-
-
-@op("ttnn.normalize_global", golden=_golden_global, check=_check_square_tiles)
+@op("ttnn.normalize_global", golden=lambda x: functional.layer_norm(x, x.shape, eps=0.0), check=_check_square_tiles)
 def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
     """(x - mean) / std over every element of a device, biased."""
     return _normalised(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
@@ -246,13 +259,17 @@ def _spread_hw(x: Tensor, *, root: bool) -> Tensor:
     return variance.sqrt() if root else variance
 
 
-@op("ttnn.var_hw", golden=lambda input_tensor: _spread_hw(input_tensor, root=False), check=_check_square_tiles)
+@op(
+    "ttnn.var_hw",
+    golden=lambda x: torch.square(x - x.mean((-2, -1), True)).mean((-2, -1), True),
+    check=_check_square_tiles,
+)
 def var_hw(input_tensor: Tensor) -> Tensor:
     """The variance over the last two dims, biased; the dims stay with length 1."""
     return _spread_hw(input_tensor, root=False)
 
 
-@op("ttnn.std_hw", golden=lambda input_tensor: _spread_hw(input_tensor, root=True), check=_check_square_tiles)
+@op("ttnn.std_hw", golden=lambda x: torch.std(x, (-2, -1), unbiased=False, keepdim=True), check=_check_square_tiles)
 def std_hw(input_tensor: Tensor) -> Tensor:
     """The standard deviation over the last two dims, biased; the dims stay with length 1."""
     return _spread_hw(input_tensor, root=True)

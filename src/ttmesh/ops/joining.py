@@ -41,7 +41,10 @@ def joined(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tens
 
 
 def _golden_concat(tensors: Sequence[torch.Tensor], dim: int = 0, groups: int = 1) -> torch.Tensor:
-    return joined(tensors, dim, groups)
+    if groups == 1:
+        return torch.cat(list(tensors), dim)
+    at = dim % tensors[0].dim()
+    return torch.cat([torch.unflatten(tensor, at, (groups, -1)) for tensor in tensors], at + 1).flatten(at, at + 1)
 
 
 def _concat_once(case: Case) -> Lane | None:
@@ -138,7 +141,7 @@ def _check_repeat(call: Call) -> None:
 
 @op(
     "ttnn.repeat",
-    golden=lambda input_tensor, repeat_dims: _repeated(input_tensor, tuple(repeat_dims), 0),
+    golden=lambda input_tensor, repeat_dims: torch.tile(input_tensor, tuple(repeat_dims)),
     check=_check_repeat,
 )
 def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:

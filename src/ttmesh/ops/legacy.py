@@ -53,7 +53,8 @@ _MATHS: dict[BcastOpMath, Function] = {
 
 
 def _golden_bcast(input_a: torch.Tensor, input_b: torch.Tensor, math_op: BcastOpMath, dim: BcastOpDim) -> torch.Tensor:
-    return _MATHS[math_op](input_a, _spread(input_b, dim))
+    rows = input_b if dim is BcastOpDim.W else input_b[..., :1, :]
+    return _MATHS[math_op](input_a, rows if dim is BcastOpDim.H else rows[..., :1])
 
 
 def _check_bcast(call: Call) -> None:
@@ -100,7 +101,8 @@ def _corner(
 def _golden_fill(
     N: int, C: int, H: int, W: int, hOnes: int, wOnes: int, any: torch.Tensor, val_hi: float = 1.0, val_lo: float = 0.0
 ) -> torch.Tensor:
-    return _corner((N, C, H, W), hOnes, wOnes, val_hi, val_lo, any)
+    corner = torch.full((N, C, hOnes, wOnes), val_hi)
+    return torch.nn.functional.pad(corner, (0, W - wOnes, 0, H - hOnes), value=val_lo)
 
 
 @op("ttnn.fill_rm", golden=_golden_fill, check=_check_fill, out=_fill_spec)

@@ -9,8 +9,11 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout, bfloat16
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.ops.creation import arange, filled
-from ttmesh.ops.entry import composite
+from ttmesh.ops.entry import composite, op
+from ttmesh.ops.specs import Inferred, out_spec
+from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfers import copy_host_to_device_tensor
 
@@ -30,14 +33,18 @@ def moreh_full(
     )
 
 
-@composite("ttnn.moreh_full_like", golden=lambda input, fill_value, **_: torch.full_like(input, fill_value))
-def moreh_full_like(
-    input: Tensor, fill_value: float, dtype: DataType | None, layout: Layout | None, memory_config: MemoryConfig | None
-) -> Tensor:
+def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], layout=call["layout"])]
+
+
+@op(
+    "ttnn.moreh_full_like",
+    golden=lambda input, fill_value, **_: torch.full(input.shape, fill_value, dtype=input.dtype),
+    out=_full_spec,
+)
+def moreh_full_like(input: torch.Tensor, fill_value: float, lane_axes: int) -> torch.Tensor:
     """One value in the shape of another tensor."""
-    wanted = input.layout if layout is None else layout
-    config = memory_config or input.memory_config()
-    return filled(input.shape, fill_value, dtype or input.dtype, wanted, input.device(), config)
+    return torch.full((*[1] * lane_axes, *input.shape[lane_axes:]), fill_value, device=input.device)
 
 
 @composite("ttnn.moreh_arange", golden=lambda start, end, step, *_, **__: torch.arange(start, end, step))

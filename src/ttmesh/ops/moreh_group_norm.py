@@ -122,7 +122,14 @@ def _golden_backward(
     gamma: Lanes | None = None,
     **_: Any,
 ) -> Optional:
-    return _backward(output_grad, input, mean, rstd, num_groups, gamma, are_required_outputs, 0)
+    n, c, h, w = input.shape
+    scale = None if gamma is None else gamma.flatten()
+    statistics = (part.reshape(n, num_groups) for part in (mean, rstd))
+    grads = torch.ops.aten.native_group_norm_backward(
+        output_grad, input, *statistics, scale, n, c, h * w, num_groups, [True, True, True]
+    )
+    shaped = (grads[0], *(None if part is None else part.reshape(1, 1, 1, c) for part in grads[1:]))
+    return [part if want else None for part, want in zip(shaped, are_required_outputs, strict=True)]
 
 
 def _check_backward(call: Call) -> None:

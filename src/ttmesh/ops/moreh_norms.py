@@ -169,12 +169,13 @@ def _golden_layer_backward(
     gamma: Lanes | None = None,
     **_: Any,
 ) -> list[Lanes]:
-    rows = math.prod(input.shape[: input.dim() - normalized_dims])
-    grad = output_grad if gamma is None else output_grad * gamma
-    dy = grad.reshape(rows, -1)
-    y = (input.reshape(rows, -1) - mean.reshape(rows, 1)) * rstd.reshape(rows, 1)
-    dx = rstd.reshape(rows, 1) * (dy - dy.mean(-1, keepdim=True) - y * (dy * y).mean(-1, keepdim=True))
-    return [dx.reshape(input.shape)]
+    cut = input.dim() - normalized_dims
+    statistics = (part.reshape(*input.shape[:cut], *[1] * normalized_dims) for part in (mean, rstd))
+    scale = None if gamma is None else gamma.reshape(input.shape[cut:])
+    grads = torch.ops.aten.native_layer_norm_backward(
+        output_grad, input, input.shape[cut:], *statistics, scale, None, [True, False, False]
+    )
+    return [grads[0]]
 
 
 @composite("ttnn.moreh_layer_norm_backward", golden=_golden_layer_backward)

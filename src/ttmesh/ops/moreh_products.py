@@ -14,6 +14,7 @@ from ttmesh.ops.gemm import product
 from ttmesh.ops.lanes import aligned, flat, ranked
 from ttmesh.ops.products import turned
 from ttmesh.ops.specs import like
+from ttmesh.ops.unary_bw import differentiated
 from ttmesh.tensor.launch import Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -45,7 +46,8 @@ def _golden_matmul(
     transpose_other: bool = False,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    return with_bias(torch.matmul(turned(input, transpose_input), turned(other, transpose_other)), bias, 0)
+    result = torch.matmul(input.mT if transpose_input else input, other.mT if transpose_other else other)
+    return result if bias is None else result + bias
 
 
 @op("ttnn.moreh_matmul", golden=_golden_matmul, out=in_tiles, outputs=("output",))
@@ -69,7 +71,7 @@ def _dot(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
 
 @op(
     "ttnn.moreh_dot",
-    golden=lambda input_tensor_a, input_tensor_b: _dot(input_tensor_a, input_tensor_b, 0),
+    golden=lambda a, b: torch.dot(a.flatten(), b.flatten()).reshape([1] * a.dim()),
     out=in_tiles,
     outputs=("output",),
 )
@@ -79,7 +81,8 @@ def moreh_dot(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, lane_a
 
 
 def _golden_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    return with_bias(torch.matmul(input, weight.transpose(-1, -2)), bias, 0)
+    result = torch.nn.functional.linear(input, weight)
+    return result if bias is None else result + bias
 
 
 @op("ttnn.moreh_linear", golden=_golden_linear, out=in_tiles, outputs=("output",))
@@ -153,7 +156,7 @@ def gradient(
 
 
 def _golden_pair(output_grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
-    return [_left(output_grad, b, a, 0), _right(output_grad, a, b, 0)]
+    return differentiated(torch.matmul, output_grad, a, b)
 
 
 @composite(
@@ -223,8 +226,8 @@ def moreh_dot_backward(
 def _golden_linear_backward(
     output_grad: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> list[torch.Tensor]:
-    grads = [torch.matmul(output_grad, weight), _weight(output_grad, input, weight, 0)]
-    return grads if bias is None else [*grads, _bias(output_grad, output_grad, bias, 0)]
+    operands = [input, weight] if bias is None else [input, weight, bias]
+    return differentiated(_golden_linear, output_grad, *operands)
 
 
 @composite("ttnn.moreh_linear_backward", golden=_golden_linear_backward)
@@ -275,7 +278,10 @@ def _picked(values: torch.Tensor, indices: Sequence[torch.Tensor], dims: Sequenc
 def _golden_getitem(
     input: torch.Tensor, index_tensors: Sequence[torch.Tensor], index_dims: Sequence[int]
 ) -> torch.Tensor:
-    return _picked(input.unsqueeze(0), [index.unsqueeze(0) for index in index_tensors], index_dims, 1).squeeze(0)
+    where: list[Any] = [slice(None)] * input.dim()
+    for dim, index in zip(index_dims, index_tensors, strict=True):
+        where[dim] = index.flatten().long()
+    return input[tuple(where)]
 
 
 @op("ttnn.moreh_getitem", golden=_golden_getitem, outputs=("output",))
@@ -307,7 +313,7 @@ def _golden_fold(
     padding: Pair = (0, 0),
     stride: Pair = (1, 1),
 ) -> torch.Tensor:
-    return _folded(input, output_size, kernel_size, dilation, padding, stride)
+    return torch.nn.functional.fold(input, output_size, kernel_size, dilation, padding, stride)
 
 
 @op("ttnn.moreh_fold", golden=_golden_fold, outputs=("output",))

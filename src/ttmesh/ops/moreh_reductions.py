@@ -14,15 +14,12 @@ from ttmesh.ops.lanes import aligned
 from ttmesh.ops.reductions import Dims, reduced_count
 from ttmesh.ops.scans import scanned
 from ttmesh.ops.specs import like
+from ttmesh.ops.unary_bw import differentiated
 from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 in_tiles = like(layout=Layout.TILE)
-
-
-def _sum(values: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
-    return values.float().sum(dims_of(dim, values.dim() - lane_axes), keepdim)
 
 
 def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
@@ -33,12 +30,18 @@ def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, 
     return grad.reshape(*mesh, *ones).expand(*mesh, *shape)
 
 
+def _all_for_none(dim: Dims, values: torch.Tensor) -> tuple[int, ...]:
+    if isinstance(dim, int):
+        return (dim,)
+    return tuple(dim or range(values.dim()))
+
+
 # -- sum and mean --------------------------------------------------------------------------------------------------------
 
 
 @op(
     "ttnn.moreh_sum",
-    golden=lambda input, dim=None, keepdim=False: _sum(input, dim, keepdim, 0),
+    golden=lambda input, dim=None, keepdim=False: torch.sum(input, _all_for_none(dim, input), keepdim),
     out=in_tiles,
     outputs=("output",),
 )
@@ -51,7 +54,10 @@ def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> 
 def _golden_sum_backward(
     output_grad: torch.Tensor, input: torch.Tensor, dim: Dims = None, keepdim: bool = False
 ) -> torch.Tensor:
-    return _opened(output_grad, input.shape, dim, keepdim, 0)
+    total = torch.sum(input, _all_for_none(dim, input), keepdim)
+    return differentiated(
+        lambda x: torch.sum(x, _all_for_none(dim, x), keepdim), output_grad.reshape(total.shape), input
+    )[0]
 
 
 def _check_sum_backward(call: Call) -> None:
@@ -79,9 +85,16 @@ def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, l
     return values.float().sum(dims, keepdim) / count
 
 
+def _golden_mean(
+    input: torch.Tensor, dim: Dims = None, keepdim: bool = False, divisor: int | None = None
+) -> torch.Tensor:
+    dims = _all_for_none(dim, input)
+    return torch.mean(input, dims, keepdim) if divisor is None else torch.sum(input, dims, keepdim) / divisor
+
+
 @op(
     "ttnn.moreh_mean",
-    golden=lambda input, dim=None, keepdim=False, divisor=None: _mean(input, dim, keepdim, divisor, 0),
+    golden=_golden_mean,
     out=in_tiles,
     outputs=("output",),
 )
@@ -101,7 +114,9 @@ def _mean_backward(
 def _golden_mean_backward(
     output_grad: torch.Tensor, dim: Dims = None, keepdim: bool = False, input_grad_shape: Sequence[int] | None = None
 ) -> torch.Tensor:
-    return _mean_backward(output_grad, dim, keepdim, input_grad_shape, 0)
+    whole = torch.zeros(tuple(output_grad.shape if input_grad_shape is None else input_grad_shape))
+    reduced = _golden_mean(whole, dim, keepdim)
+    return differentiated(lambda x: _golden_mean(x, dim, keepdim), output_grad.reshape(reduced.shape), whole)[0]
 
 
 _MEAN_BACKWARD = Operation(
@@ -151,7 +166,7 @@ def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
 
 @op(
     "ttnn.moreh_cumsum_backward",
-    golden=lambda output_grad, dim: scanned(output_grad, dim, True, torch.cumsum),
+    golden=lambda grad, dim: differentiated(lambda x: torch.cumsum(x, dim), grad, torch.zeros_like(grad))[0],
     out=in_tiles,
     outputs=("input_grad",),
 )
@@ -186,9 +201,14 @@ def _norm(values: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: i
     return (wide**p).sum(dims, keepdim) ** (1.0 / p)
 
 
+def _golden_norm(input: torch.Tensor, p: float, dim: Dims = None, keepdim: bool = False) -> torch.Tensor:
+    result: torch.Tensor = torch.linalg.vector_norm(input, p, _all_for_none(dim, input), keepdim)
+    return result
+
+
 @op(
     "ttnn.moreh_norm",
-    golden=lambda input, p, dim=None, keepdim=False: _norm(input, p, dim, keepdim, 0),
+    golden=_golden_norm,
     out=in_tiles,
     outputs=("output",),
 )
@@ -226,7 +246,12 @@ def _golden_norm_backward(
     dim: Dims = None,
     keepdim: bool = False,
 ) -> torch.Tensor:
-    return _norm_backward(input, output, output_grad, p, dim, keepdim, 0)
+    """torch's gradient of the sum of powers, over the norm that the caller gives."""
+    norm, grad = (part.reshape(_golden_norm(input, p, dim, keepdim).shape) for part in (output, output_grad))
+    if p == 0 or abs(p) == float("inf"):
+        return differentiated(lambda x: _golden_norm(x, p, dim, keepdim), grad, input)[0]
+    dims = _all_for_none(dim, input)
+    return differentiated(lambda x: (x.abs() ** p).sum(dims, keepdim) / p, grad / norm ** (p - 1), input)[0]
 
 
 @op("ttnn.moreh_norm_backward", golden=_golden_norm_backward, out=in_tiles, outputs=("input_grad",))
@@ -275,7 +300,9 @@ def _scaled(gradient: torch.Tensor, total: torch.Tensor, max_norm: float) -> tor
 
 @composite(
     "ttnn.moreh_clip_grad_norm",
-    golden=lambda inputs, max_norm, norm_type=2.0: _total_norm(inputs, norm_type, 0),
+    golden=lambda inputs, max_norm, norm_type=2.0: _golden_norm(
+        torch.cat([part.flatten() for part in inputs]), norm_type, 0, True
+    ),
 )
 def moreh_clip_grad_norm(
     inputs: Sequence[Tensor],

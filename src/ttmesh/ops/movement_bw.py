@@ -12,6 +12,7 @@ from ttmesh.ops.entry import composite
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.slicing import slice_
 from ttmesh.ops.specs import like
+from ttmesh.ops.unary_bw import differentiated
 from ttmesh.tensor.launch import Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -88,7 +89,9 @@ _REPEAT_BW = Operation(
 
 
 def _golden_repeat(grad_tensor: torch.Tensor, input_tensor: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
-    return [_folded_back(grad_tensor, input_tensor.shape, shape, 0)]
+    if 0 in tuple(shape):
+        return [torch.zeros_like(input_tensor)]
+    return differentiated(lambda x: x.repeat(*shape), grad_tensor, input_tensor)
 
 
 @composite("ttnn.repeat_bw", golden=_golden_repeat)
@@ -134,7 +137,9 @@ _PROD_BW = Operation(
 
 
 def _golden_prod(grad_tensor: torch.Tensor, input_tensor: torch.Tensor, dim: int | None = None) -> list[torch.Tensor]:
-    return [_product_grad(grad_tensor, input_tensor, dim, 0)]
+    if dim is None:
+        return differentiated(torch.prod, grad_tensor.flatten()[0], input_tensor)
+    return differentiated(lambda x: x.prod(dim, keepdim=True), grad_tensor.narrow(dim, 0, 1), input_tensor)
 
 
 @composite("ttnn.prod_bw", golden=_golden_prod)

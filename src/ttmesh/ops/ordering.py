@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ttmesh.base.dtypes import Layout, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import op
 from ttmesh.ops.specs import Inferred, like
@@ -72,7 +72,10 @@ def _listed(value: Shifts) -> tuple[int, ...]:
 
 
 def _golden_roll(input_tensor: torch.Tensor, shifts: Shifts, dim: Shifts | None = None) -> torch.Tensor:
-    return torch.roll(input_tensor, _listed(shifts), () if dim is None else _listed(dim))
+    if dim is None:
+        moved = torch.roll(input_tensor.flatten(), shifts if isinstance(shifts, int) else sum(shifts))
+        return moved.reshape(input_tensor.shape)
+    return torch.roll(input_tensor, shifts, dim if isinstance(dim, int) else tuple(dim))
 
 
 @op("ttnn.roll", golden=_golden_roll)
@@ -121,10 +124,21 @@ def _channels_last(values: torch.Tensor) -> torch.Tensor:
     return turned.reshape(*turned.shape[:-4], 1, 1, -1, turned.shape[-1])
 
 
+def _check_hwc(call: Call) -> None:
+    _check_chw(call)
+    in_dram = call.specs[0].memory_config.buffer_type is BufferType.DRAM
+    require(
+        not in_dram or call["memory_config"] is not None,
+        "When input tensor is in DRAM, output memory_config must be explicitly specified",
+        "memory_config=",
+        "Pass a memory_config in L1.",
+    )
+
+
 @op(
     "ttnn.experimental.convert_to_hwc",
-    golden=_channels_last,
-    check=_check_chw,
+    golden=lambda input: input.permute(0, 1, 3, 2).flatten(0, 2)[None, None],
+    check=_check_hwc,
     out=like(layout=Layout.ROW_MAJOR),
 )
 def convert_to_hwc(input: torch.Tensor) -> torch.Tensor:

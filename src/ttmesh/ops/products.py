@@ -17,6 +17,7 @@ from ttmesh.ops.activations import Activation, apply, function_of
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.gemm import product
+from ttmesh.ops.goldens import activated
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.matmul_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.product_memory import check_blocks, circular_buffer_bytes, extents, output_shards
@@ -182,8 +183,7 @@ def _golden_matmul(
     activation: Activation | None = None,
     program_config: ProgramConfig | None = None,
 ) -> torch.Tensor:
-    result = torch.matmul(turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b))
-    return apply(result, activations_of(activation, program_config))
+    return _golden_linear(input_tensor_a, input_tensor_b, None, transpose_a, transpose_b, activation, program_config)
 
 
 def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
@@ -249,8 +249,10 @@ def _golden_linear(
     activation: Activation | None = None,
     program_config: ProgramConfig | None = None,
 ) -> torch.Tensor:
-    result = torch.matmul(turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b))
-    return apply(result if bias is None else result + bias, activations_of(activation, program_config))
+    a, b = (x.mT if turn else x for x, turn in ((input_tensor_a, transpose_a), (input_tensor_b, transpose_b)))
+    result = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
+    last = getattr(program_config, "fused_activation", None) or activation
+    return result if last is None else activated(result, [last], function_of)
 
 
 def _check_linear(call: Call) -> None:

@@ -15,7 +15,7 @@ from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.mesh.part import Part
 from ttmesh.ops.binary_rules import fatal
 from ttmesh.ops.creation import asked_spec
-from ttmesh.ops.entry import composite
+from ttmesh.ops.entry import composite, op
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.distribution import compute_distribution_to_mesh_mapping
 from ttmesh.tensor.launch import Call, Operation, launch
@@ -226,6 +226,33 @@ def uniform(input: Tensor, from_: float, to: float, seed: int, memory_config: Me
         )
     made: Tensor = launch(UNIFORM, {"input": input, "from_": from_, "to": to, "seed": drawn_seed(seed, input.device())})
     return made
+
+
+def _dropout_lane(
+    input_tensor: torch.Tensor,
+    probability: float,
+    scale: float,
+    seed: int,
+    use_per_device_seed: bool,
+    lane_axes: int,
+    torch_device: torch.device,
+) -> torch.Tensor:
+    shape = input_tensor.shape if use_per_device_seed else (*[1] * lane_axes, *input_tensor.shape[lane_axes:])
+    return torch.where(_uniform(shape, 0.0, 1.0, seed, torch_device) < probability, 0.0, input_tensor * scale)
+
+
+def _check_dropout(call: Call) -> None:
+    fatal(
+        0 <= call["probability"] <= 1,
+        f"Dropout probability must be between 0 and 1, got {call['probability']}",
+        "a probability",
+        "Use a number from 0 to 1.",
+    )
+
+
+dropout = op(
+    "ttnn.experimental.dropout", check=_check_dropout, runtime=("probability", "scale", "seed"),
+)(_dropout_lane)  # fmt: skip
 
 
 def _bernoulli_lane(input: torch.Tensor, seed: int, lane_axes: int, torch_device: torch.device) -> torch.Tensor:

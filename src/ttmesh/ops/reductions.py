@@ -68,10 +68,13 @@ def _mean_once(case: Case) -> Lane | None:
     return (lambda values: values.sum(dims, keepdim, dtype=torch.float32).mul_(factor)) if dims else None
 
 
-def _extreme(pick: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _extreme(pick: Callable[..., torch.Tensor], opposite: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The extreme of scalar · x: the opposite one of x for a negative scalar."""
+
     def lane(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
         dims = dims_of(dim, input_tensor.dim() - lane_axes)
-        return scaled(pick(input_tensor, dims, keepdim) if dims else input_tensor, scalar)
+        found = (pick if scalar >= 0 else opposite)(input_tensor, dims, keepdim) if dims else input_tensor
+        return scaled(found, scalar)
 
     return lane
 
@@ -208,6 +211,16 @@ def _golden(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return golden
 
 
+def _golden_extreme(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def golden(
+        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0
+    ) -> torch.Tensor:
+        dims = tuple(range(input_tensor.dim())) if dim is None else dim
+        return reduce(input_tensor if scalar == 1 else input_tensor * scalar, dims, keepdim=keepdim)
+
+    return golden
+
+
 def _golden_spread(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def golden(
         input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, correction: bool = True
@@ -232,8 +245,12 @@ def _golden_product(
 
 sum_ = op("ttnn.sum", golden=_golden(torch.sum), out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_summed)
 mean = op("ttnn.mean", golden=_golden(torch.mean), out=_sum_spec, check=_check_mean, specialise=_mean_once)(_averaged)
-max_ = op("ttnn.max", golden=_golden(torch.amax), out=_tiled_spec, specialise=_once(torch.amax))(_extreme(torch.amax))
-min_ = op("ttnn.min", golden=_golden(torch.amin), out=_tiled_spec, specialise=_once(torch.amin))(_extreme(torch.amin))
+max_ = op("ttnn.max", golden=_golden_extreme(torch.amax), out=_tiled_spec, specialise=_once(torch.amax))(
+    _extreme(torch.amax, torch.amin)
+)
+min_ = op("ttnn.min", golden=_golden_extreme(torch.amin), out=_tiled_spec, specialise=_once(torch.amin))(
+    _extreme(torch.amin, torch.amax)
+)
 var = op("ttnn.var", golden=_golden_spread(torch.var), out=_tiled_spec)(_varied)
 std = op("ttnn.std", golden=_golden_spread(torch.std), out=_tiled_spec)(_deviated)
 prod = op("ttnn.prod", golden=_golden_product, out=_product_spec, check=_check_product)(_multiplied)

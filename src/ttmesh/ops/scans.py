@@ -35,11 +35,16 @@ def _check_scan(call: Call) -> None:
 
 
 def _golden_cumsum(input: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
-    return scanned(input, dim, reverse_order, torch.cumsum)
+    running = torch.cumsum(input.double() if input.is_floating_point() else input.long(), dim)
+    if reverse_order:  # what is still to come, and the element itself
+        running = running.select(dim, -1).unsqueeze(dim) - running + input
+    return running.to(input.dtype) if input.is_floating_point() else running
 
 
 def _golden_cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
-    return scanned(input_tensor, dim, reverse_order, torch.cumprod)
+    if not reverse_order:
+        return torch.cumprod(input_tensor, dim)
+    return torch.flip(torch.cumprod(torch.flip(input_tensor, (dim,)), dim), (dim,))
 
 
 @op("ttnn.cumsum", golden=_golden_cumsum, check=_check_scan, outputs=("out",))
@@ -54,6 +59,27 @@ def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes
     """Running product along a dim."""
     rank = input_tensor.dim() - lane_axes
     return scanned(input_tensor, dim_of(dim, rank), reverse_order, torch.cumprod) if rank else input_tensor
+
+
+def _check_image(call: Call) -> None:
+    spec = call.specs[0]
+    require(
+        len(spec.shape) == 4 and spec.shape[0] == 1,
+        f"intimg expects one image [1, H, W, C], got {spec.shape!r}",
+        "[1, H, W, C]",
+        "Take one image at a time.",
+    )
+    require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
+
+
+@op(
+    "ttnn.experimental.intimg",
+    golden=lambda input_tensor: torch.cumsum(torch.cumsum(input_tensor, 1), 2),
+    check=_check_image,
+)
+def intimg(input_tensor: torch.Tensor) -> torch.Tensor:
+    """The integral image of [1, H, W, C]: every pixel the sum of all above it and to its left."""
+    return input_tensor.float().cumsum(-3).cumsum(-2)
 
 
 def moving_average(values: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -75,7 +101,10 @@ def _check_ema(call: Call) -> None:
 
 
 def _golden_ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
-    return moving_average(input_tensor, alpha)
+    """All weights at once: x[s] counts (1 - alpha) alpha^(t - s) in y[t]."""
+    steps = torch.arange(input_tensor.shape[-1], dtype=torch.float64)
+    weights = torch.tril((1 - alpha) * alpha ** (steps[:, None] - steps).clamp(min=0))
+    return (input_tensor.double() @ weights.T).to(input_tensor.dtype)
 
 
 @op("ttnn.ema", golden=_golden_ema, check=_check_ema, out=like(layout=Layout.TILE), outputs=("out",))

@@ -116,7 +116,7 @@ def _golden_slice(
     slice_step: Sequence[int] | None = None,
 ) -> torch.Tensor:
     first, last = (starts or slice_start or ()), (ends or slice_end or ())
-    return input_tensor[box_of(input_tensor.shape, first, last, steps or slice_step)]
+    return input_tensor[tuple(map(slice, first, last, steps or slice_step or [1] * len(first)))]
 
 
 @composite("ttnn.slice", golden=_golden_slice, direct=True)
@@ -135,11 +135,13 @@ def slice_(
 ) -> Any:
     """The part between starts and ends (the end is outside), every step-th element."""
     first, last = (slice_start if starts is None else starts), (slice_end if ends is None else ends)
-    if isinstance(first, Tensor):
-        return _slice_by_tensors(input_tensor, first, slice_dim, num_devices, memory_config, output_tensor)
-    if first is None or last is None or isinstance(last, Tensor):
-        raise TypeError("ttnn.slice(): starts and ends must both be lists, or both be tensors")
     strides = slice_step if steps is None else steps
+    if isinstance(first, Tensor) and isinstance(last, Tensor):
+        if first.device() is not None and not (strides and any(step != 1 for step in strides)):
+            return _slice_by_tensors(input_tensor, first, slice_dim, num_devices, memory_config, output_tensor)
+        first, last = ([int(n) for n in bound.cpu()._only_part().flatten()] for bound in (first, last))
+    if first is None or last is None or isinstance(first, Tensor) or isinstance(last, Tensor):
+        raise TypeError("ttnn.slice(): starts and ends must both be lists, or both be tensors")
     box = box_of(input_tensor.shape, first, last, strides)
     whole = all(s == slice(0, extent, 1) for s, extent in zip(box[1:], input_tensor.shape, strict=True))
     kept = memory_config is None or memory_config == input_tensor.memory_config()
@@ -166,7 +168,7 @@ def _slice_by_tensors(
 ) -> Any:
     if slice_dim is None or num_devices is None:
         raise ShapeError(
-            "slice_dim and num_devices are required when start and end are tensors",
+            "slice_dim and num_devices must be provided for device-only tensor args slice",
             expected="slice_dim= and num_devices=",
             fix="Pass them, or lists of numbers.",
         )
@@ -305,7 +307,13 @@ def _golden_pad(
 ) -> torch.Tensor:
     if output_padded_shape:
         padding = _around(input_tensor.shape, output_padded_shape, input_tensor_start)
-    return _padded(input_tensor, amounts(padding, input_tensor.dim()), value)
+    pairs = [(0, one) if isinstance(one, int) else tuple(one) for one in padding]
+    pairs = [(0, 0)] * (input_tensor.dim() - len(pairs)) + pairs
+    lengths = zip(input_tensor.shape, pairs, strict=True)
+    result = torch.full([low + have + high for have, (low, high) in lengths], value, dtype=input_tensor.dtype)
+    inside = zip(input_tensor.shape, pairs, strict=True)
+    result[tuple(slice(low, low + have) for have, (low, _) in inside)] = input_tensor
+    return result
 
 
 def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -325,6 +333,7 @@ def pad(
     padding: Sequence[Any] = (),
     output_padded_shape: Sequence[int] = (),
     input_tensor_start: Sequence[int] = (),
+    sub_core_grids: Any = None,
 ) -> Any:
     """The values with `value` added around them: pairs per dim, or a larger shape and where to start in it."""
     if len(output_padded_shape):
@@ -335,6 +344,12 @@ def pad(
         pairs = amounts(padding, len(input_tensor.shape))
     if not any(before or after for before, after in pairs):
         return input_tensor
+    require(
+        sub_core_grids is None or not input_tensor.is_sharded(),
+        "ttnn.pad: sub_core_grids is not supported for sharded tensors",
+        "an interleaved tensor, or no sub_core_grids",
+        "Leave sub_core_grids out: shards say which cores work.",
+    )
     asked = {"input_tensor": input_tensor, "padding": pairs, "value": value, "memory_config": memory_config}
     return launch(_PAD, asked)
 

@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, ui
 from ttmesh.ops.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, is_tensor
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import ranked
-from ttmesh.ops.unary_functions import in_input_dtype, nan_packed, wide
+from ttmesh.ops.unary_functions import nan_packed, wide
 from ttmesh.tensor.launch import Call, Case, Specialise
 
 
@@ -88,9 +88,14 @@ def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     return torch.addcmul(wide(input_a), wide(input_b), wide(input_c), value=value)
 
 
+def _golden_addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
+    whole = value if input_a.is_floating_point() else int(value)
+    return torch.addcmul(input_a, input_b, input_c, value=whole)
+
+
 @op(
     "ttnn.addcmul",
-    golden=in_input_dtype(_addcmul),
+    golden=_golden_addcmul,
     out=binary_spec(),
     check=_check_addcmul,
     runtime=("value",),
@@ -117,7 +122,13 @@ def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     return wide(input_a) + value * wide(input_b) / wide(input_c)
 
 
-@op("ttnn.addcdiv", golden=in_input_dtype(_addcdiv), out=binary_spec(), check=_check_addcdiv, runtime=("value",))
+@op(
+    "ttnn.addcdiv",
+    golden=lambda a, b, c, value=1.0: torch.addcdiv(a, b, c, value=value),
+    out=binary_spec(),
+    check=_check_addcdiv,
+    runtime=("value",),
+)
 def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
     """a + value · b / c."""
     a, b, c = together(lane_axes, input_a, input_b, input_c)
@@ -166,7 +177,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
 
 @op(
     "ttnn.mac",
-    golden=in_input_dtype(_mac),
+    golden=lambda a, b, c: torch.add(torch.mul(a, b), c),
     out=binary_spec(),
     check=_check_shapes,
     runtime=("input_tensor_b", "input_tensor_c"),

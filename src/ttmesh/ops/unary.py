@@ -11,8 +11,9 @@ import torch
 from ttmesh.base.dtypes import ELEMENT_BYTES, Arch, DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
-from ttmesh.ops.activations import Activation, apply
+from ttmesh.ops.activations import Activation, apply, function_of
 from ttmesh.ops.entry import OpFunction, composite, op
+from ttmesh.ops.goldens import UNARY, activated
 from ttmesh.ops.program_keys import unary_programs
 from ttmesh.ops.specs import Inferred, like_first, out_spec
 from ttmesh.ops.unary_functions import PLAIN, WITH_PARAMETERS, in_input_dtype
@@ -51,10 +52,11 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
     def lane(input_tensor: torch.Tensor) -> torch.Tensor:
         return function(input_tensor)
 
+    plain = UNARY.get(name, function)
     lane.__doc__ = inspect.getdoc(function) if inspect.isfunction(function) else f"{name} of every element."
     return op(
         f"ttnn.{name}",
-        golden=in_input_dtype(lambda input_tensor, *_, **__: function(input_tensor)),
+        golden=in_input_dtype(lambda input_tensor, *_, **__: plain(input_tensor)),
         check=check_output,
         programs=unary_programs,
         specialise=lambda *_: function,
@@ -69,9 +71,10 @@ def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> 
         return function(input_tensor, **parameters)
 
     lane.__doc__ = f"{name} of every element."
+    plain = UNARY[name]
 
     def golden(input_tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        return function(input_tensor, *args, **{key: value for key, value in options.items() if key in rest})
+        return plain(input_tensor, *args, **{key: value for key, value in options.items() if key in rest})
 
     return op(
         f"ttnn.{name}",
@@ -134,7 +137,7 @@ def _check_chain(call: Call) -> None:
 
 @op(
     "ttnn.unary_chain",
-    golden=lambda input_tensor, ops_chain, **_: apply(input_tensor, ops_chain),
+    golden=lambda input_tensor, ops_chain, **_: activated(input_tensor, ops_chain, function_of),
     check=_check_chain,
     programs=unary_programs,
 )

@@ -168,7 +168,8 @@ _SUBMODULES = (
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
     "_ttnn.operations.point_to_point "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
-    "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler _ttnn.deprecated _ttnn.deprecated.operations"
+    "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler _ttnn.deprecated _ttnn.deprecated.operations "
+    "_ttnn.operations.data_movement"
 )
 SUBMODULES = tuple(_SUBMODULES.split())
 
@@ -216,6 +217,10 @@ _POOL_GOLDENS = (
 )
 
 OWN_NAMES: dict[str, dict[str, str]] = {
+    # Two kernels of TT-NN for one operation, which its tests force.
+    "_ttnn.operations.data_movement": dict.fromkeys(
+        ("untilize_force_native", "untilize_force_codegen"), "ttmesh.ops.casting:untilize"
+    ),
     "operations.activations": {
         "get_golden_function_for_activation": "ttmesh.ops.activations:get_golden_function_for_activation"
     },

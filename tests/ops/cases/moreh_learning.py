@@ -42,7 +42,11 @@ def layer_backward(g: torch.Generator) -> Arguments:
 
 def group(g: torch.Generator) -> Arguments:
     options = {name: normal(g, 1, 1, 1, 6) for name in ("gamma", "beta")}
-    return [normal(g, 2, 6, 9, 8), 3], {**options, "are_required_outputs": (True, True, True)}
+    # Groups that differ: statistics that are all but equal have no correlation to speak of once they are rounded.
+    values = (
+        normal(g, 2, 6, 9, 8) * torch.tensor([1, 1, 2, 2, 4, 4])[:, None, None] + torch.arange(2)[:, None, None, None]
+    )
+    return [values, 3], {**options, "are_required_outputs": (True, True, True)}
 
 
 def group_backward(g: torch.Generator) -> Arguments:
@@ -88,7 +92,7 @@ CASES = [
     Case("ttnn.moreh_logsoftmax_backward", logs),
     Case("ttnn.moreh_layer_norm", layer),
     Case("ttnn.moreh_layer_norm_backward", layer_backward),
-    Case("ttnn.moreh_group_norm", group, pcc=0.998),
+    Case("ttnn.moreh_group_norm", group, pcc=0.999),
     Case("ttnn.moreh_group_norm_backward", group_backward),
     Case("ttnn.moreh_nll_loss", loss("sum")),
     Case("ttnn.moreh_nll_loss/mean", loss("mean")),

@@ -250,7 +250,7 @@ CASES = [
     Case("ttnn.experimental.fast_reduce_nc", values(2, 3, 32, 64, dims=[0, 1]), pcc=0.99),
     Case("ttnn.experimental.broadcast_to", values(1, 3, 1, 40, args=((2, 3, 5, 40),))),
     Case("ttnn.experimental.convert_to_chw", values(1, 1, 32, 16)),
-    Case("ttnn.experimental.convert_to_hwc", values(1, 1, 16, 32)),
+    Case("ttnn.experimental.convert_to_hwc", values(1, 1, 16, 32, memory_config=DRAM_MEMORY_CONFIG)),
     Case("ttnn.experimental.padded_slice", values(2, 3, 8, 64, padded_slice_start=[0, 0, 0, 0],
          padded_slice_end=[2, 2, 8, 64], memory_config=DRAM_MEMORY_CONFIG), layouts=ROWS,
          golden=lambda x, padded_slice_start, padded_slice_end: x[:, :2]),

@@ -89,8 +89,8 @@ def to_lane(values: torch.Tensor, dtype: DataType, *, tile: Tile | None = None, 
 def finish(values: torch.Tensor, dtype: DataType, *, tile: Tile | None = None) -> torch.Tensor:
     """A result computed in a wider type, rounded once to the format as the chip's packer does."""
     if dtype in BLOCK_FLOATS:
-        wide = values if values.dtype == torch.bfloat16 else values.float()
-        return quantise(wide, dtype, packer="device", tile=tile)
+        # The registers that block floats are packed from hold bfloat16, rounded to nearest; the packer then truncates.
+        return quantise(values.to(torch.bfloat16), dtype, packer="device", tile=tile)
     if dtype in INTEGERS:
         return _to_integers(values, dtype)
     return _to_fp8(values) if dtype == DataType.FP8_E4M3 else values.to(lane_dtype(dtype))

@@ -1,0 +1,75 @@
+"""What data movement, creation and reductions refuse, choose and remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import ttmesh.ttnn as ttnn
+
+
+@pytest.fixture
+def mesh() -> Iterator[ttnn.MeshDevice]:
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 2)) as mesh:
+        yield mesh
+
+
+def on(mesh: ttnn.MeshDevice, values: torch.Tensor, **options: object) -> ttnn.Tensor:
+    options.setdefault("layout", ttnn.TILE_LAYOUT)
+    return ttnn.from_torch(values, device=mesh, **options)
+
+
+def first(tensor: ttnn.Tensor) -> torch.Tensor:
+    return ttnn.to_torch(ttnn.get_device_tensors(tensor)[0])
+
+
+def test_filled_padding_is_seen_with_the_padded_shape(mesh: ttnn.MeshDevice) -> None:
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 1)) as one:
+        filled = ttnn.fill_implicit_tile_padding(on(one, torch.ones(3, 40)), 7.0)
+
+        padded = ttnn.from_device(filled).to_torch_with_padded_shape()
+
+    assert padded.shape == (32, 64)
+    assert padded[:3, :40].eq(1).all()
+    assert padded[3:].eq(7).all()
+
+
+def test_slices_take_their_bounds_from_tensors_on_the_host(mesh: ttnn.MeshDevice) -> None:
+    values = torch.arange(16.0).reshape(4, 4)
+    bounds = (ttnn.from_torch(torch.tensor(bound)) for bound in ([0, 1], [2, 3]))
+
+    assert torch.equal(first(ttnn.slice(on(mesh, values), *bounds)), values[0:2, 1:3])
+
+
+def test_the_largest_of_negative_multiples_is_that_of_the_smallest(mesh: ttnn.MeshDevice) -> None:
+    values = torch.tensor([[1.0, 2.0, 5.0]])
+
+    assert first(ttnn.max(on(mesh, values), dim=-1, scalar=-2.0)).item() == -2.0
+
+
+def test_dropout_scales_what_it_keeps_and_follows_its_seed(mesh: ttnn.MeshDevice) -> None:
+    ones = on(mesh, torch.ones(64, 64), dtype=ttnn.bfloat16)
+    kept = [first(ttnn.experimental.dropout(ones, 0.25, 4 / 3, seed)) for seed in (1, 1, 2)]
+
+    assert torch.equal(kept[0], kept[1])
+    assert not torch.equal(kept[0], kept[2])
+    assert set(kept[0].float().unique().tolist()) == {0.0, 1.3359375}
+    assert kept[0].eq(0).float().mean().item() == pytest.approx(0.25, abs=0.05)
+    assert mesh.num_program_cache_entries() == 1
+
+
+def test_like_tensors_keep_the_topology_and_count_their_program(mesh: ttnn.MeshDevice) -> None:
+    cut = on(mesh, torch.ones(2, 32, 32), mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0))
+
+    assert ttnn.empty_like(cut).tensor_topology() == cut.tensor_topology()
+    assert mesh.num_program_cache_entries() == 0
+    assert first(ttnn.moreh_full_like(cut, 3.0)).eq(3).all()
+    assert mesh.num_program_cache_entries() == 1
+
+
+def test_goldens_take_options_without_meaning_in_torch() -> None:
+    golden = ttnn.get_golden_function(ttnn.sum)
+
+    assert golden(torch.ones(2, 3), dim=-1, memory_config=ttnn.DRAM_MEMORY_CONFIG).tolist() == [3.0, 3.0]
