@@ -25,7 +25,7 @@ def first(tensor: ttnn.Tensor) -> torch.Tensor:
     return ttnn.to_torch(ttnn.get_device_tensors(tensor)[0])
 
 
-def test_filled_padding_is_seen_with_the_padded_shape(mesh: ttnn.MeshDevice) -> None:
+def test_filled_padding_is_seen_with_the_padded_shape() -> None:
     with ttnn.create_mesh_device(ttnn.MeshShape(1, 1)) as one:
         filled = ttnn.fill_implicit_tile_padding(on(one, torch.ones(3, 40)), 7.0)
 
@@ -41,6 +41,16 @@ def test_slices_take_their_bounds_from_tensors_on_the_host(mesh: ttnn.MeshDevice
     bounds = (ttnn.from_torch(torch.tensor(bound)) for bound in ([0, 1], [2, 3]))
 
     assert torch.equal(first(ttnn.slice(on(mesh, values), *bounds)), values[0:2, 1:3])
+
+
+def test_bounds_in_device_memory_are_read_every_time(mesh: ttnn.MeshDevice) -> None:
+    values = torch.arange(64.0).reshape(8, 8)
+    tensor = on(mesh, values)
+
+    for start in (0, 2, 4):
+        low, high = (on(mesh, torch.tensor(n), layout=ttnn.ROW_MAJOR_LAYOUT) for n in ([0, start], [8, start + 4]))
+        found = first(ttnn.slice(tensor, low, high, [1, 2], slice_dim=1, num_devices=2))
+        assert torch.equal(found, values[:, start : start + 4 : 2])
 
 
 def test_the_largest_of_negative_multiples_is_that_of_the_smallest(mesh: ttnn.MeshDevice) -> None:

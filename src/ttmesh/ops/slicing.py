@@ -139,7 +139,7 @@ def slice_(
     if isinstance(first, Tensor) and isinstance(last, Tensor):
         if first.device() is not None and not (strides and any(step != 1 for step in strides)):
             return _slice_by_tensors(input_tensor, first, slice_dim, num_devices, memory_config, output_tensor)
-        first, last = ([int(n) for n in bound.cpu()._only_part().flatten()] for bound in (first, last))
+        first, last = (bound.cpu().lanes.reshape(-1, len(input_tensor.shape))[0].tolist() for bound in (first, last))
     if first is None or last is None or isinstance(first, Tensor) or isinstance(last, Tensor):
         raise TypeError("ttnn.slice(): starts and ends must both be lists, or both be tensors")
     box = box_of(input_tensor.shape, first, last, strides)

@@ -146,7 +146,10 @@ def traced(
 
 
 def _traced(trail: Trail, result: Any, tensors: list[Tensor], given: Sequence[Any]) -> Route | View | None:
-    """The route that gives the same; None where tensors share memory, so that the cells do not tell them apart."""
+    """The route that gives the same; None where tensors share memory, so that the cells do not tell them apart, and
+    where the program leaves one alone: its values may have been read on the way, as bounds of a slice are."""
+    if any(tensor._buffer is None for tensor in tensors):
+        return None
     cells = [tensor.buffer.cell for tensor in tensors]
     if len(set(map(id, cells))) < len(cells):
         return None
@@ -161,6 +164,9 @@ def _traced(trail: Trail, result: Any, tensors: list[Tensor], given: Sequence[An
     if len(trail) > 1 or made is not result or len(places) < len(written):
         return None
     if any(cell not in cells for cell in reads):
+        return None
+    if any(cell not in reads and all(tensor is not output for output in written)
+           for cell, tensor in zip(cells, tensors, strict=True)):  # fmt: skip
         return None
     order = [cells.index(cell) for cell in reads]
     return Route(plan, None if order == list(range(len(cells))) else order, places, body=body)
