@@ -143,6 +143,7 @@ def _check_repeat(call: Call) -> None:
     "ttnn.repeat",
     golden=lambda input_tensor, repeat_dims: torch.tile(input_tensor, tuple(repeat_dims)),
     check=_check_repeat,
+    runtime=("implementation",),
 )
 def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The whole tensor so many times along each dim."""

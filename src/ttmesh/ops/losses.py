@@ -26,8 +26,9 @@ class LossReductionMode(PrintedEnum):
 
 def _enter(name: str, measure: UnaryOpType, golden: Callable[..., torch.Tensor]) -> OpFunction:
     def expected(reference: torch.Tensor, prediction: torch.Tensor, *, reduction: Any = None) -> torch.Tensor:
-        mode = "none" if reduction is None else LossReductionMode(reduction).name.lower()
-        return golden(reference, prediction, reduction=mode)
+        if not isinstance(reduction, str):
+            reduction = LossReductionMode(reduction or 0).name.lower()
+        return golden(reference, prediction, reduction=reduction)
 
     def loss(
         input_reference: Tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
@@ -9,12 +10,12 @@ from ttmesh.ops.activations import Activation
 
 ONE_CORE = CoreCoord(1, 1)
 
-Grid = CoreCoord | CoreGrid | tuple[int, int]
+Grid = CoreCoord | CoreGrid | Sequence[int]
 
 
 def corner(grid: Grid) -> CoreCoord:
     """The grid as the coordinate one past its end."""
-    return CoreCoord(*grid) if isinstance(grid, tuple) else CoreCoord(grid.x, grid.y)
+    return CoreCoord(grid.x, grid.y) if isinstance(grid, (CoreCoord, CoreGrid)) else CoreCoord(*grid)
 
 
 @dataclass(unsafe_hash=True)
@@ -36,6 +37,9 @@ class MatmulMultiCoreReuseProgramConfig:
     per_core_N: int
     allowed_worker_cores: CoreRangeSet | None = None
 
+    def __post_init__(self) -> None:
+        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
+
 
 @dataclass(unsafe_hash=True, kw_only=True)
 class MatmulMultiCoreReuseMultiCastProgramConfig:
@@ -55,6 +59,7 @@ class MatmulMultiCoreReuseMultiCastProgramConfig:
     allowed_worker_cores: CoreRangeSet | None = None
 
     def __post_init__(self) -> None:
+        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
         self.out_block_h = self.per_core_M if self.out_block_h is None else self.out_block_h
         self.out_block_w = self.per_core_N if self.out_block_w is None else self.out_block_w
 
@@ -82,6 +87,7 @@ class MatmulMultiCoreReuseMultiCast1DProgramConfig:
     stream_in1: bool = False
 
     def __post_init__(self) -> None:
+        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
         self.out_block_h = self.per_core_M if self.out_block_h is None else self.out_block_h
         self.out_block_w = self.per_core_N if self.out_block_w is None else self.out_block_w
 
@@ -116,6 +122,9 @@ class MinimalMatmulConfig:
     subblock_h: int = 1
     subblock_w: int = 1
     compute_with_storage_grid_size: Grid = ONE_CORE
+
+    def __post_init__(self) -> None:
+        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
 
 
 Multicast = MatmulMultiCoreReuseMultiCastProgramConfig | MatmulMultiCoreReuseMultiCast1DProgramConfig

@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMem
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.lanes import aligned
+from ttmesh.ops.matmul_configs import corner
 from ttmesh.ops.specs import like_first
 from ttmesh.tensor.launch import Operation, launch
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
@@ -19,7 +20,7 @@ from ttmesh.tensor.sharding import div_up
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-Cores = CoreCoord | CoreGrid | CoreRangeSet
+Cores = CoreCoord | CoreGrid | CoreRangeSet | Sequence[int]
 
 
 def shards_over(
@@ -37,7 +38,7 @@ def shards_over(
     }
     require(scheme in counts, "Unsupported sharding scheme", "HEIGHT, WIDTH or BLOCK_SHARDED")
     by_rows = orientation is ShardOrientation.ROW_MAJOR
-    cores = num_cores_to_corerangeset(counts[scheme], CoreCoord(grid.x, grid.y), by_rows)
+    cores = num_cores_to_corerangeset(counts[scheme], corner(grid), by_rows)
     return MemoryConfig(scheme, BufferType.L1, ShardSpec(cores, shard_shape, orientation))
 
 

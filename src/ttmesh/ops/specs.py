@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
 from ttmesh.tensor.launch import Call, SpecRule
-from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.sharding import div_up
 from ttmesh.tensor.spec import TensorSpec
 
 Inferred = Sequence[tuple[tuple[int, ...], torch.dtype]]
@@ -60,8 +63,25 @@ def out_spec(
     placed = layout if layout is not None else spec.layout
     tile = spec.tile if spec.layout is Layout.TILE and placed is Layout.TILE else None
     if config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
-        config = with_shards(config, TensorSpec(shape, chosen, placed, tile=tile), spec.memory_config)
+        plain = TensorSpec(shape, chosen, placed, tile=tile)
+        sharded = spec.memory_config.shard_spec is not None
+        config = with_shards(config, plain, spec.memory_config) if sharded else spread(config, plain, call)
     return TensorSpec(shape, chosen, placed, tile=tile, memory_config=config)
+
+
+def spread(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
+    """A sharded config without a shard spec for a result whose source is not sharded: over all cores that get a shard."""
+    size = call.mesh.compute_with_storage_grid_size()
+    everyone = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(size.x - 1, size.y - 1))])
+    over_all = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(everyone, [0, 0]))
+    shard = with_shards(config, spec, over_all).shard_spec
+    assert shard is not None, "it was just made"
+    high, wide = (div_up(extent, part) for extent, part in zip(spec.physical_shape, shard.shape, strict=True))
+    if config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
+        cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(wide - 1, high - 1))])
+    else:
+        cores = num_cores_to_corerangeset(high * wide, size, row_wise=True)
+    return MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, shard.shape, shard.orientation))
 
 
 def with_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
