@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -139,11 +139,16 @@ def _check_repeat(call: Call) -> None:
         require(given.buffer is not call.tensors[0].buffer, wrong, "a tensor with memory of its own")
 
 
+def _repeat_programs(call: Call) -> tuple[Hashable, ...]:
+    """One program, whichever implementation was asked for."""
+    return (("ttnn.repeat", call.tensors[0].kind, tuple(call["repeat_dims"]), call["memory_config"]),)
+
+
 @op(
     "ttnn.repeat",
     golden=lambda input_tensor, repeat_dims: torch.tile(input_tensor, tuple(repeat_dims)),
     check=_check_repeat,
-    runtime=("implementation",),
+    programs=_repeat_programs,
 )
 def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The whole tensor so many times along each dim."""
