@@ -134,13 +134,14 @@ def _all_reduce(request: Request) -> Decision:
     n, size = where.members, request.tensor.spec.packed_size_bytes
     plan = where.plan("all_reduce", size)
     combine, crossing = combiner(name), where.crossing
+    reduce = None if crossing is None else crossing.reducer(n, name)
 
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return (where.arrangement.spread(over_members(where.arrangement.gather(lanes), n, name)),)
 
     def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        assert crossing is not None, "asked for only then"
-        return (where.arrangement.spread(crossing.reduce(where.arrangement.gather(lanes), n, name)),)
+        assert reduce is not None, "asked for only then"
+        return (where.arrangement.spread(reduce(where.arrangement.gather(lanes))),)
 
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         members = where.arrangement.gather(lanes)
@@ -155,7 +156,7 @@ def _all_reduce(request: Request) -> Decision:
         programs=2 if request.tensor.memory_config().interleaved else 1,  # TT-NN: reduce_scatter, then all_gather
         presence=request.tensor.kind.presence,
         across=where.across,
-        over_ranks=crossed if crossing else None,
+        over_ranks=crossed if reduce else None,
     )
 
 

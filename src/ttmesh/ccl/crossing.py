@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from ttmesh.ccl.reductions import finished, partial_sum
+from ttmesh.ccl.reductions import finished, over_members, partial_sum
 from ttmesh.mesh.part import Part
 
 
@@ -21,21 +23,27 @@ class Crossing:
     part: Part
     axis: int
 
-    def reduce(self, members: torch.Tensor, n: int, name: str) -> torch.Tensor:
-        """[groups, this rank's members, ...] reduced over all ranks' to [groups, 1, ...]."""
-        total = partial_sum(members, self.part.block[self.axis], name)
-        op = name if name in ("max", "min") else "sum"
-        group = self.part.group(self.axis)
-        return finished(group.all_reduce(total, op, out=total).to(members.dtype), n, name)
+    def reducer(self, n: int, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What turns [groups, this rank's members, ...] into all ranks' [groups, 1, ...]; made once, called often."""
+        own, group = self.part.block[self.axis], partial(self.part.group, self.axis)
+        if name in ("max", "min"):
+            return lambda members: group().all_reduce(over_members(members, own, name), name)
+
+        def reduce(members: torch.Tensor) -> torch.Tensor:
+            # Not in place: MPI takes up to 1.5 times as long for that (154 against 101 µs for 256 KiB).
+            total = group().all_reduce(partial_sum(members, own))
+            return total if total.dtype is members.dtype else total.to(members.dtype)
+
+        return reduce if name == "sum" else lambda members: finished(reduce(members), n, name)
 
     def reduce_scatter(self, members: torch.Tensor, n: int, name: str, dim: int) -> torch.Tensor:
         """The same cut along a dim counted from the back: [groups, this rank's members, ... with dim / n]."""
-        total = partial_sum(members, self.part.block[self.axis], name)[:, 0]
-        at, shape, own = total.dim() + dim, total.shape, self.part.block[self.axis]
+        own, op = self.part.block[self.axis], name if name in ("max", "min") else "sum"
+        total = (partial_sum(members, own) if op == "sum" else over_members(members, own, name))[:, 0]
+        at, shape = total.dim() + dim, total.shape
         ranks = n // own
         split = total.view(*shape[:at], ranks, own, shape[at] // n, *shape[at + 1 :])
         rows = split.movedim((at, at + 1), (0, 2)).contiguous()  # [ranks, groups, own members, ...]
         group = self.part.group(self.axis)
         rows = self.part.in_group_order(rows, self.axis)
-        op = name if name in ("max", "min") else "sum"
         return finished(group.reduce_scatter(rows, op).to(members.dtype), n, name)

@@ -43,14 +43,10 @@ def over_members(lanes: torch.Tensor, n: int, name: str) -> torch.Tensor:
     return lanes.amax(1, keepdim=True) if name == "max" else lanes.amin(1, keepdim=True)
 
 
-def partial_sum(lanes: torch.Tensor, n: int, name: str) -> torch.Tensor:
-    """The members of one rank reduced, in new memory and wide enough that rounding once at the end is enough."""
-    if name in ("max", "min"):
-        return over_members(lanes, n, name).contiguous()
+def partial_sum(lanes: torch.Tensor, n: int) -> torch.Tensor:
+    """The members of one rank summed in new memory, wide enough that rounding once at the end is enough."""
     every = lanes if lanes.shape[1] == n else lanes.expand(lanes.shape[0], n, *lanes.shape[2:])
-    wide = torch.float32 if lanes.is_floating_point() else torch.int64
-    total = lane_sum(every, (1,), dtype=wide)
-    return total.clone() if n == 1 and total.data_ptr() == lanes.data_ptr() else total.contiguous()
+    return lane_sum(every, (1,), dtype=torch.float32 if lanes.is_floating_point() else torch.int64)
 
 
 def combiner(name: str) -> Callable[[list[torch.Tensor]], torch.Tensor]:

@@ -13,31 +13,41 @@ from ttmesh.base.errors import RankError
 from ttmesh.fabric.transports.protocol import Transport
 
 KEPT = 50_000  # allocations since the last agreement that can be named; older ones are only in the hash
+BATCH = 4096
 MASK = (1 << 63) - 1
 
-Entry = tuple[str, int, int, str]  # buffer type, address, bytes per bank, label
+Entry = tuple[int, BufferType, int, int, str]  # running hash, buffer type, address, bytes per bank, label
 
 
 class Digest:
     """The allocations of one mesh since ranks last agreed on them."""
 
-    __slots__ = ("_recent", "count", "hash")
+    __slots__ = ("_fresh", "_hash", "_recent", "count")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.hash = 0
-        self._recent: deque[tuple[Entry, int]] = deque(maxlen=KEPT)
+        self.count = 0  # allocations in the hash
+        self._hash = 0
+        self._recent: deque[Entry] = deque(maxlen=KEPT)
+        self._fresh: list[tuple[BufferType, int, int, str]] = []
 
     def add(self, kind: BufferType, address: int, bank_bytes: int, label: str) -> None:
-        """Note an allocation."""
-        self.count += 1
-        # Numbers only: Python salts the hashes of texts differently in every process.
-        self.hash = hash((self.hash, kind.value, address, bank_bytes)) & MASK
-        self._recent.append(((kind.name, address, bank_bytes, label), self.hash))
+        """Note an allocation; it is hashed later, with others, because every result of every operation comes here."""
+        self._fresh.append((kind, address, bank_bytes, label))
+        if len(self._fresh) == BATCH:
+            self._hash_fresh()
+
+    def _hash_fresh(self) -> None:
+        for kind, address, bank_bytes, label in self._fresh:
+            # Numbers only: Python salts the hashes of texts differently in every process.
+            self._hash = hash((self._hash, kind.value, address, bank_bytes)) & MASK
+            self._recent.append((self._hash, kind, address, bank_bytes, label))
+        self.count += len(self._fresh)
+        self._fresh.clear()
 
     def compare(self, group: Transport, mesh: str) -> None:
         """Raise on every rank when they did not allocate alike; every rank of the mesh calls it."""
-        rows = group.all_gather_ints([self.count, self.hash])
+        self._hash_fresh()
+        rows = group.all_gather_ints([self.count, self._hash])
         if all(row == rows[0] for row in rows):
             self._recent.clear()
             return
@@ -60,7 +70,7 @@ class Digest:
         while high - low > 1:
             middle = (low + high) // 2
             entry = self._recent[middle - (self.count - len(self._recent)) - 1] if middle <= shared else None
-            hashes = group.all_gather_ints([entry[1] if entry else -1])
+            hashes = group.all_gather_ints([entry[0] if entry else -1])
             if all(row == hashes[0] for row in hashes):
                 low = middle
             else:
@@ -69,11 +79,11 @@ class Digest:
 
     def _entry(self, number: int) -> Entry | None:
         index = number - (self.count - len(self._recent)) - 1
-        return self._recent[index][0] if 0 <= index < len(self._recent) else None
+        return self._recent[index] if 0 <= index < len(self._recent) else None
 
 
 def _told(entry: Entry | None) -> str:
     if entry is None:
         return "none"
-    kind, address, bank_bytes, label = entry
-    return f"{bank_bytes} B per bank in {kind} at {address} for {label or 'a buffer'}"
+    _, kind, address, bank_bytes, label = entry
+    return f"{bank_bytes} B per bank in {kind.name} at {address} for {label or 'a buffer'}"

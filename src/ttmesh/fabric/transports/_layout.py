@@ -93,7 +93,9 @@ def deliver(result: torch.Tensor, shape: Sequence[int], like: torch.Tensor, out:
     if out is result:
         return out
     if out is None:
-        return result.to(device=like.device, dtype=like.dtype).view(tuple(shape))
+        if result.dtype is not like.dtype or result.device != like.device:
+            result = result.to(device=like.device, dtype=like.dtype)
+        return result if result.shape == shape else result.view(tuple(shape))
     if out.data_ptr() != result.data_ptr() or out.dtype != result.dtype or out.device != result.device:
         out.copy_(result.view(out.shape))
     return out

@@ -79,7 +79,10 @@ class Transport(ABC):
         if source.dtype is not dtype:
             source = source.to(dtype)
         private = out is None and source is not tensor and source.data_ptr() != tensor.data_ptr()
-        into = source if private else room(out, source.shape, dtype, source.device)
+        if out is None:
+            into = source if private else torch.empty_like(source)  # contiguous, and quicker than naming everything
+        else:
+            into = room(out, source.shape, dtype, source.device)
         for given, result in paired(source, into):
             self._run("all_reduce", partial(self._start_all_reduce, given, result, op), timeout_s)
         return deliver(into, tensor.shape, tensor, out)

@@ -1,0 +1,103 @@
+"""What crossing ranks costs: all_reduce on a 2x8 mesh that two ranks divide, beside its parts in the same run.
+
+The parts are the sum of a rank's own lanes (`lane_sum`, what one process does) and one all_reduce of that sum by the
+engine. "lane sum" calls the kernel; "local op" is ttnn.all_reduce of the same lanes on a 2x4 mesh of this rank alone,
+with the allocation and the queue that every operation has. The bar is 1.1 x (local op + engine). Starts itself under
+every engine with `ttmesh launch`; best of interleaved single calls, in microseconds, one thread per rank.
+
+    python benchmarks/ranks.py [mpi | torchdist]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+import ttmesh.ttnn as ttnn
+from ttmesh.base import settings
+from ttmesh.chip.formats.kernels.lane_sum import lane_sum
+from ttmesh.fabric import engines
+
+SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)  # bytes per chip
+DTYPES = ("float32", "bfloat16")
+BAR = 1.1
+
+
+def best_us(works: list[Callable[[], object]], rounds: int, meet: Callable[[], object]) -> list[float]:
+    """The best single call of each, in turns, which a busy machine spoils least; ranks meet before every one."""
+    best = [float("inf")] * len(works)
+    for _ in range(rounds):
+        for i, work in enumerate(works):
+            meet()
+            start = time.perf_counter()
+            work()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return [seconds * 1e6 for seconds in best]
+
+
+def measure() -> int:
+    torch.set_num_threads(1)
+    settings.override("TTMESH_SYSTEM", "4x8")  # room for the divided mesh and, below it, one of this rank's own
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 8))
+    assert mesh.part is not None, "two ranks"
+    group, first = mesh.part.group(1), int(ttnn.distributed_context_get_rank()) == 0
+    here = ttnn.open_mesh_device(ttnn.MeshShape(2, 4), physical_device_ids=[16, 17, 18, 19, 24, 25, 26, 27])
+    if first:
+        print("| dtype | per chip | lane sum | engine | local op | big mesh | of sum + engine | of op + engine |")
+        print("|---|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    missed = 0
+    for dtype in DTYPES:
+        kind = getattr(torch, dtype)
+        for size in SIZES:
+            count = size // kind.itemsize
+            lanes = torch.randn(2, 4, 1, count).to(kind)
+            total = lane_sum(lanes, (1,))
+            out = torch.empty_like(total)
+            whole = torch.cat([lanes, lanes], 1)
+            big, local = (
+                ttnn.from_torch(
+                    values.flatten(0, 1).reshape(-1, count), device=on, dtype=getattr(ttnn, dtype),
+                    mesh_mapper=ttnn.ShardTensorToMesh(on, 0),
+                )
+                for values, on in ((whole, mesh), (lanes, here))
+            )  # fmt: skip
+            del whole
+            works = [
+                lambda lanes=lanes: lane_sum(lanes, (1,)),
+                lambda total=total, out=out: group.all_reduce(total, out=out),
+                lambda local=local: ttnn.all_reduce(local, cluster_axis=1),
+                lambda big=big: ttnn.all_reduce(big, cluster_axis=1),
+            ]
+            for work in works:
+                work()
+            rounds = 400 if size < 1 << 20 else 60 if size < 1 << 23 else 20 if size < 1 << 26 else 8
+            kernel, engine, op, ours = best_us(works, rounds, group.barrier)
+            ratio = ours / (op + engine)
+            missed += ratio > BAR
+            if first:
+                print(
+                    f"| {dtype} | {size >> 10} KiB | {kernel:.1f} | {engine:.1f} | {op:.1f} | {ours:.1f} "
+                    f"| {ours / (kernel + engine):.2f} | {ratio:.2f} |",
+                    flush=True,
+                )
+            del lanes, total, out, big, local, works
+    if first and missed:
+        print(f"{missed} of {len(SIZES) * len(DTYPES)} figures miss the bar of {BAR}", flush=True)
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    if engines.chosen() is not None:
+        sys.exit(measure())
+    codes = []
+    for name in sys.argv[1:] or engines.names():
+        print(f"## {name}, 2 ranks", flush=True)
+        words = ["-m", "ttmesh.cli.launch", "-n", "2", "--engine", name, __file__]
+        codes.append(subprocess.run([sys.executable, *words], env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode)
+    sys.exit(max(codes))
