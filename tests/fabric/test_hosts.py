@@ -117,6 +117,23 @@ def test_a_cut_cable_is_an_error_on_both_sides(engine: str, hosts: Hosts, tmp_pa
     assert output.count("first cause") == 1, output
 
 
+@pytest.mark.parametrize("engine", engines.names())
+def test_two_hosts_divide_a_mesh_until_the_cable_is_cut(engine: str, hosts: Hosts, tmp_path: Path) -> None:
+    launcher = hosts.launch(engine, str(HERE.parent / "ranks" / "big_mesh_mlp.py"), str(tmp_path), "3")
+    _await(tmp_path, "sums0", "sums1")  # the MLP's result was right on both
+
+    hosts.cut_the_cable()
+    _await(tmp_path, "told0", "told1")
+    (tmp_path / "seen").touch()
+    output, _ = launcher.communicate(timeout=15)
+
+    for rank, other in ((0, 1), (1, 0)):
+        told = (tmp_path / f"told{rank}").read_text()
+        assert f"ttnn.all_reduce: rank {other} died, stopped or was cut off during all_reduce on group" in told
+        assert "'axis 1 of mesh 2x8, queue 0'" in told
+    assert output.count("first cause") == 1, output
+
+
 def _await(folder: Path, *names: str) -> None:
     deadline = time.monotonic() + 30
     while not all((folder / name).exists() for name in names):

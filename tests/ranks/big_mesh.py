@@ -278,6 +278,20 @@ def check_place(mesh: ttnn.MeshDevice) -> None:
             mesh.get_device_id(coord)
 
 
+def check_digest(mesh: ttnn.MeshDevice) -> None:
+    """Ranks that allocate differently are told at the next barrier which allocation it was."""
+    spec = {"dtype": ttnn.bfloat16, "layout": ttnn.TILE_LAYOUT, "device": mesh}
+    held = [ttnn.zeros([32, 32], **spec)]
+    if not mesh.is_local(ttnn.MeshCoordinate(0, 0)):
+        held.append(ttnn.zeros([64, 1024], **spec))
+    held += [ttnn.ones([32, 64], **spec) for _ in range(5)]
+    words = (
+        r"ranks allocated differently on MeshDevice\(2x8 grid, 16 devices\): allocation \d+ is rank 0: 2048 B per bank"
+    )
+    with pytest.raises(RuntimeError, match=words + r" in DRAM at \d+ for ttnn.full; rank 1: 12288 B per bank in DRAM"):
+        ttnn.distributed_context_barrier()
+
+
 def run(out: Path) -> Results:
     settings.override("TTMESH_SYSTEM", "2x8")
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_2D)
@@ -294,6 +308,8 @@ def run(out: Path) -> Results:
     found |= submeshes(mesh)
     ttnn.distributed_context_barrier()
     found["programs"] = torch.tensor([mesh.num_program_cache_entries()])
+    if len(mesh.get_device_ids()) < 16:
+        check_digest(mesh)
     ttnn.close_mesh_device(mesh)
     return found
 

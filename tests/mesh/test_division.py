@@ -1,0 +1,86 @@
+"""How ranks divide a mesh: which block each of them gets, and what it holds of a submesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ttmesh.base.errors import NotEmulatedError, RankError, ShapeError
+from ttmesh.mesh.division import cut_box, described_grids, rank_grid
+from ttmesh.mesh.part import Part
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks", "grid"),
+    [
+        ((2, 8), 2, (1, 2)),
+        ((2, 8), 4, (1, 4)),
+        ((8, 4), 2, (2, 1)),
+        ((8, 8), 4, (2, 2)),
+        ((4, 4), 2, (1, 2)),
+        ((6, 4), 6, (3, 2)),
+        ((1, 8), 8, (1, 8)),
+        ((32,), 4, (4,)),
+    ],
+)
+def test_the_longest_axis_is_cut(shape: tuple[int, ...], ranks: int, grid: tuple[int, ...]) -> None:
+    assert rank_grid(shape, ranks) == grid
+
+
+def test_a_host_topology_decides(tmp_path: Path) -> None:
+    text = tmp_path / "mesh.textproto"
+    text.write_text(
+        "mesh_descriptors {\n  device_topology { dims: [ 2, 8 ] }\n  host_topology   { dims: [ 2, 1 ] }\n}\n"
+    )
+    yaml = tmp_path / "mesh.yaml"
+    yaml.write_text("Mesh: [{id: 0, device_topology: [2, 8], host_topology: [2, 2]}]\n")
+
+    assert rank_grid((2, 8), 2, described_grids(str(text))) == (2, 1)
+    assert rank_grid((2, 8), 4, described_grids(str(yaml))) == (2, 2)
+    assert rank_grid((2, 8), 8, described_grids(str(yaml))) == (1, 8), "one for another number of ranks says nothing"
+
+
+def test_what_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ShapeError, match="a mesh of 2x4 cannot be divided by 3 ranks into equal blocks"):
+        rank_grid((2, 4), 3)
+    with pytest.raises(ShapeError, match=r"a mesh of 3x4 cannot be divided by host_topology \[2, 1\]"):
+        rank_grid((3, 4), 2, [(2, 1)])
+    with pytest.raises(RankError, match="cannot be read"):
+        described_grids(str(tmp_path / "nowhere"))
+
+
+def test_a_submesh_lies_on_the_ranks_whose_blocks_it_meets() -> None:
+    assert cut_box((2, 8), (1, 2), (0, 2), (2, 4)) == ((0, 0), (1, 2), (2, 2))
+    assert cut_box((2, 8), (1, 2), (0, 4), (1, 4)) == ((0, 1), (1, 1), (1, 4))
+    assert cut_box((2, 8), (1, 2), (0, 3), (2, 4)) is None
+
+
+def test_a_part_knows_its_chips_and_its_lanes() -> None:
+    part = Part((2, 8), (1, 2), (0, 1), (0, 1))
+    lanes = torch.arange(16).reshape(2, 8, 1)
+
+    assert part.holds((1, 4))
+    assert not part.holds((1, 3))
+    assert part.rank_of((1, 3)) == 0
+    assert part.own(frozenset({(0, 0), (1, 7)})) == {(1, 3)}
+    assert part.among(range(16)) == (4, 5, 6, 7, 12, 13, 14, 15)
+    assert part.own_block(lanes)[:, :, 0].tolist() == [[4, 5, 6, 7], [12, 13, 14, 15]]
+    assert part.own_block(lanes[:, :1]).shape == (2, 1, 1)
+    with pytest.raises(RuntimeError, match=r"process that does not have it! .* is held by rank 0"):
+        part.locally((0, 3))
+
+
+def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
+    first, second = (Part((2, 8), (1, 2), (0, i), (0, 1)) for i in (0, 1))
+
+    assert first.box((0, 0), (2, 4)) is None, "all of it is here"
+    elsewhere = second.box((0, 0), (2, 4))
+    assert elsewhere is not None
+    assert (elsewhere.place, elsewhere.ranks, elsewhere.local_range) == (None, (0,), None)
+    shared = second.box((0, 2), (2, 4))
+    assert shared is not None
+    assert (shared.place, shared.block, shared.start, shared.ranks) == ((0, 1), (2, 2), (0, 2), (0, 1))
+    with pytest.raises(NotEmulatedError, match="lies unevenly on the ranks' blocks"):
+        second.box((0, 3), (2, 4))
