@@ -18,6 +18,7 @@ from ttmesh.fabric.config import FabricConfig
 from ttmesh.mesh.command_queue import Body, Cells
 from ttmesh.mesh.fabric_setup import get_fabric_config
 from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
+from ttmesh.mesh.queues import sub_device
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.ops.entry import Entry, Golden, OpFunction, catalogue
 from ttmesh.ops.parameter_tags import PER_OPERATION, Tag
@@ -206,6 +207,9 @@ class CollectiveFunction(OpFunction):
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         """Straight to the plan of an earlier call with the same arguments, where that is all the call did."""
+        if kwargs.get("subdevice_id") is not None:
+            with sub_device(kwargs["subdevice_id"]):
+                return super()._called(args, kwargs, queue)
         if (
             not self._repeats
             or queue is not None

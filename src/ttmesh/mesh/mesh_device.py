@@ -39,6 +39,7 @@ from ttmesh.mesh.traces import MeshTraceId, Trace
 from ttmesh.mesh.traffic import Traffic
 
 current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
+current_sub_device: ContextVar[int] = ContextVar("current_sub_device", default=0)
 _mesh_ids = itertools.count(1)
 
 
@@ -190,7 +191,7 @@ class MeshDevice(ChipView, CoreView):
             return self.queues[0]
         queue = self.queue()
         if len(self.queues) > 1:
-            self.ownership().take(queue.id)
+            self.ownership(current_sub_device.get()).take(queue.id)
         return queue
 
     def ownership(self, sub_device: int = 0) -> Ownership:

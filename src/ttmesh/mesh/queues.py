@@ -9,7 +9,7 @@ from ttmesh.base.errors import QueueError
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.mesh.command_queue import Cells, Command, CommandQueue
 from ttmesh.mesh.events import MeshEvent
-from ttmesh.mesh.mesh_device import MeshDevice, current_queue_id, live
+from ttmesh.mesh.mesh_device import MeshDevice, current_queue_id, current_sub_device, live
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.mesh.traces import not_while_capturing
 
@@ -22,6 +22,16 @@ def command_queue(cq_id: int) -> Iterator[None]:
         yield
     finally:
         current_queue_id.reset(token)
+
+
+@contextmanager
+def sub_device(sub_device_id: SubDeviceId) -> Iterator[None]:
+    """Inside, programs run on this sub-device: another queue than that of the rest of the chip may launch them."""
+    token = current_sub_device.set(int(sub_device_id))
+    try:
+        yield
+    finally:
+        current_sub_device.reset(token)
 
 
 def record_event(

@@ -13,6 +13,7 @@ that axis, and `synchronize_gradients` is that sum, explicit.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -75,13 +76,20 @@ class Tape:
         _active.remove(self)
 
     def backward(
-        self, loss: Tensor, parameters: Iterable[Tensor], seed: float | Tensor | None = None
+        self,
+        loss: Tensor,
+        parameters: Iterable[Tensor],
+        seed: float | Tensor | None = None,
+        ready: Callable[[int, Tensor], None] | None = None,
     ) -> list[Tensor | None]:
         """The gradients of the parameters, None for those the loss does not depend on.
 
-        `seed` is the gradient of `loss` itself: a number for all chips, or a tensor of its shape.
+        `seed` is the gradient of `loss` itself: a number for all chips, or a tensor of its shape. `ready` is told the place
+        and the gradient of a parameter as soon as nothing that is left can add to it.
         """
         wanted = list(parameters)
+        leaves = {id(tensor.buffer): place for place, tensor in enumerate(wanted)}
+        uses = Counter(id(tensor.buffer) for node in self.nodes for tensor in node.inputs if ready is not None)
         reaches = self._reaching({id(tensor.buffer) for tensor in wanted})
         mesh = loss.device()
         if mesh is None:
@@ -98,16 +106,18 @@ class Tape:
         while self.nodes:
             node = self.nodes.pop()  # what only the tape held is freed as the walk goes on
             grads = [_as(gradients.pop(id(output.buffer), None), output) for output in node.outputs]
-            if all(grad is None for grad in grads):
-                continue
             needed = [id(tensor.buffer) in reaches for tensor in node.inputs]
-            if not any(needed):
-                continue
-            for tensor, grad, need in zip(node.inputs, _stepped(node, grads, needed), needed, strict=True):
-                if grad is not None and need:
-                    place = id(tensor.buffer)
-                    known = _as(gradients.get(place), tensor)
-                    gradients[place] = grad if known is None else binary["add"](known, grad)
+            if any(needed) and not all(grad is None for grad in grads):
+                for tensor, grad, need in zip(node.inputs, _stepped(node, grads, needed), needed, strict=True):
+                    if grad is not None and need:
+                        place = id(tensor.buffer)
+                        known = _as(gradients.get(place), tensor)
+                        gradients[place] = grad if known is None else binary["add"](known, grad)
+            if ready is not None:
+                for place in _finished(node, uses):
+                    found = _as(gradients.get(place), wanted[leaves[place]]) if place in leaves else None
+                    if found is not None:
+                        ready(leaves[place], found)
         return [_as(gradients.get(id(tensor.buffer)), tensor) for tensor in wanted]
 
     def _reaching(self, leaves: set[int]) -> set[int]:
@@ -168,6 +178,16 @@ def _as(grad: Tensor | None, like: Tensor) -> Tensor | None:
         return grad
     seen: Tensor = reshape(grad, tuple(like.shape))
     return seen
+
+
+def _finished(node: Node, uses: Counter[int]) -> list[int]:
+    """The buffers that no node before this one takes; `uses` counts down."""
+    done = []
+    for tensor in node.inputs:
+        uses[id(tensor.buffer)] -= 1
+        if not uses[id(tensor.buffer)]:
+            done.append(id(tensor.buffer))
+    return done
 
 
 Rule = Callable[[Node, Tensor, Sequence[bool]], "list[Tensor | None]"]
