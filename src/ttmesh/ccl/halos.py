@@ -9,9 +9,9 @@ import torch
 from ttmesh.base.errors import MeshError
 from ttmesh.ccl.arrangement import split_dim
 from ttmesh.ccl.collective import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.placed import check_axis, normal_dim, placed
+from ttmesh.ccl.placed import Placed, check_axis, normal_dim, placed
 from ttmesh.ccl.plans import Plan, Transfer
-from ttmesh.ccl.traffic import over_links
+from ttmesh.ccl.traffic import Loads, over_links, together
 from ttmesh.fabric.config import Topology
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -85,38 +85,42 @@ def slice_reshard_async(
 
 def _neighbor_pad(request: Request) -> Decision:
     where, dim, spec = placed(request, request["axis"]), request["dim"], request.tensor.spec
-    n, left, right = where.members, request["left"], request["right"]
+    left, right = request["left"], request["right"]
     shape = [*spec.shape]
     extent = shape[dim]
     shape[dim] += left + right
     zeros = request["padding_mode"] == "zeros"
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        every = members.expand(members.shape[0], n, *members.shape[2:])
-        at = dim + 2
-        before = torch.roll(every.narrow(at, extent - left, left), 1, 1) if left else every.narrow(at, 0, 0)
-        after = torch.roll(every.narrow(at, 0, right), -1, 1)
-        if left:
-            before[:, 0] = 0 if zeros else every[:, 0].narrow(at - 1, 0, 1)
-        if right:
-            after[:, -1] = 0 if zeros else every[:, -1].narrow(at - 1, extent - 1, 1)
-        return (where.arrangement.spread(torch.cat([before, every, after], at)),)
+        return (with_edges(where, lanes, dim, left, right, zeros=zeros),)
 
-    row = spec.packed_size_bytes // extent
+    loads = edge_loads(where, spec.packed_size_bytes // extent, left, right)
+    return Decision((request.result_spec(shape),), compute, loads, request.tensor.tensor_topology())
+
+
+def with_edges(where: Placed, lanes: torch.Tensor, dim: int, left: int, right: int, *, zeros: bool) -> torch.Tensor:
+    """Every member's part between its neighbours' edges along a dim; outside are zeros or copies of its own edge."""
+    members = where.arrangement.gather(lanes)
+    every = members.expand(members.shape[0], where.members, *members.shape[2:])
+    at, extent = dim + 2, members.shape[dim + 2]
+    before = torch.roll(every.narrow(at, extent - left, left), 1, 1) if left else every.narrow(at, 0, 0)
+    after = torch.roll(every.narrow(at, 0, right), -1, 1)
+    if left:
+        before[:, 0] = 0 if zeros else every[:, 0].narrow(at - 1, 0, 1)
+    if right:
+        after[:, -1] = 0 if zeros else every[:, -1].narrow(at - 1, extent - 1, 1)
+    return where.arrangement.spread(torch.cat([before, every, after], at))
+
+
+def edge_loads(where: Placed, row_bytes: int, left: int, right: int) -> Loads:
+    """What the edges take on the links: `left` rows go forward, `right` rows backward."""
+    n, routes = where.members, where.request.mesh.traffic.routes
     forward = Plan(n, 1, (tuple(Transfer(i, i + 1, 0) for i in range(n - 1)),))
     backward = Plan(n, 1, (tuple(Transfer(i + 1, i, 0) for i in range(n - 1)),))
-    routes = request.mesh.traffic.routes
-    loads = {
-        **over_links(forward, left * row, where.lines, routes),
-        **over_links(backward, right * row, where.lines, routes),
-    }
-    return Decision(
-        (request.result_spec(shape),),
-        compute,
-        {hop: size for hop, size in loads.items() if size},
-        request.tensor.tensor_topology(),
+    loads = together(
+        [over_links(plan, rows * row_bytes, where.lines, routes) for plan, rows in ((forward, left), (backward, right))]
     )
+    return {hop: size for hop, size in loads.items() if size}
 
 
 def _slice_reshard(request: Request) -> Decision:

@@ -24,6 +24,8 @@ TAGS: dict[str, Tag] = {
             "ag_global_semaphores",
             "cross_device_semaphore",
             "neighbor_semaphore",
+            "h_neighbor_semaphore",
+            "w_neighbor_semaphore",
             "final_semaphore",
             "use_l1_small_for_semaphores",
         ],
