@@ -120,7 +120,7 @@ def test_broadcast_and_all_broadcast(mesh: MeshDevice, dtype: DataType) -> None:
                 assert torch.equal(lanes_of(part), references.broadcast(lanes, axis, i))
 
 
-@pytest.mark.parametrize("dtype", [float32, bfloat16, int32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int32, uint32], ids=lambda dtype: dtype.name)
 def test_all_to_all_and_mesh_partition(mesh: MeshDevice, dtype: DataType) -> None:
     lanes, tensor = tensor_on(mesh, dtype)
     for axis in axes(mesh):

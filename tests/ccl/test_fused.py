@@ -143,3 +143,33 @@ def test_partial_attention_states_merge_on_the_root() -> None:
         assert torch.allclose(lanes_of(total)[0, 1, 0], expected_sum, atol=1e-4)
         assert torch.equal(lanes_of(top)[0, 1, 0], best)
         assert torch.allclose(lanes_of(merged)[0, 1, 0], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_ring_gather_leaves_the_own_part_of_its_buffer_alone() -> None:
+    with opened((2, 4)) as mesh:
+        values = parts((2, 4), (1, 2, 32, 64), bfloat16)
+        buffer = on(mesh, torch.full((1, 1, 1, 2, 128, 64), 7.0).bfloat16(), bfloat16, layout=TILE)
+
+        (result,) = ttnn.experimental.ring_attention_all_gather_async(
+            [on(mesh, values, bfloat16, layout=TILE)], persistent_output_buffer=[buffer], dim=2,
+            multi_device_global_semaphore=[], cluster_axis=1, mesh_device=mesh, topology=ttnn.Topology.Linear,
+        )  # fmt: skip
+
+        for r in range(2):
+            for c in range(4):
+                expected = torch.cat([torch.full_like(v, 7.0) if i == c else v for i, v in enumerate(values[r])], 2)
+                assert torch.equal(lanes_of(result)[r, c], expected)
+        assert torch.equal(lanes_of(buffer), lanes_of(result))
+
+
+def test_experts_are_summed_and_cut_for_the_scatter() -> None:
+    with opened((1, 4)) as mesh:
+        values = parts((1, 4), (8, 1, 32, 256), float32)
+
+        cut = ttnn.experimental.deepseek_moe_fast_reduce_nc(
+            on(mesh, values, float32, layout=TILE), 0, split_size=64, output_memory_config=ttnn.L1_MEMORY_CONFIG
+        )
+
+        whole = torch.cat([lanes_of(part) for part in cut], -1)
+        assert [tuple(part.shape) for part in cut] == [(1, 1, 32, 64)] * 4
+        assert torch.allclose(whole, values.sum(2, keepdim=True), atol=1e-5)

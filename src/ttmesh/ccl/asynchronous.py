@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
-from ttmesh.ccl.collective import collective, mesh_of
-from ttmesh.ccl.collectives import gather, reduce_all, scatter
+from ttmesh.ccl.collective import check_common, collective, mesh_of, run
+from ttmesh.ccl.collectives import gather, others_gathered, reduce_all, scatter
 from ttmesh.ccl.copies import exchange
+from ttmesh.ccl.placed import check_axis, normal_dim
 from ttmesh.ccl.reductions import ReduceType
 from ttmesh.fabric.config import Topology
 from ttmesh.mesh.sub_devices import SubDeviceId
+from ttmesh.ops.parameter_tags import Tag
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -76,7 +78,10 @@ def high_bw_all_gather(
     )  # fmt: skip
 
 
-@collective("ttnn.experimental.ring_attention_all_gather_async")
+_RING_GATHER = "ttnn.experimental.ring_attention_all_gather_async"
+
+
+@collective(_RING_GATHER, no_effect={"memory_config": Tag("no effect", "The given buffers have their own.")})
 def ring_attention_all_gather_async(
     input_tensor: list[Tensor],
     persistent_output_buffer: list[Tensor],
@@ -84,18 +89,17 @@ def ring_attention_all_gather_async(
     cluster_axis: int,
     topology: Topology,
     num_links: int | None = None,
-    memory_config: MemoryConfig | None = None,
     subdevice_id: SubDeviceId | None = None,
 ) -> list[Tensor]:
-    """all_gather of several tensors into their buffers."""
-    return [
-        gather(
-            "ttnn.experimental.ring_attention_all_gather_async", tensor, dim, cluster_axis=cluster_axis,
-            memory_config=memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id,
-            output=output, whole_axis=True,
-        )
-        for tensor, output in zip(input_tensor, persistent_output_buffer, strict=True)
-    ]  # fmt: skip
+    """The others' parts of several tensors in their buffers; where its own part would stand, a buffer stays as it is."""
+    mesh = mesh_of(_RING_GATHER, [*input_tensor, *persistent_output_buffer])
+    check_axis(mesh, cluster_axis)
+    options = {"axis": cluster_axis, "topology": topology, "mode": check_common(mesh, None, num_links, subdevice_id)}
+    results = []
+    for tensor, output in zip(input_tensor, persistent_output_buffer, strict=True):
+        at = normal_dim(tensor, dim, f"Invalid gather dim {dim} for {len(tensor.shape)}D input tensor")
+        results.append(run(_RING_GATHER, others_gathered, [tensor, output], {"dim": at, **options}, [output]))
+    return results
 
 
 @collective("ttnn.experimental.all_reduce_async", direct=True)

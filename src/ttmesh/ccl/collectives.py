@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -248,6 +249,23 @@ def _all_gather(request: Request) -> Decision:
         presence=tensor.kind.presence,
         across=where.across,
     )
+
+
+def others_gathered(request: Request) -> Decision:
+    """all_gather into a tensor that keeps what it holds where a member's own part would stand."""
+    whole, where, dim = _all_gather(request), placed(request, request["axis"]), request["dim"]
+    extent = request.tensor.shape[dim]
+
+    def compute(lanes: torch.Tensor, held: torch.Tensor) -> tuple[torch.Tensor]:
+        (joined,) = whole.compute(lanes)
+        own, every = where.arrangement.gather(held), where.arrangement.gather(joined)
+        result = every.expand(every.shape[0], where.members, *every.shape[2:]).clone()
+        for member in range(where.members):
+            kept = own[:, member if own.shape[1] > 1 else 0].narrow(dim + 1, member * extent, extent)
+            result[:, member].narrow(dim + 1, member * extent, extent).copy_(kept)
+        return (where.arrangement.spread(result),)
+
+    return replace(whole, compute=compute)
 
 
 def _joined(members: torch.Tensor, n: int, back: int, backwards: bool) -> torch.Tensor:

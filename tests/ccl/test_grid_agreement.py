@@ -1,0 +1,75 @@
+"""Collectives over a whole grid, by every algorithm and mode, in every format, agree with plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ccl_references as references
+import pytest
+import torch
+from ccl_meshes import lanes_of, opened
+from test_agreement import DTYPES, check_sum, tensor_on, ways
+
+from ttmesh.base.dtypes import DataType
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl.choose import algorithm
+from ttmesh.ccl.collectives import all_gather, all_reduce, reduce_scatter
+from ttmesh.ccl.copies import all_broadcast, all_to_all, broadcast, mesh_partition
+from ttmesh.fabric.config import FabricConfig
+from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.tensor.tensor import Tensor
+
+
+@pytest.fixture(params=[(2, 4), (8, 4)], ids=["2x4", "8x4"])
+def mesh(request: pytest.FixtureRequest) -> Iterator[MeshDevice]:
+    with opened(request.param, config=FabricConfig.FABRIC_2D) as device:
+        yield device
+
+
+def grid_ways(tensor: Tensor, mesh: MeshDevice) -> list[tuple[str, str]]:
+    """Every algorithm that treats a grid as one group, over links and over the host."""
+    found = [(name, mode) for name, mode in ways(tensor, mesh, None) if name and not algorithm(name).ONE_LINE]
+    assert ("mesh2d", "fabric") in found
+    return found
+
+
+def as_line(lanes: torch.Tensor) -> torch.Tensor:
+    return lanes.flatten(0, 1)[None]
+
+
+def as_grid(line: torch.Tensor, mesh: MeshDevice) -> torch.Tensor:
+    return line.reshape(*mesh.shape, *line.shape[2:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_sums(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    n, line = mesh.get_num_devices(), as_line(lanes)
+    total, magnitudes = (as_grid(references.all_reduce(v, 1), mesh) for v in (line, line.abs()))
+    part, part_magnitudes = (as_grid(references.reduce_scatter(v, 1, 1), mesh) for v in (line, line.abs()))
+    for name, mode in grid_ways(tensor, mesh):
+        check_sum(all_reduce(tensor, algorithm=name, mode=mode), total, magnitudes, n, name)
+        check_sum(reduce_scatter(tensor, 1, algorithm=name, mode=mode), part, part_magnitudes, n, name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_copies(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    line, last = as_line(lanes), mesh.get_num_devices() - 1
+    whole, root = as_grid(references.all_gather(line, 1, 0), mesh), as_grid(references.broadcast(line, 1, last), mesh)
+    corner = MeshCoordinate(*(n - 1 for n in mesh.shape.to_tuple()))
+    for name, mode in grid_ways(tensor, mesh):
+        assert torch.equal(lanes_of(all_gather(tensor, 0, algorithm=name, mode=mode)), whole)
+        assert torch.equal(lanes_of(broadcast(tensor, corner, algorithm=name, mode=mode)), root)
+        every = all_broadcast(tensor, algorithm=name, mode=mode)
+        assert torch.equal(lanes_of(every[last]), root)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_exchanges(mesh: MeshDevice, dtype: DataType) -> None:
+    lanes, tensor = tensor_on(mesh, dtype)
+    line = as_line(lanes)
+    assert torch.equal(lanes_of(mesh_partition(tensor, 1)), as_grid(references.partition(line, 1, 1), mesh))
+    exchanged = as_grid(references.all_to_all(line, 1, 0, 1), mesh)
+    for name, mode in grid_ways(tensor, mesh):
+        assert torch.equal(lanes_of(all_to_all(tensor, 0, 1, algorithm=name, mode=mode)), exchanged)
