@@ -79,7 +79,8 @@ class Heap:
 
         That is why the cell and the buffer are made without calling their classes: it takes half the time.
         """
-        with self._lock:
+        self._lock.acquire()  # `with` takes twice as long
+        try:
             if self._freed_by_gc:
                 self._drain()
             kind, bank_bytes = room.buffer_type, room.bank_bytes
@@ -110,6 +111,8 @@ class Heap:
                 _warn_of_traces()
             if signals.listening:
                 signals.emit(allocated(cell, self.mesh_id, self.chips))
+        finally:
+            self._lock.release()
         buffer = _new(Buffer)
         buffer._cell = cell
         buffer.heap = self

@@ -69,8 +69,8 @@ class Plan:
             cells: Sequence[Cell] = (buffer._cell,)  # type: ignore[assignment]  # a new buffer has its cell
             mesh.program_queue().launch(self.name, body, reads, cells, self.program_count)
             result = Tensor.on_device(self.kinds[0], buffer, mesh)
-            for trail in trails:
-                trail.append((self, body, reads, (), result))
+            if trails:
+                _leave(self, body, reads, (), result)
             return result
         results: list[Tensor] = []
         for i, kind in enumerate(self.kinds):
@@ -81,14 +81,20 @@ class Plan:
         writes = [tensor.buffer.cell for tensor in results]
         mesh.program_queue().launch(self.name, body, reads, writes, self.program_count)
         wrapped = self.wrap(results)
-        for trail in trails:
-            trail.append((self, body, reads, outputs, wrapped))
+        if trails:
+            _leave(self, body, reads, outputs, wrapped)
         return wrapped
 
     def _count(self, cache: ProgramCache) -> None:
         """Count the programs, once until the cache is cleared."""
         cache.compile(self.name, self.programs)
         self.generation = cache.generation if cache.enabled else -1
+
+
+def _leave(*step: Any) -> None:
+    """Tell those who look."""
+    for trail in trails:
+        trail.append(step)
 
 
 def execute(
