@@ -1,4 +1,4 @@
-"""Mixture-of-experts routing on one chip."""
+"""Mixture-of-experts routing on one chip, and the sums and choices around it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import MeshError
+from ttmesh.ops.checks import require
 from ttmesh.ops.entry import op
+from ttmesh.ops.lanes import from_front
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
@@ -122,3 +124,51 @@ def deepseek_grouped_gate(
     return _gate(
         scores, bias, n_groups, summed_experts_per_group, topk_groups, n_activated_experts, route_scale, epsilon
     )
+
+
+def _golden_parts(input_tensor: Lanes, dim: int, *, split_size: int, **_: Any) -> list[Lanes]:
+    total = torch.zeros_like(input_tensor.select(dim, 0))
+    for part in input_tensor.unbind(dim):
+        total = total + part
+    return list(torch.split(total.unsqueeze(dim), split_size, dim=-1))
+
+
+@op("ttnn.experimental.deepseek_moe_fast_reduce_nc", golden=_golden_parts)
+def deepseek_moe_fast_reduce_nc(input_tensor: Lanes, dim: int, split_size: int, lane_axes: int) -> list[Lanes]:
+    """The sum over an outer dim, which stays with length 1, cut along the last dim into parts of this size."""
+    along = from_front(dim, input_tensor, lane_axes)
+    return list(torch.split(input_tensor.float().sum(along, keepdim=True), split_size, dim=-1))
+
+
+NO_INDEX = 0xFFFFFFFF
+
+
+def _check_top(call: Call) -> None:
+    x, k, length = call.specs[0], call["k"], call["valid_length"]
+    require(call.mesh.arch() is Arch.BLACKHOLE, "topk_large_indices is Blackhole-only", "a Blackhole system")
+    require(
+        x.layout is Layout.ROW_MAJOR and x.dtype is DataType.BFLOAT16, "the input is not ROW_MAJOR BFLOAT16", "such"
+    )
+    require(16 <= k <= 2048 and k % 16 == 0, f"k must be a multiple of 16 in [16, 2048]; got {k}", "such a k")
+    columns = x.shape[-1] if length is None else length
+    require(k <= columns <= x.shape[-1], f"valid_length must be in [k, {x.shape[-1]}]; got {columns}", "such a length")
+
+
+def _top_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
+
+
+def _golden_top(input_tensor: Lanes, *, k: int, valid_length: int | None = None) -> Lanes:
+    rows = []
+    for row in input_tensor[..., :valid_length].flatten(0, -2).tolist():
+        best = sorted(range(len(row)), key=lambda i: -row[i])[:k]
+        rows.append([NO_INDEX if row[i] == float("-inf") else i for i in best])
+    return torch.tensor(rows).reshape(*input_tensor.shape[:-1], k)
+
+
+@op("ttnn.experimental.topk_large_indices", golden=_golden_top, check=_check_top, out=_top_spec)
+def topk_large_indices(input_tensor: Lanes, k: int, valid_length: int | None) -> Lanes:
+    """Where the k largest of every row are, largest first; where they are -inf, no index."""
+    searched = input_tensor[..., :valid_length]
+    values, indices = torch.topk(searched, k, dim=-1)
+    return indices.masked_fill(values == float("-inf"), NO_INDEX)

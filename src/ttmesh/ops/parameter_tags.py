@@ -82,6 +82,11 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
         ),
         **_all(_none("Chooses between kernels with equal results."), "num_out_blocks"),
     },
+    **{
+        f"ttnn.experimental.{name}": {"math_fidelity": FIDELITY}
+        for name in ("repeat_and_interleave_eltwise_mul", "hc_sum_reduce", "prefix_scan")
+    },
+    "ttnn.experimental.dit_minimal_matmul_addcmul_fused": {"config": _none("How TT-NN cuts the product into blocks.")},
     "ttnn.conj_bw": {"input_tensor": _none("The gradient of a conjugate does not depend on the input.")},
     "ttnn.real": {"memory_config": SAME_ANYWHERE},
     "ttnn.imag": {"memory_config": SAME_ANYWHERE},

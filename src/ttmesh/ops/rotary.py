@@ -118,12 +118,17 @@ def _mixed(x: Lanes, trans_mat: Lanes) -> Lanes:
     return (pieces @ matrix).flatten(-2)
 
 
+def by_pairs(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lanes:
+    """x·cos + (x·T)·sin in float32."""
+    return x.float() * cos.float() + _mixed(x, trans_mat) * sin.float()
+
+
 def _llama(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_decode_mode: bool) -> Lanes:
     if is_decode_mode:
         cos, sin = _of_users(cos, x.shape[-3]), _of_users(sin, x.shape[-3])
     else:
         cos, sin = cos[..., : x.shape[-2], :], sin[..., : x.shape[-2], :]
-    return x.float() * cos.float() + _mixed(x, trans_mat) * sin.float()
+    return by_pairs(x, cos, sin, trans_mat)
 
 
 def _check_llama(call: Call) -> None:

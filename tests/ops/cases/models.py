@@ -1,0 +1,54 @@
+"""Operations that single model families brought: state spaces, diffusion transformers, mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from harness import Arguments, Case, On
+
+from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, bfloat16
+from ttmesh.ops.activations import UnaryOpType, UnaryWithParam
+
+HALF = (bfloat16,)
+
+
+def normal(g: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=g)
+
+
+def args(*shapes: tuple[int, ...], **options: Any) -> Callable[[torch.Generator], Arguments]:
+    return lambda g: ([normal(g, *shape) for shape in shapes], options)
+
+
+def product(g: torch.Generator) -> Arguments:
+    x, weight = normal(g, 1, 1, 40, 64), normal(g, 64, 96) / 8
+    base, gate = normal(g, 1, 1, 40, 96), normal(g, 1, 1, 1, 96)
+    return [x, weight, 0.5, base, gate], {"bias_tensor": normal(g, 1, 96)}
+
+
+def distinct(g: torch.Generator) -> Arguments:
+    rows = torch.stack([torch.randperm(256, generator=g) for _ in range(6)]).reshape(2, 3, 256).float() - 128
+    rows[0, 0, 10:250] = float("-inf")
+    return [On(rows, layout=ROW_MAJOR_LAYOUT)], {"k": 32, "valid_length": 200}
+
+
+NORM = "ttnn.experimental.dit_rms_norm_unary_fused"
+CASES = [
+    Case("ttnn.experimental.repeat_and_interleave_eltwise_mul", args((1, 1, 32, 32), (1, 1, 32, 64))),
+    Case("ttnn.experimental.repeat_and_interleave_eltwise_mul/own", args((1, 1, 32, 2048), (1, 1, 32, 64))),
+    Case("ttnn.experimental.hc_sum_reduce", args((1, 1, 32, 1024))),
+    Case("ttnn.experimental.prefix_scan", args((1, 1, 8, 64), (1, 1, 8, 64), (1, 1, 1, 64)), pcc=0.999),
+    Case(NORM, lambda g: ([normal(g, 2, 3, 33, 64)], {"weight": normal(g, 1, 1, 1, 64), "activation": "silu"})),
+    Case(
+        f"{NORM}/residual",
+        lambda g: (
+            [normal(g, 1, 1, 33, 64), 1e-6],
+            {"residual_input_tensor": normal(g, 1, 1, 33, 64), "activation": UnaryWithParam(UnaryOpType.GELU)},
+        ),
+    ),
+    Case("ttnn.experimental.dit_minimal_matmul_addcmul_fused", product, HALF, pcc=0.999),
+    Case("ttnn.experimental.deepseek_moe_fast_reduce_nc", args((4, 1, 33, 96), dim=0, split_size=32)),
+    Case("ttnn.experimental.topk_large_indices", distinct, HALF, (ROW_MAJOR_LAYOUT,), system="p150x8"),
+]
