@@ -174,7 +174,10 @@ _SUBMODULES = (
 SUBMODULES = tuple(_SUBMODULES.split())
 
 # Submodules that hold operations of their own; a name they lack is not looked up in the root.
-OPERATION_MODULES = ["experimental", "transformer", "kv_cache", "experimental.moe", "experimental.ccl_experimental"]
+OPERATION_MODULES = [
+    "experimental", "transformer", "kv_cache", "experimental.moe", "experimental.ccl_experimental",
+    "experimental.deepseek_prefill",
+]  # fmt: skip
 
 # Names that only a submodule has.
 _PREPROCESSING = {
