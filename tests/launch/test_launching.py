@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ttmesh.base import launching
 from ttmesh.launch.bindings import one_mesh
 from ttmesh.launch.commands import Plan, commands, find_mpirun, host_of
+from ttmesh.launch.rank import MARK
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
 HAS_MPI = find_spec("mpi4py") is not None and find_mpirun() is not None
@@ -64,6 +66,18 @@ def test_a_failing_rank_stops_the_others_and_is_named_once(engine: str) -> None:
     assert done.stderr.count("first cause: rank 1 ended with exit code 3") == 1
     assert done.stderr.count("first cause") == 1
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_rank_that_raised_is_the_first_cause_though_it_ends_last(engine: str) -> None:
+    code = "import ttmesh.fabric.engines as e; w = e.world(); rank or 1 / 0; w.barrier()"
+
+    done = launched("-n", "2", "--engine", engine, *program(code))
+
+    assert done.returncode == 1
+    assert "first cause: rank 0 failed: ZeroDivisionError: division by zero; stopping the others" in done.stderr
+    assert MARK == launching.MARK
+    assert MARK not in done.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)

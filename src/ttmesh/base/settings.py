@@ -110,6 +110,9 @@ SETTINGS: tuple[Setting, ...] = (
         "a directory",
         "where processes of one host see each other's claims (default: XDG_RUNTIME_DIR or the temporary directory)",
     ),
+    Setting(
+        "TTMESH_LAUNCHED", _switch, False, "0 or 1", "set by `ttmesh launch`, which hears of a crash through stderr"
+    ),
     Setting("TTMESH_SOCKET", str.strip, "", "a path or HOST:PORT", "where the allocation server listens"),
     Setting("TTMESH_TOKEN", str.strip, "", "a secret", "what a client shows to an allocation server over TCP"),
     Setting("TTMESH_TRACK_STACKS", _switch, False, "0 or 1", "record where each buffer was allocated"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ttmesh.base import settings
 from ttmesh.base.errors import RankError, SettingError, near, one_of
+from ttmesh.base.launching import tell_crash
 
 if TYPE_CHECKING:
     from ttmesh.fabric.transports.protocol import Transport
@@ -105,5 +106,7 @@ def _leave(joined: Transport, pid: int) -> None:
         return
     crash = getattr(sys, "last_value", None)  # set by the interpreter for an exception that ended the program
     if crash is not None:
+        if not isinstance(crash, RankError):  # else it follows from another rank's failure
+            tell_crash(joined.rank, crash)
         joined.abort(f"{type(crash).__name__}: {crash}")
     joined.close()

@@ -42,6 +42,7 @@ def main(argv: list[str]) -> int:
         child = subprocess.Popen(
             program,
             stdin=subprocess.DEVNULL if watch_stdin else None,
+            env=os.environ | {"TTMESH_LAUNCHED": "1"},
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(signal.SIGKILL),
         )

@@ -134,20 +134,28 @@ def _line(stream: Stream, text: str, watch: Watch) -> None:
     if tag:
         rank, text = int(tag.group(1)), text[tag.end() :]
     if text.startswith(MARK):
-        number, code = map(int, text[len(MARK) :].split())
-        watch.ended[number] = code
-        if code:
-            _failed(watch, f"rank {number} ended", code)
+        _reported(text[len(MARK) :].split(maxsplit=2), watch)
         return
     print(text if rank is None else f"[{rank}] {text}", file=stream.to, flush=True)
 
 
-def _failed(watch: Watch, what: str, code: int) -> None:
+def _reported(words: list[str], watch: Watch) -> None:
+    """What a rank, or the process around it, says of its end."""
+    rank, code, *why = words
+    if code == "crashed":
+        _failed(watch, f"rank {rank} failed", 1, " ".join(why))
+        return
+    watch.ended[int(rank)] = int(code)
+    if int(code):
+        _failed(watch, f"rank {rank} ended", int(code))
+
+
+def _failed(watch: Watch, what: str, code: int, why: str = "") -> None:
     """The first cause is said once; what follows from it is not."""
     if watch.cause or watch.interrupts:
         return
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    watch.cause = f"{what} {how}"
+    how = why or (f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}")
+    watch.cause = f"{what}{': ' if why else ' '}{how}"
     watch.code = 128 - code if code < 0 else code
     print(f"[ttmesh launch] first cause: {watch.cause}; stopping the others", file=watch.stderr, flush=True)
 

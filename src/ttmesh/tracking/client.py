@@ -25,6 +25,7 @@ from ttmesh.tracking.outbox import AT_ONCE, Outbox
 
 TICK_S = 0.05
 RETRY_S = 0.2  # with the tick: a server that comes back knows everything again well within a second
+REFUSED_S = 10.0  # a server that does not want this process is not asked five times a second
 LOOK_MS = 50  # how long a wait for a slow server may last before the queue is looked after
 SNAPSHOT_SHARE = 0.1  # of the sender's time, when one gap follows the other
 SNAPSHOT_S = 0.5  # but never later than this
@@ -53,6 +54,7 @@ class Client:
         self._snapshot_not_before_s = 0.0
         self._give_up_s = float("inf")
         self._warned = ""
+        self._refused = False
         self._stop_listening: Callable[[], None] = lambda: None
 
     def begin(self, *, lazily: bool) -> None:
@@ -142,7 +144,7 @@ class Client:
         sock.setblocking(False)
         pid = os.getpid()
         hello = wire.Hello("program", pid, start_ticks(pid), program_name(), socket.gethostname(), self.token)
-        self._sock = sock
+        self._sock, self._refused = sock, False
         self._frames = wire.Frames()
         self._send(wire.frame(wire.HELLO, hello))
         self.outbox.retell_traffic()
@@ -150,7 +152,7 @@ class Client:
         self._snapshot_not_before_s = 0.0
 
     def _disconnect(self, reason: str) -> None:
-        self._retry_s = time.monotonic() + RETRY_S
+        self._retry_s = time.monotonic() + (REFUSED_S if self._refused else RETRY_S)
         if self._sock:
             self._sock.close()
             self._sock = None
@@ -188,6 +190,7 @@ class Client:
         while (taken := self._frames.take()) is not None:
             kind, body = taken
             if kind == wire.REFUSED:
+                self._refused = True
                 self._warn_once(msgspec.msgpack.decode(body, type=wire.Refused).reason)
             self._resync = self._resync or kind == wire.RESYNC
 

@@ -204,8 +204,9 @@ class Place:
         self.inside = True
 
     def expect_by(self, patience_s: float) -> None:
-        """From now on somebody waits, for so long; or, with infinity, nobody any more."""
-        self.patience_s, self.expected_by = patience_s, time.monotonic() + patience_s
+        """Somebody waits, for so long from the first time this is said; or, with infinity, nobody any more."""
+        if patience_s == math.inf or self.expected_by == math.inf:
+            self.patience_s, self.expected_by = patience_s, time.monotonic() + patience_s
 
     def __str__(self) -> str:
         """The last operation as signs of life name it; the same text on every rank that is in the same call."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from two_hosts import hosts
+
+__all__ = ["hosts"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

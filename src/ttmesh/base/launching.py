@@ -1,0 +1,16 @@
+"""What a rank tells the launcher that watches it: a line on stderr that the launcher reads and does not print."""
+
+from __future__ import annotations
+
+import sys
+
+from ttmesh.base import settings
+
+MARK = "\x1ettmesh-rank"  # launch/rank.py has its own copy, because it runs without ttmesh
+
+
+def tell_crash(rank: int, error: BaseException) -> None:
+    """Say at once that this rank's program failed, whichever rank's process then ends first."""
+    if settings.get_bool("TTMESH_LAUNCHED"):
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        print(f"{MARK} {rank} crashed {text}", file=sys.stderr, flush=True)
