@@ -12,9 +12,8 @@ import ttmesh.ttnn as ttnn
 from ttmesh.nn.batches import batches, place_rows
 from ttmesh.nn.convolutions import Conv2d
 from ttmesh.nn.layers import Layer, Linear
-from ttmesh.nn.losses import cross_entropy
+from ttmesh.nn.losses import cross_entropy, loss_value
 from ttmesh.nn.optimisers import AdamW
-from ttmesh.nn.parameters import ParameterSet
 from ttmesh.nn.synchronise import synchronize_gradients
 from ttmesh.nn.tape import tape
 
@@ -66,7 +65,7 @@ def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 8))
     batch = samples * mesh.get_num_devices()
     model = CNN(mesh, draw)
-    parameters = ParameterSet(model.named_parameters())
+    parameters = model.parameters()
     optimiser = AdamW(parameters, 3e-3)
     composer = ttnn.ConcatMeshToTensor(mesh, dim=0)
 
@@ -78,13 +77,10 @@ def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
         images, shown = digits(batch, draw)
         with tape() as record:
             loss = cross_entropy(model(placed(images)), place_rows(shown, mesh, CHIPS))
-        for parameter, gradient in zip(
-            parameters.values(), record.backward(loss, [p.tensor for p in parameters.values()]), strict=True
-        ):
-            parameter.accumulate(gradient)
+        parameters.backward(record, loss)
         synchronize_gradients(parameters)
         optimiser.step()
-        curves.note(mesh, ttnn.to_torch(loss, mesh_composer=composer).mean().item())
+        curves.note(mesh, loss_value(loss))
         parameters.zero_grad()
     # New digits, a number that eight chips do not divide: the last batch is padded, and cut again.
     count, right = 2 * batch + 3, 0
@@ -92,7 +88,7 @@ def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
         images, shown = part.tensors
         told = ttnn.to_torch(model(placed(images)), mesh_composer=composer).argmax(-1)
         right += int(part.unpadded(told == shown).sum())
-    del loss, gradient, parameter, record, model, parameters, optimiser
+    del loss, record, model, parameters, optimiser
     ttnn.close_mesh_device(mesh)
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
     console.print(f"{right / count:.1%} of {count} new digits are told right")

@@ -15,9 +15,9 @@ from curves import Curves, console, use_one_thread
 
 import ttmesh.ttnn as ttnn
 from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
-from ttmesh.nn.losses import cross_entropy
+from ttmesh.nn.losses import cross_entropy, loss_value
 from ttmesh.nn.optimisers import AdamW
-from ttmesh.nn.parameters import Parameter, ParameterSet
+from ttmesh.nn.parameters import Parameter
 from ttmesh.nn.synchronise import clip_gradients, synchronize_gradients
 from ttmesh.nn.tape import tape
 
@@ -79,7 +79,7 @@ class Training:
         self.letters = torch.tensor(list(text(20_000).encode()), dtype=torch.int32)
         self.draw = torch.Generator().manual_seed(1)
         self.model = GPT(mesh, dtype)
-        self.parameters = ParameterSet(self.model.named_parameters())
+        self.parameters = self.model.parameters()
         self.optimiser = AdamW(self.parameters, 3e-3)
         self.tokens, self.targets = (part.to(mesh) for part in self._batch())
 
@@ -102,9 +102,7 @@ class Training:
         parameters = self.parameters
         with tape() as record:
             loss = cross_entropy(self.model(self.tokens), self.targets)
-        gradients = record.backward(loss, [p.tensor for p in parameters.values()])
-        for parameter, gradient in zip(parameters.values(), gradients, strict=True):
-            parameter.accumulate(gradient)
+        parameters.backward(record, loss)
         synchronize_gradients(parameters)
         clip_gradients(parameters, 1.0)
         self.optimiser.step()
@@ -116,7 +114,6 @@ def train(steps: int, out: Path, dtype: ttnn.DataType = ttnn.float32) -> Curves:
     """The curves of a run."""
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4), trace_region_size=16_000_000)
-    composer = ttnn.ConcatMeshToTensor(mesh, dim=0)
     training = Training(mesh, dtype)
     training.step()
     console.print("capturing the training step as a trace")
@@ -127,7 +124,7 @@ def train(steps: int, out: Path, dtype: ttnn.DataType = ttnn.float32) -> Curves:
     for _ in curves.steps(steps):
         training.feed()
         ttnn.execute_trace(mesh, trace, cq_id=0, blocking=False)
-        curves.note(mesh, ttnn.to_torch(loss, mesh_composer=composer).mean().item())
+        curves.note(mesh, loss_value(loss))
     ttnn.release_trace(mesh, trace)
     del loss, training
     ttnn.close_mesh_device(mesh)

@@ -15,7 +15,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ccl.collectives import all_reduce
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.nn.lookup import vocabulary_lookup
-from ttmesh.nn.parameters import Parameter, cut_along, place
+from ttmesh.nn.parameters import Parameter, ParameterSet, cut_along, place
 from ttmesh.ops.attention import scaled_dot_product_attention
 from ttmesh.ops.binary import binary
 from ttmesh.ops.norm import layer_norm
@@ -42,6 +42,10 @@ class Layer:
                         found |= part.named_parameters(f"{prefix}{name}.{i}.")
         return found
 
+    def parameters(self) -> ParameterSet:
+        """The same as a set, for optimisers and sums of gradients."""
+        return ParameterSet(self.named_parameters())
+
 
 class Linear(Layer):
     """y = x · W + b. Cut by "columns", each chip makes some outputs; by "rows", each adds some inputs' share."""
@@ -57,6 +61,10 @@ class Linear(Layer):
         mode: str = "fabric",
         dtype: DataType = bfloat16,
     ) -> None:
+        if cut not in (None, "columns", "rows"):
+            raise ShapeError(
+                f"no way to cut a linear layer named {cut!r}", expected="'columns', 'rows' or None", fix="Choose one."
+            )
         self._axis, self._mode, self._rows = axis, mode, cut == "rows"
         weight_cut = None if cut is None or axis is None else cut_along(mesh, axis, 0 if cut == "rows" else 1)
         bias_cut = None if cut != "columns" or axis is None else cut_along(mesh, axis, 1)

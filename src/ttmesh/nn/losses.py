@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from ttmesh.base.dtypes import float32
+from ttmesh.base.dtypes import INTEGERS, float32
 from ttmesh.base.errors import ShapeError
 from ttmesh.nn.gradients import cross_entropy_grad, weighted_rows
-from ttmesh.nn.local_ops import local
+from ttmesh.nn.local_ops import local, same_as
 from ttmesh.nn.tape import note
 from ttmesh.ops.specs import Inferred
+from ttmesh.tensor.distribute import get_device_tensors
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfers import to_torch
 
 
 def _loss_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -39,19 +41,66 @@ def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None
 
     `weights` has a number per row, or per group of neighbouring rows (the tokens of a sample); see `nn/batches.py`.
     """
-    if tuple(targets.shape) != tuple(logits.shape[:-1]) and targets.shape[-1] != 1:
+    if targets.shape.volume() * logits.shape[-1] != logits.shape.volume() or targets.dtype not in INTEGERS:
         raise ShapeError(
-            f"targets {targets.shape!r} do not fit logits {logits.shape!r}",
-            expected="one class per row",
-            fix="Drop the classes' dim of the targets.",
+            f"targets {targets.shape!r} of {targets.dtype} do not fit logits {logits.shape!r}",
+            expected="one class per row, as integers, on each chip",
+            fix="Drop the classes' dim of the targets, and cut them over the chips like the logits.",
         )
-    if weights is not None and targets.shape.volume() % weights.shape.volume():
+    _check_weights(targets.shape.volume(), weights, targets)
+    given = {"logits": logits, "targets": targets, "weights": weights}
+    loss: Tensor = _cross_entropy_op(**given)
+    note("cross_entropy", [logits], loss, lambda grad: [cross_entropy_grad(**given, grad=grad)])
+    return loss
+
+
+def _squared_error(
+    predictions: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None, lane_axes: int
+) -> torch.Tensor:
+    """Mean of the squared difference, each row times its weight, on each chip."""
+    rows = (predictions.float() - targets.float()).square().flatten(lane_axes)
+    rows = weighted_rows(rows, weights, lane_axes)
+    return rows.mean(-1).reshape(*rows.shape[:lane_axes], 1, 1)
+
+
+def _squared_error_grad(
+    predictions: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None, grad: torch.Tensor, lane_axes: int
+) -> torch.Tensor:
+    """2 · (predictions - targets) · weight / count, times the gradient of the mean."""
+    rows = (predictions.float() - targets.float()).flatten(lane_axes)
+    rows = weighted_rows(rows, weights, lane_axes) * (2 * grad.float().flatten(lane_axes) / rows.shape[-1])
+    return rows.reshape(*rows.shape[:lane_axes], *predictions.shape[lane_axes:])
+
+
+_squared_error_op = local("mean_squared_error", _squared_error, _loss_spec)
+_squared_error_grad_op = local("mean_squared_error_grad", _squared_error_grad, same_as(0))
+
+
+def mean_squared_error(predictions: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean squared difference on each chip, on the tape when one records; weights as in `cross_entropy`."""
+    if tuple(predictions.shape) != tuple(targets.shape):
+        raise ShapeError(
+            f"targets {targets.shape!r} do not fit predictions {predictions.shape!r}",
+            expected="equal shapes",
+            fix="Reshape one, and cut both over the chips alike.",
+        )
+    _check_weights(predictions.shape.volume(), weights, targets)
+    given = {"predictions": predictions, "targets": targets, "weights": weights}
+    loss: Tensor = _squared_error_op(**given)
+    note("mean_squared_error", [predictions], loss, lambda grad: [_squared_error_grad_op(**given, grad=grad)])
+    return loss
+
+
+def loss_value(loss: Tensor) -> float:
+    """The mean of a loss over the chips, on the host: the loss of the whole batch."""
+    parts = [to_torch(part).float().mean() for part in get_device_tensors(loss)]
+    return float(torch.stack(parts).mean())
+
+
+def _check_weights(rows: int, weights: Tensor | None, targets: Tensor) -> None:
+    if weights is not None and rows % weights.shape.volume():
         raise ShapeError(
             f"weights {weights.shape!r} do not fit targets {targets.shape!r}",
             expected="one weight per row, or per group of neighbouring rows",
             fix="Cut the weights over the chips like the targets.",
         )
-    given = {"logits": logits, "targets": targets, "weights": weights}
-    loss: Tensor = _cross_entropy_op(**given)
-    note("cross_entropy", [logits], loss, lambda grad: [cross_entropy_grad(**given, grad=grad)])
-    return loss

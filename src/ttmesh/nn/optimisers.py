@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from ttmesh.base.dtypes import float32
+from ttmesh.base.errors import MeshError
 from ttmesh.nn.local_ops import local, same_as
 from ttmesh.nn.parameters import Parameter, ParameterSet, collect, place, whole
 from ttmesh.nn.saved import Saved, refill
@@ -93,6 +94,12 @@ class Optimiser:
 
     def step(self) -> None:
         """Update every parameter that has a gradient, in place."""
+        if all(parameter.grad is None for parameter in self.parameters.values()):
+            raise MeshError(
+                "no parameter has a gradient",
+                expected="gradients of the same parameters",
+                fix="Call parameters.backward(record, loss) before, and zero_grad() after the step.",
+            )
         _tick(step=self.step_count, out=self.step_count)
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:

@@ -11,6 +11,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.base.placement import PlacementReplicate, PlacementShard
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.nn.gradients import add_gradients
+from ttmesh.nn.tape import Tape
 from ttmesh.tensor.composers import MeshComposerConfig, create_mesh_composer
 from ttmesh.tensor.mappers import MeshMapperConfig, TensorToMesh, create_mesh_mapper
 from ttmesh.tensor.tensor import Tensor
@@ -26,6 +27,12 @@ def whole(mesh: MeshDevice) -> Cut:
 
 def cut_along(mesh: MeshDevice, axis: int, dim: int) -> Cut:
     """Sharded along one mesh axis by a tensor dim, replicated along the others."""
+    if not 0 <= axis < mesh.shape.dims():
+        raise ShapeError(
+            f"axis {axis} of a mesh of shape {list(mesh.shape)}",
+            expected=f"0 to {mesh.shape.dims() - 1}",
+            fix="Name the mesh axis that shares the tensor.",
+        )
     return tuple(dim if i == axis else None for i in range(mesh.shape.dims()))
 
 
@@ -110,6 +117,12 @@ class ParameterSet(Mapping[str, Parameter]):
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self._parameters = dict(parameters)
+        if not self._parameters:
+            raise ShapeError(
+                "a set of no parameters",
+                expected="one or more",
+                fix="Pass layer.named_parameters(); layers keep parameters, layers and lists of layers as attributes.",
+            )
 
     def __getitem__(self, name: str) -> Parameter:
         return self._parameters[name]
@@ -119,6 +132,15 @@ class ParameterSet(Mapping[str, Parameter]):
 
     def __len__(self) -> int:
         return len(self._parameters)
+
+    def backward(self, record: Tape, loss: Tensor, seed: float | None = None) -> None:
+        """Walk a tape back and add every parameter's gradient to what it has."""
+        for parameter, gradient in zip(
+            self._parameters.values(),
+            record.backward(loss, [p.tensor for p in self._parameters.values()], seed),
+            strict=True,
+        ):
+            parameter.accumulate(gradient)
 
     def zero_grad(self) -> None:
         """Forget the gradients and free their memory."""

@@ -22,14 +22,13 @@ from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.nn.batches import place_rows
 from ttmesh.nn.layers import Layer
 from ttmesh.nn.links import Link
+from ttmesh.nn.losses import loss_value
 from ttmesh.nn.parameters import Parameter, ParameterSet
 from ttmesh.nn.stage_schedules import Action, issue_order, planned
 from ttmesh.nn.synchronise import scale_gradients, square_norm, synchronize_gradients
 from ttmesh.nn.tape import Tape, tape
 from ttmesh.ops.binary import binary
-from ttmesh.tensor.composers import MeshComposerConfig, create_mesh_composer
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import to_torch
 
 Loss = Callable[..., Tensor]  # (outputs, targets, weights or None) -> a number per chip
 MakeLayer = Callable[[MeshDevice], Callable[[Tensor], Tensor]]
@@ -178,9 +177,7 @@ class Staged:
 
     def mean_loss(self, losses: Sequence[Tensor]) -> float:
         """The loss of the whole batch."""
-        mesh = self.stages[-1].mesh
-        composer = create_mesh_composer(mesh, MeshComposerConfig(list(range(mesh.shape.dims()))))
-        return float(torch.stack([to_torch(loss, mesh_composer=composer).mean() for loss in losses]).mean())
+        return sum(loss_value(loss) for loss in losses) / len(losses)
 
     def _step_on(
         self, action: Action, x: Tensor, rest: tuple[torch.Tensor, torch.Tensor | None] | None, losses: list[Tensor]

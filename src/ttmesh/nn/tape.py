@@ -89,12 +89,19 @@ class Tape:
         """
         wanted = list(parameters)
         leaves = {id(tensor.buffer): place for place, tensor in enumerate(wanted)}
-        uses = Counter(id(tensor.buffer) for node in self.nodes for tensor in node.inputs if ready is not None)
+        nodes = self.nodes if ready is not None else []
+        uses = Counter(id(tensor.buffer) for node in nodes for tensor in node.inputs)
         reaches = self._reaching({id(tensor.buffer) for tensor in wanted})
         mesh = loss.device()
         if mesh is None:
             raise MeshError(
                 "the loss is on the host", expected="a loss on a mesh", fix="Call backward before reading it."
+            )
+        if id(loss.buffer) not in self._made:
+            raise MeshError(
+                "the tape does not know how the loss was made",
+                expected="a loss computed inside this `with tape() as record:`; one backward per tape",
+                fix="Move the forward pass into the block, and record a new tape for each step.",
             )
         if isinstance(seed, Tensor):
             start = _as(seed, loss)
