@@ -18,6 +18,7 @@ from ttmesh.monitor.device_screen import DeviceScreen
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.view import EVERYTHING
 from ttmesh.tracking.address import Address
+from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.query import UnreachableError
 from ttmesh.tracking.wire import Who
 
@@ -143,6 +144,13 @@ def test_an_absent_server_is_a_line_on_the_screen(tmp_path):
     drive(Source(Address(path=str(tmp_path / "nobody.sock"))), act)
 
 
+def test_before_anything_is_tracked_it_says_how_to_begin():
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        assert "TT_ALLOC_TRACKING_ENABLED=1 python your_program.py" in shot(app, "nothing")
+
+    drive(FixedSource(Ledger()), act)
+
+
 def test_live_monitor_follows_a_real_program_on_a_real_server(address: Address, start):
     running = RunningServer(address, quiet=True)
     source = Source(address)
@@ -158,7 +166,7 @@ def test_live_monitor_follows_a_real_program_on_a_real_server(address: Address, 
                     return
             raise AssertionError(f"{wanted!r} never came: {shot(app, 'live')}")
 
-        await until("200.00 MB/12.00 GB")
+        await until("200.00 MB /  12.00 GB")
         await until("16 buffers")
         program.do("free 1")
         await until("8 buffers")

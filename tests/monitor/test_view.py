@@ -15,7 +15,8 @@ from ttmesh.base.records import Allocated
 from ttmesh.monitor import device_screen, plain, tables
 from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
 from ttmesh.monitor.drawing import bar_cells, draw_trend
-from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level
+from ttmesh.monitor.rows import device_cells, fitted, process_cells
+from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level, short_name
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended, sum_up
 from ttmesh.tracking.spans import Span
@@ -102,7 +103,7 @@ def test_an_empty_ledger_makes_an_empty_view():
 
     assert (view.devices, view.processes, view.buffers) == ((), (), 0)
     assert "No device is open" in plain.page(view, refresh_ms=500)
-    assert "No tracked process is running." in plain.page(view, refresh_ms=500)
+    assert "No process is connected: start one with TT_ALLOC_TRACKING_ENABLED=1" in plain.page(view, refresh_ms=500)
 
 
 def test_ids_are_written_as_ranges():
@@ -209,3 +210,32 @@ def test_a_device_whose_mesh_is_unknown_has_no_capacity(source):
     bar = build(FixedSource(ledger).state()).devices[0].bar("DRAM")
 
     assert (bar.percent, bar.used_bytes, bar.capacity_bytes) == ("?", 100 * MB, 0)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 130, 160, 240])
+def test_the_tables_of_the_live_terminal_fit_into_its_columns(source, columns):
+    view = source.view()
+    widths = fitted(view, columns)
+
+    for titles, rows in (
+        (widths.device_columns(), [device_cells(d, widths) for d in view.devices]),
+        (widths.process_columns(), [process_cells(p, widths) for p in view.processes]),
+    ):
+        texts = [titles, *([getattr(cell, "plain", cell) for cell in row] for row in rows)]
+        assert sum(max(map(len, column)) + 2 for column in zip(*texts, strict=True)) <= columns
+
+
+def test_smi_cuts_names_and_nothing_else_on_80_columns(source):
+    out = Console(file=io.StringIO(), width=80, color_system=None)
+
+    out.print(tables.smi(source.view(), 80))
+
+    text = out.file.getvalue()
+    assert "| 4242 | 0-7     | 72.91 GB | 99.67 MB |      40 | python train.py" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_long_command_lines_lose_their_folders_first():
+    assert short_name("python /home/me/work/train.py --fast", 40) == "python /home/me/work/train.py --fast"
+    assert short_name("python /home/me/work/train.py --fast", 30) == "python train.py --fast"
+    assert short_name("python /home/me/work/train.py --fast", 10) == "python tr…"

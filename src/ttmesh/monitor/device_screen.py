@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time as now_s
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,12 +18,14 @@ from ttmesh.base.sizes import size_text
 from ttmesh.monitor.address_map import AddressMap
 from ttmesh.monitor.drawing import COLOURS, LEVELS, class_name, draw_bar, draw_map, draw_trend
 from ttmesh.monitor.looking import LookingScreen
+from ttmesh.monitor.rows import STAR
 from ttmesh.monitor.source import Detail, Source
 from ttmesh.monitor.view import Bar, DeviceKey, printable
 from ttmesh.tracking.state import BufferState
 
 MAP_ROWS = 4
 BIGGEST = 30
+TREND = 10  # less is no trend
 
 
 class DeviceScreen(LookingScreen[Detail]):
@@ -66,7 +69,7 @@ def draw_detail(detail: Detail, width: int) -> RenderableType:
     title = Text(f"Device {device.title}", style="bold")
     title.append(f"  {device.arch}  {device.system}  logical {device.logical_id} {device.place}", style="not bold")
     if device.is_coordinator:
-        title.append("  ★ coordinator", style="bold yellow")
+        title.append("  ★ coordinator", style=STAR)
     parts: list[RenderableType] = [title, ""]
     for bar, bank in zip(device.bars, detail.maps, strict=True):
         parts += [_pool(bar, width), draw_map(bank, width, MAP_ROWS), _map_legend(bank), ""]
@@ -76,9 +79,12 @@ def draw_detail(detail: Detail, width: int) -> RenderableType:
 
 def _pool(bar: Bar, width: int) -> RenderableType:
     capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
-    line = Text(f"{bar.pool:<5}{size_text(bar.used_bytes)} / {capacity} ", style="bold")
-    line.append(f"{bar.percent} ", style=LEVELS[bar.level]).append(f"peak {size_text(bar.peak_bytes)} ")
-    line.append_text(draw_bar(bar, 30)).append(f"  {draw_trend(bar.trend, 60)}", style="not bold")
+    line = Text(f"{bar.pool:<5}{size_text(bar.used_bytes):>9} / {capacity:>9} ", style="bold")
+    line.append(f"{bar.percent:>6}", style=LEVELS[bar.level]).append(f"  peak {size_text(bar.peak_bytes):>9}  ")
+    line.append_text(draw_bar(bar, max(10, min(30, width - cell_len(line.plain)))))
+    left = width - cell_len(line.plain) - 2
+    if left >= TREND:
+        line.append("  ").append(draw_trend(bar.trend, min(left, 60)), style=f"not bold {COLOURS[bar.pool]}")
     table = Table.grid(padding=(0, 2))
     for segment in bar.segments:
         name = Text("■ ", style=COLOURS[segment.memory_class]).append(class_name(segment.memory_class), style="default")

@@ -20,7 +20,7 @@ COLOURS = {
     "SYSTEM_L1": "grey58",
     HOLE: "grey27",
 }
-LEVELS = {"calm": "green3", "warm": "yellow3", "hot": "bold red"}
+LEVELS = {"calm": "", "warm": "bold dark_orange3", "hot": "bold red"}  # to be read on dark and on light
 NAMES = {"SYSTEM_DRAM": "SYSTEM", "SYSTEM_L1": "SYSTEM"}
 STEPS = "▁▂▃▄▅▆▇█"
 
@@ -52,10 +52,12 @@ def draw_map(bank: AddressMap, width: int, rows: int) -> Text:
 
 
 def draw_trend(values: Sequence[int], width: int) -> str:
-    """The newest values as a line of little columns, the highest of them at full height."""
-    shown = list(values)[-width:]
-    most = max(shown, default=0)
-    return "".join(STEPS[(len(STEPS) - 1) * value // most] if most else STEPS[0] for value in shown)
+    """The newest values as a line of little columns from the least to the most of them; what never changes is flat."""
+    shown = list(values)[-width:] if width else []
+    least, most = min(shown, default=0), max(shown, default=0)
+    if least == most:
+        return (STEPS[2] if most else STEPS[0]) * len(shown)
+    return "".join(STEPS[(len(STEPS) - 1) * (value - least) // (most - least)] for value in shown)
 
 
 def _runs(cells: Sequence[str], full: str, empty: str) -> Text:

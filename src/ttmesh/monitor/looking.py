@@ -51,7 +51,7 @@ class LookingScreen(Screen[None], Generic[Answer]):
 
     def _answered(self, answer: Answer | None, problem: str) -> None:
         self._asking = False
-        if self.is_attached:
+        if self.is_attached and self.children:  # else the app is closing
             self.show(answer, problem)
             if self._wanted:
                 self._wanted = False

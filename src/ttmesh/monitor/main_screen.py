@@ -12,26 +12,28 @@ from textual.containers import Vertical
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static
 
-from ttmesh.base.sizes import size_text
 from ttmesh.monitor.device_screen import DeviceScreen
-from ttmesh.monitor.drawing import COLOURS, LEVELS, class_name, draw_bar, draw_trend
+from ttmesh.monitor.drawing import COLOURS, class_name
 from ttmesh.monitor.looking import LookingScreen
+from ttmesh.monitor.rows import STAR, Widths, device_cells, fitted, process_cells
 from ttmesh.monitor.source import Source
-from ttmesh.monitor.view import SORTS, Bar, Choice, DeviceKey, DeviceView, ProcessView, View, device_ranges
+from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View
 
-BAR = 20
-TREND = 16
-DEVICE_COLUMNS = ("Device", "At", "DRAM", "", "Trend", "L1", "", "Trend", "Buffers", "Frag")
-PROCESS_COLUMNS = ("PID", "Devices", "DRAM", "L1", "CB", "Trace", "Buffers", "Mark", "Process")
+LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
+NOTHING = (
+    "No process is connected yet. Start one with tracking on, in another terminal:\n\n"
+    "    TT_ALLOC_TRACKING_ENABLED=1 python your_program.py"
+)
 
 
 class MainScreen(LookingScreen[View]):
     """Everything on one page."""
 
     DEFAULT_CSS = """
-    #status { height: 1; padding: 0 1; background: $panel; }
+    #status, #legend { height: 1; padding: 0 1; background: $panel; }
     #problem { height: auto; padding: 0 1; color: $error; display: none; }
-    #devices { height: 2fr; }
+    #nothing { height: auto; padding: 1 2; display: none; }
+    #devices { height: auto; max-height: 60%; }
     #processes { height: 1fr; border-top: solid $panel; }
     #filter { dock: bottom; display: none; }
     """
@@ -50,25 +52,32 @@ class MainScreen(LookingScreen[View]):
         self.choice = choice
         self.view: View | None = None
         self.paused = False
+        self.widths: Widths | None = None
 
     def compose(self) -> ComposeResult:
         """A status line, the devices, the processes, the keys."""
         with Vertical():
             yield Static(id="status")
+            yield Static(_legend(), id="legend")
             yield Static(id="problem")
-            yield DataTable[object](id="devices", cursor_type="row", zebra_stripes=True)
-            yield DataTable[object](id="processes", cursor_type="row")
+            yield Static(Text(NOTHING), id="nothing")
+            for name, stripes in (("devices", True), ("processes", False)):
+                table = DataTable[object](
+                    id=name, cursor_type="row", zebra_stripes=stripes, cursor_foreground_priority="renderable"
+                )
+                yield table
             yield Input(placeholder="part of a process's name or pid", id="filter")
         yield Footer()
 
     def on_mount(self) -> None:
-        """Columns, and the first look."""
-        for table_id, columns in (("#devices", DEVICE_COLUMNS), ("#processes", PROCESS_COLUMNS)):
-            table = self.query_one(table_id, DataTable)
-            for i, name in enumerate(columns):
-                table.add_column(name, key=f"{i}")
+        """The first look."""
         self.query_one("#devices").focus()
         super().on_mount()
+
+    def on_resize(self) -> None:
+        """Other columns fit now."""
+        if self.view is not None:
+            self.show(self.view, "")
 
     def ask(self) -> View | None:
         """Everything the person wants to see; the last picture while it is held."""
@@ -82,10 +91,26 @@ class MainScreen(LookingScreen[View]):
         if answer is not None:
             self.view = view = answer
             self.query_one("#status", Static).update(self._status(view))
-            devices = {f"{d.host}/{d.physical_id}": device_cells(d) for d in view.devices}
-            processes = {f"{p.host}/{p.pid}": process_cells(p) for p in view.processes}
+            self.query_one("#nothing").display = not view.devices and not view.processes
+            widths = self._fit(view)
+            devices = {f"{d.host}/{d.physical_id}": device_cells(d, widths) for d in view.devices}
+            processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}
             fill(self.query_one("#devices", DataTable), devices)
             fill(self.query_one("#processes", DataTable), processes)
+
+    def _fit(self, view: View) -> Widths:
+        widths = fitted(view, self.size.width)
+        if self.widths is None or widths.long != self.widths.long:
+            for table_id, columns in (
+                ("#devices", widths.device_columns()),
+                ("#processes", widths.process_columns()),
+            ):
+                table = self.query_one(table_id, DataTable)
+                table.clear(columns=True)
+                for i, name in enumerate(columns):
+                    table.add_column(name, key=f"{i}")
+        self.widths = widths
+        return widths
 
     def action_next_sort(self) -> None:
         """Order the processes by the next thing."""
@@ -139,52 +164,27 @@ class MainScreen(LookingScreen[View]):
 
     def _status(self, view: View) -> Text:
         clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
-        text = Text(f"{clock}  {len(view.devices)} devices  {view.buffers} buffers  ")
-        text.append(f"{len(view.processes)} processes by {self.choice.sort}  {view.records} records")
+        text = Text(f"{clock}  {counted(len(view.devices), 'device')}  {counted(view.buffers, 'buffer')}  ")
+        text.append(f"{counted(len(view.processes), 'process')} by {self.choice.sort}  {view.records} records")
         if view.missed:
             text.append(f"  {view.missed} missed", style="yellow")
         if self.choice.text:
             text.append(f"  filter: {self.choice.text}", style="bold")
         if self.paused:
             text.append("  PAUSED", style="bold reverse")
-        for kind in ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1"):
-            text.append("  ■ ", style=COLOURS[kind]).append(class_name(kind))
         return text
 
 
-def device_cells(device: DeviceView) -> list[object]:
-    """A row of the device table."""
-    name = Text(device.title)
-    if device.is_coordinator:
-        name.append(" ★", style="bold yellow")
-    dram, l1 = device.bar("DRAM"), device.bar("L1")
-    return [
-        name,
-        device.place,
-        draw_bar(dram, BAR),
-        _amount(dram),
-        draw_trend(dram.trend, TREND),
-        draw_bar(l1, BAR),
-        _amount(l1),
-        draw_trend(l1.trend, TREND),
-        str(device.buffers),
-        f"{100 * max(dram.fragmentation, l1.fragmentation):.0f}%",
-    ]
+def _legend() -> Text:
+    text = Text()
+    for kind in LEGEND:
+        text.append("■ ", style=COLOURS[kind]).append(f"{class_name(kind)}  ")
+    return text.append("★ ", style=STAR).append("coordinator")
 
 
-def process_cells(process: ProcessView) -> list[object]:
-    """A row of the process table."""
-    used = process.used_bytes
-    sizes = [process.pool_bytes("DRAM"), process.pool_bytes("L1"), used.get("CB", 0), used.get("TRACE", 0)]
-    pid = f"{process.pid}" + (f"@{process.host}" if process.host else "")
-    return [
-        pid,
-        device_ranges(process.devices),
-        *map(size_text, sizes),
-        str(process.buffers),
-        process.last_mark,
-        process.name,
-    ]
+def counted(number: int, noun: str) -> str:
+    """1 process, 2 processes."""
+    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
 def fill(table: DataTable[object], rows: dict[str, list[object]]) -> None:
@@ -204,8 +204,3 @@ def fill(table: DataTable[object], rows: dict[str, list[object]]) -> None:
 
 def _as_it_is(cell: object) -> object:
     return Text(cell) if isinstance(cell, str) else cell  # a name with brackets is not markup
-
-
-def _amount(bar: Bar) -> Text:
-    capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
-    return Text(f"{size_text(bar.used_bytes)}/{capacity} ").append(bar.percent, style=LEVELS[bar.level])

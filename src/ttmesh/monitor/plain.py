@@ -22,7 +22,7 @@ def page(view: View, *, refresh_ms: int) -> str:
     for device in view.devices:
         lines += [*device_lines(device), ""]
     if not view.devices:
-        lines += ["No device is open: no program with TT_ALLOC_TRACKING_ENABLED=1 has opened a mesh yet.", ""]
+        lines += ["No device is open yet.", ""]
     lines += process_lines(view.processes)
     if view.missed:
         lines.append(f"{view.missed} records were missed; what is held now is exact.")
@@ -54,7 +54,7 @@ def bar_line(bar: Bar) -> str:
 def process_lines(processes: tuple[ProcessView, ...]) -> list[str]:
     """A table of processes."""
     if not processes:
-        return ["No tracked process is running."]
+        return ["No process is connected: start one with TT_ALLOC_TRACKING_ENABLED=1 python your_program.py"]
     lines = [f"{'PID':>8}  {'Devices':<9}{'Buffers':>8}{'DRAM':>12}{'L1':>12}  Process"]
     for process in processes:
         pid = f"{process.pid}" + (f"@{process.host}" if process.host else "")

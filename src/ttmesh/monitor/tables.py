@@ -6,13 +6,14 @@ import os
 import time
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.drawing import LEVELS, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, printable
+from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, printable, short_name
 from ttmesh.tracking.leftovers import Ended, Leftover
 from ttmesh.tracking.state import Leaks
 
@@ -41,20 +42,30 @@ def smi(view: View, columns: int = PIPED_COLUMNS) -> RenderableType:
     if not view.devices:
         note = "no mesh was opened by a tracked process yet"
         devices.add_row("none", *([note, "", ""] if narrow else ["", note, "", "", "", "", ""]))
-    processes = Table(box=box.ASCII2, title="Processes", title_justify="left", title_style="bold")
-    for name in ("PID", "Devices", "Meshes"):
-        processes.add_column(name)
-    for name in ("DRAM", "L1", "CB", "Trace", "Buffers"):
-        processes.add_column(name, justify="right")
-    processes.add_column("Process", overflow="ellipsis", no_wrap=True)
-    for process in view.processes:
-        processes.add_row(*_process_cells(process))
-    if not view.processes:
-        processes.add_row("none", "", "", "", "", "", "", "", "no tracked process is running")
-    parts: list[RenderableType] = [devices, processes]
+    parts: list[RenderableType] = [devices, _process_table(view, columns, narrow=narrow)]
     if view.missed:
         parts.append(Text(f"{view.missed} records were missed; what is held now is exact.", style="yellow"))
     return Group(*parts)
+
+
+def _process_table(view: View, columns: int, *, narrow: bool) -> Table:
+    table = Table(box=box.ASCII2, title="Processes", title_justify="left", title_style="bold")
+    words = ("PID", "Devices") if narrow else ("PID", "Devices", "Meshes")
+    sizes = ("DRAM", "L1", "Buffers") if narrow else ("DRAM", "L1", "CB", "Trace", "Buffers")
+    rows = [_process_cells(process, narrow=narrow) for process in view.processes]
+    rows = rows or [["none", *[""] * (len(words) + len(sizes) - 1), "start one with TT_ALLOC_TRACKING_ENABLED=1"]]
+    # Rich would take from every column to make room for a long name; it is the name that is cut.
+    taken = sum(
+        max(map(cell_len, column)) + 3 for column in zip((*words, *sizes), *(row[:-1] for row in rows), strict=True)
+    )
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in sizes:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("Process", no_wrap=True)
+    for *cells, process in rows:
+        table.add_row(*map(Text, cells), Text(short_name(process, max(10, columns - taken - 4))))
+    return table
 
 
 def _device_cells(device: DeviceView) -> list[RenderableType]:
@@ -86,18 +97,20 @@ def _fill(bar: Bar) -> Text:
     return text.append(f"{bar.percent:>6}", style=LEVELS[bar.level])
 
 
-def _process_cells(process: ProcessView) -> list[RenderableType]:
+def _process_cells(process: ProcessView, *, narrow: bool) -> list[str]:
     used = process.used_bytes
     pid = f"{process.pid}" + (f"@{process.host}" if process.host else "")
     meshes = " ".join("x".join(map(str, shape)) for shape in process.meshes)
-    sizes = [process.pool_bytes("DRAM"), process.pool_bytes("L1"), used.get("CB", 0), used.get("TRACE", 0)]
+    sizes = [process.pool_bytes("DRAM"), process.pool_bytes("L1")]
+    if not narrow:
+        sizes += [used.get("CB", 0), used.get("TRACE", 0)]
     return [
-        Text(pid),
+        pid,
         device_ranges(process.devices),
-        meshes,
+        *([] if narrow else [meshes]),
         *map(size_text, sizes),
         str(process.buffers),
-        Text(process.name),
+        process.name,
     ]
 
 

@@ -267,6 +267,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
 
 
+def short_name(name: str, width: int) -> str:
+    """A command line that fits: first the folders go, then the end."""
+    if len(name) > width:
+        name = " ".join(word.rpartition("/")[2] or word for word in name.split(" "))
+    return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
 def device_ranges(ids: Iterable[int]) -> str:
     """Ids as a person writes them: 0-3,7."""
     parts: list[list[int]] = []
