@@ -187,6 +187,10 @@ def transfers(mesh: ttnn.MeshDevice, folder: Path) -> Results:
     t = cut(mesh, drawn(64, 256), (0, 1))
     for i, part in enumerate(ttnn.to_torch(t, mesh_composer=ttmesh.ttnn.ListMeshToTensor(mesh))):
         found[f"list {i}"] = part
+    first = ttnn.to_torch(t, mesh_composer=ttmesh.on_first_rank(ttnn.ConcatMeshToTensor(mesh, 0)))
+    assert (first is None) == (not mesh.is_local(ttnn.MeshCoordinate(0, 0)))
+    if first is not None:
+        found["on the first rank"] = first
     host = ttnn.from_device(t)
     found["host parts"] = torch.stack([ttnn.to_torch(part) for part in ttnn.get_device_tensors(host)])
     for part in ttnn.get_device_tensors(t):

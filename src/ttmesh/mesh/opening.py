@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from math import prod
 
 from ttmesh.base import settings
-from ttmesh.base.errors import BusyError, MeshError
+from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.backends.registry import backend
 from ttmesh.chip.catalogue import current_system
@@ -17,7 +17,7 @@ from ttmesh.chip.memory import MemoryMap, Space
 from ttmesh.mesh.coordinator import MeshType, check_mesh_type, place_mesh
 from ttmesh.mesh.dispatch import DispatchCoreConfig, with_dispatch
 from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.part import part_here
+from ttmesh.mesh.part import part_here, shared_system
 
 MAX_COMMAND_QUEUES = 2
 
@@ -45,8 +45,9 @@ def open_mesh_device(
     """
     if not isinstance(l1_small_size, int):
         device_ids, l1_small_size = l1_small_size, 0
-    system = with_dispatch(current_system(), dispatch_core_config)
     explicit = physical_device_ids if device_ids is None else device_ids
+    # Physical ids are this process's own; otherwise ranks of one mesh divide it.
+    system = with_dispatch(current_system() if explicit else shared_system(), dispatch_core_config)
     shape, chips = place_mesh(
         system,
         mesh_shape,
@@ -63,13 +64,15 @@ def open_mesh_device(
             fix="Ask for one or two command queues.",
         )
     _refuse_busy(chips)
-    part = None if explicit else part_here(shape)  # physical ids are this process's own
+    part = None if explicit else part_here(shape)
+    own = chips if part is None else part.among(chips)
+    if part is not None:
+        _check_visible(own)
     memory_map = MemoryMap.of(
         system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
     )
     lanes = backend(settings.get_str("TTMESH_BACKEND"))
     lanes.start()
-    own = chips if part is None else part.among(chips)
     held = claim(system.name, [system.original_id(chip) for chip in own]) if is_exclusive() else None
     if part is not None:
         part.join(num_command_queues)
@@ -207,7 +210,9 @@ def get_device_ids() -> list[int]:
 
 def get_num_devices() -> int:
     """How many chips this process can use: of a system that ranks divide, its part."""
-    system = current_system()
+    if settings.get("TT_VISIBLE_DEVICES") is not None:
+        return len(current_system().ids)
+    system = shared_system()
     part = part_here(system.shape)
     return len(system.ids) if part is None else prod(part.block)
 
@@ -221,6 +226,19 @@ def open_meshes() -> list[MeshDevice]:
     """The meshes of this process that hold chips now."""
     held = {id(mesh): mesh for ref in _in_use.values() if (mesh := ref()) is not None and mesh.is_open()}
     return list(held.values())
+
+
+def _check_visible(own: Sequence[int]) -> None:
+    """A rank that may see some chips only must be given a block of those."""
+    system = current_system()
+    seen = [system.original_id(chip) for chip in system.ids]
+    hidden = sorted(set(own) - set(seen))
+    if hidden:
+        raise RankError(
+            f"this rank's block of the mesh has chips {sorted(own)}, of which TT_VISIBLE_DEVICES hides {hidden}",
+            expected=f"a block of the visible chips {sorted(seen)}",
+            fix="Give each rank the chips of its block (docs/ranks.md says how a mesh is divided), or unset the variable.",
+        )
 
 
 def _refuse_busy(chips: Sequence[int]) -> None:

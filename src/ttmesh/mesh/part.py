@@ -12,6 +12,8 @@ import torch
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, NotEmulatedError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.chip.catalogue import current_system, load_system
+from ttmesh.chip.system import System
 from ttmesh.fabric.engines import bindings, world
 from ttmesh.fabric.transports.protocol import Transport
 from ttmesh.mesh.command_queue import worker
@@ -107,6 +109,19 @@ class Part:
         rows = self.host.all_gather(lanes)
         if self.host.ranks != self.ranks:
             rows = rows[[self.host.ranks.index(rank) for rank in self.ranks]]
+        return self._whole(rows, lanes)
+
+    def gathered_on_first(self, lanes: torch.Tensor) -> torch.Tensor | None:
+        """The same on the first rank only; None on the others."""
+        number = self.host.ranks.index
+        if not self.is_first:
+            self.host.send(lanes, number(self.ranks[0]))
+            return None
+        others = [self.host.recv(torch.empty_like(lanes), number(rank)) for rank in self.ranks[1:]]
+        return self._whole(torch.stack([lanes, *others]), lanes)
+
+    def _whole(self, rows: torch.Tensor, lanes: torch.Tensor) -> torch.Tensor:
+        """One row of lanes per block, put together."""
         axes = len(self.grid)
         extents = [
             self.block[axis] if self.is_cut(axis) else lanes.shape[axis] for axis in range(axes)
@@ -240,11 +255,28 @@ class DividedShape(MeshShape):
         self.part = part
 
 
+def shared_system() -> System:
+    """The system that meshes are opened on: the visible part, but all of it where several ranks present one mesh."""
+    return current_system() if len(_fellows()) == 1 else load_system(settings.get_str("TTMESH_SYSTEM"))
+
+
 def part_here(shape: MeshShape) -> Part | None:
     """This rank's part of a mesh of some shape that is about to open; None where one rank has it all."""
+    fellows = _fellows()
+    if len(fellows) == 1:
+        return None
+    joined = world()
+    assert joined is not None, "several ranks are joined"
+    grid = rank_grid(shape.to_tuple(), len(fellows), described_grids(settings.get_str("TT_MESH_GRAPH_DESC_PATH")))
+    place = [*product(*map(range, grid))][fellows.index(joined.rank)]
+    return Part(shape.to_tuple(), grid, place, fellows)
+
+
+def _fellows() -> tuple[int, ...]:
+    """The world ranks that present this rank's mesh, by TT_MESH_HOST_RANK."""
     joined = world()
     if joined is None:
-        return None
+        return (0,)
     places = bindings()
     own = places[joined.rank]
     fellows = {place.host_rank: rank for rank, place in enumerate(places) if place.mesh_id == own.mesh_id}
@@ -257,8 +289,4 @@ def part_here(shape: MeshShape) -> Part | None:
             expected=f"TT_MESH_HOST_RANK {list(range(count))}, each once",
             fix="Set both for every rank, or start them with `ttmesh launch`.",
         )
-    if count == 1:
-        return None
-    grid = rank_grid(shape.to_tuple(), count, described_grids(settings.get_str("TT_MESH_GRAPH_DESC_PATH")))
-    place = [*product(*map(range, grid))][own.host_rank]
-    return Part(shape.to_tuple(), grid, place, tuple(fellows[i] for i in range(count)))
+    return tuple(fellows[i] for i in range(count))

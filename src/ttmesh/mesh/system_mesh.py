@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
-from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.system import System
-from ttmesh.mesh.part import part_here
+from ttmesh.mesh.part import part_here, shared_system
 from ttmesh.mesh.walk import Place, walk
 
 PERIMETER_SHAPES = ((2, 4), (4, 2))  # tt-metal issue 33737: on these a line walks the edge, never a snake
@@ -18,8 +17,8 @@ class SystemMeshDescriptor:
     """The whole system (by default the one in force) as a mesh; `local` is the part this process drives."""
 
     def __init__(self, system: System | None = None, local: MeshCoordinateRange | None = None) -> None:
-        self._system = current_system() if system is None else system
-        if local is None:
+        self._system = shared_system() if system is None else system
+        if local is None and system is None:
             part = part_here(self._system.shape)
             local = None if part is None else part.local_range
         self._local = MeshCoordinateRange(self._system.shape) if local is None else local

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -46,7 +47,7 @@ class MeshComposerConfig(DistributionConfig):
 class MeshToTensor:
     """A composer; made without a mesh it takes the shape from the tensor it composes."""
 
-    __slots__ = ("_config", "_dim", "_key", "mesh_shape")
+    __slots__ = ("_config", "_dim", "_key", "first_rank_only", "mesh_shape")
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class MeshToTensor:
     ) -> None:
         assert (config is None) != (dim is None), "either a config or one dim for all devices"
         self.mesh_shape = None if mesh is None else mesh_shape_of(mesh)
+        self.first_rank_only = False
         self._config, self._dim = config, dim
         self._key: Key | None = None
         if config is not None:
@@ -93,10 +95,11 @@ class MeshToTensor:
 class ListMeshToTensor:
     """A composer of TT-NN's past that gives one tensor per device, in row-major order."""
 
-    __slots__ = ("mesh_shape",)
+    __slots__ = ("first_rank_only", "mesh_shape")
 
     def __init__(self, mesh_device: HasMeshShape | MeshShape | None = None) -> None:
         self.mesh_shape = None if mesh_device is None else mesh_shape_of(mesh_device)
+        self.first_rank_only = False
 
     def compose(
         self,
@@ -111,6 +114,14 @@ class ListMeshToTensor:
 
 
 Composer = MeshToTensor | ListMeshToTensor
+C = TypeVar("C", MeshToTensor, ListMeshToTensor)
+
+
+def on_first_rank(composer: C) -> C:
+    """The same composer for ranks that divide a mesh: only the first one gets the whole tensor, the others get None."""
+    made = copy(composer)
+    made.first_rank_only = True
+    return made
 
 
 def create_mesh_composer(mesh_device: HasMeshShape | MeshShape, config: MeshComposerConfig) -> MeshToTensor:

@@ -63,7 +63,7 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
 def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
     """A distributed tensor joined into one host tensor."""
     host = tensor.cpu()
-    whole = composer.compose(host.all_lanes(), host.mesh_shape, host.kind.presence)
+    whole = host.composed(composer)
     return Tensor.on_host(kind_of(tensor.spec.with_shape(whole.shape), ALONE_TOPOLOGY), whole[None, None])
 
 

@@ -12,7 +12,7 @@ import torch
 
 from ttmesh.base.dtypes import Layout, StorageType
 from ttmesh.base.errors import DeallocatedError, MeshError, ShapeError
-from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.formats.storage import torch_dtype
 from ttmesh.mesh.buffer import Buffer
 from ttmesh.mesh.command_queue import Command, CommandQueue
@@ -20,12 +20,11 @@ from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor import host_shapes, movement, operators, printing
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.building import built
-from ttmesh.tensor.composers import Composer, MeshToTensor, lane_at
-from ttmesh.tensor.described import Described
-from ttmesh.tensor.distribution import Coord
+from ttmesh.tensor.composers import Composer, MeshToTensor
 from ttmesh.tensor.ingest import ALONE
 from ttmesh.tensor.kind import Kind, kind_of
 from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.parted import Parted
 from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.topology import TensorTopology
 
@@ -33,7 +32,7 @@ _ids = itertools.count(1)
 _new = object.__new__
 
 
-class Tensor(Described):
+class Tensor(Parted):
     """On a device it is a kind and a buffer; on the host a kind and lanes. Tensors on one buffer share its contents.
 
     Lanes have one leading dimension per mesh axis (length 1 where every device has the same), then the local shape.
@@ -114,21 +113,6 @@ class Tensor(Described):
             return self._mesh.shape
         return ALONE if self._mesh_shape is None else self._mesh_shape
 
-    def device_coords(self) -> list[MeshCoordinate]:
-        """The coordinates of this process that hold a part."""
-        return [MeshCoordinate(coord) for coord in self.local_coords()]
-
-    def local_coords(self) -> list[Coord]:
-        """The same as plain tuples, row-major."""
-        part = self.mesh_shape.part
-        return self.coords() if part is None else [coord for coord in self.coords() if part.holds(coord)]
-
-    def coords(self) -> list[Coord]:
-        """Every coordinate that holds a part, on whatever rank."""
-        if self.kind.presence is not None:
-            return sorted(self.kind.presence)
-        return [coord.coords() for coord in MeshCoordinateRange(self.mesh_shape)]
-
     @property
     def buffer(self) -> Buffer:
         """The buffer of a device tensor."""
@@ -200,16 +184,6 @@ class Tensor(Described):
     def lanes(self, values: torch.Tensor) -> None:
         self._lanes = values
         self._arriving = None
-
-    def lane(self, coord: Coord) -> torch.Tensor:
-        """The part of one device of a host tensor; never change what you get."""
-        part = self.mesh_shape.part
-        return lane_at(self.lanes, coord if part is None else part.locally(coord))
-
-    def all_lanes(self) -> torch.Tensor:
-        """The lanes of all ranks of a host tensor; every rank of its mesh calls it."""
-        part = self.mesh_shape.part
-        return self.lanes if part is None else part.gathered(self.lanes)
 
     def arriving(self, queue: CommandQueue, command: Command) -> None:
         """Say which command brings the lanes."""
@@ -284,19 +258,8 @@ class Tensor(Described):
         wanted = torch_dtype(self.dtype) if dtype is None else dtype
         host = self.cpu(cq_id=cq_id)
         if mesh_composer is not None:
-            return mesh_composer.compose(host.all_lanes(), host.mesh_shape, host.kind.presence, wanted)  # type: ignore[return-value]
-        return host._only_part().to(wanted, copy=True)
-
-    def _only_part(self) -> torch.Tensor:
-        coords = self.coords()
-        if len(coords) != 1:
-            raise MeshError(
-                f"Can't convert a tensor distributed on {self.mesh_shape!r} mesh to row-major logical tensor. Supply a "
-                "mesh composer to concatenate multi-device shards.",
-                expected="mesh_composer=, for example ConcatMeshToTensor(mesh_device, dim=0)",
-                fix="Or convert each of get_device_tensors() by itself.",
-            )
-        return self.lane(coords[0])
+            return host.composed(mesh_composer, wanted)  # type: ignore[no-any-return]
+        return host.only_part().to(wanted, copy=True)
 
     def to_numpy(self, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
         """The values as a new numpy array; bfloat16 becomes float32."""
@@ -310,7 +273,7 @@ class Tensor(Described):
 
     def to_torch_with_padded_shape(self) -> torch.Tensor:
         """The values with their padding."""
-        lane = self.cpu()._only_part()
+        lane = self.cpu().only_part()
         return host_shapes.padded(lane, self.padded_shape, self.spec.pad_value).to(torch_dtype(self.dtype), copy=True)
 
     def item(self) -> int | float:

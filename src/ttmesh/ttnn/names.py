@@ -245,6 +245,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
 _EXTRA_MODULES = {
     "ttmesh.ccl.copies": "all_to_all",
     "ttmesh.ccl.own": "all_gather",
+    "ttmesh.tensor.composers": "on_first_rank",
     "ttmesh.mesh.queues": "event_query",
     "ttmesh.programs.addresses": "TensorAccessorArgs",
     "ttmesh.programs.circular_buffers": "CircularBufferConfig CircularBufferError",
