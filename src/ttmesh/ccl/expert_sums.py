@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ttmesh.base.dtypes import Layout
@@ -14,7 +16,14 @@ NAME = "ttnn.experimental.deepseek_moe_fast_reduce_nc"
 TILE = 32
 
 
-@collective(NAME)
+def _golden(input_tensor: torch.Tensor, dim: int, *, split_size: int, **_: Any) -> list[torch.Tensor]:
+    total = torch.zeros_like(input_tensor.select(dim, 0))
+    for part in input_tensor.unbind(dim):
+        total = total + part
+    return list(torch.split(total.unsqueeze(dim), split_size, dim=-1))
+
+
+@collective(NAME, golden=_golden)
 def deepseek_moe_fast_reduce_nc(
     input_tensor: Tensor, dim: int, split_size: int, output_memory_config: MemoryConfig | None = None
 ) -> list[Tensor]:

@@ -12,7 +12,6 @@ from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import op
-from ttmesh.ops.lanes import from_front
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
@@ -124,20 +123,6 @@ def deepseek_grouped_gate(
     return _gate(
         scores, bias, n_groups, summed_experts_per_group, topk_groups, n_activated_experts, route_scale, epsilon
     )
-
-
-def _golden_parts(input_tensor: Lanes, dim: int, *, split_size: int, **_: Any) -> list[Lanes]:
-    total = torch.zeros_like(input_tensor.select(dim, 0))
-    for part in input_tensor.unbind(dim):
-        total = total + part
-    return list(torch.split(total.unsqueeze(dim), split_size, dim=-1))
-
-
-@op("ttnn.experimental.deepseek_moe_fast_reduce_nc", golden=_golden_parts)
-def deepseek_moe_fast_reduce_nc(input_tensor: Lanes, dim: int, split_size: int, lane_axes: int) -> list[Lanes]:
-    """The sum over an outer dim, which stays with length 1, cut along the last dim into parts of this size."""
-    along = from_front(dim, input_tensor, lane_axes)
-    return list(torch.split(input_tensor.float().sum(along, keepdim=True), split_size, dim=-1))
 
 
 NO_INDEX = 0xFFFFFFFF
