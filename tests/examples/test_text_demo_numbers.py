@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
 
@@ -112,6 +113,48 @@ def llama_folder(path: Path, rope: dict[str, object], *, tied: bool = False) -> 
     save_file({name: stored[name] for name in names[half:]}, path / "model-00002-of-00002.safetensors")
     (path / "config.json").write_text(json.dumps({**SIZES, "tie_word_embeddings": tied, "rope_parameters": rope}))
     return stored
+
+
+def halves_turned(x: torch.Tensor, theta: float) -> torch.Tensor:
+    """[users, heads, rows, size] turned as Hugging Face does: the first half of a head with the second."""
+    rows, size = x.shape[-2:]
+    turn = torch.arange(rows)[:, None] * theta ** (-torch.arange(0, size, 2) / size)
+    cos, sin = (torch.cat([part, part], -1) for part in (turn.cos(), turn.sin()))
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def by_the_stored_names(stored: dict[str, torch.Tensor], tokens: torch.Tensor, theta: float) -> torch.Tensor:
+    """Logits from the weights as they lie in the folder, [out, in]."""
+
+    def normed(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + SIZES["rms_norm_eps"]) * stored[f"{name}.weight"]
+
+    x = stored["model.embed_tokens.weight"][tokens]
+    for i in range(SIZES["num_hidden_layers"]):
+        at = f"model.layers.{i}."
+        h = normed(x, at + "input_layernorm")
+        q, k, v = (
+            (h @ stored[f"{at}self_attn.{name}_proj.weight"].T).unflatten(-1, (8, -1)).transpose(1, 2) for name in "qkv"
+        )
+        q, k = halves_turned(q, theta), halves_turned(k, theta)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
+        x = x + mixed @ stored[at + "self_attn.o_proj.weight"].T
+        h = normed(x, at + "post_attention_layernorm")
+        gate, up = (h @ stored[f"{at}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + (F.silu(gate) * up) @ stored[at + "mlp.down_proj.weight"].T
+    return normed(x, "model.norm") @ stored["lm_head.weight"].T
+
+
+def test_a_folders_columns_are_turned_into_pairs(demo, tmp_path: Path) -> None:
+    stored = llama_folder(tmp_path, ROPES["default"])
+    files, decoder = importlib.import_module("llama_files"), importlib.import_module("llama_decoder")
+    tokens = torch.randint(0, 512, (2, 40), generator=torch.Generator().manual_seed(0))
+    sizes = files.read_sizes(tmp_path, 2, 64, 8)
+
+    found = decoder.expected_logits(tokens, *files.read_llama(tmp_path, sizes), sizes)
+
+    torch.testing.assert_close(found, by_the_stored_names(stored, tokens, 500.0), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ROPES)

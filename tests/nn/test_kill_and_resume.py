@@ -16,6 +16,8 @@ import ttmesh.ttnn as ttnn
 from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.synchronise import synchronize_gradients
 
+pytestmark = pytest.mark.slow  # two processes each, most of it imports
+
 HERE = Path(__file__).parent
 STEPS, AT = 6, 2
 

@@ -19,6 +19,7 @@ from ttmesh.nn.losses import cross_entropy
 from ttmesh.nn.optimisers import SGD, AdamW
 from ttmesh.nn.stage_schedules import SCHEDULES, Action, issue_order, planned
 from ttmesh.nn.stages import Staged
+from ttmesh.nn.zero import Zero
 
 
 @pytest.fixture(autouse=True)
@@ -270,6 +271,24 @@ def test_a_staged_run_goes_on_on_another_number_of_stages(tmp_path: Path) -> Non
             del losses, optimiser, optimisers, model, meshes
 
     assert furthest(found, torch_losses(8)) < 1e-5
+
+
+def test_a_stage_may_cut_its_optimiser_state() -> None:
+    found = []
+    with opened((2, 4)) as mesh:
+        model = Staged(
+            mesh.create_submeshes(ttnn.MeshShape(2, 2)), layers(1), cross_entropy, micro_batches=4, batch_axis=0
+        )
+        optimisers = [Zero(stage.parameters, lambda parts: AdamW(parts, 1e-3), axis=0) for stage in model.stages]
+        for step in range(5):
+            losses = model.differentiate(*batch_of(step))
+            for optimiser in optimisers:
+                optimiser.step()
+            model.zero_grad()
+            found.append(model.mean_loss(losses))
+        del losses, optimiser, optimisers, model
+
+    assert furthest(found, torch_losses(5)) < 1e-5
 
 
 def test_predictions_pass_through_all_stages() -> None:
