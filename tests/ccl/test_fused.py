@@ -173,3 +173,19 @@ def test_experts_are_summed_and_cut_for_the_scatter() -> None:
         whole = torch.cat([lanes_of(part) for part in cut], -1)
         assert [tuple(part.shape) for part in cut] == [(1, 1, 32, 64)] * 4
         assert torch.allclose(whole, values.sum(2, keepdim=True), atol=1e-5)
+
+
+def test_inputs_that_stand_side_by_side_are_filled_up_to_tiles() -> None:
+    with opened((1, 4)) as mesh:
+        left, right = parts((1, 4), (1, 1, 32, 11), float32), parts((1, 4), (1, 1, 32, 21), float32, seed=1)
+        weight = parts((1, 4), (1, 1, 64, 128), float32, seed=2)
+        weight[:, :, :, :, 11:32] = weight[:, :, :, :, 53:] = 0
+
+        product, part = ttnn.experimental.minimal_matmul_strided_reduce_scatter_async(
+            [on(mesh, v, float32, layout=TILE) for v in (left, right)], on(mesh, weight, float32, layout=TILE), 3, [],
+            reduce_scatter_core_grid_offset=ttnn.CoreCoord(0, 6), compute_kernel_config=None,
+        )  # fmt: skip
+
+        whole = left @ weight[:, :, :, :, :11] + right @ weight[:, :, :, :, 32:53]
+        assert torch.allclose(lanes_of(product), whole, atol=1e-3)
+        assert torch.allclose(lanes_of(part)[0], torch.stack(whole[0].sum(0).chunk(4, -1)), atol=1e-3)

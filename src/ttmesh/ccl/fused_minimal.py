@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from ttmesh.base.errors import NotEmulatedError
@@ -12,6 +14,16 @@ from ttmesh.fabric.config import Topology
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
+
+TILE = 32
+
+
+class MMSignalAggregatorMode(Enum):
+    """Which cores tell the product that columns have arrived on the chip: speed only."""
+
+    Auto = 0
+    On = 1
+    Off = 2
 
 
 @collective("ttnn.experimental.all_gather_minimal_matmul_async")
@@ -86,7 +98,7 @@ def strided_all_gather_minimal_matmul_async(
 
 @collective("ttnn.experimental.minimal_matmul_strided_reduce_scatter_async")
 def minimal_matmul_strided_reduce_scatter_async(
-    input_tensor: Tensor,
+    input_tensor: Tensor | Sequence[Tensor],
     weight_tensor: Tensor,
     dim: int,
     num_links: int = 1,
@@ -103,9 +115,10 @@ def minimal_matmul_strided_reduce_scatter_async(
     addcmul_input_tensor2: Tensor | None = None,
     dtype: Any = None,
 ) -> list[Tensor]:
-    """The product, then its scattered sum; addcmul is applied to the sum."""
+    """The product, then its scattered sum; addcmul is applied to the sum. Several inputs stand side by side."""
+    whole = input_tensor if isinstance(input_tensor, Tensor) else _side_by_side(input_tensor)
     (product,) = _products(
-        input_tensor, weight_tensor, bias, fused_activation, memory_config_mm, dtype, 1, -1, False, None, None, None
+        whole, weight_tensor, bias, fused_activation, memory_config_mm, dtype, 1, -1, False, None, None, None
     )
     scattered = scatter(
         "ttnn.experimental.minimal_matmul_strided_reduce_scatter_async", product, dim, cluster_axis=cluster_axis,
@@ -113,6 +126,17 @@ def minimal_matmul_strided_reduce_scatter_async(
         subdevice_id=sub_device_id, output=optional_rs_output_tensor,
     )  # fmt: skip
     return [product, _added(scattered, fused_ternary_scalar, addcmul_input_tensor1, addcmul_input_tensor2)]
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Columns of several tensors in one, each filled up to whole tiles with zeros, as they lie on the chip."""
+    filled = []
+    for part in parts:
+        missing = -part.shape[-1] % TILE
+        sides = [(0, 0)] * (len(part.shape) - 1) + [(0, missing)]
+        filled.append(operation("ttnn.pad")(part, sides, 0.0) if missing else part)
+    joined: Tensor = operation("ttnn.concat")(filled, -1)
+    return joined
 
 
 def _products(

@@ -69,6 +69,7 @@ _MODULES = {
     "ttmesh.tensor.tensor": "Tensor",
     "ttmesh.tensor.topology": "TensorTopology",
     "ttmesh.ccl.reductions": "ReduceType",
+    "ttmesh.ccl.fused_minimal": "MMSignalAggregatorMode",
     "ttmesh.ccl.copies": "p2p_compute_intermediate_tensor_spec",
     "ttmesh.ccl.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
     "ttmesh.ccl.topology": "get_usable_topology",
