@@ -112,6 +112,18 @@ def test_a_program_that_cannot_be_started_is_a_failure() -> None:
     assert "[0] cannot start ./no-such-program: No such file or directory" in done.stderr
 
 
+def test_a_host_that_is_not_reached_is_the_first_cause(tmp_path: Path) -> None:
+    agent = tmp_path / "rsh"
+    agent.write_text("#!/bin/sh\necho no way to $1 >&2; exit 255\n")
+    agent.chmod(0o755)
+
+    done = launched("-n", "1", "--engine", "torchdist", "--hosts", "far", "--rsh", str(agent), "true")
+
+    assert done.returncode == 255
+    assert "[0] no way to far" in done.stderr
+    assert "first cause: rsh of rank 0 ended with exit code 255" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -119,6 +131,7 @@ def test_a_program_that_cannot_be_started_is_a_failure() -> None:
         (["-n", "2", "./none"], "Program not found: ./none"),
         (["-n", "2", "none.py"], "Program not found: none.py"),
         (["true"], "Specify exactly one of --rank-binding"),
+        (["--mesh-per-rank", "--rank-binding", "x.yaml", "true"], "expected -n N --mesh-per-rank"),
         (["-n", "0", "true"], "-n 0 starts nothing"),
         (["--rank-binding", "none.yaml", "true"], "Configuration error: Configuration file not found: none.yaml"),
         (["-m", "x.textproto", "true"], "finds rank bindings by looking at the hardware"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ttmesh.launch.bindings import LaunchError, one_mesh, read_bindings, read_mapping, with_mock_clusters
+from ttmesh.launch.bindings import LaunchError, mesh_each, one_mesh, read_bindings, read_mapping, with_mock_clusters
 from ttmesh.launch.environment import inherited, rank_environment
 
 TWO = """
@@ -132,3 +132,18 @@ def test_every_rank_is_told_its_mock_cluster(folder: Path) -> None:
     (folder / "mock.yaml").write_text("rank_to_cluster_mock_cluster_desc: {0: graph.textproto}")
     with pytest.raises(LaunchError, match=r"Mock cluster mapping ranks \[0\] do not match"):
         with_mock_clusters(bindings, Path("mock.yaml"))
+
+
+def test_a_misspelt_name_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "graph").touch()
+    text = f"rank_bindings: [{{rank: 0, mesh_id: 0, env_overides: {{}}}}]\nmesh_graph_desc_path: {tmp_path}/graph\n"
+    (tmp_path / "bindings.yaml").write_text(text)
+
+    read_bindings(tmp_path / "bindings.yaml")
+
+    said = capsys.readouterr().err
+    assert "rank_bindings.0: 'env_overides' is not used. Did you mean env_overrides?" in said
+
+
+def test_ranks_may_have_a_mesh_of_their_own_each() -> None:
+    assert [(b.rank, b.mesh_id, b.mesh_host_rank) for b in mesh_each(2).ranks] == [(0, 0, 0), (1, 1, 0)]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, near
 
 MAPPING_KEY = "subcontext_id_to_rank_bindings"
+FILE_KEYS = ("rank_bindings", "global_env", "mesh_graph_desc_path")
+RANK_KEYS = ("rank", "mesh_id", "mesh_host_rank", "env_overrides", "mesh_graph_desc_path")
 MOCK_KEY = "rank_to_cluster_mock_cluster_desc"
 
 
@@ -53,6 +56,7 @@ def mesh_each(ranks: int) -> Bindings:
 def read_bindings(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
     """A rank-binding file: `rank_bindings`, `global_env`, `mesh_graph_desc_path`."""
     data = _mapping(_load(resolve(path, "Configuration file")), "the file")
+    _mention_unknown(data, FILE_KEYS, str(path))
     if "rank_bindings" not in data or not data["rank_bindings"]:
         raise _wrong("rank_bindings: Field required", "a list with one entry per rank")
     if "mesh_graph_desc_path" not in data:
@@ -141,6 +145,7 @@ def resolve(path: Path, description: str, *, must_exist: bool = True) -> Path:
 def _binding(entry: object, index: int, mesh_graph: Path) -> RankBinding:
     where = f"rank_bindings.{index}"
     data = _mapping(entry, where)
+    _mention_unknown(data, RANK_KEYS, where)
     for name in ("rank", "mesh_id"):
         if data.get(name) is None:
             raise _wrong(f"{where}.{name}: Field required", "rank and mesh_id in every entry")
@@ -155,6 +160,13 @@ def _binding(entry: object, index: int, mesh_graph: Path) -> RankBinding:
         if own_graph
         else mesh_graph,
     )
+
+
+def _mention_unknown(data: Mapping[object, object], known: tuple[str, ...], where: str) -> None:
+    """tt-run passes over names it does not know; so does this, but a misspelt one is worth a line."""
+    for name in data:
+        if name not in known:
+            print(f"[ttmesh launch] {where}: {name!r} is not used. {near(str(name), known)}", file=sys.stderr)
 
 
 def _load(path: Path) -> object:

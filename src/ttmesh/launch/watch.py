@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, TextIO
 
 import psutil
@@ -61,7 +62,7 @@ def run(commands: Sequence[Command], *, stdout: TextIO = sys.stdout, stderr: Tex
         with selectors.DefaultSelector() as selector:
             for command in commands:
                 started.append(_start(command, selector, watch))
-            _attend(started, selector, watch)
+            _attend(started, [_carrier(command) for command in commands], selector, watch)
     finally:
         _sweep(started)
         for number, handler in before.items():
@@ -88,16 +89,24 @@ def _start(command: Command, selector: selectors.BaseSelector, watch: Watch) -> 
     return process
 
 
-def _attend(started: list[subprocess.Popen[bytes]], selector: selectors.BaseSelector, watch: Watch) -> None:
+def _carrier(command: Command) -> str:
+    """What a process is, for the case that it ends without a word of the rank in it: ssh that finds no host, say."""
+    name = Path(command.argv[0]).name
+    return f"{name} of rank {command.ranks[0]}" if command.carries_one else name
+
+
+def _attend(
+    started: list[subprocess.Popen[bytes]], carriers: list[str], selector: selectors.BaseSelector, watch: Watch
+) -> None:
     term_at = kill_at = float("inf")
     seen_interrupts = 0
     while selector.get_map() or any(p.poll() is None for p in started):
         for key, _ in selector.select(timeout=0.05):
             if not _read(key.data, watch):
                 selector.unregister(key.fileobj)
-        for process in started:
+        for process, carrier in zip(started, carriers, strict=True):
             if process.poll() not in (None, 0):
-                _failed(watch, f"process {process.pid} ended", process.returncode)
+                _failed(watch, f"{carrier} ended", process.returncode)
         now = time.monotonic()
         if watch.interrupts > seen_interrupts:
             seen_interrupts = watch.interrupts
