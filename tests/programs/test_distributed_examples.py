@@ -9,9 +9,10 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "distributed"
 EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py") if path.name != "elementwise.py")
+ALONE = [name for name in EXAMPLES if not name.endswith("_over_ranks.py")]  # tests/ranks starts the others
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ALONE)
 def test_example_checks_itself(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 

@@ -47,6 +47,15 @@ def test_a_pipeline_over_ranks_trains_as_one_process_does(engine: str, stages: i
         assert f"[{rank}] stage {rank} of {stages} is trained" in output
 
 
+def test_the_example_of_a_pipeline_checks_itself() -> None:
+    example = HERE.parents[1] / "examples" / "distributed" / "06_pipeline_over_ranks.py"
+
+    done = launched("torchdist", 2, "--mesh-per-rank", str(example))
+
+    assert done.returncode == 0, done.stderr
+    assert "[1] largest difference to torch: 0.0" in done.stdout
+
+
 GONE = r"rank {} died, stopped or was cut off during recv_async from rank \d on socket #1 \(rank \d → rank \d\)"
 KILLED, STOPPED = {0: GONE.format(2), 1: GONE.format(2)}, {0: GONE.format(1)}
 # Whichever rank is the first to give up names what the other one is doing; the second one repeats it.
