@@ -192,3 +192,15 @@ def test_broadcast_to_names_the_dim_that_does_not_fit(mesh: ttnn.MeshDevice) -> 
         ttnn.experimental.broadcast_to(x, (3, 1))
     with pytest.raises(RuntimeError, match="must be at most 4D"):
         ttnn.experimental.broadcast_to(x, (1, 1, 1, 2, 1))
+
+
+def test_an_activation_after_a_comparison_works_on_numbers(mesh: ttnn.MeshDevice) -> None:
+    a, b = on(mesh, torch.tensor([[1.0, 2.0]])), on(mesh, torch.tensor([[2.0, 1.0]]))
+    result = ttnn.gt(a, b, activations=[ttnn.UnaryWithParam(ttnn.UnaryOpType.ABS)])
+    assert ttnn.to_torch(ttnn.get_device_tensors(result)[0]).tolist() == [[0.0, 1.0]]
+
+
+def test_an_output_for_operands_that_do_not_broadcast_is_refused(mesh: ttnn.MeshDevice) -> None:
+    a, b, out = (on(mesh, torch.ones(shape)) for shape in ((2, 32, 32), (3, 32, 32), (3, 32, 32)))
+    with pytest.raises(RuntimeError, match="provided does not match the broadcasted output shape of operands"):
+        ttnn.add(a, b, output_tensor=out)

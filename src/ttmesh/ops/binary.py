@@ -184,7 +184,9 @@ def fused(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
         if input_tensor_b_activations and type(b) is Tensor:
             b = apply(b, input_tensor_b_activations)
         result = function(a, b)
-        return apply(result, activations) if activations else result
+        if not activations:
+            return result
+        return apply(result.float() if result.dtype is torch.bool else result, activations)
 
     return lane
 

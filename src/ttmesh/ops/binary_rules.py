@@ -76,12 +76,28 @@ def check_binary(
                 "operands of one format",
                 "Convert one with ttnn.typecast.",
             )
-            check_broadcast(call.specs[0].shape, call.specs[1].shape)
+            _check_shapes(call)
         check_options(call)
         if also is not None:
             also(call)
 
     return check
+
+
+def _check_shapes(call: Call) -> None:
+    """The operands broadcast; with an output tensor TT-NN blames that one when they do not."""
+    given = call.outputs[0] if call.outputs else None
+    try:
+        check_broadcast(call.specs[0].shape, call.specs[1].shape)
+    except ShapeError as problem:
+        if given is None or given is call.tensors[0]:
+            raise
+        raise ShapeError(
+            f"Shape of Output tensor {given.shape!r} provided does not match the broadcasted output shape of operands "
+            f"{list(call.specs[0].shape)} and {list(call.specs[1].shape)}, which have none",
+            expected="operands that broadcast to the output's shape",
+            fix="Reshape one of the operands.",
+        ) from problem
 
 
 def check_options(call: Call) -> None:
