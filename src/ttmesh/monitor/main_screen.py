@@ -21,7 +21,7 @@ from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
 NOTHING = (
-    "No process is connected yet. Start one with tracking on, in another terminal:\n\n"
+    "No process is connected. Start one with tracking on, in another terminal:\n\n"
     "    TT_ALLOC_TRACKING_ENABLED=1 python your_program.py"
 )
 
@@ -91,7 +91,7 @@ class MainScreen(LookingScreen[View]):
         if answer is not None:
             self.view = view = answer
             self.query_one("#status", Static).update(self._status(view))
-            self.query_one("#nothing").display = not view.devices and not view.processes
+            self.query_one("#nothing").display = not (view.processes or self.choice.text or self.choice.devices)
             widths = self._fit(view)
             devices = {f"{d.host}/{d.physical_id}": device_cells(d, widths) for d in view.devices}
             processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}

@@ -88,6 +88,7 @@ function drawProcesses(processes) {
       make("td", {}, process.last_mark), make("td", {}, process.name));
   });
   $("processes").tBodies[0].replaceChildren(...rows);
+  $("nothing").hidden = rows.length > 0;
 }
 
 function drawTimeline(view) {
@@ -103,7 +104,8 @@ function drawTimeline(view) {
   Plotly.react("timeline", series, {
     margin: { l: 60, r: 10, t: 10, b: 40 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: { color: ink }, showlegend: true, uirevision: "kept",
-    xaxis: { ...axis, title: { text: "seconds" } }, yaxis: { ...axis, rangemode: "tozero", exponentformat: "SI", ticksuffix: "B" },
+    xaxis: { ...axis, title: { text: "seconds" }, range: [-60, 0] },
+    yaxis: { ...axis, rangemode: "tozero", exponentformat: "SI", ticksuffix: "B" },
   }, { displayModeBar: false, responsive: true });
 }
 
