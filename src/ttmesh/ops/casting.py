@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
+from ttmesh.chip.formats.storage import to_lane
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
@@ -23,6 +24,8 @@ from ttmesh.tensor.tensor import Tensor
 
 def converted(values: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
     """Values as the chip converts them, still to be rounded to the format."""
+    if dtype in BLOCK_FLOATS and source in FLOATS:
+        return to_lane(values, dtype)  # to nearest, as the host packs; the packer has nothing left to cut off
     if dtype in FLOATS:
         return values
     if dtype is DataType.UINT16:
@@ -48,10 +51,20 @@ def _cast(
 def _check_cast(call: Call) -> None:
     source = call["input_dtype"]
     wrong = "input dtype and input tensor's dtype provided should match"
-    require(source is None or source is call.specs[0].dtype, wrong, f"{call.specs[0].dtype}")
+    require(
+        source is None or source is call.specs[0].dtype,
+        wrong,
+        f"{call.specs[0].dtype}",
+        "Convert it with ttnn.typecast.",
+    )
     given = call.outputs[0] if call.outputs else None
     wrong = "If both output dtype and output tensor provided dtype should match"
-    require(given is None or given.dtype is (call["dtype"] or call["output_dtype"]), wrong, "equal dtypes")
+    require(
+        given is None or given.dtype is (call["dtype"] or call["output_dtype"]),
+        wrong,
+        "equal dtypes",
+        "Convert one with ttnn.typecast.",
+    )
 
 
 _TYPECAST = Operation(
@@ -149,7 +162,7 @@ def _check_padding(call: Call) -> None:
         f"Output tensor shape {list(target)} must be greater than or equal to input shape {list(shape)} in every dim"
     )
     fits = len(target) == len(shape) and all(big >= small for big, small in zip(target, shape, strict=True))
-    require(fits, wrong, "a shape that holds the input")
+    require(fits, wrong, "a shape that holds the input", "Give every dim at least the input's length.")
 
 
 def _same(input_tensor: torch.Tensor) -> torch.Tensor:
@@ -231,7 +244,12 @@ def _rows_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 def _check_untilize(call: Call) -> None:
     layout = call.specs[0].layout
-    require(layout is Layout.TILE, f"Can only untilize tile major data, got {layout}", "a tensor in tiles")
+    require(
+        layout is Layout.TILE,
+        f"Can only untilize tile major data, got {layout}",
+        "a tensor in tiles",
+        "Convert it with ttnn.to_layout.",
+    )
 
 
 @op("ttnn.untilize", golden=_identity, check=_check_untilize, out=_rows_spec)

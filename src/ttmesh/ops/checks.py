@@ -11,7 +11,7 @@ from ttmesh.tensor.launch import Call
 from ttmesh.tensor.spec import TensorSpec
 
 
-def require(ok: bool, wrong: str, expected: str, fix: str = "Change the call.") -> None:
+def require(ok: bool, wrong: str, expected: str, fix: str) -> None:
     """Raise with these parts unless it is so."""
     if not ok:
         raise ShapeError(wrong, expected=expected, fix=fix)

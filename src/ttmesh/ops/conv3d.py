@@ -69,39 +69,69 @@ def prepare_conv3d_weights(
     source, values = host_lanes(weight_tensor)
     channels = -(-values.shape[-4] * groups // alignment) * alignment
     block = block_of(values.shape[-3:], C_in_block, channels)
-    require(channels % block == 0, "C_in_aligned must be divisible by C_in_block", f"a divisor of {channels}")
+    require(
+        channels % block == 0,
+        "C_in_aligned must be divisible by C_in_block",
+        f"a divisor of {channels}",
+        "Choose a number that divides it.",
+    )
     return on_device(_matrix(values, groups, block, alignment), source, weight_tensor.dtype, mesh)
 
 
 def _check(call: Call) -> None:
     x, weight, bias = call["input"].spec, call["weight"].spec, call["bias"]
     kernel, dilation, padding, groups = call["kernel"], call["dilation"], call["padding"], call["groups"]
-    require(len(x.shape) == 5, f"Activation tensor must have 5 dimensions. got {len(x.shape)}", "[N, D, H, W, C]")
-    require(x.layout is Layout.ROW_MAJOR, "Activation tensor must be row-major.", "ROW_MAJOR layout")
+    require(
+        len(x.shape) == 5,
+        f"Activation tensor must have 5 dimensions. got {len(x.shape)}",
+        "[N, D, H, W, C]",
+        "Reshape it to five dims.",
+    )
+    require(
+        x.layout is Layout.ROW_MAJOR,
+        "Activation tensor must be row-major.",
+        "ROW_MAJOR layout",
+        "Convert it with ttnn.to_layout.",
+    )
     floats = (DataType.BFLOAT16, DataType.FLOAT32)
-    require(x.dtype in floats, f"Activation tensor must be bfloat16 or float32. got {x.dtype}", "one of them")
+    require(
+        x.dtype in floats,
+        f"Activation tensor must be bfloat16 or float32. got {x.dtype}",
+        "one of them",
+        "Choose one of them.",
+    )
     same = f"Input and weight tensors must have the same dtype. got {x.dtype} vs {weight.dtype}"
-    require(x.dtype is weight.dtype, same, "equal formats")
+    require(x.dtype is weight.dtype, same, "equal formats", "Convert with ttnn.typecast.")
     mode = call["padding_mode"]
-    require(mode in ("zeros", "replicate"), f"Padding mode must be zeros or replicate. got {mode}", "one of them")
+    require(
+        mode in ("zeros", "replicate"),
+        f"Padding mode must be zeros or replicate. got {mode}",
+        "one of them",
+        "Choose one of them.",
+    )
     for what, count in (("Input", x.shape[4]), ("Output", call["out_channels"])):
         wrong = f"{what} channels must be divisible by groups. Got {what.lower()} channels {count} and groups {groups}"
-        require(count % groups == 0, wrong, "whole groups")
+        require(count % groups == 0, wrong, "whole groups", "Choose groups that divide the channels.")
     for name, extent, pad, taps, step in zip("THW", x.shape[1:4], padding, kernel, dilation, strict=True):
         low = name.lower()
         wrong = (
             f"Effective kernel size exceeds padded {name} dimension ({name}_in={extent}, pad_{low}={pad}, "
             f"k_{low}={taps}, d_{low}={step})"
         )
-        require(extent + 2 * pad >= step * (taps - 1) + 1, wrong, "a smaller kernel")
+        require(
+            extent + 2 * pad >= step * (taps - 1) + 1,
+            wrong,
+            "a smaller kernel",
+            "Use a smaller kernel, or more padding.",
+        )
     patch = prod(kernel) * x.shape[4]
     wrong = f"Weight patch size must match input patch size. got {weight.shape[0]} vs {patch}"
-    require(weight.shape[0] == patch, wrong, f"{patch} rows")
+    require(weight.shape[0] == patch, wrong, f"{patch} rows", "Reshape it to as many rows.")
     wrong = f"Input channels ({x.shape[4]}) must be divisible by C_in_block ({call['block']})"
-    require(x.shape[4] % call["block"] == 0, wrong, "whole blocks")
+    require(x.shape[4] % call["block"] == 0, wrong, "whole blocks", "Choose blocks that divide the channels.")
     if bias is not None:
         wrong = f"Bias must match output channels. got {bias.shape[-1]} vs {call['out_channels']}"
-        require(bias.shape[-1] == call["out_channels"], wrong, "one value per channel")
+        require(bias.shape[-1] == call["out_channels"], wrong, "one value per channel", "Reshape the bias to one row.")
     if call["halo"] is not None:
         _check_halo(call, x)
 
@@ -109,12 +139,14 @@ def _check(call: Call) -> None:
 def _check_halo(call: Call, x: TensorSpec) -> None:
     kernel, dilation, (_, down, across) = call["kernel"], call["dilation"], call["padding"]
     mode = call["padding_mode"]
-    require(mode == "zeros", f'Halo mode requires padding_mode "zeros". got {mode}', "'zeros'")
+    require(
+        mode == "zeros", f'Halo mode requires padding_mode "zeros". got {mode}', "'zeros'", "Use padding_mode='zeros'."
+    )
     wrong = (
         f"Halo mode requires a kernel with spatial reuse and no dilation. got kernel_size={tuple(kernel)}, "
         f"dilation={tuple(dilation)}"
     )
-    require(max(kernel) > 1 and max(dilation) == 1, wrong, "such a kernel")
+    require(max(kernel) > 1 and max(dilation) == 1, wrong, "such a kernel", "Use a kernel of that size.")
     outer, height, width = x.shape[0] * x.shape[1], x.shape[2], x.shape[3]
     needed = 2 * outer * (down * width + across * (height + 2 * down))
     pages = prod(call["halo"].shape[:-1])
@@ -122,7 +154,7 @@ def _check_halo(call: Call, x: TensorSpec) -> None:
         f"Halo buffer holds {pages} pages but the [Htop|Hbot|Wleft|Wright] sections need {needed} (N*T_in={outer}, "
         f"H_in={height}, W_in={width}, pad_h={down}, pad_w={across})"
     )
-    require(pages >= needed, wrong, f"{needed} rows")
+    require(pages >= needed, wrong, f"{needed} rows", "Reshape it to as many rows.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

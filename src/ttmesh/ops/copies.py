@@ -22,7 +22,7 @@ def _check_clone(call: Call) -> None:
     spec = call.specs[0]
     same = call["dtype"] in (None, spec.dtype)
     wrong = "Clone: data type conversion is only supported with tile layout"
-    require(same or spec.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+    require(same or spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
 @op("ttnn.clone", golden=lambda input: input.clone(), check=_check_clone)
@@ -34,11 +34,16 @@ def clone(input: torch.Tensor) -> torch.Tensor:
 def _check_copy(call: Call) -> None:
     source, target = call.specs
     wrong = f"Input tensor shape {source.shape!r} does not match output tensor shape {target.shape!r}"
-    require(tuple(source.shape) == tuple(target.shape), wrong, "equal shapes")
+    require(tuple(source.shape) == tuple(target.shape), wrong, "equal shapes", "Allocate one with the other's shape.")
     wrong = f"Input tensor layout ({source.layout}) must equal output tensor layout ({target.layout})"
-    require(source.layout is target.layout, wrong, "equal layouts")
+    require(source.layout is target.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
     wrong = "Only tile layout supports dtype conversion"
-    require(source.dtype is target.dtype or source.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+    require(
+        source.dtype is target.dtype or source.layout is Layout.TILE,
+        wrong,
+        "TILE_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
 
 
 def _target_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -103,7 +108,7 @@ def move(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Tensor:
 
 def _check_fill(call: Call) -> None:
     wrong = "FillPad should only be used for tile layout"
-    require(call.specs[0].layout is Layout.TILE, wrong, "TILE_LAYOUT")
+    require(call.specs[0].layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
 def _golden_fill(input_tensor: torch.Tensor, fill_value: float) -> torch.Tensor:

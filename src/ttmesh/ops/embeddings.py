@@ -26,11 +26,11 @@ def _check(call: Call) -> None:
     ids, weight = call.specs
     allowed = (DataType.UINT32, DataType.BFLOAT16, DataType.INT32)
     wrong = f"Input tensor must be UINT32, INT32 or BFLOAT16, got {ids.dtype}"
-    require(ids.dtype in allowed, wrong, "uint32 ids")
+    require(ids.dtype in allowed, wrong, "uint32 ids", "Convert the ids with ttnn.typecast.")
     rows_only = call["layout"] is None and weight.layout is Layout.ROW_MAJOR
     changed = call["dtype"] not in (None, weight.dtype)
     wrong = "Can only typecast output embeddings when producing TILE_LAYOUT output"
-    require(not (rows_only and changed), wrong, "layout=ttnn.TILE_LAYOUT")
+    require(not (rows_only and changed), wrong, "layout=ttnn.TILE_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

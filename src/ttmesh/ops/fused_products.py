@@ -30,22 +30,27 @@ def _check_sparse(call: Call) -> None:
     a, b, sparsity = call.specs[:3]
     for name, spec in (("A", a), ("B", b)):
         wrong = f"Input tensor {name} must be TILE layout, got {spec.layout}"
-        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
         require_dtype(spec, FLOATS, f"Input tensor {name} must be a floating point type, got {spec.dtype}")
     wrong = f"Sparsity tensor must be ROW_MAJOR layout, got {sparsity.layout}"
-    require(sparsity.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT")
+    require(sparsity.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
     a_sparse, b_sparse = call["is_input_a_sparse"], call["is_input_b_sparse"]
     wrong = "sparse_matmul requires at least one of is_input_a_sparse or is_input_b_sparse to be true"
-    require(a_sparse or b_sparse, wrong, "a sparse operand")
+    require(a_sparse or b_sparse, wrong, "a sparse operand", "Set is_input_a_sparse or is_input_b_sparse.")
     wrong = f"Dimension K (A.shape[-1] {a.shape[-1]}) and B.shape[-2] ({b.shape[-2]}) must match for A and B"
-    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims")
+    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims", "Transpose an operand, or check its shape.")
     batch_a, batch_b = (spec.shape.volume() // (spec.shape[-1] * spec.shape[-2]) for spec in (a, b))
     blocks = batch_a if a_sparse and not b_sparse else batch_b if a_sparse else batch_a * batch_b
     wrong = (
         f"sparsity logical_volume ({sparsity.shape.volume()}) must equal batch_length ({blocks}) "
         f"[sparsity_shape={sparsity.shape!r}, is_input_a_sparse={a_sparse}, is_input_b_sparse={b_sparse}]"
     )
-    require(sparsity.shape.volume() == blocks or call["indices"] is not None, wrong, f"{blocks} flags")
+    require(
+        sparsity.shape.volume() == blocks or call["indices"] is not None,
+        wrong,
+        f"{blocks} flags",
+        "Give one flag per block.",
+    )
     check_blocks(call["program_config"], extents(a, b, False, False))
 
 
@@ -149,8 +154,18 @@ def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequenc
         return None
     short = (1, nnz or 0, a.shape[-2], b.shape[-1])
     wrong = f"Optional output tensor shape {given.shape!r} must match expanded output shape {list(expanded)}"
-    require(nnz is not None, f"{wrong} when nnz is not provided", "the expanded shape, or nnz=")
-    require(tuple(given.shape) == short, f"{wrong} or compact output shape {list(short)} when nnz={nnz}", "one of them")
+    require(
+        nnz is not None,
+        f"{wrong} when nnz is not provided",
+        "the expanded shape, or nnz=",
+        "Pass nnz=, or allocate the output for all blocks.",
+    )
+    require(
+        tuple(given.shape) == short,
+        f"{wrong} or compact output shape {list(short)} when nnz={nnz}",
+        "one of them",
+        "Choose one of them.",
+    )
     return nnz
 
 
@@ -179,7 +194,12 @@ def sparse_matmul(
         whole = (*a[:-3], count, a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, count, a[-2], b[-1])
         wrong = f"Optional output tensor shape {given.shape if given else None!r} must match the indexed output shape"
         fits = given is None or tuple(given.shape) == tuple(whole)
-        require(fits, f"{wrong} {list(whole)} when indices are provided (num_active={count})", "that shape")
+        require(
+            fits,
+            f"{wrong} {list(whole)} when indices are provided (num_active={count})",
+            "that shape",
+            "Allocate the output with it.",
+        )
         compact = None
     else:
         whole = (*a[:-2], a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, b[-3], a[-2], b[-1])
@@ -204,25 +224,25 @@ def sparse_matmul(
 
 def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) -> None:
     wrong = "Indexed/gather mode requires is_input_b_sparse=true (the indexed operand is the expert weight tensor B)"
-    require(b_sparse, wrong, "is_input_b_sparse=True")
+    require(b_sparse, wrong, "is_input_b_sparse=True", "Leave is_input_b_sparse at True.")
     on_device = "Device Operations expect device tensors as inputs: indices tensor must be on device"
-    require(indices.device() is not None, on_device, "a device tensor")
+    require(indices.device() is not None, on_device, "a device tensor", "Move it with ttnn.to_device.")
     wrong = f"indices must be ROW_MAJOR layout, got {indices.layout}"
-    require(indices.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT")
+    require(indices.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
     require_dtype(indices.spec, {DataType.UINT16}, f"indices must be UINT16 dtype, got {indices.dtype}")
     wrong = (
         "indices must occupy a single ROW_MAJOR stick (all dimensions except the last must be 1), got shape "
         f"{indices.shape!r}"
     )
-    require(all(extent == 1 for extent in indices.shape[:-1]), wrong, "one row")
+    require(all(extent == 1 for extent in indices.shape[:-1]), wrong, "one row", "Reshape the list to one row.")
     wrong = (
         f"nnz ({nnz}) must not be supplied together with indices: the indexed/gather loop count is num_active (the "
         "length of indices), so nnz would be ignored"
     )
-    require(nnz is None, wrong, "one of the two")
+    require(nnz is None, wrong, "one of the two", "Leave one of them out.")
     count, groups = indices.shape.volume(), b.shape[-3]
     wrong = f"indices length / num_active ({count}) must be <= the number of sparse groups in input B ({groups})"
-    require(count <= groups, wrong, f"at most {groups} indices")
+    require(count <= groups, wrong, f"at most {groups} indices", "Use fewer of them.")
 
 
 # -- minimal ---------------------------------------------------------------------------------------------------------
@@ -318,9 +338,19 @@ def minimal_matmul_split(
         fuse_swiglu=fuse_swiglu,
     )
     shape = list(whole.shape)
-    require(dim_of(dim, len(shape)) == -1, "minimal_matmul_split splits the last dim only", "dim=-1")
+    require(
+        dim_of(dim, len(shape)) == -1,
+        "minimal_matmul_split splits the last dim only",
+        "dim=-1",
+        "Move that dim to the end with ttnn.transpose.",
+    )
     size, rest = divmod(shape[-1], chunks)
-    require(rest == 0, f"{shape[-1]} columns cannot be split into {chunks} chunks", "a divisor")
+    require(
+        rest == 0,
+        f"{shape[-1]} columns cannot be split into {chunks} chunks",
+        "a divisor",
+        "Choose a number that divides it.",
+    )
     front = [0] * (len(shape) - 1)
     return [slice_(whole, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]
 

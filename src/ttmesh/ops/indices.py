@@ -28,15 +28,17 @@ def _check_gather(call: Call) -> None:
         "Input and index tensor must have the same number of dimensions. Got input dim: "
         f"{rank} and index dim: {len(index.shape)}"
     )
-    require(len(index.shape) == rank, wrong, "equal ranks")
+    require(len(index.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
     dim_of(call["dim"], rank, f"gather: dim {call['dim']} is out of range for tensor rank {rank}")
     require_dtype(index, INDEX_TYPES, f"Index tensor must be of type UINT32 or UINT16. Got: {index.dtype}")
     wrong = (
         "Input tensor and index tensor must have the same layout. Got input layout: "
         f"{source.layout} and index layout: {index.layout}"
     )
-    require(source.layout is index.layout, wrong, "equal layouts")
-    require(not call["sparse_grad"], "Sparse gradient is not supported yet.", "sparse_grad=False")
+    require(source.layout is index.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
+    require(
+        not call["sparse_grad"], "Sparse gradient is not supported yet.", "sparse_grad=False", "Leave sparse_grad out."
+    )
 
 
 @op(
@@ -82,14 +84,24 @@ def _check_scatter(call: Call) -> None:
     rank, reduce = len(source.shape), call["reduce"]
     dim_of(call["dim"], rank, f"scatter: dim {call['dim']} is out of range for tensor rank {rank}")
     wrong = f"Input rank {rank}, index rank {len(index.shape)} and source rank {len(src.shape)} must be equal"
-    require(len(index.shape) == len(src.shape) == rank, wrong, "equal ranks")
+    require(
+        len(index.shape) == len(src.shape) == rank,
+        wrong,
+        "equal ranks",
+        "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.",
+    )
     wrong = f"Source dtype {src.dtype} must be the same as input dtype {source.dtype}"
-    require(src.dtype is source.dtype, wrong, "equal dtypes")
+    require(src.dtype is source.dtype, wrong, "equal dtypes", "Convert one with ttnn.typecast.")
     tiled = source.layout is Layout.TILE and source.dtype is DataType.FLOAT32
     wrong = "Scatter doesn't work for fp32 tiled tensors yet"
-    require(not tiled, wrong, "bfloat16, or ROW_MAJOR_LAYOUT")
+    require(not tiled, wrong, "bfloat16, or ROW_MAJOR_LAYOUT", "Convert with ttnn.typecast or ttnn.to_layout.")
     wrong = f"reduce must be either 'add' or 'multiply' (case-sensitive), got {reduce}"
-    require(reduce in (None, "add", "multiply", "amax", "amin"), wrong, "add or multiply")
+    require(
+        reduce in (None, "add", "multiply", "amax", "amin"),
+        wrong,
+        "add or multiply",
+        "Use one of them, or leave reduce out.",
+    )
 
 
 def _golden_scatter(
@@ -169,13 +181,13 @@ def _check_indexed_fill(call: Call) -> None:
         f"indexed_fill: input_a and input_b must have the same rank; got input_a.rank() = {rank} and input_b.rank() = "
         f"{len(b.shape)}"
     )
-    require(len(b.shape) == rank, wrong, "equal ranks")
+    require(len(b.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
     count = ids.shape.volume()
     wrong = (
         f"indexed_fill: input_b.size({call['dim']}) = {b.shape[at]} must equal the number of indices (batch_id count = "
         f"{count})"
     )
-    require(b.shape[at] == count, wrong, f"{count} rows in the second tensor")
+    require(b.shape[at] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
 
 
 def _golden_indexed_fill(
@@ -202,7 +214,12 @@ def indexed_fill(
 
 def _check_nonzero(call: Call) -> None:
     rank = len(call.specs[0].shape)
-    require(rank == 4, f"non_zero_indices: input must be rank-4, got rank {rank}", "a 4D tensor")
+    require(
+        rank == 4,
+        f"non_zero_indices: input must be rank-4, got rank {rank}",
+        "a 4D tensor",
+        "Reshape it with ttnn.unsqueeze_to_4D.",
+    )
 
 
 def _nonzero_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:

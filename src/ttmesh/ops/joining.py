@@ -19,17 +19,42 @@ from ttmesh.tensor.tensor import Tensor
 
 def _check_concat(call: Call) -> None:
     tensors, dim = call["tensors"], call["dim"]
-    require(len(tensors) > 0, "ttnn.concat: expected a non-empty list of Tensors!", "at least one tensor")
-    require(call["output_tensor"] is None, "optional output tensor currently unsupported!", "output_tensor=None")
+    require(
+        len(tensors) > 0,
+        "ttnn.concat: expected a non-empty list of Tensors!",
+        "at least one tensor",
+        "Leave the call out for an empty list.",
+    )
+    require(
+        call["output_tensor"] is None,
+        "optional output tensor currently unsupported!",
+        "output_tensor=None",
+        "Copy the result with ttnn.copy.",
+    )
     first = call.specs[0]
     rank = len(first.shape)
     at = dim_of(dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}")
-    require(all(len(spec.shape) == rank for spec in call.specs), "Input tensor ranks must be equal", f"rank {rank}")
+    require(
+        all(len(spec.shape) == rank for spec in call.specs),
+        "Input tensor ranks must be equal",
+        f"rank {rank}",
+        "Reshape them to one rank.",
+    )
     others = [tuple(n for i, n in enumerate(spec.shape, -rank) if i != at) for spec in call.specs]
     wrong = "All dimensions must be the same size except for the dimension along which the contenation is taking place."
-    require(all(shape == others[0] for shape in others), wrong, f"shapes that agree but for dim {dim}")
+    require(
+        all(shape == others[0] for shape in others),
+        wrong,
+        f"shapes that agree but for dim {dim}",
+        "Pad or slice the tensors first.",
+    )
     dtypes = {spec.dtype for spec in call.specs}
-    require(len(dtypes) == 1, f"All Tensors should have same dtypes.: {sorted(map(str, dtypes))}", "one dtype")
+    require(
+        len(dtypes) == 1,
+        f"All Tensors should have same dtypes.: {sorted(map(str, dtypes))}",
+        "one dtype",
+        "Convert with ttnn.typecast.",
+    )
 
 
 def joined(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tensor:
@@ -70,7 +95,12 @@ def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: in
 @composite("ttnn.stack", golden=lambda input_tensors, dim: torch.stack(list(input_tensors), dim))
 def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
     """Tensors side by side along a new dim."""
-    require(len(input_tensors) > 0, "Stack expects at least one tensor", "one tensor or more")
+    require(
+        len(input_tensors) > 0,
+        "Stack expects at least one tensor",
+        "one tensor or more",
+        "Leave the call out for an empty list.",
+    )
     at = dim if dim >= 0 else dim + len(input_tensors[0].shape) + 1
     result: Tensor = concat([unsqueeze(tensor, at) for tensor in input_tensors], at)
     return result
@@ -89,7 +119,12 @@ def split(
     at = dim_of(dim, len(shape))
     extent = shape[at]
     if isinstance(split_size, int):
-        require(split_size > 0, f"split_size must be positive, got {split_size}", "a size of at least 1")
+        require(
+            split_size > 0,
+            f"split_size must be positive, got {split_size}",
+            "a size of at least 1",
+            "Ask for parts of at least one element.",
+        )
         sizes = [min(split_size, extent - start) for start in range(0, extent, split_size)]
     else:
         sizes = [int(size) for size in split_size]
@@ -97,7 +132,7 @@ def split(
             f"split_sizes must sum exactly to the size of dimension {dim} ({extent}), but sizes {sizes} sum to "
             f"{sum(sizes)}"
         )
-        require(sum(sizes) == extent, wrong, f"sizes that add up to {extent}")
+        require(sum(sizes) == extent, wrong, f"sizes that add up to {extent}", "Check the sum of the sizes.")
     parts, start = [], 0
     for size in sizes:
         starts, ends = [0] * len(shape), list(shape)
@@ -110,7 +145,9 @@ def split(
 @composite("ttnn.chunk", golden=lambda input_tensor, chunks, dim: list(torch.chunk(input_tensor, chunks, dim)))
 def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
     """The tensor cut along a dim into this many parts; the last may be smaller."""
-    require(chunks > 0, "Number of chunks must be greater than zero", "one chunk or more")
+    require(
+        chunks > 0, "Number of chunks must be greater than zero", "one chunk or more", "Ask for at least one chunk."
+    )
     extent = input_tensor.shape[dim_of(dim, len(input_tensor.shape))]
     size = -(-extent // chunks)
     return split(input_tensor, size, dim) if size else [input_tensor]  # type: ignore[no-any-return]
@@ -130,13 +167,28 @@ def _repeated(values: torch.Tensor, times: Sequence[int], lane_axes: int) -> tor
 
 
 def _check_repeat(call: Call) -> None:
-    require(len(call.specs[0].shape) > 0, "repeat does not support rank 0 tensors", "a tensor of rank 1 or more")
+    require(
+        len(call.specs[0].shape) > 0,
+        "repeat does not support rank 0 tensors",
+        "a tensor of rank 1 or more",
+        "Reshape it to [1] first.",
+    )
     wrong = f"Unknown repeat implementation '{call['implementation']}': expected 'auto', 'native', or 'codegen'"
-    require(call["implementation"] in ("auto", "native", "codegen"), wrong, "auto, native or codegen")
+    require(
+        call["implementation"] in ("auto", "native", "codegen"),
+        wrong,
+        "auto, native or codegen",
+        "Leave implementation out.",
+    )
     given = call.outputs[0] if call.outputs else None
     if given is not None:
         wrong = "repeat: optional_output_tensor must not alias the input buffer"
-        require(given.buffer is not call.tensors[0].buffer, wrong, "a tensor with memory of its own")
+        require(
+            given.buffer is not call.tensors[0].buffer,
+            wrong,
+            "a tensor with memory of its own",
+            "Allocate another tensor for the result.",
+        )
 
 
 def _repeat_programs(call: Call) -> tuple[Hashable, ...]:

@@ -60,7 +60,7 @@ def _golden_bcast(input_a: torch.Tensor, input_b: torch.Tensor, math_op: BcastOp
 def _check_bcast(call: Call) -> None:
     for name, spec in zip("AB", call.specs, strict=True):
         wrong = f"Input tensor {name} layout must be TILE but got {spec.layout}"
-        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT")
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
 @op("ttnn.bcast", golden=_golden_bcast, check=_check_bcast)
@@ -78,11 +78,16 @@ def bcast(
 def _check_fill(call: Call) -> None:
     n, c, h, w = (call[name] for name in "NCHW")
     high, wide = call["hOnes"], call["wOnes"]
-    require(min(n, c, h, w) > 0, f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}", "positive dims")
+    require(
+        min(n, c, h, w) > 0,
+        f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}",
+        "positive dims",
+        "Ask for at least one element in every dim.",
+    )
     wrong = f"Fill dimensions must be <= tensor dimensions: hFill={high} <= H={h}, wFill={wide} <= W={w}"
-    require(high <= h and wide <= w, wrong, "a corner inside")
+    require(high <= h and wide <= w, wrong, "a corner inside", "Make the corner smaller, or the tensor larger.")
     wrong = f"Input tensor dtype must be BFLOAT16 but got {call.specs[0].dtype}"
-    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16")
+    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
 
 
 def _fill_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -140,7 +145,7 @@ def _margins(padding: Sequence[int]) -> tuple[int, int, int, int, int, int]:
         return p[0], p[0], p[1], p[1], 0, 0
     if len(p) == 4:
         return p[0], p[1], p[2], p[3], 0, 0
-    require(len(p) == 6, f"Fold: padding has {len(p)} numbers", "2, 4 or 6")
+    require(len(p) == 6, f"Fold: padding has {len(p)} numbers", "2, 4 or 6", "Give 2, 4 or 6 numbers.")
     return p[0], p[1], p[2], p[3], p[4], p[5]
 
 
@@ -164,19 +169,34 @@ def _fold(
 
 def _check_fold(call: Call) -> None:
     shape, high, wide = call.specs[0].shape, call["stride_h"], call["stride_w"]
-    require(len(shape) == 4, "Fold op only supports 4D tensors", "[N, H, W, C]")
+    require(len(shape) == 4, "Fold op only supports 4D tensors", "[N, H, W, C]", "Reshape it to four dims.")
     wrong = f"Fold: stride_h ({high}) and stride_w ({wide}) must be > 0."
-    require(high > 0 and wide > 0, wrong, "positive strides")
+    require(high > 0 and wide > 0, wrong, "positive strides", "Use strides of at least 1.")
     wrong = (
         "Fold: collapse_output=True is not supported with use_transpose_as_fold=True (legacy path bypasses prim::fold). "
         "Drop use_transpose_as_fold to use collapse_output."
     )
-    require(not (call["use_transpose_as_fold"] and call["collapse_output"]), wrong, "one of the two")
+    require(
+        not (call["use_transpose_as_fold"] and call["collapse_output"]),
+        wrong,
+        "one of the two",
+        "Leave one of them out.",
+    )
     top, bottom, left, right, _, _ = _margins(call["padding"])
     rows, columns = (shape[2], shape[3]) if call["use_transpose_as_fold"] else (shape[1], shape[2])
     height, width = rows + top + bottom, columns + left + right
-    require(height % high == 0, f"Fold: Input height ({height}) must be divisible by stride_h ({high}).", "a multiple")
-    require(width % wide == 0, f"Fold: Input width ({width}) must be divisible by stride_w ({wide}).", "a multiple")
+    require(
+        height % high == 0,
+        f"Fold: Input height ({height}) must be divisible by stride_h ({high}).",
+        "a multiple",
+        "Pad it.",
+    )
+    require(
+        width % wide == 0,
+        f"Fold: Input width ({width}) must be divisible by stride_w ({wide}).",
+        "a multiple",
+        "Pad it.",
+    )
 
 
 def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -235,7 +255,12 @@ def fold(
 
 
 def _check_reduce(call: Call) -> None:
-    require(call.specs[0].layout is Layout.TILE, "fast_reduce_nc: input must be tilized", "TILE_LAYOUT")
+    require(
+        call.specs[0].layout is Layout.TILE,
+        "fast_reduce_nc: input must be tilized",
+        "TILE_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
 
 
 def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -292,7 +292,12 @@ def moreh_getitem(
     rank = input.dim() - lane_axes
     places = sorted(dim_of(dim, rank) for dim in index_dims)
     together = places == list(range(places[0], places[0] + len(places)))
-    require(together, f"moreh_getitem: index_dims {list(index_dims)} are not neighbours", "neighbouring dims")
+    require(
+        together,
+        f"moreh_getitem: index_dims {list(index_dims)} are not neighbours",
+        "neighbouring dims",
+        "Index dims that lie side by side, or permute first.",
+    )
     return _picked(input, index_tensors, index_dims, lane_axes)
 
 

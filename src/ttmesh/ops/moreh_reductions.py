@@ -61,7 +61,12 @@ def _golden_sum_backward(
 
 
 def _check_sum_backward(call: Call) -> None:
-    require(call["input"] is not None or call["keepdim"], "moreh_sum_backward needs the input's shape", "input=")
+    require(
+        call["input"] is not None or call["keepdim"],
+        "moreh_sum_backward needs the input's shape",
+        "input=",
+        "Pass input=, or keepdim=True.",
+    )
 
 
 @op(
@@ -324,7 +329,12 @@ def moreh_clip_grad_norm(
         values = total.cpu().lanes.float()
         order = f"The total norm of order {norm_type}"
         wrong = f"{order} for gradients from `parameters` is non-finite, so it cannot be clipped."
-        require(bool(torch.isfinite(values).all()), wrong, "finite gradients")
+        require(
+            bool(torch.isfinite(values).all()),
+            wrong,
+            "finite gradients",
+            "Look for NaN and infinities in the gradients.",
+        )
     for gradient in inputs:
         launch(_SCALE, {"gradient": gradient, "total": total, "max_norm": max_norm})
     return total

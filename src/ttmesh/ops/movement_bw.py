@@ -23,7 +23,7 @@ Grads = list[Tensor | None]
 def _wanted(required: Sequence[bool], makers: Sequence[Callable[[], Tensor]]) -> Grads:
     """The gradients that were asked for, None for the others."""
     wrong = "At least one gradient is expected to be calculated."
-    require(any(required), wrong, "are_required_outputs with a True")
+    require(any(required), wrong, "are_required_outputs with a True", "Ask for at least one gradient.")
     return [make() if asked else None for asked, make in zip(required, makers, strict=True)]
 
 

@@ -19,9 +19,14 @@ from ttmesh.tensor.spec import TensorSpec
 def _check_permute(call: Call) -> None:
     rank, dims = len(call.specs[0].shape), tuple(call["dims"])
     wrong = "The number of dimensions in the tensor input does not match the length of the desired ordering"
-    require(len(dims) == rank, wrong, f"{rank} dims")
+    require(len(dims) == rank, wrong, f"{rank} dims", "Name every dim.")
     placed = sorted(dim + rank if dim < 0 else dim for dim in dims)
-    require(placed == list(range(rank)), "Invalid permutation: duplicate or out of range value", "every dim once")
+    require(
+        placed == list(range(rank)),
+        "Invalid permutation: duplicate or out of range value",
+        "every dim once",
+        "Name every dim once.",
+    )
 
 
 def _permute_once(case: Case) -> Lane:
@@ -87,12 +92,17 @@ def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts
     rank = input_tensor.dim() - lane_axes
     dims = tuple(dim_of(one, rank) for one in _listed(dim))
     by = _listed(shifts)
-    require(len(by) == len(dims), f"roll: {len(by)} shifts for {len(dims)} dims", "one shift per dim")
+    require(
+        len(by) == len(dims),
+        f"roll: {len(by)} shifts for {len(dims)} dims",
+        "one shift per dim",
+        "Give as many shifts as dims.",
+    )
     return torch.roll(input_tensor, by, dims)
 
 
 def _check_chw(call: Call) -> None:
-    require(len(call.specs[0].shape) == 4, "expected a 4D tensor", "[1, 1, HW, C]")
+    require(len(call.specs[0].shape) == 4, "expected a 4D tensor", "[1, 1, HW, C]", "Reshape it to four dims.")
 
 
 def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -36,7 +36,12 @@ def shards_over(
         TensorMemoryLayout.WIDTH_SHARDED: wide,
         TensorMemoryLayout.BLOCK_SHARDED: high * wide,
     }
-    require(scheme in counts, "Unsupported sharding scheme", "HEIGHT, WIDTH or BLOCK_SHARDED")
+    require(
+        scheme in counts,
+        "Unsupported sharding scheme",
+        "HEIGHT, WIDTH or BLOCK_SHARDED",
+        "Choose one of these layouts.",
+    )
     by_rows = orientation is ShardOrientation.ROW_MAJOR
     cores = num_cores_to_corerangeset(counts[scheme], corner(grid), by_rows)
     return MemoryConfig(scheme, BufferType.L1, ShardSpec(cores, shard_shape, orientation))

@@ -60,17 +60,32 @@ def check_blocks(config: ProgramConfig | None, e: Extents) -> None:
     if config is None or isinstance(config, MatmulMultiCoreProgramConfig):
         return
     wrong = f"Kt ({e.k}) must be divisible by in0_block_w ({config.in0_block_w})"
-    require(config.in0_block_w > 0 and e.k % config.in0_block_w == 0, wrong, f"a divisor of {e.k}")
+    require(
+        config.in0_block_w > 0 and e.k % config.in0_block_w == 0,
+        wrong,
+        f"a divisor of {e.k}",
+        "Choose a number that divides it.",
+    )
     if isinstance(config, DramSharded):
         return
     height, width = _block(config)
-    require(height > 0 and width > 0, "out_block_w and out_block_h must be non-zero", "blocks of a tile or more")
+    require(
+        height > 0 and width > 0,
+        "out_block_w and out_block_h must be non-zero",
+        "blocks of a tile or more",
+        "Use blocks of at least one tile.",
+    )
     for whole, part, name in ((config.per_core_M, height, "h"), (config.per_core_N, width, "w")):
         side = "per_core_M" if name == "h" else "per_core_N"
-        require(whole % part == 0, f"{side} ({whole}) must be divisible by out_block_{name} ({part})", "a divisor")
+        require(
+            whole % part == 0,
+            f"{side} ({whole}) must be divisible by out_block_{name} ({part})",
+            "a divisor",
+            "Choose a number that divides it.",
+        )
     for whole, part, name in ((height, config.out_subblock_h, "h"), (width, config.out_subblock_w, "w")):
         wrong = f"out_block_{name} ({whole}) must be divisible by out_subblock_{name} ({part})"
-        require(part > 0 and whole % part == 0, wrong, "a divisor")
+        require(part > 0 and whole % part == 0, wrong, "a divisor", "Choose a number that divides it.")
 
 
 def _block(config: Blocked) -> tuple[int, int]:

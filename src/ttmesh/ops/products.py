@@ -60,13 +60,18 @@ def check_product(call: Call) -> None:
     spec_a, spec_b = call.specs[:2]
     a, b = _shape_of(spec_a, call["transpose_a"]), _shape_of(spec_b, call["transpose_b"])
     wrong = f"ttnn.matmul: Both arguments to matmul need to be at least 1D, but got shapes {list(a)} and {list(b)}"
-    require(len(a) > 0 and len(b) > 0, wrong, "vectors or matrices")
+    require(len(a) > 0 and len(b) > 0, wrong, "vectors or matrices", "Reshape it to one dim or more.")
     sharded = any(spec.memory_config.is_sharded() for spec in (spec_a, spec_b))
     wrong = (
         f"Sharded matmul run with {call['activation']} activation: this should be placed in the program config's "
         "fused_activation field"
     )
-    require(not (sharded and call["activation"] is not None), wrong, "fused_activation= in the program config")
+    require(
+        not (sharded and call["activation"] is not None),
+        wrong,
+        "fused_activation= in the program config",
+        "Put the activation into the program config.",
+    )
     for name, spec in (("a", spec_a), ("b", spec_b)):
         wrong = f"Inputs to matmul must be tilized: input tensor {name} has {spec.layout}"
         require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
@@ -75,17 +80,27 @@ def check_product(call: Call) -> None:
         "The width of the first tensor must be equal to the height of the second tensor. Mismatch: "
         f"width={a[-1]} height={depth}"
     )
-    require(a[-1] == depth, wrong, f"{a[-1]} rows in the second")
+    require(a[-1] == depth, wrong, f"{a[-1]} rows in the second", "Reshape it to as many rows.")
     front = b[: max(len(b) - len(a), 0)]
     wrong = "When in1 rank greater than in0 rank front dimensions need to be 1"
-    require(len(a) == 1 or all(extent == 1 for extent in front), wrong, "leading ones")
+    require(
+        len(a) == 1 or all(extent == 1 for extent in front),
+        wrong,
+        "leading ones",
+        "Broadcast the first operand with ttnn.repeat.",
+    )
     batch_a, batch_b = a[:-2], b[:-2][-max(len(a) - 2, 0) :] if len(a) > 2 else ()
     pairs = zip(reversed(batch_a), reversed(batch_b), strict=False)
     wrong = (
         "bmm (non-bcast matmul) expects input tensors of shapes BCMK*BCKN=BCMN or equivalent, got "
         f"{list(a)} and {list(b)}"
     )
-    require(all(y in (1, x) or x == 1 for x, y in pairs), wrong, "equal batches, or a batch of 1")
+    require(
+        all(y in (1, x) or x == 1 for x, y in pairs),
+        wrong,
+        "equal batches, or a batch of 1",
+        "Repeat one operand with ttnn.repeat.",
+    )
     if min(len(a), len(b)) > 1:
         check_blocks(call["program_config"], extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]))
 
@@ -263,7 +278,7 @@ def _check_linear(call: Call) -> None:
         wrong = (
             f"padded second last dimension of bias, {bias.padded_shape[-2]}, not equal to expected bias height, {tall}"
         )
-        require(height == 1 or bias.shape[-2] in (1, height), wrong, f"1 or {height} rows")
+        require(height == 1 or bias.shape[-2] in (1, height), wrong, f"1 or {height} rows", "Give the bias one row.")
 
 
 @op(
@@ -308,8 +323,18 @@ def matmul_batched_weights(
     output_tile: Tile | None,
 ) -> list[Tensor]:
     """One tensor times each of several weights."""
-    require(not transpose_a, "cannot transpose A in batched matmul", "transpose_a=False")
-    require(not transpose_b, "cannot transpose B in batched matmul", "transpose_b=False")
+    require(
+        not transpose_a,
+        "cannot transpose A in batched matmul",
+        "transpose_a=False",
+        "Transpose it with ttnn.transpose first.",
+    )
+    require(
+        not transpose_b,
+        "cannot transpose B in batched matmul",
+        "transpose_b=False",
+        "Transpose it with ttnn.transpose first.",
+    )
     return [
         matmul(
             input_tensor_a,
@@ -330,19 +355,31 @@ def matmul_batched_weights(
 
 def _check_addmm(call: Call) -> None:
     added, a, b = call.specs
-    require(call["alpha"] != 0, "alpha parameter cannot be 0", "another alpha")
-    require(len(a.shape) == len(b.shape) == 2, "mat1_tensor and mat2_tensor must be 2D", "two matrices")
+    require(
+        call["alpha"] != 0, "alpha parameter cannot be 0", "another alpha", "Use ttnn.multiply with beta alone instead."
+    )
+    require(
+        len(a.shape) == len(b.shape) == 2,
+        "mat1_tensor and mat2_tensor must be 2D",
+        "two matrices",
+        "Reshape both to two dims.",
+    )
     wrong = (
         "The width of the first tensor must be equal to the height of the second tensor. Mismatch: "
         f"width={a.shape[-1]} height={b.shape[-2]}"
     )
-    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims")
+    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims", "Transpose an operand, or check its shape.")
     wrong = "input_tensor must have shape matching one of result of mat1_tensor @ mat2_tensor"
     fits = tuple(added.shape) == (a.shape[-2], b.shape[-1])
-    require(fits or call["beta"] == 0, wrong, f"[{a.shape[-2]}, {b.shape[-1]}]")
+    require(fits or call["beta"] == 0, wrong, f"[{a.shape[-2]}, {b.shape[-1]}]", "Reshape it to that shape.")
     for name, spec in (("input_tensor", added), ("mat1_tensor", a), ("mat2_tensor", b)):
         wrong = f"only ttnn.bfloat16, ttnn.float32 and ttnn.bfloat8_b types are supported for {name}"
-        require(spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B), wrong, "floats")
+        require(
+            spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B),
+            wrong,
+            "floats",
+            "Convert it with ttnn.typecast.",
+        )
 
 
 def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

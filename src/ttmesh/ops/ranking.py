@@ -30,7 +30,7 @@ def _check_argmax(call: Call) -> None:
         wrong = f"argmax: Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
         at = dim_of(dim, rank, wrong)
         wrong = f"argmax: Expected reduction dim {dim} to have non-zero size"
-        require(rank == 0 or spec.shape[at] > 0, wrong, "at least one element")
+        require(rank == 0 or spec.shape[at] > 0, wrong, "at least one element", "Leave the call out for empty tensors.")
     if spec.layout is Layout.TILE:
         wrong = "For inputs with TILE layout, dim parameter must be specified!"
         require(dim is not None, wrong, "a dim", "Pass dim=, or convert the tensor to ROW_MAJOR.")
@@ -80,7 +80,7 @@ def _check_topk(call: Call) -> None:
     dim = dim_of(dim, rank, wrong)
     allowed = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
     require_dtype(spec, allowed, f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {spec.dtype}")
-    require(k > 0, "K must be non-zero", "k >= 1")
+    require(k > 0, "K must be non-zero", "k >= 1", "Ask for at least one value.")
     size = spec.shape[dim] if rank else 1
     wrong = f"K cannot be larger than the dimension size! K={k}, dimension size={size}"
     require(k <= size, wrong, f"k <= {size}", "Pad the tensor with -inf, or ask for fewer.")
@@ -91,30 +91,37 @@ def _check_topk(call: Call) -> None:
             shape = list(spec.shape)
             shape[dim] = k
             wrong = f"Preallocated {what} tensor has incorrect shape! Got : {given.shape!r}, expected: {shape}"
-            require(list(given.shape) == shape, wrong, "the result's shape")
+            require(list(given.shape) == shape, wrong, "the result's shape", "Allocate it with the result's shape.")
     if len(call.outputs) > 1 and call.outputs[1] is not None:
         kind = call.outputs[1].dtype
         wrong = f"Preallocated indices tensor must be UINT16, UINT32, or INT32 got: {kind}"
-        require(kind in (DataType.UINT16, DataType.UINT32, DataType.INT32), wrong, "an integer format")
+        require(
+            kind in (DataType.UINT16, DataType.UINT32, DataType.INT32),
+            wrong,
+            "an integer format",
+            "Use ttnn.uint32 for indices.",
+        )
     if call.outputs and call.outputs[0] is not None:
         out = call.outputs[0].dtype
         wrong = (
             f"Preallocated output tensor dtype must match input tensor dtype. Got output: {out}, input: {spec.dtype}"
         )
-        require(out is spec.dtype, wrong, f"{spec.dtype}")
+        require(out is spec.dtype, wrong, f"{spec.dtype}", "Convert it with ttnn.typecast.")
 
 
 def _check_given_indices(call: Call, dim: int, rank: int) -> None:
     spec, indices = call.specs[0], call["indices_tensor"].spec
     wrong = f"Indices tensor has incorrect shape! Got : {indices.shape!r}, expected: {spec.shape!r}"
-    require(tuple(indices.shape) == tuple(spec.shape), wrong, "the input's shape")
+    require(
+        tuple(indices.shape) == tuple(spec.shape), wrong, "the input's shape", "Allocate it with the input's shape."
+    )
     wrong = (
         f"Indices tensor is only supported for a reduction on the last dimension, got dim={call['dim']} for rank {rank}"
     )
-    require(dim == -1, wrong, "dim=-1")
+    require(dim == -1, wrong, "dim=-1", "Move that dim to the end with ttnn.transpose.")
     if spec.dtype is DataType.FLOAT32:
         wrong = "Optional indices tensor must be UINT32 when input tensor is FLOAT32, got UINT16"
-        require(indices.dtype is not DataType.UINT16, wrong, "uint32 indices")
+        require(indices.dtype is not DataType.UINT16, wrong, "uint32 indices", "Use ttnn.uint32 for indices.")
 
 
 def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -165,12 +172,12 @@ def topk(
 
 def _check_sort(call: Call) -> None:
     spec = call.specs[0]
-    require(not call["stable"], "ttnn::sort: stable=True is not yet implemented.", "stable=False")
+    require(not call["stable"], "ttnn::sort: stable=True is not yet implemented.", "stable=False", "Leave stable out.")
     dim_of(call["dim"], len(spec.shape))
     given = call.outputs[1] if len(call.outputs) > 1 else None
     if given is not None and spec.dtype is DataType.FLOAT32:
         wrong = f"Index tensor dtype must be UINT32 when input dtype is FLOAT32, got {given.dtype}"
-        require(given.dtype is DataType.UINT32, wrong, "uint32 indices")
+        require(given.dtype is DataType.UINT32, wrong, "uint32 indices", "Use ttnn.uint32 for indices.")
 
 
 def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:

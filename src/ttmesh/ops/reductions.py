@@ -171,6 +171,7 @@ def _check_sum(call: Call) -> None:
         "honoring the request would silently widen the dtype to BFLOAT16. Reduce to TILE and typecast explicitly if a "
         "row-major result is needed.",
         "output_layout=ttnn.TILE_LAYOUT",
+        "Convert the result with ttnn.typecast, then ttnn.to_layout.",
     )
 
 

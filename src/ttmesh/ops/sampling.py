@@ -60,7 +60,7 @@ def manual_seed(
             "Seeds tensor and User IDs tensor must have the same number of elements. Got seeds volume: "
             f"{len(given)} and user_ids volume: {len(users)}"
         )
-        require(len(given) == len(users), wrong, "equal lengths")
+        require(len(given) == len(users), wrong, "equal lengths", "Give both the same number of entries.")
         seed_users(given, users)
         return seeds
     if device is None and not isinstance(user_ids, Tensor):
@@ -70,7 +70,12 @@ def manual_seed(
     if isinstance(user_ids, Tensor):
         users = _listed(user_ids)
     else:
-        require(user_ids is None or 0 <= user_ids < USERS, "User IDs scalar must be in the range [0, 31].", "0..31")
+        require(
+            user_ids is None or 0 <= user_ids < USERS,
+            "User IDs scalar must be in the range [0, 31].",
+            "0..31",
+            "Use an id from 0 to 31.",
+        )
         users = list(range(USERS)) if user_ids is None else [user_ids]
     seed_users([seeds] * len(users), users)
     return None
@@ -84,27 +89,47 @@ def _listed(tensor: Tensor) -> list[int]:
 def _check(call: Call) -> None:
     values, indices, k, p, temp = call.specs
     require_dtype(values, {DataType.BFLOAT16}, "Only BFLOAT16 is supported for inputs!")
-    require(values.layout is Layout.TILE, "Only TILE_LAYOUT is supported for inputs!", "TILE_LAYOUT")
+    require(
+        values.layout is Layout.TILE,
+        "Only TILE_LAYOUT is supported for inputs!",
+        "TILE_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
     require_dtype(indices, INDEX_TYPES, "Only UINT32 & INT32 dtypes are supported for input indices!")
-    require(indices.layout is Layout.ROW_MAJOR, "Only ROW_MAJOR is supported for input indices!", "ROW_MAJOR")
+    require(
+        indices.layout is Layout.ROW_MAJOR,
+        "Only ROW_MAJOR is supported for input indices!",
+        "ROW_MAJOR",
+        "Convert it with ttnn.to_layout.",
+    )
     wrong = "Input values and indices must have the same shape!"
-    require(tuple(values.shape) == tuple(indices.shape), wrong, "equal shapes")
+    require(tuple(values.shape) == tuple(indices.shape), wrong, "equal shapes", "Allocate one with the other's shape.")
     rank = len(values.shape)
-    require(rank == 4, f"Sampling input_values must be rank-4; got rank {rank}", "[1, 1, users, width]")
+    require(
+        rank == 4,
+        f"Sampling input_values must be rank-4; got rank {rank}",
+        "[1, 1, users, width]",
+        "Reshape it to four dims.",
+    )
     n, c, users, width = values.shape
     wrong = f"Sampling requires input dims 0 and 1 (N, C) to be 1; got [{n}, {c}, {users}, {width}]!"
-    require(n == c == 1, wrong, "[1, 1, users, width]")
+    require(n == c == 1, wrong, "[1, 1, users, width]", "Reshape it to four dims.")
     wrong = f"Sampling currently supports between 1 and 32 users (one core per user); got {users}!"
-    require(1 <= users <= USERS, wrong, "1 to 32 users")
+    require(1 <= users <= USERS, wrong, "1 to 32 users", "Sample at most 32 users at a time.")
     wrong = f"Input inner dim ({width}) must be non-zero and divisible by 32, pad if needed!"
-    require(width > 0 and width % 32 == 0, wrong, "a multiple of 32")
+    require(width > 0 and width % 32 == 0, wrong, "a multiple of 32", "Pad the vocabulary with ttnn.pad.")
     require_dtype(k, INDEX_TYPES, "Only UINT32 & INT32 dtypes are supported for k!")
     for name, spec in (("p", p), ("temp", temp)):
         require_dtype(spec, {DataType.BFLOAT16}, f"Only BFLOAT16 dtypes are supported for {name}!")
     for name, spec in (("k", k), ("p", p), ("temp", temp)):
-        require(spec.layout is Layout.ROW_MAJOR, f"Only ROW_MAJOR layout is supported for {name}!", "ROW_MAJOR")
+        require(
+            spec.layout is Layout.ROW_MAJOR,
+            f"Only ROW_MAJOR layout is supported for {name}!",
+            "ROW_MAJOR",
+            "Convert it with ttnn.to_layout.",
+        )
         wrong = f"{name} must have shape [{users}] (one per user)!"
-        require(tuple(spec.shape) == (users,), wrong, f"[{users}]")
+        require(tuple(spec.shape) == (users,), wrong, f"[{users}]", "Reshape it to that shape.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -31,7 +31,12 @@ def _check_scan(call: Call) -> None:
             f"Shape mismatch: input tensor shape {call.specs[0].shape!r} does not match output tensor shape "
             f"{given.shape!r}."
         )
-        require(tuple(given.shape) == tuple(call.specs[0].shape), wrong, "equal shapes")
+        require(
+            tuple(given.shape) == tuple(call.specs[0].shape),
+            wrong,
+            "equal shapes",
+            "Allocate one with the other's shape.",
+        )
 
 
 def _golden_cumsum(input: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
@@ -95,9 +100,24 @@ def _check_ema(call: Call) -> None:
     require_dtype(spec, {DataType.BFLOAT16}, f"Input tensor must be BFLOAT16, got: {spec.dtype}")
     require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
     rank = len(spec.shape)
-    require(rank == 4, f"EMA input must be 4D [1, B, C, T], got rank {rank}", "a 4D tensor")
-    require(spec.shape[0] == 1, f"EMA expects leading dimension to be 1, got {spec.shape[0]}", "[1, B, C, T]")
-    require(not isnan(call["alpha"]), "EMA alpha must be a valid number, got NaN", "a number")
+    require(
+        rank == 4,
+        f"EMA input must be 4D [1, B, C, T], got rank {rank}",
+        "a 4D tensor",
+        "Reshape it with ttnn.unsqueeze_to_4D.",
+    )
+    require(
+        spec.shape[0] == 1,
+        f"EMA expects leading dimension to be 1, got {spec.shape[0]}",
+        "[1, B, C, T]",
+        "Reshape it so that the first dim is 1.",
+    )
+    require(
+        not isnan(call["alpha"]),
+        "EMA alpha must be a valid number, got NaN",
+        "a number",
+        "Compute alpha from finite numbers.",
+    )
 
 
 def _golden_ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -47,14 +47,24 @@ def inferred_shape(shape: Sequence[int], volume: int) -> tuple[int, ...]:
     wanted = tuple(int(extent) for extent in shape)
     if -1 not in wanted:
         return wanted
-    require(wanted.count(-1) == 1, f"Only one dimension can be inferred in reshape: {list(wanted)}", "one -1")
+    require(
+        wanted.count(-1) == 1,
+        f"Only one dimension can be inferred in reshape: {list(wanted)}",
+        "one -1",
+        "Leave one dim to be worked out, name the others.",
+    )
     rest = prod(extent for extent in wanted if extent != -1)
     wrong = (
         f"cannot reshape tensor of 0 elements into shape ({','.join(map(str, wanted))},) because the unspecified "
         "dimension size -1 can be any value and is ambiguous"
     )
-    require(rest != 0, wrong, "no 0 beside a -1")
-    require(volume % rest == 0, f"Invalid arguments to reshape: {volume} elements to {list(wanted)}", "equal volumes")
+    require(rest != 0, wrong, "no 0 beside a -1", "Name every dim where one is 0.")
+    require(
+        volume % rest == 0,
+        f"Invalid arguments to reshape: {volume} elements to {list(wanted)}",
+        "equal volumes",
+        "Check the product of the dims.",
+    )
     return tuple(volume // rest if extent == -1 else extent for extent in wanted)
 
 
@@ -92,7 +102,7 @@ def _copied_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
             "and no input_shard_spec is available (input is likely interleaved). Either provide a shard_spec on "
             "memory_config or omit memory_config to inherit it from the input tensor."
         )
-        require(source.shard_spec is not None, wrong, "a shard_spec")
+        require(source.shard_spec is not None, wrong, "a shard_spec", "Pass a memory_config with a shard_spec.")
         config = with_shards(config, plain, source)
     return [TensorSpec(shape, spec.dtype, spec.layout, tile=tile, memory_config=config)]
 
@@ -118,9 +128,19 @@ def reshaped(
     if tuple(spec.shape) == wanted and (padded is None or tuple(spec.padded_shape) == tuple(padded)):
         return tensor
     if volume == 0:
-        require(prod(wanted) == 0, "Tensor volume is 0, but shape's volume is not", "a shape with a 0")
+        require(
+            prod(wanted) == 0,
+            "Tensor volume is 0, but shape's volume is not",
+            "a shape with a 0",
+            "Keep a 0 in the shape.",
+        )
         return viewed(tensor, spec.with_shape(wanted))
-    require(prod(wanted) != 0, "Tensor volume is not 0, but shape volume is 0", f"{volume} elements")
+    require(
+        prod(wanted) != 0,
+        "Tensor volume is not 0, but shape volume is 0",
+        f"{volume} elements",
+        "Check the product of the dims.",
+    )
     if padded is not None and tuple(padded) == wanted:
         padded = None
     same = _same_memory(spec, wanted, padded)
@@ -175,17 +195,22 @@ def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     if tuple(spec.shape) == wanted:
         return input_tensor
     wrong = f"Invalid view, logical volumes are changing from {volume} to {prod(wanted)}"
-    require(prod(wanted) == volume, wrong, "equal volumes")
+    require(prod(wanted) == volume, wrong, "equal volumes", "Check the product of the dims.")
     wrong = "View requires the tensor be stored on device, use reshape instead"
-    require(input_tensor.device() is not None, wrong, "a device tensor")
+    require(input_tensor.device() is not None, wrong, "a device tensor", "Move it with ttnn.to_device.")
     wrong = (
         f"The last dimension can not change in view, attempting to change last dimension from {spec.shape[-1]} to "
         f"{wanted[-1]}, use reshape instead"
     )
-    require(spec.shape[-1] == wanted[-1], wrong, "the same last dim")
+    require(spec.shape[-1] == wanted[-1], wrong, "the same last dim", "Use ttnn.reshape, which may move data.")
     rows, new_rows = (dims[-2] if len(dims) > 1 else 1 for dims in (spec.shape, wanted))
     wrong = f"Invalid second last dims for TILED reshape, from {rows} to {new_rows}, use reshape instead"
-    require(is_view(spec, wanted, spec.memory_config), wrong, "rows that keep whole tiles")
+    require(
+        is_view(spec, wanted, spec.memory_config),
+        wrong,
+        "rows that keep whole tiles",
+        "Use ttnn.reshape, which may move data.",
+    )
     return viewed(input_tensor, spec.with_shape(wanted))
 
 
@@ -195,7 +220,12 @@ def experimental_view(
 ) -> Tensor:
     """The same buffer in another shape, without TT-NN's checks of what that does to padding."""
     wanted = inferred_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
-    require(prod(wanted) == prod(input_tensor.shape), "Invalid arguments to reshape", "equal volumes")
+    require(
+        prod(wanted) == prod(input_tensor.shape),
+        "Invalid arguments to reshape",
+        "equal volumes",
+        "Check the product of the dims.",
+    )
     return viewed(input_tensor, _view_spec(input_tensor.spec, wanted))
 
 
@@ -228,12 +258,17 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
     dims = sorted((one + rank if one < 0 else one for one in dims), reverse=True)
     if rank == 0:
         wrong = f"Dimension out of range (expected to be of [-1, 0], but got {dims[0] if dims else 0})"
-        require(all(one in (-1, 0) for one in dims), wrong, "dim 0")
+        require(all(one in (-1, 0) for one in dims), wrong, "dim 0", "Use dim 0 or -1.")
         return input_tensor
     for i, one in enumerate(dims):
-        require(i == 0 or one != dims[i - 1], f"dim {one} appears multiple times in the list of dims", "each dim once")
+        require(
+            i == 0 or one != dims[i - 1],
+            f"dim {one} appears multiple times in the list of dims",
+            "each dim once",
+            "Name every dim once.",
+        )
         wrong = f"Dimension out of range (expected to be in range of [{-rank},{rank - 1}], but got {one})"
-        require(0 <= one < rank, wrong, "a dim of the tensor")
+        require(0 <= one < rank, wrong, "a dim of the tensor", "Check the rank.")
         if shape[one] == 1:
             del shape[one]
     return reshaped(input_tensor, shape)
@@ -245,7 +280,7 @@ def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
     shape = list(input_tensor.shape)
     rank = len(shape)
     wrong = f"Dimension out of range (expected to be in range of [{-rank - 1},{rank}], but got {dim})"
-    require(-rank - 1 <= dim <= rank, wrong, "a place between the dims")
+    require(-rank - 1 <= dim <= rank, wrong, "a place between the dims", "Choose a dim from -rank - 1 to rank.")
     shape.insert(dim if dim >= 0 else rank + 1 + dim, 1)
     return reshaped(input_tensor, shape)
 
@@ -271,11 +306,14 @@ def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
 def _expanded_shape(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
     missing = len(wanted) - len(shape)
     wrong = "Only size 1 dimensions can be expanded in the output shape"
-    require(missing >= 0, wrong, f"at least {len(shape)} dims")
+    require(missing >= 0, wrong, f"at least {len(shape)} dims", "Name all of them.")
     have = (*[1] * missing, *shape)
     full = tuple(old if new == -1 else new for old, new in zip(have, wanted, strict=True))
     require(
-        all(old in (1, new) for old, new in zip(have, full, strict=True)), wrong, f"a shape that {shape} expands to"
+        all(old in (1, new) for old, new in zip(have, full, strict=True)),
+        wrong,
+        f"a shape that {shape} expands to",
+        "Only dims of length 1 can grow.",
     )
     return full
 

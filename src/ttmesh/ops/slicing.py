@@ -29,19 +29,30 @@ def box_of(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], ste
     """The index of a part: one slice per dim, negative indices counted from the end, cut to the shape."""
     rank = len(shape)
     require(
-        len(starts) == len(ends), f"Start {len(starts)} and end {len(ends)} must have the same size", "equal lengths"
+        len(starts) == len(ends),
+        f"Start {len(starts)} and end {len(ends)} must have the same size",
+        "equal lengths",
+        "Give both the same number of entries.",
     )
     require(
-        rank == len(starts), f"Input rank {rank} and begins {len(starts)} must have the same size", "one start per dim"
+        rank == len(starts),
+        f"Input rank {rank} and begins {len(starts)} must have the same size",
+        "one start per dim",
+        "Give a start for every dim.",
     )
     strides = [1] * rank if steps is None else list(steps)
-    require(len(strides) == rank, f"Step {len(strides)} must have the same size as start and end", "one step per dim")
+    require(
+        len(strides) == rank,
+        f"Step {len(strides)} must have the same size as start and end",
+        "one step per dim",
+        "Give a step for every dim.",
+    )
     box = []
     for extent, start, end, step in zip(shape, starts, ends, strides, strict=True):
-        require(step > 0, f"Step {step} must be positive", "steps of at least 1")
+        require(step > 0, f"Step {step} must be positive", "steps of at least 1", "Use steps of at least 1.")
         first, last = (index + extent if index < 0 else index for index in (int(start), int(end)))
         wrong = f"End {last} must be greater than or equal to start {first}"
-        require(last >= first, wrong, "an end behind its start")
+        require(last >= first, wrong, "an end behind its start", "Swap them, or leave the call out.")
         box.append(slice(min(first, extent), min(last, extent), step))
     return (..., *box)
 
@@ -222,9 +233,14 @@ def _check_narrow(call: Call) -> None:
     extent = spec.padded_shape[at]
     start = call["start"] + extent if call["start"] < 0 else call["start"]
     place = f"dimension {at % rank} with"
-    require(start < extent, f"Narrow start index {start} out of bounds for {place} size {extent}", "a start inside")
+    require(
+        start < extent,
+        f"Narrow start index {start} out of bounds for {place} size {extent}",
+        "a start inside",
+        "Start inside the dim.",
+    )
     wrong = f"Narrow length {length} out of bounds for {place} start index {start} and size {extent}"
-    require(0 < length <= extent - start, wrong, "a length that fits")
+    require(0 < length <= extent - start, wrong, "a length that fits", "Ask for fewer elements, or start earlier.")
     if spec.layout is Layout.TILE and at >= -2:
         side = spec.tile.tile_shape[at]
         name, unit = ("width", "TILE_WIDTH") if at == -1 else ("height", "TILE_HEIGHT")
@@ -232,7 +248,9 @@ def _check_narrow(call: Call) -> None:
             f"Narrowing on {name} for TILE layout requires start and length to be multiples of {unit} ({side}), got start "
             f"{start} and length {length}"
         )
-        require(start % side == 0 and length % side == 0, wrong, "whole tiles")
+        require(
+            start % side == 0 and length % side == 0, wrong, "whole tiles", "Start and end at multiples of the tile."
+        )
 
 
 def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -266,14 +284,24 @@ def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_a
 def amounts(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int], ...]:
     """How much is added before and after each dim; a shorter list is for the last dims."""
     pairs = [(0, int(one)) if isinstance(one, int) else (int(one[0]), int(one[1])) for one in padding]
-    require(len(pairs) <= rank, "ttnn.pad: padding len can't be larger than input tensor rank", f"at most {rank} pairs")
+    require(
+        len(pairs) <= rank,
+        "ttnn.pad: padding len can't be larger than input tensor rank",
+        f"at most {rank} pairs",
+        "Use fewer of them.",
+    )
     return (*[(0, 0)] * (rank - len(pairs)), *pairs)
 
 
 def _check_pad(call: Call) -> None:
     if call.specs[0].layout is Layout.TILE:
         wrong = "ttnn.pad: on device tile padding does not support front padding"
-        require(all(before == 0 for before, _ in call["padding"]), wrong, "padding behind the values only")
+        require(
+            all(before == 0 for before, _ in call["padding"]),
+            wrong,
+            "padding behind the values only",
+            "Convert with ttnn.to_layout to ROW_MAJOR first.",
+        )
 
 
 def _padded(input_tensor: torch.Tensor, padding: Sequence[tuple[int, int]], value: float) -> torch.Tensor:
@@ -318,10 +346,20 @@ def _golden_pad(
 
 def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """The padding that puts a shape at a start inside a larger one."""
-    require(len(padded) == len(shape) == len(start), "ttnn.pad: shapes must have the same rank", "equal ranks")
+    require(
+        len(padded) == len(shape) == len(start),
+        "ttnn.pad: shapes must have the same rank",
+        "equal ranks",
+        "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.",
+    )
     pairs = tuple((at, big - at - have) for have, big, at in zip(shape, padded, start, strict=True))
     wrong = "Output size cannot fit input with offset"
-    require(all(after >= 0 for _, after in pairs), wrong, f"a shape that holds {list(shape)} at {list(start)}")
+    require(
+        all(after >= 0 for _, after in pairs),
+        wrong,
+        f"a shape that holds {list(shape)} at {list(start)}",
+        "Only dims of length 1 can grow.",
+    )
     return pairs
 
 
