@@ -15,7 +15,7 @@ from ttmesh.ops.binary_rules import binary_spec, fatal, is_tensor
 from ttmesh.ops.entry import OpFunction, op
 from ttmesh.ops.goldens import UNARY, exact
 from ttmesh.ops.ternary import together
-from ttmesh.ops.unary_functions import wide
+from ttmesh.ops.unary_functions import in_input_dtype, wide
 from ttmesh.tensor.launch import Call
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -47,7 +47,7 @@ def _enter_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
         return value * gate(open_)
 
     lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
-    return op(f"ttnn.{name}", golden=golden, check=_check_halves)(lane)
+    return op(f"ttnn.{name}", golden=in_input_dtype(golden), check=_check_halves)(lane)
 
 
 gates = {name: _enter_gate(name, gate) for name, gate in GATES.items()}
@@ -67,7 +67,7 @@ def _check_betas(call: Call) -> None:
     fatal(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
 
 
-@op("ttnn.situ_glu", golden=_golden_situ_glu, out=binary_spec(), check=_check_betas)
+@op("ttnn.situ_glu", golden=in_input_dtype(_golden_situ_glu), out=binary_spec(), check=_check_betas)
 def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float, lane_axes: int) -> Tensor:
     """A softly capped silu of the gate times a softly capped value."""
     gate, up = together(lane_axes, gate, up)
@@ -83,7 +83,7 @@ def _golden_clamped_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     return low * torch.sigmoid(low) * functional.hardtanh(up, -limit, limit)
 
 
-@op("ttnn.clamped_silu_glu", golden=_golden_clamped_glu, out=binary_spec(), runtime=("limit",))
+@op("ttnn.clamped_silu_glu", golden=in_input_dtype(_golden_clamped_glu), out=binary_spec(), runtime=("limit",))
 def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float, lane_axes: int) -> Tensor:
     """silu of the gate, clamped above, times the value clamped on both sides."""
     gate, up = together(lane_axes, gate, up)

@@ -98,7 +98,7 @@ UNARY: dict[str, Function] = {
     "softcap": exact(lambda x, beta: beta * (1 - 2 / (torch.exp(2 * x / beta) + 1))),
     "softplus": exact(_softplus),
     "softshrink": functional.softshrink,
-    "softsign": functional.softsign,
+    "softsign": exact(functional.softsign),
     "tanhshrink": exact(functional.tanhshrink),
     "threshold": functional.threshold,
     "xielu": exact(_xielu),
@@ -114,6 +114,12 @@ def _number(b: Any, a: Tensor) -> Tensor:
 
 def _with_number(function: Function) -> Function:
     return lambda a, b: function(a, _number(b, a))
+
+
+def _halved(a: Tensor, times: Any) -> Tensor:
+    """Rounded down; shifted out altogether from 32 on."""
+    by = torch.as_tensor(times).long().clamp(max=62)
+    return torch.div(a.long(), 2**by, rounding_mode="floor")
 
 
 # What is no single torch function in the table of binary.py.
@@ -138,9 +144,9 @@ BINARY: dict[str, Function] = {
     "bitwise_or": torch.bitwise_or,
     "bitwise_xor": torch.bitwise_xor,
     "bitwise_left_shift": torch.bitwise_left_shift,
-    "logical_left_shift": lambda a, b: torch.mul(a, 2 ** _number(b, a)),
-    "bitwise_right_shift": lambda a, b: torch.div(a.to(torch.int32), 2 ** _number(b, a), rounding_mode="floor"),
-    "logical_right_shift": lambda a, b: torch.div(a.long() % 2**32, 2 ** _number(b, a).long(), rounding_mode="floor"),
+    "logical_left_shift": torch.bitwise_left_shift,
+    "bitwise_right_shift": lambda a, b: _halved(a.to(torch.int32), b).to(a.dtype),
+    "logical_right_shift": lambda a, b: _halved(a.long() % 2**32, b),
 }
 
 

@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, ui
 from ttmesh.ops.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, is_tensor
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import ranked
-from ttmesh.ops.unary_functions import nan_packed, wide
+from ttmesh.ops.unary_functions import in_input_dtype, nan_packed, wide
 from ttmesh.tensor.launch import Call, Case, Specialise
 
 
@@ -124,7 +124,7 @@ def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
 
 @op(
     "ttnn.addcdiv",
-    golden=lambda a, b, c, value=1.0: torch.addcdiv(a, b, c, value=value),
+    golden=in_input_dtype(lambda a, b, c, value=1.0: torch.addcdiv(a, b, c, value=value)),
     out=binary_spec(),
     check=_check_addcdiv,
     runtime=("value",),
@@ -177,7 +177,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
 
 @op(
     "ttnn.mac",
-    golden=lambda a, b, c: torch.add(torch.mul(a, b), c),
+    golden=in_input_dtype(lambda a, b, c: torch.add(torch.mul(a, b), c)),
     out=binary_spec(),
     check=_check_shapes,
     runtime=("input_tensor_b", "input_tensor_c"),

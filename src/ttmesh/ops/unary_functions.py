@@ -140,12 +140,16 @@ def leaky_relu(x: Tensor, negative_slope: float) -> Tensor:
     return functional.leaky_relu(wide(x), negative_slope)
 
 
+def _float32_for_bfloat16(x: Any) -> Any:
+    return x.float() if isinstance(x, Tensor) and x.dtype is torch.bfloat16 else x
+
+
 def in_input_dtype(golden: Function) -> Function:
     """A golden that answers in its input's dtype, as torch functions do, whatever it computes in."""
 
     @functools.wraps(golden)
     def answer(*args: Any, **options: Any) -> Any:
-        result = golden(*args, **options)
+        result = golden(*(_float32_for_bfloat16(x) for x in args), **options)
         dtypes = {x.dtype for x in args if isinstance(x, Tensor)}
         if isinstance(result, Tensor) and result.dtype is torch.float32 and len(dtypes) == 1:
             (dtype,) = dtypes
