@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import killable_run
 import pytest
 from gpt_pair import PLACEMENTS, Trainer, opened
 from safetensors.torch import load_file
@@ -16,7 +17,7 @@ import ttmesh.ttnn as ttnn
 from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.synchronise import synchronize_gradients
 
-pytestmark = pytest.mark.slow  # two processes each, most of it imports
+pytestmark = pytest.mark.slow  # processes of their own, most of it imports
 
 HERE = Path(__file__).parent
 STEPS, AT = 6, 2
@@ -47,11 +48,13 @@ def killed(run: subprocess.Popen[str]) -> None:
     assert run.returncode == -signal.SIGKILL
 
 
-def finished(file: Path, placement: str) -> dict[int, float]:
-    with started(file, placement) as run:
-        found = read_until(run, str(STEPS - 1))
-        assert run.wait(60) == 0
-    return found
+def finished(file: Path, placement: str, printed: pytest.CaptureFixture[str]) -> dict[int, float]:
+    """The same program in this process, from the checkpoint on."""
+    printed.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TTMESH_SYSTEM", "t3k")
+        killable_run.main(file, placement, STEPS)
+    return {int(step): float(loss) for step, loss in map(str.split, printed.readouterr().out.splitlines())}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,7 @@ def whole() -> list[float]:
     ("pause", "kept"), [("between", AT + 1), ("writing", AT), ("renaming", AT)], ids=["between", "writing", "renaming"]
 )
 def test_a_killed_run_goes_on_from_the_last_whole_checkpoint(
-    tmp_path: Path, pause: str, kept: int, whole: list[float]
+    tmp_path: Path, pause: str, kept: int, whole: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run.safetensors"
 
@@ -86,7 +89,7 @@ def test_a_killed_run_goes_on_from_the_last_whole_checkpoint(
         first = read_until(run, "paused")
         killed(run)
     assert load_file(file)["step"].item() == kept  # complete, and that of the last step that was written whole
-    second = finished(file, "hybrid")
+    second = finished(file, "hybrid", capsys)
 
     assert sorted(first) == list(range(AT + 1))
     assert sorted(second) == list(range(kept, STEPS))
@@ -101,7 +104,9 @@ def test_a_run_killed_at_any_moment_goes_on_on_another_mesh_shape(tmp_path: Path
     with started(file, "hybrid") as run:
         first = read_until(run, "0")
         killed(run)  # wherever it is now: writing the first checkpoint or computing a later step
-    second = finished(file, "data parallel")
+    with started(file, "data parallel") as run:
+        second = read_until(run, str(STEPS - 1))
+        assert run.wait(60) == 0
 
     curve = [(first | second)[step] for step in range(STEPS)]
     assert curve == pytest.approx(whole, rel=1e-5)
