@@ -48,7 +48,12 @@ def _mesh_shape(tensor: Tensor, cluster_axis: int) -> tuple[int, ...]:
     mesh = tensor.device()
     if mesh is None:
         raise MeshError("cache must be on device", expected="a device tensor", fix="Move it with to_device().")
-    require(cluster_axis in (0, 1), f"cluster_axis ({cluster_axis}) must be 0 or 1", "a mesh axis")
+    require(
+        cluster_axis in (0, 1),
+        f"cluster_axis ({cluster_axis}) must be 0 or 1",
+        "a mesh axis",
+        "Use 0 for rows or 1 for columns.",
+    )
     return tuple(mesh.shape)
 
 
@@ -60,20 +65,34 @@ def _once_per_layer(call: Call) -> tuple[Hashable, ...]:
 
 def _check_update(call: Call) -> None:
     cache, x = call["cache"].spec, call["input"].spec
-    require(cache.dtype is x.dtype, "cache and input dtype must match", "equal formats")
-    require(cache.layout is x.layout, "cache and input layout must match", "equal layouts")
+    require(
+        cache.dtype is x.dtype, "cache and input dtype must match", "equal formats", "Convert one with ttnn.typecast."
+    )
+    require(
+        cache.layout is x.layout,
+        "cache and input layout must match",
+        "equal layouts",
+        "Convert one with ttnn.to_layout.",
+    )
     layer, layers = call["layer_idx"], call["num_layers"]
-    require(0 <= layer < layers, f"layer_idx {layer} out of range for num_layers {layers}", "a smaller index")
+    require(
+        0 <= layer < layers,
+        f"layer_idx {layer} out of range for num_layers {layers}",
+        "a smaller index",
+        "Count from 0.",
+    )
     slots, slot, valid = cache.shape[0] // layers, call["slot_idx"], call["valid"]
     devices, rows = call["mesh_shape"][call["cluster_axis"]], x.shape[-2]
     if isinstance(slot, int):
-        require(slot < slots, f"slot_idx ({slot}) out of range for num_slots ({slots})", "a smaller index")
+        require(
+            slot < slots, f"slot_idx ({slot}) out of range for num_slots ({slots})", "a smaller index", "Count from 0."
+        )
     if isinstance(valid, int):
         wrong = f"kv_actual_global ({valid}) must be tile-aligned (a multiple of {TILE})"
-        require(valid % TILE == 0, wrong, f"a multiple of {TILE}")
+        require(valid % TILE == 0, wrong, f"a multiple of {TILE}", "Pad it with ttnn.pad.")
         room, chunk = devices * cache.shape[-2], devices * rows
         wrong = f"kv_actual_global ({valid}) + chunk_global ({chunk}) would overflow global cache capacity ({room})"
-        require(valid + chunk <= room, wrong, "a shorter sequence")
+        require(valid + chunk <= room, wrong, "a shorter sequence", "Allocate a longer cache.")
 
 
 @part(

@@ -130,13 +130,31 @@ NO_INDEX = 0xFFFFFFFF
 
 def _check_top(call: Call) -> None:
     x, k, length = call.specs[0], call["k"], call["valid_length"]
-    require(call.mesh.arch() is Arch.BLACKHOLE, "topk_large_indices is Blackhole-only", "a Blackhole system")
     require(
-        x.layout is Layout.ROW_MAJOR and x.dtype is DataType.BFLOAT16, "the input is not ROW_MAJOR BFLOAT16", "such"
+        call.mesh.arch() is Arch.BLACKHOLE,
+        "topk_large_indices is Blackhole-only",
+        "a Blackhole system",
+        "Use ttnn.topk.",
     )
-    require(16 <= k <= 2048 and k % 16 == 0, f"k must be a multiple of 16 in [16, 2048]; got {k}", "such a k")
+    require(
+        x.layout is Layout.ROW_MAJOR and x.dtype is DataType.BFLOAT16,
+        "the input is not ROW_MAJOR BFLOAT16",
+        "such",
+        "Convert with ttnn.to_layout and ttnn.typecast.",
+    )
+    require(
+        16 <= k <= 2048 and k % 16 == 0,
+        f"k must be a multiple of 16 in [16, 2048]; got {k}",
+        "such a k",
+        "Round k up to a multiple of 16.",
+    )
     columns = x.shape[-1] if length is None else length
-    require(k <= columns <= x.shape[-1], f"valid_length must be in [k, {x.shape[-1]}]; got {columns}", "such a length")
+    require(
+        k <= columns <= x.shape[-1],
+        f"valid_length must be in [k, {x.shape[-1]}]; got {columns}",
+        "such a length",
+        "Leave valid_length out to search all columns.",
+    )
 
 
 def _top_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

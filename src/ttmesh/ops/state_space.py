@@ -23,7 +23,12 @@ HIDDEN = 5120  # channels of the one model it was made for; 32 times as many col
 def _check_mul(call: Call) -> None:
     a, b = (spec.shape[-1] for spec in call.specs[:2])
     fits = a in (LATENT, LATENT * b)
-    require(fits, f"widths {a} and {b} do not fit", f"{LATENT} columns, or {LATENT} for each of the other's")
+    require(
+        fits,
+        f"widths {a} and {b} do not fit",
+        f"{LATENT} columns, or {LATENT} for each of the other's",
+        "Pad it with ttnn.pad.",
+    )
 
 
 def _golden_mul(a: Lanes, b: Lanes, **_: Any) -> Lanes:
@@ -41,7 +46,7 @@ def repeat_and_interleave_eltwise_mul(a: Lanes, b: Lanes) -> Lanes:
 
 def _check_reduce(call: Call) -> None:
     width = call.specs[0].shape[-1]
-    require(width % LATENT == 0, f"the last dim is {width}", f"a multiple of {LATENT}")
+    require(width % LATENT == 0, f"the last dim is {width}", f"a multiple of {LATENT}", "Pad it with ttnn.pad.")
 
 
 @op(
