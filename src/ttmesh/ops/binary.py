@@ -192,13 +192,17 @@ def fused(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
 
 
 def alone(function: Callable[[Any, Any], Tensor]) -> Specialise:
-    """The function itself, where the operands have one rank and nothing is fused around it."""
+    """The function itself, where nothing is fused around it; ranks that differ by one are made equal."""
 
     def specialise(case: Case) -> Callable[..., Tensor] | None:
         wider = case["dtype"] is float32 and case.specs[0].dtype is not float32
         alone = "input_tensor_a" in case.tensors and not any(map(case.arguments.get, FUSED))
-        if not alone or wider or not case.equal_ranks():
+        missing = len(case.specs[0].shape) - len(case.specs[-1].shape)
+        if not alone or wider or case["rounding_mode"] is not None or missing not in (0, 1):
             return None
+        if missing:
+            axes = case.lane_axes
+            return lambda a, b: function(a, b.unsqueeze(axes))
         if function in COMPARISONS and case.one_format(bfloat16, float32, int32):
             return functools.partial(_compared, function)
         return function
@@ -301,6 +305,9 @@ def _divided_on_chip(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
     return nan_packed(_divided(a, b, rounding_mode), a.dtype)
 
 
+_quotient = alone(lambda a, b: _divided_on_chip(a, b, None))
+
+
 def _is_integer_division(call: Call) -> bool:
     return all(spec.dtype is int32 for spec in call.specs)
 
@@ -358,12 +365,12 @@ def _golden_div(a: Any, b: Any, rounding_mode: str | None = None, **options: Any
 
 div = op(
     "ttnn.div", golden=_golden_div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
-    programs=binary_programs("DIV"), runtime=("input_tensor_b",), names=OPERANDS,
+    programs=binary_programs("DIV"), runtime=("input_tensor_b",), names=OPERANDS, specialise=_quotient,
 )(_div_lane)  # fmt: skip
 alias("ttnn.divide", div)
 divide_ = op(
     "ttnn.divide_", golden=_golden_div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
-    programs=binary_programs("DIV"), writes="input_tensor_a", names=OPERANDS,
+    programs=binary_programs("DIV"), writes="input_tensor_a", names=OPERANDS, specialise=_quotient,
 )(_div_lane)  # fmt: skip
 
 for _short, _name in {"sub": "subtract", "mul": "multiply"}.items():

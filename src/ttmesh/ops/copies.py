@@ -86,9 +86,11 @@ def assign(
     dtype: DataType | None = None,
     output_tensor: Tensor | None = None,
     input_a: Tensor | None = None,
-    input_b: Tensor | None = None,
+    input_b: Tensor | MemoryConfig | None = None,
 ) -> Any:
     """A copy in other memory, or the first tensor's values written into the second."""
+    if isinstance(input_b, MemoryConfig):  # two positional arguments fit both overloads
+        input_tensor, memory_config, input_a = input_a, input_b, None
     if input_a is not None:
         return launch(_INTO, {"input_a": input_a, "input_b": input_b})
     asked = {

@@ -176,7 +176,7 @@ def _layer_norm_once(case: Case) -> Callable[..., Lanes] | None:
         for parameter in (weight, bias):
             if parameter is not None and parameter.numel() != width:  # devices have their own
                 return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
-        scale, shift = weight if weight is None else weight.view(-1), bias if bias is None else bias.view(-1)
+        scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
         return torch.layer_norm(x, (width,), scale, shift, epsilon)
 
     return normed
@@ -192,7 +192,7 @@ def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(epsilon))
         if weight is None:
             return wide
-        return wide.mul_(weight.view(-1)) if weight.numel() == width else affine(wide, weight, None, lane_axes)
+        return wide.mul_(weight.reshape(-1)) if weight.numel() == width else affine(wide, weight, None, lane_axes)
 
     return normed
 

@@ -75,7 +75,7 @@ def _is_flat(config: MemoryConfig, shape: Sequence[int]) -> bool:
     return rows or all(part >= whole for part, whole in zip(cut[:-1], shape[:-1], strict=True))
 
 
-@composite("ttnn.interleaved_to_sharded", golden=_golden_to_sharded)
+@composite("ttnn.interleaved_to_sharded", golden=_golden_to_sharded, direct=True)
 def interleaved_to_sharded(
     input_tensor: Tensor,
     output_dtype: DataType | None,
@@ -110,7 +110,7 @@ def _golden_to_interleaved(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
-@composite("ttnn.sharded_to_interleaved", golden=_golden_to_interleaved)
+@composite("ttnn.sharded_to_interleaved", golden=_golden_to_interleaved, direct=True)
 def sharded_to_interleaved(
     input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
 ) -> Tensor:
@@ -130,7 +130,7 @@ def _golden_reshard(input_tensor: torch.Tensor, output_memory_config: MemoryConf
     return input_tensor
 
 
-@composite("ttnn.reshard", golden=_golden_reshard)
+@composite("ttnn.reshard", golden=_golden_reshard, direct=True)
 def reshard(input_tensor: Tensor, output_memory_config: MemoryConfig, output_tensor: Tensor | None) -> Tensor:
     """The tensor in other shards."""
     asked = {"input_tensor": input_tensor, "memory_config": output_memory_config, "output_tensor": output_tensor}

@@ -202,30 +202,27 @@ def _golden_matmul(
 
 
 def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
-    """Matrices of one float format, as they lie; a bias of as many values as a row, and an activation worked out."""
+    """Matrices of one float format; a bias of as many values as a row, and an activation worked out."""
     a, b = case.specs[:2]
-    ranks = len(a.shape) >= 2 and len(b.shape) >= 2 and case.tensors[:2] == ("input_tensor_a", "input_tensor_b")
-    if (
-        not ranks
-        or case["transpose_a"]
-        or case["transpose_b"]
-        or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32)
-    ):
+    ranks = len(a.shape) >= len(b.shape) >= 2 and case.tensors[:2] == ("input_tensor_a", "input_tensor_b")
+    if not ranks or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
         return None
-    (depth, width), axes = b.shape[-2:], case.lane_axes
+    (high, wide), axes = b.shape[-2:], case.lane_axes
+    turn_a, turn_b = case["transpose_a"], case["transpose_b"]
+    width = high if turn_b else wide
     if len(case.specs) > 2 and case.specs[2].shape.volume() != width:
         return None
-    half, shared = a.dtype is DataType.BFLOAT16, depth * width  # values in B where all devices and batches share it
+    half, shared = a.dtype is DataType.BFLOAT16, high * wide  # values in B where all devices and batches share it
     chosen = activations_of(case["activation"], case["program_config"])
     act = function_of(chosen[0]) if chosen else None
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if half and b.numel() == shared:
-            result = torch.matmul(a, b.view(depth, width))
+            result = torch.matmul(turned(a, turn_a), turned(b.view(high, wide), turn_b))
         else:
-            result = product(a, b, axes)
+            result = product(turned(a, turn_a), turned(b, turn_b), axes)
         if bias is not None:
-            result = result + (bias.view(-1) if bias.numel() == width else ranked([result, bias], axes)[1])
+            result = result + (bias.reshape(-1) if bias.numel() == width else ranked([result, bias], axes)[1])
         return result if act is None else act(result)
 
     return compute

@@ -234,4 +234,10 @@ def rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:
     wanted = lane_dtype(dtype)
     if dtype in BLOCK_FLOATS or dtype in INTEGERS:
         return lambda values: finish(values, dtype)
-    return lambda values: values if values.dtype is wanted else values.to(wanted)
+
+    def rounded(values: torch.Tensor) -> torch.Tensor:
+        if values.dtype is torch.bool:
+            values = values.view(torch.uint8)  # torch converts bytes several times faster than bools
+        return values if values.dtype is wanted else values.to(wanted)
+
+    return rounded
