@@ -60,19 +60,16 @@ class Curves:
             figure = Figure(figsize=(8, 5), layout="constrained")
             steps = range(1, len(self.losses) + 1)
             loss, memory = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-            loss.plot(steps, self.losses, color="tab:blue")
+            loss.plot(steps, self.losses, color="tab:blue", label=f"last: {self.losses[-1]:.3g}")
             loss.set_ylabel("loss")
-            loss.annotate(
-                f"{self.losses[-1]:.3g}", (steps[-1], self.losses[-1]), (-4, 8), textcoords="offset points", ha="right"
-            )
             held, most = ([n / 2**20 for n in sizes] for sizes in (self.dram_bytes, self.peak_bytes))
             memory.plot(steps, most, color="tab:red", label=f"most at any moment: {most[-1]:.2f} MiB")
             memory.fill_between(steps, held, color="tab:green", alpha=0.4, label=f"after a step: {held[-1]:.2f} MiB")
             memory.set_ylabel("DRAM per chip, MiB")
             memory.set_ylim(0, max(most) * 1.5)
             memory.set_xlabel("step")
-            memory.legend(loc="upper right", ncols=2, frameon=False)
             for axes in (loss, memory):
+                axes.legend(loc="upper right", ncols=2, frameon=False)
                 axes.grid(alpha=0.3)
                 axes.spines[["top", "right"]].set_visible(False)
                 axes.margins(x=0)

@@ -62,10 +62,13 @@ def train(epochs: int, out: Path, schedule: str = "1f1b", dtype: ttnn.DataType =
     model = Staged(stages, layers, cross_entropy, micro_batches=4, schedule=schedule, batch_axis=BATCHES, dtype=dtype)
     optimisers = [AdamW(stage.parameters, 3e-3) for stage in model.stages]
     tokens, targets = rows()
-    found = list(batches(tokens, targets, size=BATCH, parts=model.parts))
+    per_epoch = -(-SAMPLES // BATCH)
     curves = Curves(f"GPT, two stages of 2x2, {schedule}")
-    for step in curves.steps(epochs * len(found)):
-        batch = found[step % len(found)]
+    for step in curves.steps(epochs * per_epoch):
+        if step % per_epoch == 0:
+            order = torch.randperm(SAMPLES, generator=draw)
+            epoch = batches(tokens[order], targets[order], size=BATCH, parts=model.parts)
+        batch = next(epoch)
         losses = model.differentiate(*batch.tensors, batch.weights)
         model.synchronize_gradients()
         model.clip_gradients(1.0)
