@@ -47,6 +47,13 @@ def test_a_pipeline_over_ranks_trains_as_one_process_does(engine: str, stages: i
         assert f"[{rank}] stage {rank} of {stages} is trained" in output
 
 
+def test_ranks_of_one_mesh_are_joined_too() -> None:
+    done = launched("torchdist", 2, str(HERE / "socket_in_one_mesh.py"), TTMESH_TIMEOUT_S="60")
+
+    assert done.returncode == 0, done.stderr
+    assert all(f"[{rank}] rank {rank} of one mesh is content" in done.stdout for rank in (0, 1))
+
+
 def test_the_example_of_a_pipeline_checks_itself() -> None:
     example = HERE.parents[1] / "examples" / "distributed" / "06_pipeline_over_ranks.py"
 

@@ -69,13 +69,14 @@ def connect(device: MeshDevice, config: SocketConfig) -> End | None:
     except MeshError as error:
         refused = error
     own = _description(device, config, sender, receiver)
-    own |= {"refused": refused.wrong} if refused else {"chips": _chips(device, config, endpoint)}
+    own |= {"refused": refused.wrong} if refused else _own_chips(device, config, endpoint)
     other = _swapped(link, peer, tag, own)
     if refused is not None:
         raise refused
     _compare(own, other, name, joined.rank, peer)
     sides = (own, other) if endpoint is SocketEndpoint.SENDER else (other, own)
-    routes = Routes(config.pairs(), tuple(sides[0]["shape"]), tuple(sides[1]["shape"]))
+    starts, ends = ([tuple(place) for place in side["places"]] for side in sides)
+    routes = Routes(tuple(zip(starts, ends, strict=True)), tuple(sides[0]["shape"]), tuple(sides[1]["shape"]))
     nudge = device.queues[0].schedule.nudge
     stream: Stream
     if endpoint is SocketEndpoint.SENDER:
@@ -150,7 +151,8 @@ def _prepared(
         )
     sends = endpoint is SocketEndpoint.SENDER
     check_coordinates(device, (start if sends else end for start, end in config.pairs()))
-    return None if sends else allocate_fifo(device, config)
+    # The ranks of one mesh allocate in lock step, so that there the sender keeps the room free as well.
+    return None if sends and device.part is None else allocate_fifo(device, config)
 
 
 def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver: int) -> Description:
@@ -162,7 +164,7 @@ def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver
         for c in config.connections
     ]
     return {
-        "shape": list(device.shape),
+        "shape": device.lane_shape,
         "agreed": {
             "sender rank": sender,
             "receiver rank": receiver,
@@ -181,11 +183,15 @@ def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver
     }
 
 
-def _chips(device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint) -> list[tuple[Coord, int, int]]:
-    """The connected chips of this end as the fabric knows them: coordinate, mesh, place."""
-    at = {tuple(pair[endpoint.value]): None for pair in config.pairs()}
-    nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in at}
-    return [(coord, int(node.mesh_id), node.chip_id) for coord, node in nodes.items()]
+def _own_chips(device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint) -> Description:
+    """The connected chips of this end: where their lanes are in this process, and what the fabric calls them."""
+    coords = [pair[endpoint.value] for pair in config.pairs()]
+    part = device.part
+    nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in coords}
+    return {
+        "places": coords if part is None else [part.locally(coord) for coord in coords],
+        "chips": [(coord, int(node.mesh_id), node.chip_id) for coord, node in nodes.items()],
+    }
 
 
 def _nodes(side: Description) -> dict[Coord, FabricNodeId]:

@@ -121,6 +121,8 @@ def create_socket_pair(
     """Both ends of a socket; the receiver's FIFO is allocated on its mesh."""
     socket_config.check()
     meshes = sender_mesh_device, receiver_mesh_device
+    for mesh in meshes:
+        mesh.check_undivided("create_socket_pair()")
     routes = Routes(socket_config.pairs(), meshes[0].shape.to_tuple(), meshes[1].shape.to_tuple())
     for mesh, coords in zip(meshes, (routes.starts, routes.ends), strict=True):
         check_coordinates(mesh, coords)
@@ -142,7 +144,7 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh = _checked(name, tensor, socket, SocketEndpoint.SENDER)
     channel, cell = socket.sending(), tensor.buffer.cell
     message = Message(tensor.spec, tensor.spec.packed_size_bytes, (cell,))
-    loads, counters = _loads(socket, channel.routes, message.size_bytes), mesh.traffic.counters
+    loads, counters = _loads(socket, message.size_bytes), mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
         socket.sending().put(message, reads)  # through the socket, so that the command keeps it alive
@@ -158,15 +160,15 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
 def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh = _checked(name, tensor, socket, SocketEndpoint.RECEIVER)
-    channel, shape = socket.receiving(), mesh.shape.to_tuple()
-    routes, wanted, place = channel.routes, tensor.spec, mesh.backend.device
-    loads, counters = _loads(socket, routes, wanted.packed_size_bytes), mesh.traffic.counters
+    channel, wanted, place = socket.receiving(), tensor.spec, mesh.backend.device
+    routes = channel.routes
+    loads, counters = _loads(socket, wanted.packed_size_bytes), mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
         spec, lanes = socket.receiving().take(wanted)
         lanes = lanes.to(place)
         if not routes.covers:
-            lanes = merged(writes[0].read(spec), lanes, routes.ends, shape)
+            lanes = merged(writes[0].read(spec), lanes, routes.ends, routes.receiver_shape)
         writes[0].write(lanes, spec)
         counters.add(loads)
 
@@ -212,10 +214,10 @@ def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint)
     return mesh
 
 
-def _loads(socket: MeshSocket, routes: Routes, size_bytes: int) -> Loads:
+def _loads(socket: MeshSocket, size_bytes: int) -> Loads:
     """What one message puts on each link. The sender of a pair counts its way; to another rank it leaves by the host."""
     mesh, other, loads = socket._device, socket._other, Loads()
-    for start, end in routes.pairs:
+    for start, end in socket.get_socket_config().pairs():
         if socket._sending is None:
             way = [HOST, mesh.get_device_id(MeshCoordinate(end))] if other is None else []
         elif other is None:
