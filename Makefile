@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## the main job: a 2x4 mesh, tensors on every chip, and what each chip holds
 	@$(PY) examples/mesh_allocation.py
 
-test-ops: $(STAMP)  ## every operation against torch over formats, layouts, placements and meshes
+test-ops: $(STAMP)  ## every operation against torch over formats, layouts, placements and meshes; TTMESH_BACKEND=cuda on a GPU
 	@$(PY) -m pytest tests/ops/test_goldens.py -m full
 
 test: $(STAMP)  ## every test

@@ -88,7 +88,7 @@ def cells(case: Case) -> list[Cell]:
 
 
 @contextmanager
-def mesh_of(shape: tuple[int, int], backend: str = "cpu", system: str = "t3k") -> Iterator[MeshDevice]:
+def mesh_of(shape: tuple[int, int], backend: str, system: str = "t3k") -> Iterator[MeshDevice]:
     """A mesh of a system with eight chips."""
     before = {name: os.environ.get(name) for name in ("TTMESH_SYSTEM", "TTMESH_BACKEND")}
     os.environ.update(TTMESH_SYSTEM=system, TTMESH_BACKEND=backend)
@@ -102,12 +102,13 @@ def mesh_of(shape: tuple[int, int], backend: str = "cpu", system: str = "t3k") -
 
 
 def run(case: Case, cell: Cell) -> None:
-    """Run one cell on the cpu backend, compare every device with the golden, then run it on meta."""
+    """Run one cell (on the cpu, or where TTMESH_BACKEND says), compare every device with the golden, then run it on meta."""
+    backend = os.environ.get("TTMESH_BACKEND", "cpu")
     devices = cell.mesh[0] * cell.mesh[1]
     per_device = [
         case.make(torch.Generator().manual_seed(d if cell.placement != "replicated" else 0)) for d in range(devices)
     ]
-    with mesh_of(cell.mesh, system=case.system) as mesh:
+    with mesh_of(cell.mesh, backend, case.system) as mesh:
         expected = [_golden(case, cell, _seen_by(per_device, d, cell)) for d in range(devices)]
         results = _run(case, cell, mesh, per_device)
         for device in range(devices):
@@ -117,7 +118,7 @@ def run(case: Case, cell: Cell) -> None:
         del results
     with mesh_of(cell.mesh, "meta", case.system) as mesh:
         dry = _run(case, cell, mesh, per_device)
-        assert [(r.spec, r.buffer_address()) for r in dry] == facts, "meta differs from cpu"
+        assert [(r.spec, r.buffer_address()) for r in dry] == facts, f"meta differs from {backend}"
         del dry
 
 
