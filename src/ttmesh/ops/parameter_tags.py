@@ -33,7 +33,8 @@ PRECISION = (
 FIDELITY = _none(
     "math_fidelity, fp32_dest_acc_en, packer_l1_acc, dst_full_sync_en and math_approx_mode choose how many bits the chip's "
     "engines keep on the way. ttmesh accumulates in float32 and rounds once to the output format, at least as exactly as "
-    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here."
+    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here. "
+    "Results in block floats go through bfloat16 on their way to the packer, as without fp32_dest_acc_en."
 )
 SLICES = _none("How TT-NN cuts the work so that it fits into L1; the result is the same.")
 HALO = _none("Where intermediate buffers of sliding windows lie; they are not emulated.")
@@ -73,6 +74,7 @@ OWN_MEMORY = Tag("used", "Where that result is allocated.")
 PADDING = _none("The padding of tiles holds no values here; it is written when bytes are asked for.")
 
 PER_OPERATION: dict[str, dict[str, Tag]] = {
+    "ttnn.topk": {"sorted": _none("The chip sorts what it finds either way.")},
     **_each(("prepare_conv_weights", "prepare_conv_bias"), _all(DESCRIBED, CONVOLUTION)),
     **_each(("prepare_conv_transpose2d_weights", "prepare_conv_transpose2d_bias"), _all(DESCRIBED, CONVOLUTION)),
     "ttnn.group_norm": {

@@ -140,7 +140,7 @@ def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def _golden_topk(
     input_tensor: torch.Tensor, k: int = 32, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> Pair:
-    values, indices = torch.topk(input_tensor, k, dim, largest, sorted)
+    values, indices = torch.topk(input_tensor, k, dim, largest)
     return values, indices
 
 
@@ -150,7 +150,6 @@ def topk(
     k: int,
     dim: int,
     largest: bool,
-    sorted: bool,
     stable: bool,
     lane_axes: int,
     indices_tensor: torch.Tensor | None = None,
@@ -161,7 +160,7 @@ def topk(
         values, indices = torch.sort(input_tensor, stable=True, dim=at, descending=largest)
         values, indices = values.narrow(at, 0, k), indices.narrow(at, 0, k)
     else:
-        values, indices = torch.topk(input_tensor, k, at, largest, sorted)
+        values, indices = torch.topk(input_tensor, k, at, largest)
     if indices_tensor is not None:
         indices = torch.gather(indices_tensor.expand(input_tensor.shape), at, indices)
     return values, indices
