@@ -278,6 +278,8 @@ def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan
     kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
     footprints = tuple(Footprint(spec, mesh.heap.map) for spec in specs)
     body = _body(request, decision)
+    if mesh.part is not None:
+        body = _named(body, request.name)
     programs = tuple((*key, i) for i in range(decision.programs))
     return Plan(request.name, kinds, footprints, programs, 0, only if decision.single else list, lambda: body)
 
@@ -312,6 +314,18 @@ def _body(request: Request, decision: Decision) -> Body:
     return body
 
 
+def _named(body: Body, name: str) -> Body:
+    """The same body, whose errors of ranks say which collective it was."""
+
+    def named(reads: Cells, writes: Cells) -> None:
+        try:
+            body(reads, writes)
+        except RankError as error:
+            raise error.during(name) from error
+
+    return named
+
+
 def _own_copy(whole: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
     """This rank's lanes in memory of their own: a view would keep those of all ranks alive."""
     return own if own.shape == whole.shape else own.clone(memory_format=torch.contiguous_format)
@@ -334,12 +348,4 @@ def over_ranks(request: Request, decision: Decision) -> Callable[..., Sequence[t
         results = compute(*(part.over_ranks(own, axes) for own in lanes))
         return [_own_copy(whole, part.own_block(whole, axes)) for whole in results]
 
-    crossing = decision.over_ranks or everything
-
-    def named(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
-        try:
-            return crossing(*lanes)
-        except RankError as error:
-            raise error.during(request.name) from error
-
-    return named
+    return decision.over_ranks or everything

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -25,13 +24,13 @@ class Crossing:
 
     def reducer(self, n: int, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
         """What turns [groups, this rank's members, ...] into all ranks' [groups, 1, ...]; made once, called often."""
-        own, group = self.part.block[self.axis], partial(self.part.group, self.axis)
+        own, group, axis = self.part.block[self.axis], self.part.group, self.axis
         if name in ("max", "min"):
-            return lambda members: group().all_reduce(over_members(members, own, name), name)
+            return lambda members: group(axis).all_reduce(over_members(members, own, name), name)
 
         def reduce(members: torch.Tensor) -> torch.Tensor:
             # Not in place: MPI takes up to 1.5 times as long for that (154 against 101 µs for 256 KiB).
-            total = group().all_reduce(partial_sum(members, own))
+            total = group(axis).all_reduce(partial_sum(members, own))
             return total if total.dtype is members.dtype else total.to(members.dtype)
 
         return reduce if name == "sum" else lambda members: finished(reduce(members), n, name)
