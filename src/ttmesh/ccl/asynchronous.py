@@ -6,7 +6,10 @@ they are taken and have no effect. A persistent output buffer is where the resul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.ccl.collective import check_common, collective, mesh_of, run
@@ -25,33 +28,74 @@ from ttmesh.tensor.tensor import Tensor
 _EXPERIMENTAL = "ttnn.experimental."
 
 
-def _gather_form(name: str, *, reverse: bool = False) -> None:
-    @collective(_EXPERIMENTAL + name, direct=True)
-    def form(
-        input_tensor: Tensor,
-        dim: int,
-        persistent_output_buffer: Tensor | None = None,
-        persistent_output_tensor: Tensor | None = None,
-        cluster_axis: int | None = None,
-        num_links: int | None = None,
-        memory_config: MemoryConfig | None = None,
-        topology: Topology | None = None,
-        subdevice_id: SubDeviceId | None = None,
-        mode: str | None = None,
-        algorithm: str | None = None,
-    ) -> Tensor:
-        """All parts along an axis joined along a dim, on every device of it."""
-        output = persistent_output_buffer if persistent_output_tensor is None else persistent_output_tensor
-        return gather(
-            _EXPERIMENTAL + name, input_tensor, dim, cluster_axis=cluster_axis, memory_config=memory_config,
-            topology=topology or Topology.Ring, num_links=num_links, subdevice_id=subdevice_id, mode=mode,
-            algorithm=algorithm, output=output, whole_axis=True, reverse=reverse,
-        )  # fmt: skip
+_JOINED = "All parts along an axis joined along a dim, on every device of it."
+_CUT = "The sum over an axis, cut along a dim: part i on device i."
+_EXCHANGED = "A tensor cut along in_dim over an axis becomes one cut along out_dim."
 
 
-_gather_form("all_gather_async")
-_gather_form("all_gather_async_reversed", reverse=True)
-_gather_form("strided_all_gather_async")
+@dataclass(frozen=True)
+class Form:
+    """A collective under another name of TT-NN's, with defaults of its own.
+
+    `outputs`: the arguments that may name the tensor to write into; one that holds a list has it at `place`.
+    `topology`: what is wanted where the call says nothing. `fixed`: arguments of the collective that calls do not give.
+    """
+
+    name: str
+    base: Callable[..., Tensor]
+    doc: str
+    topology: Topology | None = None
+    outputs: tuple[str, ...] = ("persistent_output_buffer",)
+    place: int = 0
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def takes(self) -> list[str]:
+        """TT-NN's names of the arguments that have an effect."""
+        own = [p for p in inspect.signature(self.base).parameters if p not in {"name", "tensor", "output", *self.fixed}]
+        return ["input_tensor", *own, *self.outputs]
+
+    def __call__(self, **given: Any) -> Tensor:
+        """Carry the call out; `given` has names of `takes` only."""
+        tensor, output = given.pop("input_tensor"), None
+        for name in self.outputs:
+            value = given.pop(name, None)
+            if value is not None:
+                output = (
+                    value if isinstance(value, Tensor) else (value[self.place] if len(value) > self.place else None)
+                )
+        if self.topology is not None and given.get("topology") is None:
+            given["topology"] = self.topology
+        return self.base(_EXPERIMENTAL + self.name, tensor, output=output, **given, **self.fixed)
+
+    def enter(self) -> None:
+        """Put it into the catalogue, with the signature that says what it takes."""
+
+        def form(**given: Any) -> Tensor:
+            return self(**given)
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        form.__signature__ = inspect.Signature([inspect.Parameter(p, kind) for p in self.takes()])  # type: ignore[attr-defined]
+        form.__doc__ = self.doc
+        collective(_EXPERIMENTAL + self.name, direct=True)(form)
+
+
+_BOTH = ("persistent_output_buffer", "persistent_output_tensor")
+_LISTED = ("persistent_output_buffers",)  # the intermediate buffer, then the output
+
+for _form in (
+    Form("all_gather_async", gather, _JOINED, Topology.Ring, _BOTH, fixed={"whole_axis": True, "reverse": False}),
+    Form(
+        "all_gather_async_reversed", gather, _JOINED, Topology.Ring, _BOTH, fixed={"whole_axis": True, "reverse": True}
+    ),
+    Form("strided_all_gather_async", gather, _JOINED, Topology.Ring, fixed={"whole_axis": True, "reverse": False}),
+    Form("reduce_scatter_minimal_async", scatter, _CUT, Topology.Ring, _LISTED, place=1),
+    Form("strided_reduce_scatter_async", scatter, _CUT, Topology.Ring, _LISTED, place=1),
+    Form("reduce_scatter_minimal_direct", scatter, _CUT, None, ("persistent_buffers",), fixed={"algorithm": "direct"}),
+    Form("llama_reduce_scatter", scatter, _CUT, Topology.Linear, ()),
+    Form("all_to_all_async", exchange, _EXCHANGED, Topology.Ring),
+    Form("all_to_all_async_generic", exchange, _EXCHANGED),
+):
+    _form.enter()
 
 
 @collective("ttnn.experimental.high_bw_all_gather")
@@ -130,69 +174,6 @@ def all_reduce_async(
     )  # fmt: skip
 
 
-def _scatter_form(name: str) -> None:
-    @collective(_EXPERIMENTAL + name, direct=True)
-    def form(
-        input_tensor: Tensor,
-        dim: int,
-        persistent_output_buffers: Sequence[Tensor] | None = None,
-        num_links: int | None = None,
-        memory_config: MemoryConfig | None = None,
-        topology: Topology | None = None,
-        subdevice_id: SubDeviceId | None = None,
-        cluster_axis: int | None = None,
-        mode: str | None = None,
-        algorithm: str | None = None,
-    ) -> Tensor:
-        """The sum over an axis, cut along a dim: part i on device i."""
-        return scatter(
-            _EXPERIMENTAL + name, input_tensor, dim, cluster_axis=cluster_axis, memory_config=memory_config,
-            topology=topology or Topology.Ring, num_links=num_links, subdevice_id=subdevice_id, mode=mode,
-            algorithm=algorithm, output=_persistent(persistent_output_buffers),
-        )  # fmt: skip
-
-
-_scatter_form("reduce_scatter_minimal_async")
-_scatter_form("strided_reduce_scatter_async")
-
-
-@collective("ttnn.experimental.reduce_scatter_minimal_direct", direct=True)
-def reduce_scatter_minimal_direct(
-    input_tensor: Tensor,
-    dim: int,
-    cluster_axis: int | None = None,
-    num_links: int | None = None,
-    memory_config: MemoryConfig | None = None,
-    persistent_buffers: Sequence[Tensor] | None = None,
-    subdevice_id: SubDeviceId | None = None,
-    mode: str | None = None,
-) -> Tensor:
-    """reduce_scatter in which every device sends straight to every other one."""
-    return scatter(
-        "ttnn.experimental.reduce_scatter_minimal_direct", input_tensor, dim, cluster_axis=cluster_axis,
-        memory_config=memory_config, num_links=num_links, subdevice_id=subdevice_id, mode=mode, algorithm="direct",
-        output=persistent_buffers[0] if persistent_buffers else None,
-    )  # fmt: skip
-
-
-@collective("ttnn.experimental.llama_reduce_scatter", direct=True)
-def llama_reduce_scatter(
-    input_tensor: Tensor,
-    dim: int,
-    cluster_axis: int,
-    subdevice_id: SubDeviceId | None = None,
-    num_links: int | None = None,
-    memory_config: MemoryConfig | None = None,
-    topology: Topology | None = None,
-) -> Tensor:
-    """reduce_scatter through a packet buffer."""
-    return scatter(
-        "ttnn.experimental.llama_reduce_scatter", input_tensor, dim, cluster_axis=cluster_axis,
-        memory_config=memory_config, topology=topology or Topology.Linear, num_links=num_links,
-        subdevice_id=subdevice_id,
-    )  # fmt: skip
-
-
 @collective("ttnn.experimental.reduce_scatter_minimal_async_create_intermediate_buffer")
 def reduce_scatter_minimal_async_create_intermediate_buffer(
     input_tensor: Tensor, dim: int, cluster_axis: int | None = None
@@ -226,51 +207,3 @@ def _memory(like: Tensor, shape: Sequence[int]) -> Tensor:
     return Tensor.on_device(
         kind_of(spec, like.tensor_topology()), Footprint(spec, mesh.heap.map).allocate(mesh, "persistent"), mesh
     )
-
-
-@collective("ttnn.experimental.all_to_all_async")
-def all_to_all_async(
-    input_tensor: Tensor,
-    persistent_output_buffer: Tensor,
-    in_dim: int,
-    out_dim: int,
-    num_links: int = 1,
-    memory_config: MemoryConfig | None = None,
-    topology: Topology | None = None,
-    subdevice_id: SubDeviceId | None = None,
-    mode: str | None = None,
-    algorithm: str | None = None,
-) -> Tensor:
-    """A tensor cut along in_dim becomes one cut along out_dim."""
-    return exchange(
-        "ttnn.experimental.all_to_all_async", input_tensor, in_dim, out_dim, memory_config=memory_config,
-        topology=topology or Topology.Ring, num_links=num_links, subdevice_id=subdevice_id, mode=mode,
-        algorithm=algorithm, output=persistent_output_buffer,
-    )  # fmt: skip
-
-
-@collective("ttnn.experimental.all_to_all_async_generic", direct=True)
-def all_to_all_async_generic(
-    input_tensor: Tensor,
-    in_dim: int,
-    out_dim: int,
-    persistent_output_buffer: Tensor | None = None,
-    num_links: int | None = None,
-    memory_config: MemoryConfig | None = None,
-    topology: Topology | None = None,
-    subdevice_id: SubDeviceId | None = None,
-    cluster_axis: int | None = None,
-    mode: str | None = None,
-    algorithm: str | None = None,
-) -> Tensor:
-    """A tensor cut along in_dim over an axis becomes one cut along out_dim."""
-    return exchange(
-        "ttnn.experimental.all_to_all_async_generic", input_tensor, in_dim, out_dim, cluster_axis=cluster_axis,
-        memory_config=memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id, mode=mode,
-        algorithm=algorithm, output=persistent_output_buffer,
-    )  # fmt: skip
-
-
-def _persistent(buffers: Sequence[Tensor] | None) -> Tensor | None:
-    """TT-NN's list holds the intermediate buffer, then the output."""
-    return buffers[1] if buffers is not None and len(buffers) > 1 else None
