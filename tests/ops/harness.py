@@ -257,7 +257,7 @@ WITHOUT_MEANING_IN_TORCH = ("memory_config", "device", "queue_id", "cq_id", "out
 
 
 def _compare(case: Case, got: Tensor, want: torch.Tensor, coordinate: Sequence[int]) -> None:
-    values = lane_of(got, coordinate)
+    values = lane_of(got, coordinate).cpu()
     where = f"{case.name} at {tuple(coordinate)}"
     assert tuple(values.shape) == tuple(want.shape), f"{where}: shape {tuple(values.shape)} != {tuple(want.shape)}"
     if got.dtype in INTEGERS:

@@ -49,6 +49,5 @@ CASES = [
         ),
     ),
     Case("ttnn.experimental.dit_minimal_matmul_addcmul_fused", product, HALF, pcc=0.999),
-    Case("ttnn.experimental.deepseek_moe_fast_reduce_nc", args((4, 1, 33, 96), dim=0, split_size=32)),
     Case("ttnn.experimental.topk_large_indices", distinct, HALF, (ROW_MAJOR_LAYOUT,), system="p150x8"),
 ]
