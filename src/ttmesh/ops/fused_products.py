@@ -150,6 +150,14 @@ _SPARSE = Operation(
 
 def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None) -> int | None:
     """How many blocks a given output holds when it is compact; None for one with a place for every block."""
+    if given is not None:
+        own, wanted = given.spec.tile.tile_shape[0], a.spec.tile.tile_shape[0]
+        require(
+            own == wanted,
+            f"the override output tile height ({own}) must equal to the in0 tile height ({wanted})",
+            f"tiles of {wanted} rows",
+            "Allocate the output with the input's tile.",
+        )
     if given is None or tuple(given.shape) == tuple(expanded):
         return None
     short = (1, nnz or 0, a.shape[-2], b.shape[-1])

@@ -210,7 +210,8 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
     (high, wide), axes = b.shape[-2:], case.lane_axes
     turn_a, turn_b = case["transpose_a"], case["transpose_b"]
     width = high if turn_b else wide
-    if len(case.specs) > 2 and case.specs[2].shape.volume() != width:
+    bias_ = case.specs[2].shape if len(case.specs) > 2 else None
+    if bias_ is not None and (bias_.volume() != width or len(bias_) > len(a.shape)):  # more dims give the result more
         return None
     half, shared = a.dtype is DataType.BFLOAT16, high * wide  # values in B where all devices and batches share it
     chosen = activations_of(case["activation"], case["program_config"])

@@ -92,6 +92,7 @@ CASES = [
     Case("ttnn.matmul/large", operands((2, 64, 512), (512, 128))),
     Case("ttnn.linear/plain", operands((2, 33, 40), (40, 50)), FLOATS, pcc=0.999),
     Case("ttnn.linear/bias", operands((2, 33, 40), (40, 50), (50,)), FLOATS, pcc=0.999),
+    Case("ttnn.linear/bias of more dims", operands((33, 40), (40, 50), (1, 1, 50))),
     Case("ttnn.linear/bias of rank 4", operands((2, 1, 33, 40), (40, 50), (1, 1, 1, 50))),
     Case("ttnn.linear/bias and activation", operands((2, 33, 40), (40, 50), (1, 50), activation="gelu")),
     Case("ttnn.linear/transposed", operands((2, 33, 40), (50, 40), (50,), transpose_b=True)),
