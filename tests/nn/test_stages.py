@@ -11,6 +11,8 @@ from gpt_pair import HEADS, WIDTH, TorchGPT, batch_of, opened, torch_losses
 import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
+from ttmesh.base.records import Finished
+from ttmesh.base.signals import signals
 from ttmesh.mesh.memory_reports import peak_bytes
 from ttmesh.nn.batches import pad_batch
 from ttmesh.nn.checkpoints import load_checkpoint, save_checkpoint
@@ -130,6 +132,29 @@ def test_queues_of_their_own_give_the_same_curve(how: str) -> None:
         settings.override("TTMESH_SCHEDULE", None)
 
     assert found == expected
+
+
+def test_stages_with_workers_of_their_own_run_at_the_same_time() -> None:
+    ttmesh.configure(schedule="async")
+    found: list[Finished] = []
+    try:
+        with opened((1, 2)) as mesh:
+            meshes = mesh.create_submeshes(ttnn.MeshShape(1, 1))
+            model = Staged(meshes, layers(), cross_entropy, micro_batches=8)
+            stop = signals.listen(lambda r: found.append(r) if isinstance(r, Finished) else None, commands=True)
+            model.differentiate(*batch_of(0))
+            mesh.quiesce_devices()
+            stop()
+            first, second = ([r for r in found if r.mesh_id == stage.id()] for stage in meshes)
+            del model, meshes
+    finally:
+        settings.override("TTMESH_SCHEDULE", None)
+
+    assert first
+    assert second
+    assert any(
+        a.time_ns - a.duration_ns < b.time_ns and b.time_ns - b.duration_ns < a.time_ns for a in first for b in second
+    )
 
 
 def test_a_padded_batch_has_the_gradients_of_its_real_rows() -> None:
