@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.ops.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.conv_config import (
     Conv2dConfig,
     Op2DSliceConfig,
@@ -122,6 +123,7 @@ def conv2d(
     dtype: DataType | None,
     bias_tensor: Tensor | None,
     conv_config: Conv2dConfig | None,
+    compute_config: WormholeComputeKernelConfig | None,
     memory_config: MemoryConfig | None,
     slice_config: Op2DSliceConfig | None,
     return_output_dim: bool,
@@ -142,6 +144,7 @@ def conv2d(
         groups=groups,
         dtype=dtype,
         conv_config=conv_config,
+        compute_config=compute_config,
         memory_config=memory_config,
         slice_config=slice_config,
     )
@@ -165,6 +168,7 @@ def conv1d(
     dtype: DataType | None,
     bias_tensor: Tensor | None,
     conv_config: Conv2dConfig | None,
+    compute_config: WormholeComputeKernelConfig | None,
     memory_config: MemoryConfig | None,
     slice_config: Op2DSliceConfig | None,
     return_output_dim: bool,
@@ -192,6 +196,7 @@ def conv1d(
         groups=groups,
         dtype=dtype,
         conv_config=None if conv_config is None else replace(conv_config),
+        compute_config=compute_config,
         memory_config=memory_config,
         slice_config=slice_config,
     )
@@ -217,6 +222,7 @@ def conv_transpose2d(
     dtype: DataType | None,
     bias_tensor: Tensor | None,
     conv_config: Conv2dConfig | None,
+    compute_config: WormholeComputeKernelConfig | None,
     memory_config: MemoryConfig | None,
     dram_slice_config: Op2DSliceConfig | None,
     mirror_kernel: bool,
@@ -238,6 +244,7 @@ def conv_transpose2d(
         groups=groups,
         dtype=dtype,
         conv_config=conv_config,
+        compute_config=compute_config,
         memory_config=memory_config,
         slice_config=dram_slice_config,
         transposed=True,

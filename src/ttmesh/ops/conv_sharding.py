@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
-from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.sharding import div_up, round_up
 
@@ -30,6 +30,9 @@ class Window:
     kernel: tuple[int, int]
     weights_dtype: DataType
     dtype: DataType
+    out_dtype: DataType = DataType.BFLOAT16
+    has_bias: bool = False
+    depthwise: bool = False  # one row of taps, one group per channel: TT-NN has a program of its own for it
 
 
 @dataclass(frozen=True)
@@ -103,32 +106,35 @@ def same_cores(config: MemoryConfig) -> ParallelConfig:
     return ParallelConfig(config.memory_layout, shard.grid, rows, channels, shard.orientation)
 
 
-def circular_buffers(window: Window, config: ParallelConfig, block_height: int = 0) -> int:
-    """Bytes per core: an activation block, a weights block, the partial sums, and the rows gathered by halo."""
-    rows = div_up(window.rows, config.cores_rows * TILE)
-    block = min(max(block_height // TILE, 1) if block_height else rows, rows)
-    kernel_width = window.kernel[1] if config.layout is HEIGHT else window.kernel[0] * window.kernel[1]
-    depth = div_up(window.in_channels, config.cores_channels) * kernel_width
-    inner = div_up(depth, TILE)
-    out = div_up(window.out_channels, config.cores_channels * TILE)
-    act = tile_bytes(DataType.BFLOAT16, Tile((32, 32)))
-    weights = tile_bytes(window.weights_dtype, Tile((32, 32)))
-    return block * inner * act * 2 + inner * out * weights + block * out * act + halo(window, config)
-
-
 def halo(window: Window, config: ParallelConfig) -> int:
-    """Bytes per core of the input rows with those of neighbouring cores around them, in row-major bfloat16."""
+    """Bytes per core of the input rows with those of neighbouring cores around them, in row-major bfloat16.
+
+    An estimate: the rows of neighbours are left out, which TT-NN finds by walking over all windows.
+    """
+    if window.kernel == (1, 1):
+        return 0  # a window of one pixel needs no neighbours
     rows = div_up(window.input_rows, config.cores_rows)
     return rows * round_up(div_up(window.in_channels, config.cores_channels), 8) * 2
 
 
-def chosen(window: Window, grid: CoreCoord, *, transpose_shards: bool, block_height: int) -> ParallelConfig:
-    """The layout that needs the least L1, as TT-NN's auto-sharding decides."""
+def chosen(
+    window: Window,
+    grid: CoreCoord,
+    *,
+    transpose_shards: bool,
+    block_height: int,
+    buffers: Callable[[ParallelConfig], int],
+) -> ParallelConfig:
+    """The layout that needs the least L1, as TT-NN's auto-sharding decides.
+
+    Args:
+        buffers: bytes of circular buffers per core under a layout.
+    """
 
     def cost(config: ParallelConfig) -> int:
         shards = config.memory(window.rows, window.out_channels).shard_spec
         assert shards is not None, "memory() makes shards"
-        return circular_buffers(window, config, block_height) + shards.shape[0] * shards.shape[1] * 2
+        return buffers(config) + shards.shape[0] * shards.shape[1] * 2
 
     options = {
         layout: parallel(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
+from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.ops import conv_weights
 from ttmesh.ops.activations import Activation, apply
+from ttmesh.ops.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.conv_buffers import circular_buffers
 from ttmesh.ops.conv_config import (
     Conv2dConfig,
     Op2DSliceConfig,
@@ -19,7 +24,7 @@ from ttmesh.ops.conv_config import (
     output_size,
     transposed_size,
 )
-from ttmesh.ops.conv_sharding import TILE, ParallelConfig, Window, chosen, circular_buffers, parallel, same_cores
+from ttmesh.ops.conv_sharding import TILE, ParallelConfig, Window, chosen, halo, parallel, same_cores
 from ttmesh.ops.lanes import mesh_dims
 from ttmesh.ops.parts import part
 from ttmesh.ops.specs import Inferred
@@ -129,11 +134,58 @@ def _slide(
     return F.conv2d(images, filters, None, stride, (padding[0], padding[2]), dilation, groups)
 
 
+def _cores(
+    window: Window, config: Conv2dConfig, compute: WormholeComputeKernelConfig, grid: CoreCoord
+) -> ParallelConfig:
+    layout, height, turned = config.shard_layout, config.act_block_h_override, config.transpose_shards
+    if layout is not None:
+        return parallel(layout, window, grid, transpose_shards=turned, block_height=height)
+
+    def buffers(cores: ParallelConfig) -> int:
+        return circular_buffers(window, cores, config, compute) + halo(window, cores)
+
+    return chosen(window, grid, transpose_shards=turned, block_height=height, buffers=buffers)
+
+
+def _in_slices(
+    window: Window,
+    out: Two,
+    config: Conv2dConfig,
+    compute: WormholeComputeKernelConfig,
+    slices: Op2DSliceConfig | None,
+    grid: CoreCoord,
+    room: int,
+) -> int:
+    """L1 per core of one slice, when there are as few of them as fit."""
+    by_width = slices is not None and slices.slice_type is Op2DSliceType.DRAM_WIDTH
+    across = by_width or (slices is None and out[0] < out[1])
+    most = out[1] if across else out[0]
+    pieces = 1
+    while True:
+        rows, input_rows = (-(-count // pieces) for count in (window.rows, window.input_rows))
+        part = replace(window, rows=rows, input_rows=input_rows)
+        cores = _cores(part, config, compute, grid)
+        needed = circular_buffers(part, cores, config, compute) + halo(part, cores)
+        if needed <= room * 3 // 4 or (pieces == most and needed <= room):  # tensors want their part of L1
+            return needed
+        if pieces == most:
+            raise MeshError(
+                f"DRAM Auto slice could not find valid slice configuration. Tried up to {most} slices for "
+                f"{'width' if across else 'height'}-slicing on output dimension {most}. Available L1: {room} bytes. "
+                "Operation requires more memory than available even with maximum slicing.",
+                expected=f"at most {room} B per core, not {needed}",
+                fix="Choose another shard_layout or a smaller act_block_h_override.",
+            )
+        pieces = min(2 * pieces, most)
+
+
 def _where(
     x: Tensor,
     on_host: bool,
     window: Window,
+    out: Two,
     config: Conv2dConfig,
+    compute: WormholeComputeKernelConfig,
     memory: MemoryConfig | None,
     slices: Op2DSliceConfig | None,
 ) -> tuple[MemoryConfig, int]:
@@ -144,20 +196,16 @@ def _where(
     in_l1 = on_host or held.is_l1()
     if slices is not None:
         in_l1 = slices.slice_type is Op2DSliceType.L1_FULL
-    layout, height = config.shard_layout, config.act_block_h_override
-    cores: ParallelConfig
     if held.is_sharded() and held.shard_spec is not None and not config.reshard_if_not_optimal and held.is_l1():
         cores = same_cores(held)
-    elif layout is not None:
-        cores = parallel(layout, window, grid, transpose_shards=config.transpose_shards, block_height=height)
     else:
-        cores = chosen(window, grid, transpose_shards=config.transpose_shards, block_height=height)
-    needed = circular_buffers(window, cores, height)
+        cores = _cores(window, config, compute, grid)
+    needed = circular_buffers(window, cores, config, compute) + halo(window, cores)
     if not in_l1:
-        pieces = slices.num_slices if slices is not None and slices.num_slices else 0
-        budget = mesh.heap.map.banks[BufferType.L1].size * 3 // 4  # TT-NN adds slices until a piece fits
-        needed = needed // pieces if pieces else min(needed, budget)
-        return memory or DRAM_MEMORY_CONFIG, needed
+        room = mesh.heap.map.banks[BufferType.L1].size
+        if slices is None or not slices.num_slices:
+            return memory or DRAM_MEMORY_CONFIG, _in_slices(window, out, config, compute, slices, grid, room)
+        return memory or DRAM_MEMORY_CONFIG, needed // slices.num_slices
     if memory is not None and not (memory.is_sharded() and memory.shard_spec is None):
         return memory, needed
     return cores.memory(window.rows, window.out_channels), needed
@@ -180,6 +228,7 @@ def convolve(
     conv_config: Conv2dConfig | None,
     memory_config: MemoryConfig | None,
     slice_config: Op2DSliceConfig | None,
+    compute_config: WormholeComputeKernelConfig | None = None,
     transposed: bool = False,
     output_padding: Two = (0, 0),
     mirror_kernel: bool = True,
@@ -210,9 +259,12 @@ def convolve(
             fix="Check kernel, padding, stride.",
         )
     window = Window(
-        batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype
-    )
-    where, scratch = _where(x, on_host, window, config, memory_config, slice_config)
+        batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
+        dtype or x.dtype, bias is not None,
+        depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
+    )  # fmt: skip
+    compute = compute_config or WormholeComputeKernelConfig()
+    where, scratch = _where(x, on_host, window, out, config, compute, memory_config, slice_config)
     result: Tensor = _convolve(
         input=x,
         weight=weight,
