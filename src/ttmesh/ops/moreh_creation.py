@@ -18,7 +18,7 @@ from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfers import copy_host_to_device_tensor
 
 
-@composite("ttnn.moreh_full", golden=lambda shape, fill_value, **_: torch.full(tuple(shape), fill_value))
+@composite("ttnn.moreh_full", golden=lambda shape, fill_value, *_, **__: torch.full(tuple(shape), fill_value))
 def moreh_full(
     shape: Sequence[int],
     fill_value: float,

@@ -28,6 +28,8 @@ CASES = [
     Case("ttnn.zeros", lambda g: ([SHAPE], MESH), (bfloat16,), placements=False),
     Case("ttnn.ones", lambda g: ([SHAPE], MESH), (bfloat16,), placements=False),
     Case("ttnn.arange", lambda g: ([3, 40, 2], MESH), (bfloat16,), placements=False),
+    Case("ttnn.moreh_full", lambda g: ([SHAPE, 1.5, "mesh"], {}), (bfloat16,), placements=False),
+    Case("ttnn.moreh_arange", lambda g: ([3, 40, 2, "mesh"], {}), (bfloat16,), placements=False),
     Case("ttnn.full_like", like(1.5)),
     Case("ttnn.zeros_like", like()),
     Case("ttnn.ones_like", like()),

@@ -134,6 +134,11 @@ def sharded(*args: Any, **options: Any) -> Callable:
     return make
 
 
+def rows_put(g: torch.Generator) -> Any:
+    index = torch.stack([torch.randperm(9, generator=g)[:4] for _ in range(2)])
+    return [torch.randn(2, 9, 7, generator=g), On(index, uint32), torch.randn(2, 4, 7, generator=g)], {}
+
+
 CASES = [
     # shapes
     Case("ttnn.reshape/rows stay", values(args=((6, 33, 40),)), ALL, BOTH),
@@ -220,6 +225,7 @@ CASES = [
     ),
     Case("ttnn.gather/fewer", indexed((4, 6, 40), (3, 2, 9), 40, "v2i")),
     Case("ttnn.tosa_gather", indexed((2, 9, 7), (2, 4), 9, "vi"), layouts=ROWS),
+    Case("ttnn.tosa_scatter", rows_put, layouts=ROWS),
     Case("ttnn.scatter/last", permuted((4, 6, 40), -1, "v2is", (4, 6, 40)), (bfloat16,), BOTH),
     Case("ttnn.scatter/rows", permuted((4, 6, 40), 1, "v1is", (4, 6, 40)), (float32,), ROWS),
     Case("ttnn.scatter/add", indexed((4, 6, 40), (4, 6, 40), 40, "v2is", reduce="add"), layouts=ROWS),

@@ -15,6 +15,10 @@ from ttmesh.ops.matmul_configs import MatmulMultiCoreReuseMultiCast1DProgramConf
 FLOATS = (bfloat16, float32, bfloat8_b)
 
 
+def several_weights(g: torch.Generator) -> Any:
+    return [torch.randn(33, 40, generator=g), [torch.randn(40, 50, generator=g) for _ in range(3)]], {}
+
+
 def operands(a: tuple[int, ...], b: tuple[int, ...], bias: tuple[int, ...] | None = None, **options: Any) -> Callable:
     def make(g: torch.Generator) -> Any:
         named = dict(options)
@@ -92,6 +96,7 @@ CASES = [
     Case("ttnn.matmul/large", operands((2, 64, 512), (512, 128))),
     Case("ttnn.linear/plain", operands((2, 33, 40), (40, 50)), FLOATS, pcc=0.999),
     Case("ttnn.linear/bias", operands((2, 33, 40), (40, 50), (50,)), FLOATS, pcc=0.999),
+    Case("ttnn.matmul_batched_weights", several_weights, golden=lambda a, weights: [a @ b for b in weights]),
     Case("ttnn.linear/bias of more dims", operands((33, 40), (40, 50), (1, 1, 50))),
     Case("ttnn.linear/bias of rank 4", operands((2, 1, 33, 40), (40, 50), (1, 1, 1, 50))),
     Case("ttnn.linear/bias and activation", operands((2, 33, 40), (40, 50), (1, 50), activation="gelu")),
