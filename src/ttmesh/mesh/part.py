@@ -106,7 +106,7 @@ class Part:
 
     def gathered(self, lanes: torch.Tensor) -> torch.Tensor:
         """The lanes of the whole mesh on every rank; called by the program, outside of queues."""
-        rows = self.host.all_gather(lanes)
+        rows = _all_gather(self.host, lanes)
         if self.host.ranks != self.ranks:
             rows = rows[[self.host.ranks.index(rank) for rank in self.ranks]]
         return self._whole(rows, lanes)
@@ -114,6 +114,8 @@ class Part:
     def gathered_on_first(self, lanes: torch.Tensor) -> torch.Tensor | None:
         """The same on the first rank only; None on the others."""
         number = self.host.ranks.index
+        if lanes.is_meta:
+            return self.gathered(lanes) if self.is_first else None
         if not self.is_first:
             self.host.send(lanes, number(self.ranks[0]))
             return None
@@ -132,7 +134,7 @@ class Part:
         return turned.reshape(*(n * e for n, e in zip(self.grid, extents, strict=True)), *lanes.shape[axes:])
 
     def _joined(self, group: Transport, lanes: torch.Tensor, axis: int) -> torch.Tensor:
-        rows = group.all_gather(lanes)
+        rows = _all_gather(group, lanes)
         wanted = self._along(axis)
         if group.ranks != wanted:
             rows = rows[[group.ranks.index(rank) for rank in wanted]]
@@ -156,7 +158,7 @@ class Part:
         """A chip's lane on the rank of another chip of the same line; other ranks give back what they came with."""
         axis, sender, receiver = self.way(source, target), self.rank_of(source), self.rank_of(target)
         assert axis is not None, "the chips' ranks lie in one line"
-        if sender == receiver or not {sender, receiver} <= {*self._along(axis)}:
+        if sender == receiver or lane.is_meta or not {sender, receiver} <= {*self._along(axis)}:
             return lane
         group = self.group(axis)
         if group.world_rank == sender:
@@ -243,6 +245,11 @@ class Part:
         for at, cuts in zip(place, self.grid, strict=True):
             index = index * cuts + at
         return index
+
+
+def _all_gather(group: Transport, lanes: torch.Tensor) -> torch.Tensor:
+    """One row of lanes per rank; in a dry run (backend meta) there is nothing to send."""
+    return lanes.new_empty((group.size, *lanes.shape)) if lanes.is_meta else group.all_gather(lanes)
 
 
 class DividedShape(MeshShape):
