@@ -175,6 +175,12 @@ def _broadcast(request: Request) -> Decision:
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return (where.arrangement.spread(executor.spread(_every(where, lanes), plan, root)),)
 
+    crossing = where.crossing
+
+    def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert crossing is not None, "asked for only then"
+        return (where.arrangement.spread(crossing.broadcast(where.arrangement.gather(lanes), root)),)
+
     up = [size if i == root else 0 for i in range(n)]
     return Decision(
         (request.result_spec(request.tensor.shape),),
@@ -183,6 +189,7 @@ def _broadcast(request: Request) -> Decision:
         request.tensor.tensor_topology(),
         presence=request.tensor.kind.presence,
         across=where.across,
+        over_ranks=crossed if crossing else None,
     )
 
 

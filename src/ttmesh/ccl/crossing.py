@@ -49,6 +49,14 @@ class Crossing:
         scattered = rows[0] if rows.is_meta else group.reduce_scatter(rows, op)
         return finished(scattered.to(members.dtype), n, name)
 
+    def broadcast(self, members: torch.Tensor, root: int) -> torch.Tensor:
+        """The root's part of [groups, this rank's members, ...] on every rank: [groups, 1, ...]."""
+        rank, place = divmod(root, self.part.block[self.axis])
+        own = members[:, :1] if members.shape[1] == 1 else members[:, place : place + 1]
+        group = self.part.group(self.axis)
+        sent = own.clone(memory_format=torch.contiguous_format)  # the others' is filled
+        return sent if sent.is_meta else group.broadcast(sent, group.ranks.index(self.part.along(self.axis)[rank]))
+
 
 def _all_reduce(group: Transport, total: torch.Tensor, op: str = "sum") -> torch.Tensor:
     """The engine's; in a dry run (backend meta) there is nothing to add."""

@@ -135,7 +135,7 @@ class Part:
 
     def _joined(self, group: Transport, lanes: torch.Tensor, axis: int) -> torch.Tensor:
         rows = _all_gather(group, lanes)
-        wanted = self._along(axis)
+        wanted = self.along(axis)
         if group.ranks != wanted:
             rows = rows[[group.ranks.index(rank) for rank in wanted]]
         moved = rows.movedim(0, axis)
@@ -145,7 +145,7 @@ class Part:
 
     def in_group_order(self, rows: torch.Tensor, axis: int) -> torch.Tensor:
         """One row per rank along an axis, in the order in which the group counts them."""
-        group, along = self.group(axis), self._along(axis)
+        group, along = self.group(axis), self.along(axis)
         return rows if group.ranks == along else rows[[along.index(rank) for rank in group.ranks]]
 
     def way(self, source: Sequence[int], target: Sequence[int]) -> int | None:
@@ -158,7 +158,7 @@ class Part:
         """A chip's lane on the rank of another chip of the same line; other ranks give back what they came with."""
         axis, sender, receiver = self.way(source, target), self.rank_of(source), self.rank_of(target)
         assert axis is not None, "the chips' ranks lie in one line"
-        if sender == receiver or lane.is_meta or not {sender, receiver} <= {*self._along(axis)}:
+        if sender == receiver or lane.is_meta or not {sender, receiver} <= {*self.along(axis)}:
             return lane
         group = self.group(axis)
         if group.world_rank == sender:
@@ -189,7 +189,7 @@ class Part:
         name = "x".join(map(str, self.whole))
         for queue, axis in product(range(queues), range(len(self.grid))):
             if self.is_cut(axis):
-                members = sorted(self._along(axis))
+                members = sorted(self.along(axis))
                 self._groups[queue, axis] = joined.subgroup(members, f"axis {axis} of mesh {name}, queue {queue}")
         self._host = joined.subgroup(sorted(self.ranks), f"mesh {name}")
 
@@ -234,7 +234,7 @@ class Part:
             fix="Ask is_local(coord) of its view first.",
         )
 
-    def _along(self, axis: int) -> tuple[int, ...]:
+    def along(self, axis: int) -> tuple[int, ...]:
         """The world ranks of this rank's line along an axis."""
         assert self.place is not None, "a rank of the mesh"
         place = self.place
