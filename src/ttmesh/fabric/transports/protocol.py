@@ -190,9 +190,8 @@ class Transport(ABC):
         For one thread beside others; ranks are numbered as here.
         """
         beside = copy.copy(self)
-        beside._place = self._job.place(
-            name, tuple(self.ranks[m] for m in sorted(members)), self.world_rank, 0, PAUSE_S
-        )
+        ranks = tuple(self.ranks[m] for m in sorted(members))
+        beside._place = self._job.place(name, ranks, self.world_rank, self.spins, PAUSE_S)
         beside._children, beside._borrows = [], True
         return beside
 
