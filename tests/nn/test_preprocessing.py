@@ -115,3 +115,14 @@ def test_a_batch_norm_folds_into_its_convolution() -> None:
         x = torch.randn(2, 3, 8, 8)
 
         assert torch.allclose(norm(conv(x)), torch.nn.functional.conv2d(x, weight, bias), atol=1e-5)
+
+
+def test_layers_without_arguments_are_named_too() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 5))
+
+    args = ttnn.model_preprocessing.infer_ttnn_module_args(
+        model=model, run_model=lambda model: model(torch.zeros(1, 3, 8, 8)), device=None
+    )
+
+    assert args[0].in_channels == 3
+    assert args[2] == {}

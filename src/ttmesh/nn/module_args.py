@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -35,13 +35,17 @@ def infer_ttnn_module_args(
     """Arguments of every convolution, pooling and group norm by module name, with the input sizes they met."""
     if run_model is None:
         return None
-    found: dict[str, ModuleArgs] = {}
+    found: dict[str, ModuleArgs | DotAccessDict] = {}
     names = {module: name for name, module in model.named_modules()}
 
     def note(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         args = described(module, tuple(inputs[0].shape), device)
         if args is not None:
             found[names[module]] = args
+        elif names[module] and not list(module.children()):
+            found[names[module]] = (
+                DotAccessDict()
+            )  # TT-NN names every layer that ran; model code hangs its module there
 
     hooks = [module.register_forward_pre_hook(note) for module in names]
     try:
@@ -72,7 +76,7 @@ def described(module: torch.nn.Module, shape: tuple[int, ...], device: Any) -> M
     return None
 
 
-def nested(found: dict[str, ModuleArgs]) -> Any:
+def nested(found: Mapping[str, ModuleArgs | DotAccessDict]) -> Any:
     """Dotted names as nested mappings; a numeric name is there as a number too, as ModuleLists are indexed."""
     tree: dict[Any, Any] = {}
     for name, args in found.items():
