@@ -12,6 +12,7 @@ from ttmesh.ops.creation import zeros_like
 from ttmesh.ops.entry import composite
 from ttmesh.ops.ternary import where
 from ttmesh.ops.unary import unary
+from ttmesh.ops.unary_bw import differentiated
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -138,25 +139,25 @@ unary["reciprocal"].also_for(ComplexTensor, complex_reciprocal)
 # -- gradients --------------------------------------------------------------------------------------------------------
 
 
-@composite("ttnn.real_bw")
+@composite("ttnn.real_bw", golden=lambda grad, z: differentiated(torch.real, grad, z))
 def real_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """The gradient of the real part."""
     return [ComplexTensor((grad_tensor, zeros_like(input_tensor.real, memory_config=memory_config)))]
 
 
-@composite("ttnn.imag_bw")
+@composite("ttnn.imag_bw", golden=lambda grad, z: differentiated(torch.imag, grad, z))
 def imag_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """The gradient of the imaginary part."""
     return [ComplexTensor((zeros_like(input_tensor.real, memory_config=memory_config), grad_tensor))]
 
 
-@composite("ttnn.conj_bw")
+@composite("ttnn.conj_bw", golden=lambda grad, *z: differentiated(torch.conj, grad, *(z or (grad,))))
 def conj_bw(grad_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """The conjugate of the gradient."""
     return [conj(grad_tensor, memory_config=memory_config)]
 
 
-@composite("ttnn.angle_bw")
+@composite("ttnn.angle_bw", golden=lambda grad, z: differentiated(torch.angle, grad, z))
 def angle_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """grad · i·z / |z|², 0 at 0."""
     re, im = input_tensor.real, input_tensor.imag
@@ -176,7 +177,9 @@ def complex_abs_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_conf
     ))]  # fmt: skip
 
 
-@composite("ttnn.polar_bw")
+@composite(
+    "ttnn.polar_bw", golden=lambda grad, z: differentiated(lambda x: torch.polar(torch.real(x), torch.imag(x)), grad, z)
+)
 def polar_bw(grad_tensor: ComplexTensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """Gradients of size and phase, as the two parts."""
     result = polar(input_tensor, memory_config=memory_config)

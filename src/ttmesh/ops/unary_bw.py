@@ -184,11 +184,12 @@ GRADIENTS: dict[str, tuple[Gradient, Forward]] = {
 
 
 def differentiated(forward: Forward, grad: Tensor, *operands: Any, **options: Any) -> list[Tensor]:
-    """torch's gradients of the tensor operands."""
+    """torch's gradients of the tensor operands; parts of complex ones side by side, as TT-NN's goldens give them."""
     with torch.enable_grad():
         leaves = [x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for x in operands]
         torch.autograd.backward(forward(*leaves, **options), grad)
-    return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves if isinstance(leaf, Tensor)]
+    found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves if isinstance(leaf, Tensor)]
+    return [torch.cat((grad.real, grad.imag), -1) if grad.is_complex() else grad for grad in found]
 
 
 def _check_gelu(call: Call) -> None:
