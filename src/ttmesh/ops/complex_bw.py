@@ -70,5 +70,7 @@ def _reciprocal_bw(grad_tensor: ComplexTensor, input_tensor: ComplexTensor, memo
 
 unary_bw["abs"].also_for(ComplexTensor, complex_abs_bw)
 unary_bw["reciprocal"].also_for(ComplexTensor, _reciprocal_bw)
-for _name, _gradients in {"add": _add_bw, "sub": _sub_bw, "mul": _mul_bw, "div": _div_bw}.items():
-    binary_bw[_name].also_for(ComplexTensor, _gradients)
+binary_bw["add"].also_for(ComplexTensor, _add_bw)
+binary_bw["sub"].also_for(ComplexTensor, _sub_bw)
+binary_bw["mul"].also_for(ComplexTensor, _mul_bw)
+binary_bw["div"].also_for(ComplexTensor, _div_bw)
