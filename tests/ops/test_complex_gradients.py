@@ -37,7 +37,7 @@ def test_gradients_of_complex_operands(
     values = [drawn(seed) for seed in range(1 + operands)]
     named = {"alpha": options[0]} if options else {}
 
-    found = operation(*(on(mesh, z) for z in values), *options)
+    found = operation(*(on(mesh, z) for z in values), *options, memory_config=ttnn.DRAM_MEMORY_CONFIG)
 
     expected = ttnn.get_golden_function(operation)(*values, **named)
     for got, want in zip(found, expected, strict=True):
