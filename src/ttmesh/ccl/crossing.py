@@ -30,7 +30,6 @@ class Crossing:
             return lambda members: _all_reduce(group(axis), over_members(members, own, name), name)
 
         def reduce(members: torch.Tensor) -> torch.Tensor:
-            # Not in place: MPI takes up to 1.5 times as long for that (154 against 101 µs for 256 KiB).
             total = _all_reduce(group(axis), partial_sum(members, own))
             return total if total.dtype is members.dtype else total.to(members.dtype)
 
@@ -59,5 +58,5 @@ class Crossing:
 
 
 def _all_reduce(group: Transport, total: torch.Tensor, op: str = "sum") -> torch.Tensor:
-    """The engine's; in a dry run (backend meta) there is nothing to add."""
-    return total if total.is_meta else group.all_reduce(total, op)
+    """The engine's sum of what each rank made for it; in a dry run (backend meta) there is nothing to add."""
+    return total if total.is_meta else group.all_reduce(total, op, out=total if group.in_place else None)

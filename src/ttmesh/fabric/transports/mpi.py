@@ -57,6 +57,7 @@ class MpiTransport(Transport):
     """Non-blocking MPI calls, tested until they are done or late."""
 
     name = "mpi"
+    in_place = False  # 154 against 101 µs for 256 KiB
     spins = 200  # most small operations are over within them
 
     def __init__(self, MPI: Any, comm: Any, job: Job, group: str, ranks: tuple[int, ...], timeout_s: float) -> None:

@@ -34,6 +34,7 @@ class Transport(ABC):
     """One group of ranks; `rank` and `size` count within it, `ranks` are the world's numbers."""
 
     name: str  # the engine
+    in_place = True  # whether reducing into the source's own memory is the quicker way
     spins = 0  # so many quick looks at an operation before the clock is asked
 
     def __init__(self, job: Job, group: str, ranks: tuple[int, ...], rank: int, timeout_s: float) -> None:
