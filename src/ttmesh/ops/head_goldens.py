@@ -24,7 +24,14 @@ def joined(x: Tensor) -> Tensor:
 
 
 def split(
-    x: Tensor, kv: Tensor | None, heads: int, kv_heads: int | None, *, transpose_k: bool, tied: bool = False
+    x: Tensor,
+    kv: Tensor | None,
+    heads: int,
+    kv_heads: int | None,
+    *,
+    transpose_k: bool,
+    tied: bool = False,
+    whole_tiles: bool = True,
 ) -> Three:
     """Heads of [.., rows, Q | K | V], or of Q and K | V: all queries, then all keys, then all values."""
     count = heads if kv_heads is None else kv_heads
@@ -32,7 +39,10 @@ def split(
     other, first = (x, heads) if kv is None else (kv, 0)
     key = columns(other, ((first + head) * size for head in range(count)), size)
     value = key if tied else columns(other, ((first + count + head) * size for head in range(count)), size)
-    return _tiled(columns(x, (head * size for head in range(heads)), size), key, value, transpose_k=transpose_k)
+    query = columns(x, (head * size for head in range(heads)), size)
+    if not whole_tiles:
+        return query, key.mT if transpose_k else key, value
+    return _tiled(query, key, value, transpose_k=transpose_k)
 
 
 def split_by_group(x: Tensor, heads: int, kv_heads: int | None, *, transpose_k: bool) -> Three:

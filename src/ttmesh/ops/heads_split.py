@@ -78,7 +78,9 @@ def _golden_split(
     transpose_key: bool = True,
     **_: Any,
 ) -> Three:
-    return head_goldens.split(input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_k=transpose_key)
+    return head_goldens.split(
+        input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_k=transpose_key, whole_tiles=False
+    )
 
 
 @op(

@@ -285,9 +285,9 @@ def _golden_rotate(
     column, row = source.real + cx, source.imag + cy
     if interpolation_mode == "nearest":
         column, row = column.round(), row.round()
-    points = torch.stack([2 * column.double() / (width - 1) - 1, 2 * row.double() / (height - 1) - 1], dim=-1)
+    points = torch.stack([(2 * column.double() + 1) / width - 1, (2 * row.double() + 1) / height - 1], dim=-1)
     images = input_tensor.permute(0, 3, 1, 2).double() - fill  # so that what lies outside, 0, is the fill
-    turned = F.grid_sample(images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=True)
+    turned = F.grid_sample(images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=False)
     return (turned + fill).permute(0, 2, 3, 1).to(input_tensor.dtype)
 
 

@@ -228,6 +228,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "operations.activations": {
         "get_golden_function_for_activation": "ttmesh.ops.activations:get_golden_function_for_activation"
     },
+    "transformer": {"SparseKVFormat": "ttmesh.ops.attention_sparse:SparseKVFormat"},
     # Names that models write in annotations.
     "experimental.ccl_experimental": {"GlobalSemaphoreArg": "ttmesh.mesh.semaphores:GlobalSemaphore"},
     "_ttnn.global_semaphore": {"global_semaphore": "ttmesh.mesh.semaphores:GlobalSemaphore"},
