@@ -72,7 +72,7 @@ def _scratch(call: Call) -> int:
     batch, height, width, channels = call["size"]
     cores = call.mesh.compute_with_storage_grid_size()
     rows = -(-batch * height * width // (cores.x * cores.y))
-    sticks = call["window"][0] * call["window"][1]
+    sticks = min(call["window"][0] * call["window"][1], 32)  # larger windows are reduced 32 sticks at a time
     if x.memory_config.is_dram():
         rows = min(rows, 1024)  # TT-NN slices tensors in DRAM until a piece fits
     return int(rows * min(channels, 256) * 2 + sticks * 2 * min(channels, 256) * 2)
