@@ -27,9 +27,7 @@ def attend(
     """
     dtype = q.dtype if q.dtype is k.dtype is v.dtype else torch.float32
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    group = q.shape[1] // k.shape[1]
-    if group > 1:
-        k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
+    k, v = (x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     if sink is None:
         mask = None if mask is None else mask.to(dtype)
         if q.stride(-1) != 1 and not q.is_cpu:  # cuDNN gives the result q's strides and then refuses them

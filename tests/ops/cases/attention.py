@@ -202,6 +202,11 @@ CASES = [
         pcc=0.999,
     ),
     Case(
+        "ttnn.transformer.flash_mla_prefill/values",
+        lambda g: ([normal(g, 1, 4, 64, 96), normal(g, 1, 1, 64, 96), normal(g, 1, 4, 64, 32)], {}),
+        pcc=0.999,
+    ),
+    Case(
         "ttnn.transformer.chunked_flash_mla_prefill",
         lambda g: ([normal(g, 1, 4, 32, 96), normal(g, 5, 1, 32, 96), 64, pages(g, 1, 3, 5), 32], {}),
         pcc=0.999,
