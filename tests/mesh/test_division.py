@@ -9,6 +9,7 @@ import torch
 
 from ttmesh.base.errors import NotEmulatedError, RankError, ShapeError
 from ttmesh.mesh.division import cut_box, described_grids, rank_grid
+from ttmesh.mesh.opening import check_visible
 from ttmesh.mesh.part import Part
 
 
@@ -84,3 +85,13 @@ def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
     assert (shared.place, shared.block, shared.start, shared.ranks) == ((0, 1), (2, 2), (0, 2), (0, 1))
     with pytest.raises(NotEmulatedError, match="lies unevenly on the ranks' blocks"):
         second.box((0, 3), (2, 4))
+
+
+def test_a_rank_must_see_the_chips_of_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TT_VISIBLE_DEVICES", "0,3")
+
+    check_visible([0, 4, 3, 7])
+    with pytest.raises(
+        RankError, match=r"block of the mesh has chips \[0, 1, 4, 5\], of which TT_VISIBLE_DEVICES hides \[1, 5\]"
+    ):
+        check_visible([0, 1, 4, 5])

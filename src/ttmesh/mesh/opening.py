@@ -67,7 +67,7 @@ def open_mesh_device(
     part = None if explicit else part_here(shape)
     own = chips if part is None else part.among(chips)
     if part is not None:
-        _check_visible(own)
+        check_visible(own)
     memory_map = MemoryMap.of(
         system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
     )
@@ -228,7 +228,7 @@ def open_meshes() -> list[MeshDevice]:
     return list(held.values())
 
 
-def _check_visible(own: Sequence[int]) -> None:
+def check_visible(own: Sequence[int]) -> None:
     """A rank that may see some chips only must be given a block of those."""
     system = current_system()
     seen = [system.original_id(chip) for chip in system.ids]
