@@ -30,8 +30,8 @@ def attend(
     k, v = (x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     if sink is None:
         mask = None if mask is None else mask.to(dtype)
-        if q.stride(-1) != 1 and not q.is_cpu:  # cuDNN gives the result q's strides and then refuses them
-            q = q.contiguous()
+        if q.is_cuda:  # cuDNN derives the result's strides from its operands' and refuses some of them
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
     scores = (q.float() @ k.float().transpose(-1, -2)) * (scale if scale is not None else q.shape[-1] ** -0.5)
     if causal:
