@@ -21,7 +21,10 @@ MACHINERY = (
     "conv_config.py",
     "attending.py",
 )
-ARRANGING = ("wide", "_values", "shares", "<listcomp>", "_factors", "_of_users", "differentiated")
+ARRANGING = (
+    "wide", "_values", "shares", "<listcomp>", "_factors", "_of_users", "differentiated",
+    "_margins", "as_unary", "string_to_unary_with_param", "__init__",  # they read arguments
+)  # fmt: skip
 
 
 class Calls:
