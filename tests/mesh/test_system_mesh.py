@@ -13,9 +13,9 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.catalogue import load_system
 from ttmesh.chip.system import System
+from ttmesh.mesh.system_descriptor import SystemMeshDescriptor
 from ttmesh.mesh.system_mesh import (
     PERIMETER_SHAPES,
-    SystemMeshDescriptor,
     get_line_coordinates,
     get_ring_coordinates,
     map_devices,

@@ -16,7 +16,7 @@ from ttmesh.base.errors import NotEmulatedError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.placement import Shard
 from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.system_mesh import SystemMeshDescriptor
+from ttmesh.mesh.system_descriptor import SystemMeshDescriptor
 from ttmesh.tensor.distribution import Coord
 from ttmesh.tensor.tensor import Tensor
 

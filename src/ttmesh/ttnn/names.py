@@ -31,7 +31,7 @@ _MODULES = {
     ),
     "ttmesh.mesh.mesh_device": "MeshDevice",
     "ttmesh.mesh.view": "MeshDeviceView",
-    "ttmesh.mesh.system_mesh": "SystemMeshDescriptor",
+    "ttmesh.mesh.system_descriptor": "SystemMeshDescriptor",
     "ttmesh.mesh.coordinator": "MeshType",
     "ttmesh.mesh.dispatch": "DispatchCoreType DispatchCoreAxis DispatchCoreConfig",
     "ttmesh.mesh.events": "MeshEvent",
