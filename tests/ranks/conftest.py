@@ -1,18 +1,7 @@
-"""Says at the end of a run whether the tests with two hosts ran, because a machine may not permit them."""
+"""Two hosts for the tests of this folder."""
 
 from __future__ import annotations
 
-import pytest
 from two_hosts import hosts
 
 __all__ = ["hosts"]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    counts = {
-        outcome: sum("test_hosts.py" in report.nodeid for report in terminalreporter.stats.get(outcome, []))
-        for outcome in ("passed", "failed", "skipped")
-    }
-    if any(counts.values()):
-        said = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-        terminalreporter.write_line(f"two hosts as network namespaces: {said}")
