@@ -14,6 +14,9 @@ sys.path.insert(0, str(HERE))
 
 import harness  # noqa: E402
 
+from ttmesh.ops import coverage  # noqa: E402
+from ttmesh.ops.signature_table import registered_names  # noqa: E402
+
 
 def _cases() -> list[harness.Case]:
     found: list[harness.Case] = []
@@ -51,3 +54,12 @@ def test_case_names_are_unique() -> None:
     names = [case.name for case in CASES]
 
     assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
+
+
+def test_every_operation_is_compared_or_its_reason_is_told() -> None:
+    compared = {case.name.partition("/")[0] for case in CASES}
+    told = {*coverage.uncompared(), *coverage.REASONS}
+
+    assert set(registered_names()) - compared - told == set()
+    assert told & compared == set()
+    assert len(set(registered_names()) & compared) >= 420

@@ -24,6 +24,31 @@ REASONS = {
     "ttnn.transformer.sparse_sdpa_msa": "Block-sparse attention of one model: not written yet.",
 }
 
+# Operations without a case in the matrix of `make test-ops`, by what is known of them instead.
+UNCOMPARED = {
+    "Compared with torch over algorithms, modes and meshes by tests/ccl.": (
+        "all_broadcast all_gather all_reduce all_to_all_combine all_to_all_dispatch broadcast fused_rms_minimal "
+        "mesh_partition point_to_point reduce_scatter reduce_to_root "
+        "transformer.ring_joint_scaled_dot_product_attention"
+    ),
+    "They move values between host, device and files; compared by tests/tensor.": (
+        "allocate_tensor_on_device allocate_tensor_on_host as_tensor copy_device_to_host_tensor "
+        "copy_host_to_device_tensor copy_host_to_device_tensor_partial deallocate dump_tensor from_device from_torch "
+        "load_tensor reallocate to_device to_dtype to_layout to_memory_config to_torch"
+    ),
+    "Random or unwritten values; tests/ops/test_creation.py looks at shapes, seeds and distributions.": (
+        "bernoulli empty empty_like from_buffer manual_seed rand randn uniform"
+    ),
+    "They take or give a ComplexTensor, for which the matrix has no format; tt-metal's own tests of them pass.": (
+        "angle angle_bw complex_tensor conj conj_bw imag imag_bw is_imag is_real polar polar_bw real real_bw"
+    ),
+    "The second name of an operation that is compared.": "divide",
+    "No comparison of our own yet; tt-metal's tests or the text demo run them.": (
+        "index_fill_new interleaved_to_sharded_partial moe_expert_token_remap moe_routing_remap "
+        "pearson_correlation_coefficient sampling sharded_to_interleaved_partial"
+    ),
+}
+
 
 class Row(NamedTuple):
     """What is known of one name."""
@@ -84,4 +109,11 @@ def page(found: Iterable[Row]) -> str:
     ]
     escape = str.maketrans({"|": "\\|"})
     lines += [f"| `{row.name}` | {row.status} | {row.remark.translate(escape)} |" for row in everything]
+    lines += ["", "## Without a case in the matrix of `make test-ops`", "", "| why | which |", "|---|---|"]
+    lines += [f"| {why} | {', '.join(which.split())} |" for why, which in UNCOMPARED.items()]
     return "\n".join([*lines, ""])
+
+
+def uncompared() -> set[str]:
+    """The full names of the operations without a case in the matrix."""
+    return {f"ttnn.{name}" for which in UNCOMPARED.values() for name in which.split()}
