@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import torch
 
 import ttmesh.ttnn as ttnn
+from ranks import best_us
 from ttmesh.fabric import engines
 from ttmesh.fabric.transports.protocol import Transport
 
@@ -52,7 +52,7 @@ def measure() -> int:
         print("| bytes | engine | socket |\n|--:|--:|--:|", flush=True)
     for rows in ROWS:
         values = torch.randn(rows, 64).bfloat16()
-        times = best_us([bare(world, values), through(mesh, forth, back, values, first)], world.barrier)
+        times = best_us([bare(world, values), through(mesh, forth, back, values, first)], ROUNDS, world.barrier)
         if first:
             print(f"| {values.nbytes} | {times[0]:.0f} | {times[1]:.0f} |", flush=True)
     ttnn.close_device(mesh)
@@ -89,18 +89,6 @@ def through(
         ttnn.synchronize_device(mesh)
 
     return trip
-
-
-def best_us(works: list[Callable[[], None]], meet: Callable[[], None]) -> list[float]:
-    """The best single call of each, in turns, which a busy machine spoils least."""
-    best = [float("inf")] * len(works)
-    for _ in range(ROUNDS):
-        for i, work in enumerate(works):
-            meet()
-            start = time.perf_counter()
-            work()
-            best[i] = min(best[i], time.perf_counter() - start)
-    return [seconds * 1e6 for seconds in best]
 
 
 if __name__ == "__main__":

@@ -133,3 +133,10 @@ def test_ending_without_beginning_is_refused():
 def test_a_graph_out_of_order_is_refused():
     with pytest.raises(MeshError, match="out of order"):
         ttnn.graph.extract_resource_usage_per_core([{"counter": 1, "node_type": "capture_start", "params": {}}])
+
+
+def test_no_dispatch_says_that_it_runs(mesh, caplog):
+    with caplog.at_level("INFO", logger="ttmesh"):
+        ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+        ttnn.graph.end_graph_capture()
+    assert "NO_DISPATCH runs the operations here" in caplog.text

@@ -8,6 +8,7 @@ computes here as NORMAL does (open the mesh on the `meta` backend for models lar
 from __future__ import annotations
 
 import json
+import logging
 import time
 from enum import Enum
 from pathlib import Path
@@ -23,6 +24,8 @@ from ttmesh.ops.graph_queries import Node
 from ttmesh.tensor.launch import OUTPUTS, Call, Operation, tensors_in, watchers
 from ttmesh.tensor.memory_config import cpp
 from ttmesh.tensor.tensor import Tensor
+
+log = logging.getLogger("ttmesh")
 
 REPORT_VERSION = 1
 CREATE = "tt::tt_metal::create_device_tensor"
@@ -220,6 +223,8 @@ _active: list[Recorder] = []
 
 def begin_graph_capture(run_mode: RunMode = RunMode.NORMAL) -> None:
     """Record every operation, tensor and buffer from now on; captures nest, each sees what happens while it is open."""
+    if run_mode is RunMode.NO_DISPATCH:
+        log.info("graph capture: NO_DISPATCH runs the operations here, as NORMAL does")
     _active.append(Recorder())
 
 
