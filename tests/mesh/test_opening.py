@@ -12,8 +12,9 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.records import Allocated, Closed, Freed, Opened, Reserved
 from ttmesh.base.signals import signals
+from ttmesh.fabric.config import FabricTensixConfig
 from ttmesh.mesh.coordinator import MeshType
-from ttmesh.mesh.dispatch import DispatchCoreConfig, DispatchCoreType
+from ttmesh.mesh.dispatch import DispatchCoreAxis, DispatchCoreConfig, DispatchCoreType
 from ttmesh.mesh.memory_reports import dump_device_memory_state, get_buffers, get_memory_view, peak_bytes
 from ttmesh.mesh.mesh_device import open_meshes
 from ttmesh.mesh.opening import (
@@ -248,6 +249,38 @@ def test_worker_dispatch_costs_a_row_of_cores() -> None:
     with create_mesh_device(MeshShape(2, 4), dispatch_core_config=config) as mesh:
         assert mesh.compute_with_storage_grid_size().str() == "(x=8,y=7)"
         assert get_memory_view(mesh, BufferType.L1).num_banks == 56
+
+
+@pytest.mark.parametrize(
+    ("system", "options", "grid"),
+    [
+        ("t3000", {"axis": DispatchCoreAxis.COL}, "(x=7,y=8)"),
+        ("t3000", {}, "(x=8,y=8)"),
+        ("n150", {"axis": DispatchCoreAxis.COL}, "(x=7,y=9)"),
+        ("n150", {"type": DispatchCoreType.ETH}, "(x=8,y=8)"),
+        ("galaxy", {"type": DispatchCoreType.ETH}, "(x=8,y=10)"),
+        ("p150", {}, "(x=11,y=10)"),
+        ("p150", {"fabric_tensix_config": FabricTensixConfig.MUX}, "(x=12,y=9)"),
+    ],
+)
+def test_dispatch_decides_the_compute_grid(system, options, grid, monkeypatch) -> None:
+    monkeypatch.setenv("TTMESH_SYSTEM", system)
+
+    with create_mesh_device(MeshShape(1, 1), dispatch_core_config=DispatchCoreConfig(**options)) as mesh:
+        assert mesh.compute_with_storage_grid_size().str() == grid
+
+
+def test_dispatch_follows_the_boards_where_nothing_is_said(monkeypatch) -> None:
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3000")
+    assert DispatchCoreConfig().type is DispatchCoreType.ETH
+    assert DispatchCoreConfig(axis=DispatchCoreAxis.COL).type is DispatchCoreType.WORKER
+    with pytest.raises(MeshError, match="COL axis is not supported for ETH dispatch core type"):
+        DispatchCoreConfig(DispatchCoreType.ETH, DispatchCoreAxis.COL)
+
+    monkeypatch.setenv("TTMESH_SYSTEM", "p150")
+    assert DispatchCoreConfig().axis is DispatchCoreAxis.COL
+    with pytest.raises(MeshError, match="ROW dispatch core axis is not supported for blackhole arch unless"):
+        DispatchCoreConfig(axis=DispatchCoreAxis.ROW)
 
 
 def test_the_default_device_is_forgotten_when_it_closes(mesh) -> None:

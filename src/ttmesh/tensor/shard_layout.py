@@ -42,6 +42,11 @@ class ShardLayout:
         """Pages that every core reserves."""
         return self.shards_per_core * prod(self.shard_pages)
 
+    @property
+    def cores_with_data(self) -> tuple[CoreCoord, ...]:
+        """The cores that hold a shard, in the order in which shards are dealt."""
+        return self.cores[: self.num_shards]
+
     def page_map(self) -> list[list[int | None]]:
         """For each core, the tensor page in each of its page slots; None is padding."""
         slots: list[list[int | None]] = [[None] * self.pages_per_core for _ in self.cores]

@@ -98,6 +98,7 @@ _MODULES = {
     "ttmesh.tensor.batch": "pad_batch",  # ours: TT-NN leaves batches that do not divide to the program
     "ttmesh.tensor.visualize": "visualize_mesh_device visualize_tensor visualize_system_mesh",
     "ttmesh.tensor.printing": "set_printoptions",
+    "ttmesh.tensor.worker_cores": "get_optimal_worker_cores_for_sharded_tensor",
     "ttmesh.ops.activations": "UnaryOpType UnaryWithParam GeluVariant SigmoidMode string_to_unary_with_param",
     "ttmesh.ops.complex": "ComplexTensor",
     "ttmesh.ops.losses": "LossReductionMode",
