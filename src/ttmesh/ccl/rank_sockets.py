@@ -14,7 +14,8 @@ import torch
 from ttmesh.base.errors import MeshError, NotEmulatedError, RankError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.socket_config import Coord, Routes, SocketConfig, SocketEndpoint, allocate_fifo, check_coordinates
-from ttmesh.ccl.streams import Incoming, Outgoing, Stream
+from ttmesh.ccl.stream_ends import Incoming, Outgoing
+from ttmesh.ccl.streams import Stream
 from ttmesh.fabric.config import is_2d
 from ttmesh.fabric.engines import bindings, world
 from ttmesh.fabric.nodes import FabricNodeId, MeshId

@@ -22,11 +22,12 @@ from ttmesh.ccl.socket_config import (
     allocate_fifo,
     check_coordinates,
 )
-from ttmesh.ccl.streams import Incoming, Outgoing
+from ttmesh.ccl.stream_ends import Incoming, Outgoing
 from ttmesh.ccl.traffic import Loads
 from ttmesh.fabric.nodes import FabricNodeId
 from ttmesh.mesh.buffer import Buffer
 from ttmesh.mesh.command_queue import Cells, Command
+from ttmesh.mesh.fabric_setup import get_fabric_config
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor.movement import merged
 from ttmesh.tensor.tensor import Tensor
@@ -45,6 +46,7 @@ class MeshSocket:
         self._buffer: Buffer | None = end.fifo if end else None
         self._nodes: Nodes = end.nodes if end else {}
         self._other: MeshDevice | None = None
+        self.checked: dict[object, Loads] = {}
         if end:
             weakref.finalize(self, end.stream.close)
 
@@ -60,6 +62,7 @@ class MeshSocket:
         nodes: Nodes,
     ) -> MeshSocket:
         socket = object.__new__(MeshSocket)
+        socket.checked = {}  # what a message of some kind puts on links, once its kind was found to be in order
         socket._device, socket._config, socket._other = device, config, other
         socket._sending, socket._receiving, socket._buffer, socket._nodes = sending, receiving, buffer, nodes
         return socket
@@ -141,10 +144,10 @@ def create_socket_pair(
 
 
 def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
-    mesh = _checked(name, tensor, socket, SocketEndpoint.SENDER)
+    mesh, loads = _checked(name, tensor, socket, SocketEndpoint.SENDER)
     channel, cell = socket.sending(), tensor.buffer.cell
     message = Message(tensor.spec, tensor.spec.packed_size_bytes, (cell,))
-    loads, counters = _loads(socket, message.size_bytes), mesh.traffic.counters
+    counters = mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
         socket.sending().put(message, reads)  # through the socket, so that the command keeps it alive
@@ -159,10 +162,9 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
 
 def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
-    mesh = _checked(name, tensor, socket, SocketEndpoint.RECEIVER)
+    mesh, loads = _checked(name, tensor, socket, SocketEndpoint.RECEIVER)
     channel, wanted, place = socket.receiving(), tensor.spec, mesh.backend.device
-    routes = channel.routes
-    loads, counters = _loads(socket, wanted.packed_size_bytes), mesh.traffic.counters
+    routes, counters = channel.routes, mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
         spec, lanes = socket.receiving().take(wanted)
@@ -180,11 +182,14 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     )  # fmt: skip
 
 
-def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint) -> MeshDevice:
+def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint) -> tuple[MeshDevice, Loads]:
     short = name.rpartition(".")[2]
     mesh = tensor.device()
     if mesh is None:
         raise MeshError(f"{short} op requires a device", expected="a device tensor", fix="Move it with to_device().")
+    key = (name, tensor.kind, get_fabric_config())
+    if key in socket.checked:
+        return mesh, socket.checked[key]
     require_fabric(name)
     if socket.get_socket_endpoint_type() is not end:
         raise MeshError(
@@ -211,7 +216,8 @@ def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint)
             expected=f"some of {sorted(ends)}",
             fix="Connect devices that hold the tensor.",
         )
-    return mesh
+    loads = socket.checked[key] = _loads(socket, tensor.spec.packed_size_bytes)
+    return mesh, loads
 
 
 def _loads(socket: MeshSocket, size_bytes: int) -> Loads:

@@ -1,47 +1,32 @@
-"""Sockets whose other end is in another rank: a thread per end moves messages, and sleeps when there are none.
+"""Ends of sockets whose other end is in another rank: who moves their messages, and what happens when that fails.
 
-A message is a header, sent so that the sender learns when its receive has begun, and then the lanes. What is sent and not
-yet being received lies in the sender's process and counts as what fills the receiver's FIFO; a message that does not fit
-is offered (its header alone) and goes when it is asked for.
+Operations of the engine are started where they arise, in the program's thread, and looked at there as long as the program
+waits: a small message wakes no thread. Each end has a thread as well, which takes over what has not ended after a moment,
+waits for it with a deadline, and goes on behind the program's back.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
-import math
 import sys
 import threading
+import time
 import weakref
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import torch
-
-from ttmesh.base.errors import MeshError, RankError
-from ttmesh.ccl.channels import Message
+from ttmesh.base.errors import RankError
 from ttmesh.ccl.socket_config import Routes
+from ttmesh.fabric.transports._job import Done
 from ttmesh.fabric.transports.protocol import Transport
-from ttmesh.mesh.command_queue import Cells
-from ttmesh.tensor.spec import TensorSpec
 
-HEADER_BYTES = 1024  # below every engine's limit for messages that need no agreement
+ATTENTION_S = 0.0005  # so long the program may be about to look again itself
+LINGER = 20  # turns of the watch without work before it sleeps: waking it costs a message 30 µs
 
 _live: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
-@dataclass(eq=False)
-class Item:
-    """A message in the hands of the sending thread; the lanes come when its command runs."""
-
-    message: Message
-    lanes: torch.Tensor | None = None
-    asked_for: bool = False  # the receiver waits for it: it fills no FIFO
-
-
 class Stream:
-    """One end: its thread, its connection, and the error that ended it."""
+    """One end: its connection, its thread, and the error that ended it."""
 
     remote = True
 
@@ -50,9 +35,13 @@ class Stream:
     ) -> None:
         self.name, self.routes = name, routes
         self.failure: Exception | None = None
+        self.seen_s = 0.0  # when the program last looked
+        self.watched = False
         self._link, self._peer, self._tag, self._nudge = link, peer, tag, nudge
         self._changed = threading.Condition()
-        self._closing = False
+        self._hands = threading.Lock()  # whoever has it may look at the running operations
+        self._trouble: Exception | None = None  # met in the program's thread: the end's own finds out what it means
+        self._handed = self._closing = False
         if not _live:
             atexit.unregister(_flush_all)
             atexit.register(_flush_all)  # after the ranks were joined, so that it runs before they part
@@ -66,13 +55,17 @@ class Stream:
             self._changed.notify_all()
 
     def busy(self) -> bool:
-        """Whether a message is still on its way out."""
-        return False
+        """Whether an operation has not ended yet."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Return when everything sent was received, or cannot be any more."""
+
+    def hand_over(self) -> None:
+        """Let the thread go on."""
         with self._changed:
-            self._changed.wait_for(lambda: self.failure is not None or not self.busy())
+            self._handed = True
+            self._changed.notify_all()
 
     def raise_failure(self) -> None:
         """Raise what ended the stream, for the command that met it."""
@@ -87,179 +80,107 @@ class Stream:
         if cause is not None:
             raise cause
 
+    def _look(self) -> None:
+        """Go on with what has ended, in the program's thread, unless the other one is at it."""
+        self.seen_s = time.monotonic()
+        if self._handed or not self._hands.acquire(blocking=False):
+            return
+        try:
+            self._advance(self._is_over)
+        except Exception as problem:  # every engine has its own; the thread names the rank
+            self._trouble = problem
+            self.hand_over()
+        finally:
+            self._hands.release()
+        if self.busy() and not self.watched:
+            _watch.over(self)
+
+    def _is_over(self, done: Done, *, asked_for: bool) -> bool:
+        return done()
+
     def _work(self) -> None:
         try:
-            while self._step():
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._handed or self._closing)
+                with self._hands:
+                    if self._trouble is not None:
+                        self._wait_for(self._raise_trouble, asked_for=True)
+                    self._advance(self._wait_for)
+                with self._changed:
+                    self._handed = False
+                    if self._closing and not self.busy():
+                        break
                 self._nudge()
         except Exception as error:  # raised again by the command that waits for this
             self.failure = error
             with self._changed:
                 self._changed.notify_all()
-            self._nudge()
+        self._nudge()
         self._link.close()
 
-    def _step(self) -> bool:
+    def _raise_trouble(self) -> bool:
+        assert self._trouble is not None, "there is some"
+        raise self._trouble
+
+    def _wait_for(self, done: Done, *, asked_for: bool) -> bool:
+        raise NotImplementedError
+
+    def _advance(self, ended: Callable[..., bool]) -> None:
+        """Go on as far as `ended` says that operations have; called with the hands."""
         raise NotImplementedError
 
 
-class Outgoing(Stream):
-    """The sender's end."""
+class Watch:
+    """A thread that hands over what the program does not look at any more; it sleeps when there is nothing."""
 
-    def __init__(
-        self,
-        link: Transport,
-        peer: int,
-        tag: int,
-        name: str,
-        routes: Routes,
-        nudge: Callable[[], None],
-        capacity_bytes: int,
-    ) -> None:
-        self._capacity_bytes, self._used_bytes = capacity_bytes, 0
-        self._items: deque[Item] = deque()
-        self._offered: Item | None = None  # the last item, as long as its lanes are missing
-        super().__init__(link, peer, tag, name, routes, nudge)
+    def __init__(self) -> None:
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._work = threading.Event()
+        self._guard = threading.Lock()
+        self._started = False
 
-    def may_send(self, message: Message) -> bool:
-        """Whether there is room, or the receiver has asked for it; else it is offered."""
-        with self._changed:
-            offered = self._offered
-            if self.failure is not None or (offered and offered.message is message and offered.asked_for):
-                return True
-            if self._used_bytes + message.size_bytes <= self._capacity_bytes:
-                return True
-            if offered is None:
-                self._offered = Item(message)
-                self._items.append(self._offered)
-                self._changed.notify_all()
-            self._link.hurry(waiting=True)
-            return False
+    def over(self, stream: Stream) -> None:
+        """Watch over a stream until it is idle or handed over."""
+        with self._guard:
+            self._streams.add(stream)
+            stream.watched = True
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._run, name="ttmesh socket watch", daemon=True).start()
+        if not self._work.is_set():
+            self._work.set()
 
-    def put(self, message: Message, cells: Cells) -> None:
-        """Hand the lanes over."""
-        lanes = self.routes.picked(cells[0].read(message.spec))
-        with self._changed:
-            self.raise_failure()
-            item = self._offered
-            if item is None or item.message is not message:
-                item = Item(message)
-                self._items.append(item)
-            else:
-                self._offered = None
-            item.lanes = lanes
-            if not item.asked_for:
-                self._used_bytes += message.size_bytes
-            self._changed.notify_all()
+    def _run(self) -> None:
+        while self._work.wait():
+            idle = 0
+            while idle < LINGER:
+                time.sleep(ATTENTION_S)
+                idle = 0 if self._turn() else idle + 1
+            self._work.clear()
+            if self._turn():  # came between the last turn and the sleep
+                self._work.set()
 
-    def busy(self) -> bool:
-        """Whether a message is still on its way out."""
-        return bool(self._items)
-
-    def _step(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._closing)
-            if not self._items:
-                return False
-            item = self._items[0]
-            lanes = item.lanes
-        # Nobody waits for this one as long as it fits: it may lie in the FIFO for ever.
-        self._send(_header(item.message.spec, lanes), timeout_s=math.inf, until_received=True)
-        with self._changed:
-            self._link.hurry(waiting=False)
-            item.asked_for = True
-            if item.lanes is not None:
-                self._used_bytes -= item.message.size_bytes
-        if lanes is None:
-            lanes = self._lanes_of(item)
-            self._send(_header(item.message.spec, lanes))
-        if lanes.device.type != "meta":
-            self._send(lanes.cpu())
-        with self._changed:
-            self._items.popleft()
-            self._changed.notify_all()
-        return True
-
-    def _lanes_of(self, item: Item) -> torch.Tensor:
-        """The lanes of a message that was only offered: now its command runs."""
-        self._nudge()
-        with self._changed:
-            self._changed.wait_for(lambda: item.lanes is not None)
-        assert item.lanes is not None, "waited for"
-        return item.lanes
-
-    def _send(self, tensor: torch.Tensor, *, timeout_s: float | None = None, until_received: bool = False) -> None:
-        self._link.send(
-            tensor, self._peer, tag=self._tag, timeout_s=timeout_s, until_received=until_received,
-            operation="send_async",
-        )  # fmt: skip
+    def _turn(self) -> bool:
+        forsaken: list[Stream] = []
+        now = time.monotonic()
+        with self._guard:
+            streams = list(self._streams)
+            for stream in streams:
+                stream.watched = False  # before the question: who becomes busy after it asks to be watched again
+                if not stream.busy():
+                    self._streams.discard(stream)
+                elif now - stream.seen_s > ATTENTION_S:
+                    self._streams.discard(stream)
+                    forsaken.append(stream)
+                else:
+                    stream.watched = True
+        for stream in forsaken:
+            stream.hand_over()
+        return bool(streams)
 
 
-class Incoming(Stream):
-    """The receiver's end."""
-
-    def __init__(
-        self, link: Transport, peer: int, tag: int, name: str, routes: Routes, nudge: Callable[[], None]
-    ) -> None:
-        self._asked = False  # a receive stands at the head of its queue
-        self._arrived: deque[tuple[str, torch.Tensor]] = deque()
-        super().__init__(link, peer, tag, name, routes, nudge)
-
-    def may_receive(self) -> bool:
-        """Whether something arrived; else it is asked for."""
-        with self._changed:
-            if self.failure is None and not self._arrived:
-                self._asked = True
-                self._changed.notify_all()
-            return not self._asked or self.failure is not None
-
-    def take(self, spec: TensorSpec) -> tuple[TensorSpec, torch.Tensor]:
-        """The oldest message, which must be what the tensor takes."""
-        with self._changed:
-            if not self._arrived:
-                self.raise_failure()
-            what, lanes = self._arrived.popleft()
-        if what != _what(spec):
-            raise MeshError(
-                f"{self.name} brought {what}",
-                expected=f"{_what(spec)}, as the tensor to fill",
-                fix="Allocate the receiver's tensor with the sender's shape, dtype and layout.",
-            )
-        return spec, self.routes.placed(lanes)
-
-    def _step(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._asked or self._closing)
-            if not self._asked:
-                return False
-        said = {"offered": True}
-        while said["offered"]:
-            header = self._recv(torch.empty(HEADER_BYTES, dtype=torch.uint8))
-            said = json.loads(bytes(header.tolist()))
-        kind = getattr(torch, str(said["dtype"]).removeprefix("torch."))
-        lanes = torch.empty(said["shape"], dtype=kind, device="meta" if said["meta"] else "cpu")
-        if not said["meta"]:
-            self._recv(lanes)
-        with self._changed:
-            self._arrived.append((str(said["what"]), lanes))
-            self._asked = False
-        return True
-
-    def _recv(self, into: torch.Tensor) -> torch.Tensor:
-        return self._link.recv(into, self._peer, tag=self._tag, operation="recv_async")
-
-
-def _what(spec: TensorSpec) -> str:
-    """A tensor in words that both ends can compare."""
-    return f"{list(spec.shape)} {spec.dtype.name} {spec.layout.name}"
-
-
-def _header(spec: TensorSpec, lanes: torch.Tensor | None) -> torch.Tensor:
-    said: dict[str, object] = {"what": _what(spec), "offered": lanes is None}
-    if lanes is not None:
-        said |= {"shape": list(lanes.shape), "dtype": str(lanes.dtype), "meta": lanes.device.type == "meta"}
-    text = json.dumps(said).encode().ljust(HEADER_BYTES)
-    assert len(text) == HEADER_BYTES, "a header is longer than its place"
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+_watch = Watch()
 
 
 def _flush_all() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 INTERVAL_S = 0.25  # one small write per rank and interval; reads happen only while an operation is late
 SILENCE_S = 10.0  # a process that lets no thread run for this long counts as stopped
+STORE_S = 3.0  # a store that is still connected may answer so late on a busy host before rank 0 is blamed
+MISSED = 3  # so many looks must have found no new sign: a busy host slows the one who looks as well
 LEFT = "left"
 LEFT_S = 2.0  # a rank that finished its part may leave while others still finish theirs
 
@@ -29,12 +31,16 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Sign:
-    """The last thing a rank said: a counter, what it was doing, when this rank last heard it and when it began."""
+    """The last thing a rank said: a counter, what it was doing, when this rank last heard it and when it began.
+
+    `missed`: how many looks since then found nothing new.
+    """
 
     count: int
     doing: str
     heard_s: float
     since_s: float
+    missed: int = 0
 
 
 class Liveness:
@@ -53,6 +59,7 @@ class Liveness:
         self._ready = threading.Event()
         self._signs: dict[int, Sign] = {}
         self._watched_s = self._answered_s = time.monotonic()
+        self._lost = False  # the store's connection broke
         self._failure = ""
         self._failure_to_tell = ""
         self._told = threading.Event()
@@ -78,6 +85,11 @@ class Liveness:
         """For how long this rank has been listening."""
         return time.monotonic() - self._watched_s if self._watching.is_set() else 0.0
 
+    @property
+    def answered(self) -> bool:
+        """Whether the store has answered since this rank began to listen, or cannot any more."""
+        return self._lost or self.rank == 0 or self._answered_s > self._watched_s
+
     def relax(self) -> None:
         """The late operation has finished: stop listening."""
         self._watching.clear()
@@ -101,10 +113,11 @@ class Liveness:
         now = time.monotonic()
         if not self._watching.is_set():
             return {}
-        if now - self._answered_s > limit_s and self.rank != 0:
-            return {0: now - self._answered_s}
-        signs = self._signs
-        quiet = {r: now - signs[r].heard_s for r in members if r != self.rank and r in signs and signs[r].doing != LEFT}
+        unanswered_s = now - self._answered_s
+        if self.rank != 0 and unanswered_s > (limit_s if self._lost else max(limit_s, STORE_S)):
+            return {0: unanswered_s}
+        signs = {r: sign for r, sign in self._signs.items() if r in members and r != self.rank and sign.doing != LEFT}
+        quiet = {r: now - sign.heard_s for r, sign in signs.items() if sign.missed >= MISSED}
         return {r: s for r, s in quiet.items() if s > limit_s}
 
     def elsewhere(self, members: Sequence[int]) -> dict[int, str]:
@@ -150,6 +163,7 @@ class Liveness:
                 self._wake.clear()
         except Exception:
             # The store is gone with rank 0, and says so in several exception types; `silent` reports it by its age.
+            self._lost = True
             self._told.set()
 
     def _alone(self) -> bool:
@@ -166,6 +180,8 @@ class Liveness:
             if known is None or known.count != int(count):
                 since_s = known.since_s if known is not None and known.doing == doing else now
                 signs[rank] = Sign(int(count), doing, now, since_s)
+            else:
+                signs[rank] = replace(known, missed=known.missed + 1)
         self._signs, self._answered_s = signs, now
         if not self._failure:
             self._failure = store.compare_set("failure", "", "").decode()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from os import sched_yield
 from typing import Protocol
 
 from ttmesh.base import settings
 from ttmesh.mesh.command_queue import Command, CommandQueue, Doable, deadlock
+
+LOOK_S = 0.002  # so long a program that waits for another process looks itself, before it sleeps until it is woken
 
 
 class Schedule(Protocol):
@@ -90,7 +94,17 @@ class Eager:
                 continue
             if not any(map(_remote, list(self.busy))):
                 raise deadlock(self.busy)
-            self._turn.moved.wait(timeout=1.0)
+            if not self._look_again():
+                self._turn.moved.wait(timeout=1.0)
+
+    def _look_again(self) -> bool:
+        """Look for a moment whether another process's word comes: quicker than being woken by a thread."""
+        until = time.monotonic() + LOOK_S
+        while not self._turn.moved.is_set() and time.monotonic() < until:
+            if self._progress():
+                return True
+            sched_yield()
+        return False
 
     def nudge(self) -> None:
         """Run what waited for another process, unless another thread is at it."""
@@ -175,17 +189,24 @@ def run_head(queue: CommandQueue, *, keep_failure: bool = False) -> None:
 def _work(ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int]) -> None:
     """Run the commands of one queue until it is gone; holds no reference to it while idle."""
     me = threading.get_ident()
+    look_until = 0.0
     while True:
         with changed:
             queue = ref()
             if queue is None:
                 return
-            if not _runnable(queue):
+            command = queue.pending[0] if _runnable(queue) else None
+            if command is None:
+                sleeps = not _remote(queue) or time.monotonic() >= look_until
                 del queue
-                changed.wait(timeout=1.0)
-                continue
-            command = queue.pending[0]
-            running.add(me)
+                if sleeps:
+                    changed.wait(timeout=1.0)
+                    look_until = time.monotonic() + LOOK_S
+            else:
+                running.add(me)
+        if command is None:
+            sched_yield()
+            continue
         try:
             queue.run(command)
         except BaseException as failure:

@@ -53,6 +53,13 @@ class Job:
         inside = [str(place) for place in self._places if place.inside]
         return "; ".join(inside) or (f"after {self._last}" if self._last else "before its first operation")
 
+    def begin(self, place: Place, operation: str, partners: tuple[int, ...] | None) -> None:
+        """Say that an operation begins."""
+        if self.broken is not None:
+            raise self.broken
+        place.enter(operation, partners)
+        self._last = place
+
     def run(
         self,
         place: Place,
@@ -65,10 +72,7 @@ class Job:
 
         `partners` are the world ranks it depends on; without them it is a collective of the whole group.
         """
-        if self.broken is not None:
-            raise self.broken
-        place.enter(operation, partners)
-        self._last = place
+        self.begin(place, operation, partners)
         try:
             done = start()
             for _ in range(place.spins):
@@ -137,7 +141,8 @@ class Job:
         self.liveness.watch()
         while True:
             silent = self.liveness.silent(place.partners, VERDICT_S)
-            if silent or self.liveness.failure or self.liveness.watched_s > 2 * VERDICT_S:
+            enough = self.liveness.watched_s > 2 * VERDICT_S and self.liveness.answered
+            if silent or self.liveness.failure or enough:
                 break
             time.sleep(0.02)
         if not silent and not self.liveness.failure:  # a partner may itself wait for a rank that is gone
@@ -169,7 +174,7 @@ def apart(work: Callable[[], object]) -> Done:
     threading.Thread(target=run, daemon=True, name="ttmesh-apart").start()
 
     def done() -> bool:
-        if not over.wait(0.001):
+        if not over.wait(0.0002):
             return False
         if failures:
             raise failures[0]

@@ -196,6 +196,27 @@ class Transport(ABC):
         beside._children, beside._borrows = [], True
         return beside
 
+    def start_send(self, tensor: Tensor, dest: int, *, tag: int, until_received: bool, operation: str) -> Done:
+        """Begin a send and return whether it is over; whoever asks may raise the engine's own error: see `finish`."""
+        flat = as_bytes(self._staged(tensor))
+        self._job.begin(self._place, f"{operation} to rank {self.ranks[dest]}", (self.ranks[dest],))
+        return _together([self._start_send(flat[a:b], dest, tag, until_received) for a, b in pieces(flat)], flat)
+
+    def start_recv(self, out: Tensor, source: int, *, tag: int, operation: str) -> Done:
+        """Begin to receive into a contiguous tensor on the host."""
+        flat = as_bytes(out)
+        self._job.begin(self._place, f"{operation} from rank {self.ranks[source]}", (self.ranks[source],))
+        return _together([self._start_recv(flat[a:b], source, tag) for a, b in pieces(flat)], flat)
+
+    def finish(self, done: Done, peer: int, *, operation: str, timeout_s: float | None = None) -> None:
+        """Wait for what was begun; what goes wrong becomes an error that names the rank."""
+        ranks = (self.ranks[peer],)
+        self._run(f"{operation} rank {ranks[0]}", lambda: done, timeout_s, ranks)
+
+    def rest(self) -> None:
+        """Everything begun here has ended."""
+        self._place.inside = False
+
     def hurry(self, waiting: bool) -> None:
         """Whether somebody waits for the running operation now; one that nobody waits for may take as long as it likes."""
         self._place.expect_by(self.timeout_s if waiting else math.inf)
@@ -294,3 +315,22 @@ class Transport(ABC):
 
     @abstractmethod
     def _free(self) -> None: ...
+
+
+def _together(parts: list[Done], tensor: Tensor) -> Done:
+    """Whether all parts are over; holds the memory that the engine works on."""
+    first = parts[0]
+    if len(parts) == 1:
+
+        def over() -> bool:
+            return first() if tensor is not None else True
+
+        return over
+    left = list(parts)
+
+    def all_over() -> bool:
+        while left and left[0]():
+            left.pop(0)
+        return not left and tensor is not None
+
+    return all_over
