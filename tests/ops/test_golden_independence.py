@@ -23,7 +23,7 @@ MACHINERY = (
 )
 ARRANGING = (
     "wide", "_values", "shares", "<listcomp>", "_factors", "_of_users", "differentiated",
-    "_margins", "as_unary", "string_to_unary_with_param", "__init__",  # they read arguments
+    "_margins", "_dims", "_chosen", "as_unary", "string_to_unary_with_param", "__init__",  # they read arguments
 )  # fmt: skip
 
 

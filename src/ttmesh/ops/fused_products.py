@@ -1,4 +1,4 @@
-"""Products in other forms: sparse over experts, minimal with splits, attention's per-user products."""
+"""Products in other forms: sparse over experts, minimal with splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ttmesh.ops.lanes import aligned, ranked
 from ttmesh.ops.product_memory import check_blocks, extents
 from ttmesh.ops.products import product_spec, widened
 from ttmesh.ops.slicing import slice_
-from ttmesh.ops.specs import Inferred, like, out_spec
+from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.spec import TensorSpec
@@ -361,35 +361,3 @@ def minimal_matmul_split(
     )
     front = [0] * (len(shape) - 1)
     return [slice_(whole, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]
-
-
-# -- attention's products ----------------------------------------------------------------------------------------------
-
-
-def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[1, heads, users, K] x [users, kv heads, K, N] → [1, heads, users, N]: every user with his own matrix."""
-    heads, groups = a.shape[-3], b.shape[-3]
-    rows = a.squeeze(-4).transpose(-3, -2)  # [users, heads, K]
-    grouped = rows.reshape(*rows.shape[:-2], groups, heads // groups, rows.shape[-1])
-    result = torch.matmul(*_widest(grouped, b))  # [users, groups, heads / groups, N]
-    joined = result.reshape(*result.shape[:-3], heads, result.shape[-1])
-    return joined.transpose(-3, -2).unsqueeze(-4)
-
-
-def _golden_per_user(
-    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, compute_with_storage_grid_size: Any = None
-) -> torch.Tensor:
-    own = torch.repeat_interleave(input_tensor_b, input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
-    return torch.einsum("xhuk,uhkn->xhun", input_tensor_a, own)
-
-
-@op("ttnn.experimental.attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
-def attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
-    """Attention of one new token: every user's heads times his own matrix."""
-    return _per_user(input_tensor_a, input_tensor_b)
-
-
-@op("ttnn.experimental.group_attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
-def group_attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
-    """The same with heads that share kv heads in groups."""
-    return _per_user(input_tensor_a, input_tensor_b)

@@ -1,8 +1,8 @@
-"""Elements by index: gather, scatter, index_fill, indexed_fill, nonzero."""
+"""Elements by index: gather, scatter, index_fill, indexed_fill, nonzero, and whether an element is among others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -257,3 +257,56 @@ def _golden_nonzero(input_tensor: torch.Tensor) -> Any:
 def nonzero(input_tensor: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[count, places]: how many elements are not zero (first of eight numbers), and (n, c, h, w) of each."""
     return nonzero_places(input_tensor, lane_axes)
+
+
+# -- membership --------------------------------------------------------------------------------------------------------
+
+TRUE = 0xFFFFFFFF
+
+
+def _check_isin(call: Call) -> None:
+    elements, test = call.specs[:2]
+    wrong = f"elements.dtype: {elements.dtype.name}, test_elements.dtype: {test.dtype.name}, they must be equal"
+    require(elements.dtype is test.dtype, wrong, "equal formats", "Convert one with ttnn.typecast.")
+    for name, spec in (("Elements", elements), ("Test elements", test)):
+        wrong = f"{name} tensor is sharded"
+        require(spec.memory_config.interleaved, wrong, "interleaved tensors", "Use ttnn.to_memory_config.")
+    given = call["out"]
+    if given is not None:
+        require(
+            given.dtype is DataType.UINT32, "Preallocated output should be of uint32 dtype", "uint32", "Allocate such."
+        )
+
+
+def _isin_programs(call: Call) -> tuple[Hashable, ...]:
+    """TT-NN flattens and untilizes what is not flat and in rows, and puts the result back into shape."""
+    programs: list[Hashable] = [(call.name, call.specs, call["invert"])]
+    for spec in call.specs[:2]:
+        programs += [("to_layout", spec)] if spec.layout is Layout.TILE else []
+        programs += [("flatten", spec)] if len(spec.shape) > 1 else []
+    first = call.specs[0]
+    programs += [("unflatten", first)] if len(first.shape) > 1 else []
+    return (*programs, ("tilize", first)) if first.layout is Layout.TILE else tuple(programs)
+
+
+def _golden_isin(
+    elements: torch.Tensor, test_elements: torch.Tensor, *, invert: bool = False, **_: Any
+) -> torch.Tensor:
+    return torch.isin(elements, test_elements, invert=invert).long() * TRUE
+
+
+@op(
+    "ttnn.experimental.isin",
+    golden=_golden_isin,
+    check=_check_isin,
+    out=like(dtype=DataType.UINT32),
+    outputs=("out",),
+    programs=_isin_programs,
+)
+def isin(elements: torch.Tensor, test_elements: torch.Tensor, invert: bool, lane_axes: int) -> torch.Tensor:
+    """All bits set where an element is among the others, zero elsewhere."""
+    found, known = aligned([elements.flatten(lane_axes), test_elements.flatten(lane_axes)], lane_axes)
+    known = known.contiguous().sort(dim=-1).values
+    place = torch.searchsorted(known, found.contiguous()).clamp(max=known.shape[-1] - 1)
+    there = known.gather(-1, place) == found
+    return torch.where(there ^ invert, TRUE, 0).reshape(*there.shape[:-1], *elements.shape[lane_axes:])

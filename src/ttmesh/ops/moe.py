@@ -14,7 +14,7 @@ from ttmesh.ops.checks import require
 from ttmesh.ops.entry import op
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
 from ttmesh.tensor.spec import TensorSpec
 
 CHOSEN = 32  # experts that TT-NN's kernel keeps, whatever k says
@@ -175,3 +175,60 @@ def topk_large_indices(input_tensor: Lanes, k: int, valid_length: int | None) ->
     searched = input_tensor[..., :valid_length]
     values, indices = torch.topk(searched, k, dim=-1)
     return indices.masked_fill(values == float("-inf"), NO_INDEX)
+
+
+ROUTED, WORDS = 128, 8  # experts that the fused router takes, and indices to a row's alignment
+
+
+def _check_router(call: Call) -> None:
+    k, experts = call["k"], call["num_experts"]
+    require(1 <= k <= CHOSEN, f"topk_router_gpt requires k in range [1, 32], got {k}", "such a k", "Choose fewer.")
+    wrong = f"topk_router_gpt only supports num_experts={ROUTED} (hardcoded 4-group architecture), got {experts}"
+    require(experts == ROUTED, wrong, f"{ROUTED} experts", "Use ttnn.linear and ttnn.topk.")
+    for name, spec in zip(("Input", "Weight", "Bias"), call.specs, strict=True):
+        wrong = f"{name} tensor must have TILE layout, got {spec.layout}"
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+        wrong = f"{name} tensor must have BFLOAT16 dtype, got {spec.dtype}"
+        require(spec.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+        wrong = f"{name} tensor must be rank 2, got rank {len(spec.shape)}"
+        require(len(spec.shape) == 2, wrong, "rank 2", "Reshape it.")
+    x, weight, bias = (spec.shape for spec in call.specs)
+    wrong = f"topk_router_gpt only supports batch_size=32 (hardcoded for decode mode), got {x[0]}"
+    require(x[0] == CHOSEN, wrong, "32 rows", "Pad the batch.")
+    wrong = f"Input hidden_dim must be divisible by 32 (tile size), got {x[1]}"
+    require(x[1] % CHOSEN == 0, wrong, "whole tiles", "Pad the rows.")
+    wrong = f"Weight tensor dim 0 must match input hidden_dim {x[1]}, got {weight[0]}"
+    require(weight[0] == x[1], wrong, "equal inner dims", "Check the shapes.")
+    wrong = f"Weight tensor dim 1 must match num_experts {experts}, got {weight[1]}"
+    require(weight[1] == experts, wrong, "a column per expert", "Check the shapes.")
+    wrong = f"Bias tensor dim 0 must match batch size {x[0]}, got {bias[0]}"
+    require(bias[0] == x[0], wrong, "a row per token", "Expand the bias.")
+    wrong = f"Bias tensor dim 1 must match num_experts {experts}, got {bias[1]}"
+    require(bias[1] == experts, wrong, "a column per expert", "Check the shapes.")
+
+
+def _router_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape = inferred[0][0]
+    formats = (DataType.UINT16, DataType.BFLOAT16)
+    return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=L1_MEMORY_CONFIG) for dtype in formats]
+
+
+def _golden_router(
+    input_tensor: Lanes, *, weight_tensor: Lanes, bias_tensor: Lanes, k: int = 4, **_: Any
+) -> tuple[Lanes, Lanes]:
+    logits = torch.addmm(bias_tensor.float(), input_tensor.float(), weight_tensor.float()).bfloat16().float()
+    experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :k]
+    weights = torch.exp(logits.gather(1, experts) - logits.max(1, keepdim=True).values)
+    room = -(-k // WORDS) * WORDS - k
+    pad = torch.nn.functional.pad
+    return pad(experts, (0, room)), pad(weights / weights.sum(1, keepdim=True), (0, room))
+
+
+@op("ttnn.experimental.topk_router_gpt", golden=_golden_router, check=_check_router, out=_router_spec)
+def topk_router_gpt(input_tensor: Lanes, weight_tensor: Lanes, bias_tensor: Lanes, k: int) -> tuple[Lanes, Lanes]:
+    """The k best experts of every row and softmax of their logits; rows padded with zeros to eight."""
+    logits = (input_tensor.float() @ weight_tensor.float() + bias_tensor.float()).bfloat16().float()
+    values, experts = torch.topk(logits, k, dim=-1)
+    room = -(-k // WORDS) * WORDS - k
+    pad = torch.nn.functional.pad
+    return pad(experts, (0, room)), pad(torch.softmax(values, -1), (0, room))

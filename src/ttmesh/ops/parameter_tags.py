@@ -134,8 +134,15 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     },
     **{
         f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _none(CORES)}
-        for name in ("attn_matmul", "group_attn_matmul")
+        for name in ("attn_matmul", "attn_matmul_from_cache", "group_attn_matmul")
     },
+    "ttnn.experimental.isin": {"assume_unique": _none("TT-NN ignores it as well.")},
+    "ttnn.experimental.dit_layernorm_pre_allgather": {
+        "recip_tensor": _none("Precomputed reciprocals of counts; the division is done here.")
+    },
+    "ttnn.transformer.chunk_gated_delta_rule": _all(
+        _none("Constants that TT-NN's kernel reads; here they are not needed."), "eye tril ones masks"
+    ),
     "ttnn.experimental.minimal_matmul": {"config": _none(CORES)},
     "ttnn.fill_implicit_tile_padding": {"fill_value": PADDING},
     "ttnn.fold": {

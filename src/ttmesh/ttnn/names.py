@@ -119,6 +119,7 @@ _MODULES = {
         "determine_expected_group_norm_sharded_config_and_grid_size determine_expected_group_norm_dram_grid_size"
     ),
     "ttmesh.ops.attention_sparse": "SparseKVFormat",
+    "ttmesh.ops.kimi": "QkvCausalConv1dSiluProgramConfig",
     "ttmesh.ops.program_configs": (
         "LayerNormDefaultProgramConfig LayerNormShardedMultiCoreProgramConfig LayerNormProgramConfig LayerNormType "
         "DistributedLayerNormStage create_layernorm_program_config SoftmaxDefaultProgramConfig "
@@ -171,15 +172,34 @@ _SUBMODULES = (
     "_ttnn.operations.point_to_point "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
     "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler _ttnn.deprecated _ttnn.deprecated.operations "
-    "_ttnn.operations.data_movement"
+    "_ttnn.operations.data_movement _ttnn.operations.experimental _ttnn.operations.experimental.quasar"
 )
 SUBMODULES = tuple(_SUBMODULES.split())
 
 # Submodules that hold operations of their own; a name they lack is not looked up in the root.
 OPERATION_MODULES = [
     "experimental", "transformer", "kv_cache", "experimental.moe", "experimental.ccl_experimental",
-    "experimental.deepseek_prefill",
+    "experimental.deepseek_prefill", "experimental.kda", "experimental.quasar",
 ]  # fmt: skip
+
+# TT-NN's kernels for the Quasar chip, under TT-NN's own names and with its signatures: the same operations here.
+_QUASAR = (
+    "add add_ addalpha atan2 bias_gelu bias_gelu_ bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift "
+    "bitwise_xor div div_no_nan divide divide_ eq eq_ floor_div fmod gcd ge ge_ gt gt_ hypot isclose lcm ldexp ldexp_ le "
+    "le_ logaddexp logaddexp2 logaddexp2_ logaddexp_ logical_and logical_and_ logical_left_shift logical_or logical_or_ "
+    "logical_right_shift logical_xor logical_xor_ lt lt_ maximum minimum multiply multiply_ ne ne_ nextafter outer "
+    "polyval pow prelu remainder rsub rsub_ squared_difference squared_difference_ subalpha subtract subtract_ xlogy "
+    "to_memory_config sharded_to_interleaved tilize pad interleaved_to_sharded tilize_with_val_padding "
+    "tilize_with_zero_padding untilize_with_unpadding reallocate reshard untilize typecast move transpose fold to_device "
+    "matmul linear matmul_batched_weights addmm sparse_matmul slice max_pool2d avg_pool2d conv2d reshape to_layout "
+    "TileReshapeMapMode MatmulMultiCoreReuseProgramConfig MatmulMultiCoreReuseMultiCastProgramConfig "
+    "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "
+    "MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig"
+)
+_QUASAR_NAMES = {
+    **{name: f"ttmesh.ttnn:{name}" for name in _QUASAR.split()},
+    **{name: f"ttmesh.ttnn.experimental:{name}" for name in ("padded_slice", "slice_write")},
+}
 
 # Names that only a submodule has.
 _PREPROCESSING = {
@@ -229,6 +249,20 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "operations.activations": {
         "get_golden_function_for_activation": "ttmesh.ops.activations:get_golden_function_for_activation"
     },
+    "experimental": {
+        name: f"ttmesh.ops.colour:{name}"
+        for name in (
+            "YUVColorSpace",
+            "RGBRange",
+            "YUVRange",
+            "YUVFormat",
+            "YUVCoefficients",
+            "yuv_bt601_coefficients",
+            "yuv_bt709_coefficients",
+        )
+    },
+    "experimental.quasar": _QUASAR_NAMES,
+    "_ttnn.operations.experimental.quasar": _QUASAR_NAMES,
     "transformer": {"SparseKVFormat": "ttmesh.ops.attention_sparse:SparseKVFormat"},
     # Names that models write in annotations.
     "experimental.ccl_experimental": {"GlobalSemaphoreArg": "ttmesh.mesh.semaphores:GlobalSemaphore"},

@@ -1,0 +1,171 @@
+"""Fused pieces of models: routers, deformable attention, delta rules, norms around a gather, decode products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from harness import Arguments, Case, On
+
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import (
+    ROW_MAJOR_LAYOUT,
+    TILE_LAYOUT,
+    BufferType,
+    TensorMemoryLayout,
+    bfloat16,
+    float32,
+    int32,
+    uint16,
+)
+from ttmesh.ops.colour import YUVCoefficients
+from ttmesh.ops.kimi import QkvCausalConv1dSiluProgramConfig
+from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+
+HALF = (bfloat16,)
+ROWS = (ROW_MAJOR_LAYOUT,)
+
+
+def normal(g: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=g)
+
+
+def args(*shapes: tuple[int, ...], **options: Any) -> Callable[[torch.Generator], Arguments]:
+    return lambda g: ([normal(g, *shape) for shape in shapes], options)
+
+
+def members(**options: Any) -> Callable[[torch.Generator], Arguments]:
+    def make(g: torch.Generator) -> Arguments:
+        numbers = [torch.randint(0, 40, shape, generator=g, dtype=torch.int32) for shape in ((3, 20, 7), (2, 8))]
+        return numbers, options
+
+    return make
+
+
+def picture(**options: Any) -> Callable[[torch.Generator], Arguments]:
+    # Multiples of 1/8 and coefficients with few bits: no sum lies so near a half that its rounding is left to chance.
+    return lambda g: ([torch.randint(-8, 9, (3, 6, 10, 5), generator=g) / 8], options)
+
+
+PLAIN = YUVCoefficients(y=(32.75, 64.25, 12.5, 125.5), cb=(-19.0, -37.0, 56.0, 128.0), cr=(56.0, -47.0, -9.0, 128.0))
+
+
+def sampled(g: torch.Generator) -> Arguments:
+    grid = torch.rand(3, 5 * 4, 1, 2, generator=g) * 2.2 - 1.1
+    return [normal(g, 3, 9, 7, 32), grid, torch.softmax(normal(g, 3, 5, 4), -1)], {}
+
+
+def router(g: torch.Generator) -> Arguments:
+    bias = torch.randperm(128, generator=g).float().expand(32, 128) / 8  # apart enough that no rounding swaps experts
+    return [normal(g, 32, 64) * 0.001], {"weight_tensor": normal(g, 64, 128) * 0.01, "bias_tensor": bias.clone()}
+
+
+def conv(g: torch.Generator) -> Arguments:
+    taps = [On(normal(g, 1, 1, 160), layout=TILE_LAYOUT) for _ in range(4)]
+    config = QkvCausalConv1dSiluProgramConfig(channel_chunk_size=32)
+    return [normal(g, 1, 64, 160), normal(g, 1, 3, 160), *taps, 64, 64, 32], {"program_config": config}
+
+
+def rule(q: tuple[int, ...], v: tuple[int, ...], state: bool = False, **options: Any) -> Callable[..., Arguments]:
+    heads = v[2] if len(v) == 4 else 4
+
+    def make(g: torch.Generator) -> Arguments:
+        unit = torch.nn.functional.normalize
+        keys = [unit(normal(g, *q), dim=-1) for _ in range(2)]
+        gates = [-torch.rand(*q[:2], heads, generator=g) / 4, torch.rand(*q[:2], heads, generator=g)]
+        more = {"initial_state": normal(g, q[0], heads, 32, v[-1])} if state else {}
+        return [*keys, normal(g, *v), *gates], {**more, **options}
+
+    return make
+
+
+def scan(g: torch.Generator) -> Arguments:
+    lower = torch.eye(128) + (normal(g, 2, 2, 128, 128) * 0.02).tril(-1)
+    blocks = [torch.linalg.inv(lower[..., i : i + 32, i : i + 32]) for i in range(0, 128, 32)]
+    square = [normal(g, 2, 2, 128, 128) * 0.1 for _ in range(5)]
+    values, keys, scores, asked, kept = square
+    return [lower, values, keys, scores, asked, kept, torch.rand(2, 2, 1, 1, generator=g), torch.cat(blocks, -2)], {
+        "initial_state": normal(g, 2, 128, 128)
+    }
+
+
+def gathered(devices: int, tiles: int, width: int) -> Callable[[torch.Generator], torch.Tensor]:
+    """Statistics as the operation before the gather makes them."""
+
+    def make(g: torch.Generator) -> torch.Tensor:
+        stats = torch.zeros(1, 1, 64, devices * tiles * 32)
+        stats[..., ::32] = torch.rand(1, 1, 64, devices * tiles, generator=g) + 0.5
+        return stats if tiles == 2 else stats * width
+
+    return make
+
+
+def layer(**terms: tuple[int, ...]) -> Callable[[torch.Generator], Arguments]:
+    def make(g: torch.Generator) -> Arguments:
+        tensors = [normal(g, 1, 1, 64, 96), gathered(4, 2, 96)(g)]
+        return tensors, {name: normal(g, *shape) for name, shape in terms.items()}
+
+    return make
+
+
+def heads(turned: bool) -> Callable[[torch.Generator], Arguments]:
+    def make(g: torch.Generator) -> Arguments:
+        swap = torch.zeros(1, 1, 32, 32)
+        even = torch.arange(0, 32, 2)
+        swap[..., even, even + 1], swap[..., even + 1, even] = 1, -1
+        angles = [normal(g, 1, 1, 64, 32).repeat_interleave(2, -1) for _ in range(2)]
+        rope = {"transformation_mat": swap, "rope_cos": angles[0], "rope_sin": angles[1]} if turned else {}
+        tensors = [normal(g, 1, 1, 64, 128), gathered(4, 1, 128)(g)]
+        return tensors, {"num_heads_per_device": 2, "weight": normal(g, 1, 128), **rope}
+
+    return make
+
+
+def cached(width: int, **options: Any) -> Callable[[torch.Generator], Arguments]:
+    return lambda g: ([normal(g, 1, 7, 32, width), normal(g, 32, 1, 128, 64)], {**options, **GRID})
+
+
+GRID = {"compute_with_storage_grid_size": CoreCoord(8, 8)}
+
+
+def wide(cores: int, height: int, width: int) -> MemoryConfig:
+    grid = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(cores - 1, 0))])
+    return MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(grid, (height, width)))
+
+
+def decoded(a: tuple[int, ...], b: tuple[int, ...], **options: Any) -> Callable[[torch.Generator], Arguments]:
+    def make(g: torch.Generator) -> Arguments:
+        rows = a[0] * a[1] * a[2] if len(a) == 4 else a[0]
+        left = On(normal(g, *a), memory_config=wide(2, rows, a[-1] // 2))
+        return [left, On(normal(g, *b), memory_config=wide(4, b[-2], b[-1] // 4))], options
+
+    return make
+
+
+CASES = [
+    Case("ttnn.experimental.isin", members(), (int32, uint16), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
+    Case("ttnn.experimental.isin/inverted", members(invert=True), (int32,), ROWS),
+    Case("ttnn.experimental.rgb_to_yuv", picture(coefficients=PLAIN), HALF, ROWS),
+    Case("ttnn.experimental.multi_scale_deformable_attn", sampled, HALF, ROWS),
+    Case("ttnn.experimental.topk_router_gpt", router, HALF),
+    Case("ttnn.experimental.kda.qkv_causal_conv1d_silu", conv, HALF, ROWS),
+    Case("ttnn.experimental.kda.sigmoid_gated_rms_norm", args((6, 32, 64), (2, 32, 192), (64,), num_heads=3), HALF),
+    Case("ttnn.transformer.chunk_gated_delta_rule", rule((2, 70, 2, 32), (2, 70, 4, 64), output_final_state=True)),
+    Case("ttnn.transformer.chunk_gated_delta_rule/state", rule((1, 64, 2, 32), (1, 64, 2, 32), True, scale=0.5)),
+    Case("ttnn.transformer.chunk_gated_delta_rule/flat",
+         rule((1, 64, 64), (1, 64, 128), chunk_size=32, output_head_major=True)),
+    Case("ttnn.transformer.gated_delta_attn_seq", scan, (float32,), placements=False),
+    Case("ttnn.experimental.dit_layernorm_pre_allgather", args((1, 2, 64, 96), (1, 1, 1, 96))),
+    Case("ttnn.experimental.dit_layernorm_post_allgather", layer()),
+    Case("ttnn.experimental.dit_layernorm_post_allgather/affine", layer(weight=(1, 96), bias=(1, 96))),
+    Case("ttnn.experimental.wan_fused_rmsnorm_pre_allgather", args((1, 1, 64, 96))),
+    Case("ttnn.experimental.wan_fused_rmsnorm_post_allgather", heads(False), HALF),
+    Case("ttnn.experimental.wan_fused_rmsnorm_post_allgather/turned", heads(True), HALF),
+    Case("ttnn.experimental.attn_matmul_from_cache", cached(64, num_tokens=50, transpose_hw=True)),
+    Case("ttnn.experimental.attn_matmul_from_cache/values", cached(64, num_tokens=50, transpose_hw=False)),
+    Case("ttnn.experimental.matmul_decode", decoded((32, 128), (128, 256))),
+    Case("ttnn.experimental.matmul_decode/partial",
+         decoded((32, 128), (64, 512), partial_width_sharded=True)),
+    Case("ttnn.experimental.matmul_decode/batched", decoded((1, 4, 32, 64), (1, 1, 128, 256))),
+]  # fmt: skip
