@@ -122,12 +122,20 @@ def _filled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec.with_padding(call.specs[0].padded_shape, call["fill_value"])]
 
 
-_FILLED = Operation(
-    "ttnn.fill_implicit_tile_padding",
-    lambda input_tensor: input_tensor,
-    _filled_spec,
-    check=_check_fill,
-    lane_arguments=frozenset({"input_tensor"}),
+def _left(input_tensor: torch.Tensor) -> torch.Tensor:
+    return input_tensor
+
+
+_FILLED, _FILLED_IN_PLACE = (
+    Operation(
+        "ttnn.fill_implicit_tile_padding",
+        _left,
+        _filled_spec,
+        check=_check_fill,
+        writes=target,
+        lane_arguments=frozenset({"input_tensor"}),
+    )
+    for target in (None, "input_tensor")
 )
 
 
@@ -141,6 +149,7 @@ def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_c
     if input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved:
         spec, kind, mesh = input_tensor.spec, input_tensor.kind, input_tensor.device()
         assert mesh is not None, "operations run on devices"
+        launch(_FILLED_IN_PLACE, {"input_tensor": input_tensor, "fill_value": fill_value})
         filled = kind_of(spec.with_padding(spec.padded_shape, fill_value), kind.topology, kind.presence)
         return Tensor.on_device(filled, input_tensor.buffer, mesh)
     return launch(_FILLED, {"input_tensor": input_tensor, "fill_value": fill_value, "memory_config": memory_config})

@@ -1,4 +1,4 @@
-"""Elements by index: gather, scatter, index_fill, indexed_fill, nonzero, and whether an element is among others."""
+"""Elements by index: gather, TOSA's scatter, index_fill, indexed_fill, nonzero, and whether an element is among others."""
 
 from __future__ import annotations
 
@@ -61,79 +61,6 @@ def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> tor
     """Rows [N, K, C] by index [N, W] → [N, W, C]."""
     values, where = aligned([input, index], lane_axes)
     return torch.gather(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]))
-
-
-# -- scatter -----------------------------------------------------------------------------------------------------------
-
-
-def scattered(
-    values: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str | None
-) -> torch.Tensor:
-    """torch's scatter along a negative dim, sums in float32."""
-    where = index.long()
-    part = source[tuple(slice(0, extent) for extent in where.shape)]
-    if reduce is None:
-        return torch.scatter(values, dim, where, part.to(values.dtype))
-    wide = values.float() if values.is_floating_point() else values
-    name = {"add": "sum", "multiply": "prod", "amax": "amax", "amin": "amin"}[reduce]
-    return torch.scatter_reduce(wide, dim, where, part.to(wide.dtype), name)
-
-
-def _check_scatter(call: Call) -> None:
-    source, index, src = call.specs
-    rank, reduce = len(source.shape), call["reduce"]
-    dim_of(call["dim"], rank, f"scatter: dim {call['dim']} is out of range for tensor rank {rank}")
-    wrong = f"Input rank {rank}, index rank {len(index.shape)} and source rank {len(src.shape)} must be equal"
-    require(
-        len(index.shape) == len(src.shape) == rank,
-        wrong,
-        "equal ranks",
-        "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.",
-    )
-    wrong = f"Source dtype {src.dtype} must be the same as input dtype {source.dtype}"
-    require(src.dtype is source.dtype, wrong, "equal dtypes", "Convert one with ttnn.typecast.")
-    tiled = source.layout is Layout.TILE and source.dtype is DataType.FLOAT32
-    wrong = "Scatter doesn't work for fp32 tiled tensors yet"
-    require(not tiled, wrong, "bfloat16, or ROW_MAJOR_LAYOUT", "Convert with ttnn.typecast or ttnn.to_layout.")
-    wrong = f"reduce must be either 'add' or 'multiply' (case-sensitive), got {reduce}"
-    require(
-        reduce in (None, "add", "multiply", "amax", "amin"),
-        wrong,
-        "add or multiply",
-        "Use one of them, or leave reduce out.",
-    )
-
-
-def _golden_scatter(
-    input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str | None = None
-) -> torch.Tensor:
-    where = index.long()
-    kept = src[tuple(map(slice, where.shape))].to(input.dtype)
-    if reduce is None:
-        return torch.scatter(input, dim, where, kept)
-    if reduce == "add":
-        return input.scatter_add(dim, where, kept)
-    return input.scatter_reduce(dim, where, kept, reduce.replace("multiply", "prod"))
-
-
-@op("ttnn.scatter", golden=_golden_scatter, check=_check_scatter)
-def scatter(
-    input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str | None, lane_axes: int
-) -> torch.Tensor:
-    """The input with source elements put where the index says, in place of what was there or combined with it."""
-    values, where, source = aligned([input, index, src], lane_axes)
-    return scattered(values, dim_of(dim, input.dim() - lane_axes), where, source, reduce)
-
-
-@op(
-    "ttnn.scatter_add",
-    golden=lambda input, dim, index, src: _golden_scatter(input, dim, index, src, "add"),
-    check=_check_scatter,
-)
-def scatter_add(input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """The input plus source elements where the index says."""
-    values, where, source = aligned([input, index, src], lane_axes)
-    return scattered(values, dim_of(dim, input.dim() - lane_axes), where, source, "add")
 
 
 def _golden_tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:

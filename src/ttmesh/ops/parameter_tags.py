@@ -103,9 +103,7 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.experimental.padded_slice": {"pad_value": PADDING},
     "ttnn.repeat": {"implementation": _none("Chooses between kernels with equal results.")},
     "ttnn.reshape": {
-        "pad_value": PADDING,
         "reshape_tile_mode": _none("Whether TT-NN keeps its index map between calls; here there is none."),
-        "skip_padding_fill": PADDING,
     },
     **{f"ttnn.{name}": {"global_cb": PREFETCH} for name in ("matmul", "linear")},
     "ttnn.sparse_matmul": {

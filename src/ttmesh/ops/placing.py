@@ -13,8 +13,8 @@ from ttmesh.ops.checks import require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.lanes import aligned
 from ttmesh.ops.matmul_configs import corner
-from ttmesh.ops.specs import like_first
-from ttmesh.tensor.launch import Operation, launch
+from ttmesh.ops.specs import Inferred, like_first
+from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.sharding import div_up
 from ttmesh.tensor.spec import TensorSpec
@@ -51,8 +51,15 @@ def _same(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
+def _moved_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Pages are moved whole, with what their padding holds."""
+    source, (spec,) = call.specs[0], like_first(call, inferred)
+    kept = source.pad_value == spec.pad_value or spec.layout is not source.layout
+    return [spec if kept else spec.with_padding(spec.padded_shape, source.pad_value)]
+
+
 def _moved(name: str) -> Operation:
-    return Operation(name, _same, like_first, lane_arguments=frozenset({"input_tensor"}))
+    return Operation(name, _same, _moved_spec, lane_arguments=frozenset({"input_tensor"}))
 
 
 _TO_SHARDED = _moved("ttnn.interleaved_to_sharded")

@@ -7,10 +7,12 @@ from math import prod
 
 import torch
 
-from ttmesh.base.dtypes import Layout, PrintedEnum
+from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, PrintedEnum, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.checks import require
+from ttmesh.ops.copies import fill_implicit_tile_padding
 from ttmesh.ops.entry import composite, op
+from ttmesh.ops.placing import interleaved_to_sharded, sharded_to_interleaved
 from ttmesh.ops.specs import Inferred, with_shards
 from ttmesh.tensor import operators
 from ttmesh.tensor.kind import kind_of
@@ -121,6 +123,7 @@ def reshaped(
     shape: Sequence[int],
     padded: Sequence[int] | None = None,
     memory_config: MemoryConfig | None = None,
+    fill: float | None = None,
 ) -> Tensor:
     """The tensor in this shape: itself, a view of its buffer, or a copy, by TT-NN's rule."""
     spec, volume = tensor.spec, prod(tensor.shape)
@@ -150,7 +153,8 @@ def reshaped(
     if same is not None and prod(wanted) == volume and is_view(spec, wanted, config):
         return viewed(tensor, same)
     if prod(wanted) != volume:
-        tiles = padded is not None and spec.layout is Layout.TILE and padded[-1] == spec.padded_shape[-1]
+        extents = wanted if padded is None else padded
+        tiles = spec.layout is Layout.TILE and whole_tiles(spec, extents) and extents[-1] == spec.padded_shape[-1]
         wrong = "Attempting to reshape between two shapes with different volumes"
         if same is None or not tiles:
             raise ShapeError(
@@ -158,6 +162,24 @@ def reshaped(
             )
         return viewed(tensor, same)
     result: Tensor = launch(_RESHAPE, {"input_tensor": tensor, "shape": wanted, "memory_config": memory_config})
+    return _filled(result, 0 if fill is None and spec.dtype in BLOCK_FLOATS else fill)
+
+
+def whole_tiles(spec: TensorSpec, shape: Sequence[int]) -> bool:
+    """Whether a shape has two dims or more and its matrices need no padding."""
+    height, width = spec.tile.tile_shape
+    return len(shape) > 1 and shape[-2] % height == 0 and shape[-1] % width == 0
+
+
+def _filled(tensor: Tensor, fill: float | None) -> Tensor:
+    """With a number in the padding of its tiles. TT-NN takes shards out of their cores for that, and back."""
+    spec, config = tensor.spec, tensor.memory_config()
+    if fill is None or spec.layout is not Layout.TILE or whole_tiles(spec, spec.shape):
+        return tensor
+    plain = MemoryConfig(TensorMemoryLayout.INTERLEAVED, config.buffer_type)
+    whole = sharded_to_interleaved(tensor, plain) if config.is_sharded() else tensor
+    filled: Tensor = fill_implicit_tile_padding(whole, fill)
+    result: Tensor = interleaved_to_sharded(filled, config) if config.is_sharded() else filled
     return result
 
 
@@ -174,9 +196,12 @@ def reshape(
     shape: Sequence[int] = (),
     logical_shape: Sequence[int] | None = None,
     padded_shape: Sequence[int] | None = None,
+    pad_value: float | None = None,
+    skip_padding_fill: bool = False,
 ) -> Tensor:
     """The same values in another shape; a view of the same buffer where rows and tiles stay whole."""
-    return reshaped(input_tensor, shape if logical_shape is None else logical_shape, padded_shape, memory_config)
+    wanted = shape if logical_shape is None else logical_shape
+    return reshaped(input_tensor, wanted, padded_shape, memory_config, None if skip_padding_fill else pad_value)
 
 
 @composite("ttnn.reshape_on_device", direct=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -100,11 +100,29 @@ def _sliced_at(
     return unflat(torch.gather(values, at, spread.expand(shape)), dims)
 
 
+def _programs(call: Call) -> tuple[Hashable, ...]:
+    """Tiles are cut where a tile begins; a strided, a one-dim or any other slice is cut in rows, and tiled again."""
+    spec, starts = call.specs[0], call["starts"]
+    asked = tuple(call[name] for name in ("starts", "ends", "steps", "memory_config"))
+    given = call["output_tensor"]
+    target = None if given is None else given.spec
+    cut = (call.name, spec, *asked, target)
+    if spec.layout is not Layout.TILE:
+        return (cut,)
+    height, width = spec.tile.tile_shape
+    strided = any(step != 1 for step in call["steps"] or ())
+    begins = box_of(spec.shape, starts, call["ends"], call["steps"])[1:]
+    if not strided and len(starts) > 1 and begins[-1].start % width == begins[-2].start % height == 0:
+        return (cut,)
+    return ("untilize", spec), cut, ("tilize", spec.dtype, *asked, target)
+
+
 _SLICE = Operation(
     "ttnn.slice",
     _sliced,
     like_first,
     check=_check_slice,
+    programs=_programs,
     host=True,
     specialise=_slice_once,
     lane_arguments=frozenset({"input_tensor", "starts", "ends", "steps", "lane_axes"}),

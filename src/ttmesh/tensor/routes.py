@@ -138,7 +138,7 @@ def traced(
     try:
         result = call()
     finally:
-        trails.remove(trail)
+        del trails[next(i for i, other in enumerate(trails) if other is trail)]  # equal ones are no reason
     route = _traced(trail, result, tensors, given)
     if route is not None:
         remember(mesh, key, route)
