@@ -32,6 +32,22 @@ def test_a_pattern_that_matches_nothing_is_answered_with_near_names(capsys: pyte
     assert "Did you mean softmax" in printed
 
 
+def test_a_pattern_matches_names_with_and_without_their_module(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ops", "all_gat*"]) == 0
+
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert "ttnn.all_gather" in names
+    assert "ttnn.experimental.all_gather_async" in names
+    assert not any("reduce_scatter" in name for name in names)
+
+
+def test_where_there_is_no_terminal_every_name_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["ops", "scale_causal_mask"])
+
+    name = "ttnn.scale_causal_mask_hw_dims_softmax_in_place"
+    assert any(line.startswith(f"{name} ") for line in capsys.readouterr().out.splitlines())
+
+
 def test_long_names_are_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["ops", "scale_causal_mask"])
 

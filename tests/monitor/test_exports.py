@@ -274,7 +274,12 @@ def test_the_command_writes_every_form(address, start, tmp_path):
     watcher.terminate()
     assert watcher.wait(30) == 0
     assert list(files.iterdir()) == []
-    assert export("torch", "-o", str(tmp_path / "t.pickle")).returncode == 0
+    nowhere = export("json", "-o", str(tmp_path / "none" / "x.json"))
+    assert (nowhere.returncode, nowhere.stdout) == (2, "")
+    assert "x.json cannot be written: No such file or directory; expected a path in a folder" in nowhere.stderr
+    assert "cannot be written" in export("shm", "-o", str(tmp_path / "none")).stderr
+    written = export("torch", "-o", str(tmp_path / "t.pickle"))
+    assert (written.returncode, written.stdout) == (0, f"{tmp_path / 't.pickle'}: 8 devices, 24 buffers\n")
     assert pickle.loads((tmp_path / "t.pickle").read_bytes())["segments"]
     assert export("report", "-o", str(tmp_path / "r")).returncode == 0
     assert (tmp_path / "r" / "db.sqlite").exists()

@@ -16,7 +16,7 @@ from ttmesh.monitor import device_screen
 from ttmesh.monitor.app import MonitorApp
 from ttmesh.monitor.device_screen import DeviceScreen
 from ttmesh.monitor.source import Source
-from ttmesh.monitor.view import EVERYTHING
+from ttmesh.monitor.view import EVERYTHING, Choice
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.query import UnreachableError
@@ -26,10 +26,14 @@ SIZE = (150, 40)
 
 
 def drive(
-    source: object, act: Callable[[MonitorApp, Pilot[None]], Awaitable[None]], *, refresh_ms: int = 60_000
+    source: object,
+    act: Callable[[MonitorApp, Pilot[None]], Awaitable[None]],
+    choice: Choice = EVERYTHING,
+    *,
+    refresh_ms: int = 60_000,
 ) -> None:
     async def run() -> None:
-        app = MonitorApp(source, EVERYTHING, refresh_ms=refresh_ms)  # type: ignore[arg-type]
+        app = MonitorApp(source, choice, refresh_ms=refresh_ms)  # type: ignore[arg-type]
         async with app.run_test(size=SIZE) as pilot:
             await settled(app, pilot)
             await act(app, pilot)
@@ -103,6 +107,24 @@ def test_s_changes_the_order_and_slash_filters():
         assert rows(app, "#processes") == ["777", "4242"]
 
     drive(FixedSource(), act)
+
+
+@pytest.mark.parametrize("before", [(), ("slash", "i"), ("enter",)], ids=["tables", "filter", "device"])
+def test_control_c_ends_it_wherever_one_is(before):
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        await pilot.press(*before)
+        await pilot.press("ctrl+c")
+
+        assert app._exit
+
+    drive(FixedSource(), act)
+
+
+def test_a_device_that_nobody_opened_lists_those_that_were():
+    async def act(app: MonitorApp, pilot: Pilot[None]) -> None:
+        assert "No such device was opened; those that were: 0-7." in shot(app, "unknown")
+
+    drive(FixedSource(), act, Choice(devices=frozenset({99})))
 
 
 def test_p_holds_the_picture():

@@ -15,7 +15,7 @@ from ttmesh.base.records import Allocated
 from ttmesh.monitor import device_screen, plain, tables
 from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
 from ttmesh.monitor.drawing import bar_cells, draw_trend
-from ttmesh.monitor.rows import device_cells, fitted, process_cells
+from ttmesh.monitor.rows import Widths, device_cells, fitted, process_cells
 from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level, short_name
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended, sum_up
@@ -225,14 +225,32 @@ def test_the_tables_of_the_live_terminal_fit_into_its_columns(source, columns):
         assert sum(max(map(len, column)) + 2 for column in zip(*texts, strict=True)) <= columns
 
 
-def test_smi_cuts_names_and_nothing_else_on_80_columns(source):
-    out = Console(file=io.StringIO(), width=80, color_system=None)
+@pytest.mark.parametrize(("columns", "name"), [(80, "python train.py"), (60, "python… |")])
+def test_smi_cuts_names_and_nothing_else_on_narrow_terminals(source, columns, name):
+    out = Console(file=io.StringIO(), width=columns, color_system=None)
 
-    out.print(tables.smi(source.view(), 80))
+    out.print(tables.smi(source.view(), columns))
 
     text = out.file.getvalue()
-    assert "| 4242 | 0-7     | 72.91 GB | 99.67 MB |      40 | python train.py" in text
-    assert max(map(len, text.splitlines())) <= 80
+    assert f"| 4242 | 0-7     | 72.91 GB | 99.67 MB |      40 | {name}" in text
+    assert "…" not in text.partition("Processes")[0]
+    assert len(text.partition("Processes")[0].splitlines()) == 13
+    assert max(map(len, text.splitlines())) <= columns
+
+
+def test_marks_are_shown_whatever_fits(source):
+    train = next(p for p in source.view().processes if p.pid == 4242)
+
+    assert process_cells(train, Widths(long=False, name=40))[-1] == "python train.py [step 3]"
+    assert process_cells(train, Widths(long=False, name=20))[-1] == "python tra… [step 3]"
+    assert process_cells(train, Widths(long=True, name=40))[-2:] == ["step 3", "python train.py"]
+
+
+def test_devices_that_nobody_opened_are_not_said_to_be_closed(source):
+    page = plain.page(source.view(Choice(devices=frozenset({99}))), refresh_ms=500)
+
+    assert "No such device was opened; those that were: 0-7." in page
+    assert "No process is connected" not in page
 
 
 def test_long_command_lines_lose_their_folders_first():

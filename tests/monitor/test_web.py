@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -117,12 +118,31 @@ def test_without_an_allocation_server_the_page_says_so(site):
     assert "Start one with `ttmesh server`." in json.loads(text)["problem"]
 
 
+def test_a_port_in_use_is_refused_before_an_address_is_printed(address):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "ttmesh", "web", "--port", str(port)],
+            env=environment(TTMESH_SOCKET=address.path),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"http://127.0.0.1:{port}/ cannot be served: Address already in use" in done.stderr
+    assert "Choose others with --host and --port" in done.stderr
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_in_a_browser(program, site, theme):
     from playwright.sync_api import expect, sync_playwright
 
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    expect.set_options(timeout=60_000)
     problems: list[str] = []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -143,6 +163,13 @@ def test_the_page_in_a_browser(program, site, theme):
         assert page.locator(".map").count() == 2
         assert page.locator("#buffers tbody tr").count() == 2
         page.screenshot(path=str(ARTEFACTS / f"page_{theme}.png"), full_page=True)
+        chips.nth(0).click()
+        expect(page.locator("#device")).to_be_hidden()
+        chips.nth(1).click()
+        expect(page.locator("#device")).to_be_visible()
+        page.click("#close")
+        expect(page.locator("#device")).to_be_hidden()
+        expect(page.locator("#timeline .ytick text").last).to_have_text(re.compile(r"^(192|224|256)\.00 MB$"))
         program.do("free 1")
         expect(page.locator("#summary")).to_contain_text("8 devices, 8 buffers")
         page.click("#theme")

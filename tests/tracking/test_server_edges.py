@@ -11,7 +11,7 @@ from tracked import Program, RunningServer, eventually, on_all, used
 
 from ttmesh.tracking import address as address_module
 from ttmesh.tracking import wire
-from ttmesh.tracking.address import Address, AddressError, chosen, connect, parse
+from ttmesh.tracking.address import Address, AddressError, chosen, connect, parse, parse_tcp
 from ttmesh.tracking.listening import ServerError
 
 
@@ -50,6 +50,15 @@ def test_a_file_that_is_no_socket_is_left_alone(address):
 def test_tcp_without_a_token_is_refused():
     with pytest.raises(ServerError, match=r"listening on 127\.0\.0\.1:0 needs a token"):
         RunningServer(Address(host="127.0.0.1"))
+
+
+def test_addresses_that_nobody_can_listen_on_are_refused(tmp_path):
+    with pytest.raises(ServerError, match=r"192\.0\.2\.1:7000 is not possible: Cannot assign requested address"):
+        RunningServer(Address(host="192.0.2.1", port=7000), token="secret")
+    with pytest.raises(ServerError, match=r"s\.sock cannot be made: No such file or directory"):
+        RunningServer(Address(path=str(tmp_path / "none" / "s.sock")))
+    with pytest.raises(AddressError, match="'nonsense' has no port number; expected HOST:PORT"):
+        parse_tcp("nonsense")
 
 
 @pytest.mark.parametrize(

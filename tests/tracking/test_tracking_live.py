@@ -127,7 +127,7 @@ def test_killed_program_holds_nothing_at_once(server, monitor, start):
     ended = monitor.leaks().ended[0]
     assert (ended.who.pid, ended.orderly) == (program.pid, False)
     assert [(h.label, h.buffers, h.size_bytes) for h in ended.held] == [("matmul", 2, 16000)]
-    removed = f"Removed 16 buffers (0.0 MB) from PID {program.pid}"
+    removed = f"Removed 16 buffers (16 KB) from PID {program.pid}"
     eventually(server.text.getvalue, lambda text: removed in text)
 
 

@@ -7,6 +7,8 @@ import importlib
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ttmesh.base.errors import MeshError
@@ -14,10 +16,10 @@ from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.exports.tables import to_csv, to_json
 from ttmesh.monitor.exports.torch_snapshot import to_torch_snapshot
 from ttmesh.monitor.exports.visualizer import write_live_report
-from ttmesh.monitor.view import build
+from ttmesh.monitor.view import build, counted
 from ttmesh.tracking.address import chosen
 from ttmesh.tracking.query import Monitor
-from ttmesh.tracking.state import Buffers, DeviceState
+from ttmesh.tracking.state import Buffers, DeviceState, State
 
 FORMS = ("json", "csv", "prometheus", "torch", "report", "shm")
 BUFFERS = 20_000
@@ -50,24 +52,47 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with Monitor(chosen(args.socket)) as monitor:
         if args.form == "shm":
-            return _shared(monitor, Path(args.output or shared_memory.DIRECTORY), args.watch, args.refresh / 1000)
+            with writing(args.output):
+                return _shared(monitor, Path(args.output or shared_memory.DIRECTORY), args.watch, args.refresh / 1000)
 
         def buffers_of(device: DeviceState) -> Buffers:
             return monitor.buffers(device.physical_id, host=device.host, limit=BUFFERS)
 
         state = monitor.state()
-        if args.form == "report":
-            write_live_report(Path(args.output), state.devices, buffers_of)
-        elif args.form == "torch":
-            Path(args.output).write_bytes(to_torch_snapshot(state.devices, buffers_of))
-        else:
-            view = build(state)
-            if args.form == "prometheus":
-                text = importlib.import_module("ttmesh.monitor.exports.prometheus").to_prometheus(view)
+        with writing(args.output):
+            if args.form == "report":
+                write_live_report(Path(args.output), state.devices, buffers_of)
+            elif args.form == "torch":
+                Path(args.output).write_bytes(to_torch_snapshot(state.devices, buffers_of))
+            elif args.output:
+                Path(args.output).write_text(_text(args.form, state), encoding="utf-8")
             else:
-                text = to_csv(view) if args.form == "csv" else to_json(view) + "\n"
-            Path(args.output).write_text(text, encoding="utf-8") if args.output else sys.stdout.write(text)
+                sys.stdout.write(_text(args.form, state))
+    if args.output:
+        print(f"{args.output}: {counted(len(state.devices), 'device')}, {counted(build(state).buffers, 'buffer')}")
     return 0
+
+
+def _text(form: str, state: State) -> str:
+    view = build(state)
+    if form == "prometheus":
+        return str(importlib.import_module("ttmesh.monitor.exports.prometheus").to_prometheus(view))
+    return to_csv(view) if form == "csv" else to_json(view) + "\n"
+
+
+@contextmanager
+def writing(output: str) -> Iterator[None]:
+    """A place that cannot be written to is an error of the call, not of ttmesh."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MeshError(
+            f"{output or 'the output'} cannot be written: {error.strerror}",
+            expected="a path in a folder that exists and may be written to",
+            fix="Choose another with -o.",
+        ) from None
 
 
 def _shared(monitor: Monitor, folder: Path, watch: bool, refresh_s: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--device", type=int, action="append", default=[], metavar="N", help="only this device")
     parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="milliseconds between pictures")
     parser.add_argument("-n", "--pictures", type=int, default=0, metavar="N", help="stop after so many (plain output)")
-    parser.add_argument("--plain", action="store_true", help="lines of text even on a terminal")
+    parser.add_argument("--plain", action="store_true", help="lines of text even on a terminal (also with TERM=dumb)")
     parser.add_argument("--sort", choices=SORTS, default="memory", help="order of the processes")
     parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
 
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     source = Source(chosen(args.socket))
     choice = Choice(devices=devices, sort=args.sort)
     try:
-        if sys.stdout.isatty() and not args.plain:
+        if sys.stdout.isatty() and not args.plain and os.environ.get("TERM") != "dumb":
             _live(source, choice, args.refresh)
         else:
             _print(source, choice, args.refresh, args.pictures)

@@ -6,11 +6,11 @@ import argparse
 import fnmatch
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.errors import MeshError, near
+from ttmesh.monitor.tables import printer
 from ttmesh.ops import coverage, parameters
 from ttmesh.ops.entry import catalogue
 
@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
         print(parameters.page(catalogue.values()), end="")
         return 0
     pattern = args.pattern if any(c in args.pattern for c in "*?[") else f"*{args.pattern}*"
-    shown = [row for row in found if fnmatch.fnmatch(row.name, pattern)]
+    # all_* means ttnn.all_gather, and ttnn.experimental.all_gather_async too
+    shown = [row for row in found if any(fnmatch.fnmatch(n, pattern) for n in (row.name, row.name.rpartition(".")[2]))]
     if args.missing:
         shown = [row for row in shown if row.status == coverage.MISSING]
     if not shown:
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     table.add_column("what")
     for row in shown:
         table.add_row(row.name, row.status, row.remark, style=STYLES.get(row.status))
-    console = Console(highlight=False)
+    console = printer()
     console.print(table)
     console.print(coverage.summary(found))
     return 0

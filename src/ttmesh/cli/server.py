@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ttmesh import cli
 from ttmesh.base import settings
-from ttmesh.tracking.address import chosen, parse
+from ttmesh.base.errors import MeshError
+from ttmesh.tracking.address import chosen, parse_tcp
 from ttmesh.tracking.printing import Printer
 from ttmesh.tracking.server import Server
 
@@ -25,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; SIGUSR1 prints statistics."""
-    token = args.token_file.read_text().strip() if args.token_file else settings.get_str("TTMESH_TOKEN")
-    addresses = [chosen(args.socket), *([parse(args.listen)] if args.listen else [])]
+    token = _read(args.token_file) if args.token_file else settings.get_str("TTMESH_TOKEN")
+    addresses = [chosen(args.socket), *([parse_tcp(args.listen)] if args.listen else [])]
     server = Server(addresses, Printer(sys.stdout, quiet=args.quiet), token=token, mode=0o660 if args.group else 0o600)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.stop())
@@ -34,6 +35,15 @@ def run(args: argparse.Namespace) -> int:
     print(f"Allocation server listens at {' and '.join(map(str, server.listening))} (Ctrl-C stops it)", flush=True)
     server.run()
     return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise MeshError(
+            f"--token-file {path} cannot be read: {error.strerror}", expected="a file with the token", fix="Check it."
+        ) from None
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import socket
 
 from ttmesh.base.errors import MeshError
 from ttmesh.monitor.source import Source
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
         )
     web = importlib.import_module("ttmesh.monitor.web")
     uvicorn = importlib.import_module("uvicorn")
+    _ask_for_port(args.host, args.port)
     source = Source(chosen(args.socket))
     names = ["localhost", "127.0.0.1", "[::1]", args.host, *args.name]
     app = web.web_app(source, refresh_ms=max(50, args.refresh), hosts=names)
@@ -40,3 +42,18 @@ def run(args: argparse.Namespace) -> int:
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1)
     source.close()
     return 0
+
+
+def _ask_for_port(host: str, port: int) -> None:
+    """Refuse before the address is printed; the server itself says it in its log only."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, OverflowError) as error:
+        raise MeshError(
+            f"http://{host}:{port}/ cannot be served: {getattr(error, 'strerror', None) or error}",
+            expected="an address of this machine and a port that is free",
+            fix="Choose others with --host and --port, or stop who has it.",
+        ) from None

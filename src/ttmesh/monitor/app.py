@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import App
+from textual.binding import Binding, BindingType
 
 from ttmesh.monitor.main_screen import MainScreen
 from ttmesh.monitor.source import Source
@@ -13,6 +16,8 @@ class MonitorApp(App[None]):
     """`ttmesh monitor` on a terminal: a page with everything, and one for each device."""
 
     TITLE = "ttmesh monitor"
+    # Textual would ask first; whoever types Ctrl-C in a monitor wants to leave it, also out of the filter's line.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "Quit", show=False, priority=True)]
 
     def __init__(self, source: Source, choice: Choice, *, refresh_ms: int) -> None:
         super().__init__()

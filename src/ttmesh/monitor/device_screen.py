@@ -20,7 +20,7 @@ from ttmesh.monitor.drawing import COLOURS, LEVELS, class_name, draw_bar, draw_m
 from ttmesh.monitor.looking import LookingScreen
 from ttmesh.monitor.rows import STAR
 from ttmesh.monitor.source import Detail, Source
-from ttmesh.monitor.view import Bar, DeviceKey, printable
+from ttmesh.monitor.view import Bar, DeviceKey, counted, printable
 from ttmesh.tracking.state import BufferState
 
 MAP_ROWS = 4
@@ -89,15 +89,15 @@ def _pool(bar: Bar, width: int) -> RenderableType:
     for segment in bar.segments:
         name = Text("■ ", style=COLOURS[segment.memory_class]).append(class_name(segment.memory_class), style="default")
         used, peak = size_text(segment.used_bytes), size_text(segment.peak_bytes)
-        table.add_row(name, used, f"{segment.buffers} buffers", f"peak {peak}")
+        table.add_row(name, used, counted(segment.buffers, "buffer"), f"peak {peak}")
     return Group(line, table)
 
 
 def _map_legend(bank: AddressMap) -> Text:
     largest = max((hole.length for hole in bank.holes), default=0)
     return Text(
-        f"{bank.bank.start:#x} … {bank.bank.end:#x} of every bank, {len(bank.pieces)} buffers, largest hole "
-        f"{size_text(largest)} of {len(bank.holes)}",
+        f"{bank.bank.start:#x} … {bank.bank.end:#x} of every bank, {counted(len(bank.pieces), 'buffer')}, "
+        f"{counted(len(bank.holes), 'hole')}, the largest {size_text(largest)}",
         style="dim",
     )
 

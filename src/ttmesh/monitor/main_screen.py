@@ -17,13 +17,9 @@ from ttmesh.monitor.drawing import COLOURS, class_name
 from ttmesh.monitor.looking import LookingScreen
 from ttmesh.monitor.rows import STAR, Widths, device_cells, fitted, process_cells
 from ttmesh.monitor.source import Source
-from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View
+from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, counted, nothing_shown
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
-NOTHING = (
-    "No process is connected. Start one with tracking on, in another terminal:\n\n"
-    "    TT_ALLOC_TRACKING_ENABLED=1 python your_program.py"
-)
 
 
 class MainScreen(LookingScreen[View]):
@@ -60,7 +56,7 @@ class MainScreen(LookingScreen[View]):
             yield Static(id="status")
             yield Static(_legend(), id="legend")
             yield Static(id="problem")
-            yield Static(Text(NOTHING), id="nothing")
+            yield Static(id="nothing")
             for name, stripes in (("devices", True), ("processes", False)):
                 table = DataTable[object](
                     id=name, cursor_type="row", zebra_stripes=stripes, cursor_foreground_priority="renderable"
@@ -91,7 +87,9 @@ class MainScreen(LookingScreen[View]):
         if answer is not None:
             self.view = view = answer
             self.query_one("#status", Static).update(self._status(view))
-            self.query_one("#nothing").display = not (view.processes or self.choice.text or self.choice.devices)
+            nothing = self.query_one("#nothing", Static)
+            nothing.update(Text(nothing_shown(view)))
+            nothing.display = not (view.devices and view.processes) and not self.choice.text
             widths = self._fit(view)
             devices = {f"{d.host}/{d.physical_id}": device_cells(d, widths) for d in view.devices}
             processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}
@@ -165,7 +163,9 @@ class MainScreen(LookingScreen[View]):
     def _status(self, view: View) -> Text:
         clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
         text = Text(f"{clock}  {counted(len(view.devices), 'device')}  {counted(view.buffers, 'buffer')}  ")
-        text.append(f"{counted(len(view.processes), 'process')} by {self.choice.sort}  {view.records} records")
+        text.append(
+            f"{counted(len(view.processes), 'process')}, sorted by {self.choice.sort}  {counted(view.records, 'record')}"
+        )
         if view.missed:
             text.append(f"  {view.missed} missed", style="yellow")
         if self.choice.text:
@@ -180,11 +180,6 @@ def _legend() -> Text:
     for kind in LEGEND:
         text.append("■ ", style=COLOURS[kind]).append(f"{class_name(kind)}  ")
     return text.append("★ ", style=STAR).append("coordinator")
-
-
-def counted(number: int, noun: str) -> str:
-    """1 process, 2 processes."""
-    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
 def fill(table: DataTable[object], rows: dict[str, list[object]]) -> None:

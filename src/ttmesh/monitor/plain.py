@@ -7,7 +7,7 @@ import time
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.address_map import HOLE
 from ttmesh.monitor.drawing import bar_cells, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges
+from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, nothing_shown
 
 WIDTH = 25  # of a bar, as in the first allocation monitor
 
@@ -21,8 +21,8 @@ def page(view: View, *, refresh_ms: int) -> str:
     ]
     for device in view.devices:
         lines += [*device_lines(device), ""]
-    if not view.devices:
-        lines += ["No device is open yet.", ""]
+    if nothing := nothing_shown(view):
+        lines.append(nothing)
     lines += process_lines(view.processes)
     if view.missed:
         lines.append(f"{view.missed} records were missed; what is held now is exact.")
@@ -54,7 +54,7 @@ def bar_line(bar: Bar) -> str:
 def process_lines(processes: tuple[ProcessView, ...]) -> list[str]:
     """A table of processes."""
     if not processes:
-        return ["No process is connected: start one with TT_ALLOC_TRACKING_ENABLED=1 python your_program.py"]
+        return []
     lines = [f"{'PID':>8}  {'Devices':<9}{'Buffers':>8}{'DRAM':>12}{'L1':>12}  Process"]
     for process in processes:
         pid = f"{process.pid}" + (f"@{process.host}" if process.host else "")

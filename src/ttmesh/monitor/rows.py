@@ -91,8 +91,16 @@ def process_cells(process: ProcessView, widths: Widths) -> list[object]:
         *(right(size_text(size)) for size in sizes),
         right(str(process.buffers)),
         *([short_name(process.last_mark, MARK)] if widths.long else []),
-        short_name(process.name, widths.name),
+        short_name(process.name, widths.name) if widths.long else _name_and_mark(process, widths.name),
     ]
+
+
+def _name_and_mark(process: ProcessView, width: int) -> str:
+    """Where the mark has no column: behind the name, which is cut first."""
+    if not process.last_mark:
+        return short_name(process.name, width)
+    mark = f" [{short_name(process.last_mark, MARK)}]"
+    return short_name(process.name, max(10, width - cell_len(mark))) + mark
 
 
 def right(text: str) -> Text:

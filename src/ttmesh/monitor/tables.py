@@ -13,11 +13,12 @@ from rich.text import Text
 
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.drawing import LEVELS, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, printable, short_name
+from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, nothing_shown, printable, short_name
 from ttmesh.tracking.leftovers import Ended, Leftover
 from ttmesh.tracking.state import Leaks
 
 PIPED_COLUMNS = 140  # what the device table takes on one line
+OF_ALL_FROM = 78  # columns where the short one has room for capacities
 
 
 def printer() -> Console:
@@ -38,9 +39,9 @@ def smi(view: View, columns: int = PIPED_COLUMNS) -> RenderableType:
     for name in ("DRAM", "L1", "Buffers") if narrow else ("DRAM", "Peak", "L1", "Peak", "Buffers"):
         devices.add_column(name, justify="right")
     for device in view.devices:
-        devices.add_row(*(_few_cells if narrow else _device_cells)(device))
+        devices.add_row(*(_few_cells(device, of_all=columns >= OF_ALL_FROM) if narrow else _device_cells(device)))
     if not view.devices:
-        note = "no mesh was opened by a tracked process yet"
+        note = nothing_shown(view).partition("\n")[0]
         devices.add_row("none", *([note, "", ""] if narrow else ["", note, "", "", "", "", ""]))
     parts: list[RenderableType] = [devices, _process_table(view, columns, narrow=narrow)]
     if view.missed:
@@ -58,13 +59,13 @@ def _process_table(view: View, columns: int, *, narrow: bool) -> Table:
     taken = sum(
         max(map(cell_len, column)) + 3 for column in zip((*words, *sizes), *(row[:-1] for row in rows), strict=True)
     )
-    for name in words:
-        table.add_column(name, no_wrap=True)
+    for name, column in zip(words, zip(*rows, strict=True), strict=False):
+        table.add_column(name, no_wrap=True, min_width=max(map(cell_len, column)))  # half a PID is of no use
     for name in sizes:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Process", no_wrap=True)
     for *cells, process in rows:
-        table.add_row(*map(Text, cells), Text(short_name(process, max(10, columns - taken - 4))))
+        table.add_row(*map(Text, cells), Text(short_name(process, max(4, columns - taken - 4))))
     return table
 
 
@@ -86,14 +87,15 @@ def _device_cells(device: DeviceView) -> list[RenderableType]:
     ]
 
 
-def _few_cells(device: DeviceView) -> list[RenderableType]:
+def _few_cells(device: DeviceView, *, of_all: bool) -> list[RenderableType]:
     name = device.title + (" *" if device.is_coordinator else "")
-    return [Text(name), _fill(device.bar("DRAM")), _fill(device.bar("L1")), str(device.buffers)]
+    fills = (_fill(device.bar(pool), of_all=of_all) for pool in ("DRAM", "L1"))
+    return [Text(name), *fills, str(device.buffers)]
 
 
-def _fill(bar: Bar) -> Text:
+def _fill(bar: Bar, *, of_all: bool = True) -> Text:
     capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
-    text = Text(f"{size_text(bar.used_bytes)} / {capacity} ")
+    text = Text(size_text(bar.used_bytes) + (f" / {capacity} " if of_all else " "))
     return text.append(f"{bar.percent:>6}", style=LEVELS[bar.level])
 
 

@@ -140,7 +140,7 @@ class View:
     missed: int
     devices: tuple[DeviceView, ...]
     processes: tuple[ProcessView, ...]
-    hidden_devices: int
+    hidden_devices: tuple[int, ...]
 
     @property
     def buffers(self) -> int:
@@ -161,7 +161,7 @@ def build(state: State, histories: Histories | None = None, choice: Choice = EVE
         missed=sum(p.missed for p in processes),
         devices=tuple(devices),
         processes=tuple(sorted(shown, key=lambda p: _order(p, choice.sort))),
-        hidden_devices=len(state.devices) - len(devices),
+        hidden_devices=tuple(sorted({d.physical_id for d in state.devices} - {d.physical_id for d in devices})),
     )
 
 
@@ -265,6 +265,22 @@ def _order(process: ProcessView, sort: str) -> tuple[object, ...]:
 def printable(text: str) -> str:
     """Text of a stranger without what would steer a terminal; lines stay lines."""
     return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """1 process, 2 processes."""
+    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+
+
+def nothing_shown(view: View) -> str:
+    """Why there are no devices or no processes to see, and what to do about it; empty where there are."""
+    lines = []
+    if not view.devices:
+        known = device_ranges(view.hidden_devices)
+        lines.append(f"No such device was opened; those that were: {known}." if known else "No device is open yet.")
+    if not view.processes and not view.hidden_devices:
+        lines.append("No process is connected: start one with TT_ALLOC_TRACKING_ENABLED=1 python your_program.py")
+    return "\n\n".join(lines)
 
 
 def short_name(name: str, width: int) -> str:

@@ -45,6 +45,14 @@ def parse(text: str) -> Address:
     return Address(host=host.strip("[]") or "127.0.0.1", port=int(port))
 
 
+def parse_tcp(text: str) -> Address:
+    """HOST:PORT and nothing else."""
+    address = parse(text)
+    if not address.is_tcp:
+        raise AddressError(f"{text!r} has no port number", expected="HOST:PORT", fix="Write 127.0.0.1:7000, say.")
+    return address
+
+
 def chosen(text: str = "") -> Address:
     """The address given, else TTMESH_SOCKET, else the user's own socket."""
     text = text or settings.get_str("TTMESH_SOCKET")

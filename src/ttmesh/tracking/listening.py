@@ -23,7 +23,14 @@ def listen(address: Address, files: contextlib.ExitStack, *, mode: int, token: s
     if not address.is_tcp:
         listener = _listen_at_path(address, files, mode)
     elif token:
-        listener = files.enter_context(socket.create_server((address.host, address.port), backlog=128))
+        try:
+            listener = files.enter_context(socket.create_server((address.host, address.port), backlog=128))
+        except OSError as error:
+            raise ServerError(
+                f"listening on {address} is not possible: {os.strerror(error.errno or 0)}",
+                expected="an address of this machine and a port that is free",
+                fix="Choose another, such as 0.0.0.0:7000.",
+            ) from None
         address = Address(host=address.host, port=listener.getsockname()[1])
     else:
         raise ServerError(
@@ -36,7 +43,14 @@ def listen(address: Address, files: contextlib.ExitStack, *, mode: int, token: s
 
 
 def _listen_at_path(address: Address, files: contextlib.ExitStack, mode: int) -> socket.socket:
-    lock = os.open(f"{address.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = os.open(f"{address.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServerError(
+            f"{address} cannot be made: {error.strerror}",
+            expected="a path in a directory that exists and may be written to",
+            fix="Choose another with --socket or TTMESH_SOCKET.",
+        ) from None
     files.callback(os.close, lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

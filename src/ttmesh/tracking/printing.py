@@ -7,6 +7,7 @@ import threading
 from typing import TextIO
 
 from ttmesh.base.records import Allocated
+from ttmesh.base.sizes import size_text
 from ttmesh.tracking.ledger import Ledger, Process
 from ttmesh.tracking.state import BUFFER_CLASSES
 
@@ -38,7 +39,7 @@ class Printer:
         if buffers:
             size = sum(record.size_bytes * len(record.chips) for record in process.held.values())
             self.changes += 1
-            self.note(f"✓ Removed {buffers} buffers ({size / 1e6:.1f} MB) from PID {process.who.pid}")
+            self.note(f"✓ Removed {buffers} buffers ({size_text(size)}) from PID {process.who.pid}")
 
     def note(self, text: str) -> None:
         """A line that is shown in quiet mode too."""

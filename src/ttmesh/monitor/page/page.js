@@ -32,6 +32,15 @@ const barOf = (device, pool) => device.bars.find((bar) => bar.pool === pool);
 const nameOf = (device) => `${device.physical_id}${device.is_remote ? "R" : ""}${device.host ? "@" + device.host : ""}`;
 const keyOf = (device) => `${device.host}/${device.physical_id}`;
 
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
+
+// Five steps or so in halves and doubles of 1024s, as every other size on the page counts.
+function ticks(most) {
+  let step = 1;
+  while (most / step > 5) step *= 2;
+  return Array.from({ length: Math.floor(most / step) + 2 }, (_, i) => i * step);
+}
+
 function ranges(ids) {
   const parts = [];
   for (const id of ids) {
@@ -44,7 +53,7 @@ function ranges(ids) {
 function drawBar(bar) {
   const parts = bar.segments.filter((part) => part.used_bytes).map((part) => make("i", {
     style: { width: `${100 * part.share}%`, background: COLOURS[part.memory_class] },
-    title: `${className(part.memory_class)} ${size(part.used_bytes)} in ${part.buffers} buffers, peak ${size(part.peak_bytes)}`,
+    title: `${className(part.memory_class)} ${size(part.used_bytes)} in ${counted(part.buffers, "buffer")}, peak ${size(part.peak_bytes)}`,
   }));
   return make("div", { className: "bar" }, ...parts);
 }
@@ -60,7 +69,7 @@ function drawChip(device) {
   return make("button", {
     type: "button", className: names.join(" ").trim(), title: `${device.arch}, logical ${device.logical_id}`,
     style: { background: `color-mix(in srgb, ${COLOURS[wish.pool]} ${Math.round(70 * share)}%, var(--ground))` },
-    onclick: () => { wish.device = keyOf(device); draw(); showDevice(); },
+    onclick: () => { choose(wish.device === keyOf(device) ? null : keyOf(device)); },
   }, make("b", {}, `${nameOf(device)}${place}`), ...lines);
 }
 
@@ -100,13 +109,21 @@ function drawTimeline(view) {
     const name = wish.device ? pool : `device ${nameOf(device)}`;
     return { x: trend.map((_, i) => i - trend.length + 1), y: trend, name, mode: "lines", line: { shape: "hv" } };
   }));
+  const marks = ticks(Math.max(1024, ...series.flatMap((one) => one.y)));
   const axis = { color: ink, gridcolor: line, zerolinecolor: line };
   Plotly.react("timeline", series, {
-    margin: { l: 60, r: 10, t: 10, b: 40 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
+    margin: { l: 75, r: 10, t: 10, b: 40 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: { color: ink }, showlegend: true, uirevision: "kept",
     xaxis: { ...axis, title: { text: "seconds" }, range: [-60, 0] },
-    yaxis: { ...axis, rangemode: "tozero", exponentformat: "SI", ticksuffix: "B" },
+    yaxis: { ...axis, rangemode: "tozero", tickvals: marks, ticktext: marks.map(size) },
   }, { displayModeBar: false, responsive: true });
+}
+
+function choose(key) {
+  wish.device = key;
+  $("device").hidden = key === null;
+  draw();
+  showDevice();
 }
 
 async function showDevice() {
@@ -116,10 +133,11 @@ async function showDevice() {
   const reply = await fetch(`api/devices/${id}?host=${encodeURIComponent(host)}`);
   if (!reply.ok) return;
   const found = await reply.json();
+  if (wish.device === null) return;  // closed meanwhile
   $("device").hidden = false;
   $("device-name").textContent = `Device ${nameOf(found.device)} ${found.device.arch}${found.device.is_coordinator ? " ★ coordinator" : ""}`;
   $("maps").replaceChildren(...found.maps.flatMap((map) => [
-    make("div", {}, `${map.pool} 0x${map.start.toString(16)} … 0x${map.end.toString(16)} of every bank, ${map.holes} holes`),
+    make("div", {}, `${map.pool} 0x${map.start.toString(16)} … 0x${map.end.toString(16)} of every bank, ${counted(map.holes, "hole")}`),
     make("div", { className: "map" }, ...map.cells.map((kind) => make("i", {
       title: className(kind), style: kind in COLOURS ? { background: COLOURS[kind] } : {},
     }))),
@@ -136,8 +154,8 @@ function draw() {
   const clock = new Date(1000 * latest.time_s).toLocaleTimeString();
   const buffers = latest.devices.reduce((sum, device) => sum + device.buffers, 0);
   const missed = latest.missed ? `, ${latest.missed} missed` : "";
-  $("summary").textContent = `${clock}  ${latest.devices.length} devices, ${buffers} buffers, `
-    + `${latest.processes.length} processes, ${latest.records} records${missed}`;
+  $("summary").textContent = `${clock}  ${counted(latest.devices.length, "device")}, ${counted(buffers, "buffer")}, `
+    + `${counted(latest.processes.length, "process")}, ${counted(latest.records, "record")}${missed}`;
   drawGrid(latest.devices);
   drawProcesses(latest.processes);
   drawTimeline(latest);
@@ -154,6 +172,7 @@ $("pool").onclick = () => {
   $("pool").textContent = wish.pool;
   draw();
 };
+$("close").onclick = () => choose(null);
 $("theme").onclick = () => setTheme(wish.theme === "dark" ? "light" : "dark");
 setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 const events = new EventSource("events");
