@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ttmesh.base.errors import BusyError
+from ttmesh.base.errors import BusyError, SettingError
 from ttmesh.chip.claims import Claim, claim, directory, holder, is_exclusive
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
@@ -162,3 +163,31 @@ def test_without_a_named_directory_a_private_one_is_made(tmp_path: Path, monkeyp
 
     assert directory() == tmp_path / "ttmesh"
     assert directory().stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_cannot_be_written_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("TTMESH_RUNTIME_DIR", str(tmp_path / "file" / "inside"))
+
+    with pytest.raises(
+        SettingError, match=r"inside cannot be written: Not a directory; .*Set TTMESH_RUNTIME_DIR to one"
+    ):
+        claim("t3000", [0])
+
+
+def test_a_full_disk_leaves_no_chip_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    def once(fd: int, data: bytes, at: int) -> int:
+        written.append(data)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return len(data)
+
+    monkeypatch.setattr(os, "pwrite", once)
+    with pytest.raises(SettingError, match="cannot be written: No space left on device"):
+        claim("t3000", [0, 1])
+    monkeypatch.undo()
+
+    process = owner("0,1")  # nobody holds them
+    ended(process)

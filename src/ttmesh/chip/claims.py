@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttmesh.base import settings
-from ttmesh.base.errors import BusyError
+from ttmesh.base.errors import BusyError, MeshError, SettingError
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,20 @@ def claim(system_name: str, chips: Iterable[int]) -> Claim:
     folder = directory()
     taken: list[Path] = []
     with _guard:
-        for chip in wanted:
-            path = folder / _file_name(system_name, chip)
-            if not _take(path):
-                for earlier in taken:
-                    _drop(earlier)
-                raise BusyError(
-                    f"chip {chip} of {system_name} is in use by {_read(path)}",
-                    expected="a chip that no other process has claimed",
-                    fix="End that process, choose others with TT_VISIBLE_DEVICES, or set TTMESH_CLAIMS=shared.",
-                )
-            taken.append(path)
+        try:
+            for chip in wanted:
+                path = folder / _file_name(system_name, chip)
+                if not _take(path):
+                    raise BusyError(
+                        f"chip {chip} of {system_name} is in use by {_read(path)}",
+                        expected="a chip that no other process has claimed",
+                        fix="End that process, choose others with TT_VISIBLE_DEVICES, or set TTMESH_CLAIMS=shared.",
+                    )
+                taken.append(path)
+        except MeshError:
+            for earlier in taken:
+                _drop(earlier)
+            raise
     return Claim(system_name, wanted, tuple(taken))
 
 
@@ -133,7 +136,10 @@ def directory() -> Path:
         folder = Path(runtime) / "ttmesh"
     else:
         folder = Path(tempfile.gettempdir()) / f"ttmesh-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from None
     if not named and folder.stat().st_uid != os.getuid():
         raise BusyError(
             f"{folder} belongs to another user",
@@ -141,6 +147,14 @@ def directory() -> Path:
             fix="Set TTMESH_RUNTIME_DIR.",
         )
     return folder
+
+
+def _unusable(path: Path, error: OSError) -> SettingError:
+    return SettingError(
+        f"{path} cannot be written: {error.strerror}",
+        expected="a directory where processes see each other's claims",
+        fix="Set TTMESH_RUNTIME_DIR to one that may be written to, or TTMESH_CLAIMS=shared.",
+    )
 
 
 def _file_name(system_name: str, chip: int) -> str:
@@ -154,16 +168,22 @@ def _take(path: Path) -> bool:
     if known is not None:
         known.times += 1
         return True
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unusable(path, error) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        words = " ".join(sys.argv)[:200] or "python"
+        record = json.dumps({"pid": os.getpid(), "command": words, "since_s": time.time()}).encode()
+        os.truncate(fd, 0)
+        os.pwrite(fd, record, 0)
     except BlockingIOError:
         os.close(fd)
         return False
-    words = " ".join(sys.argv)[:200] or "python"
-    record = json.dumps({"pid": os.getpid(), "command": words, "since_s": time.time()}).encode()
-    os.truncate(fd, 0)
-    os.pwrite(fd, record, 0)
+    except OSError as error:
+        os.close(fd)
+        raise _unusable(path, error) from None
     _held[path] = _Held(fd, 1)
     return True
 

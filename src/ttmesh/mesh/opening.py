@@ -43,6 +43,11 @@ def open_mesh_device(
     A list in second position, or `device_ids`, names physical devices (or /dev/tenstorrent/N), the first of which
     coordinates.
     """
+    if mesh_shape is not None and not isinstance(mesh_shape, MeshShape):
+        raise TypeError(
+            f"open_mesh_device(): incompatible function arguments. mesh_shape={mesh_shape!r} is a "
+            f"{type(mesh_shape).__name__}; pass ttnn.MeshShape(2, 4), say"
+        )
     if not isinstance(l1_small_size, int):
         device_ids, l1_small_size = l1_small_size, 0
     explicit = physical_device_ids if device_ids is None else device_ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
+from ttmesh.base.errors import ShapeError
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import flat_together, unflat
@@ -50,11 +51,18 @@ def looked_up(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torch.T
     width, length = table.shape[-1], table.shape[-2]
     mesh = table.shape[:lane_axes]
     tables = table.reshape(-1, width)
-    if tables.shape[0] == length:
-        return torch.nn.functional.embedding(ids.long(), tables)
-    count = tables.shape[0] // length
-    first = torch.arange(count, device=ids.device).reshape(*mesh, *[1] * (ids.dim() - lane_axes)) * length
-    return torch.nn.functional.embedding(ids.long() + first, tables)
+    rows = ids.long()
+    if tables.shape[0] != length:
+        count = tables.shape[0] // length
+        rows = rows + torch.arange(count, device=ids.device).reshape(*mesh, *[1] * (ids.dim() - lane_axes)) * length
+    try:
+        return torch.nn.functional.embedding(rows, tables)
+    except IndexError:  # the chip would read what lies behind the table
+        raise ShapeError(
+            f"ttnn.embedding got ids from {ids.min().item():g} to {ids.max().item():g} for a table of {length} rows",
+            expected=f"ids from 0 to {length - 1}",
+            fix="Check the ids, or the table's first dim.",
+        ) from None
 
 
 def _golden(input_tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ from ttmesh.ops.matmul_configs import MinimalMatmulConfig, ProgramConfig
 from ttmesh.ops.signature_table import REQUIRED, overloads
 from ttmesh.ops.specs import like_first
 from ttmesh.tensor.launch import OUTPUTS, Arguments, Call, Operation, Specialise, SpecRule, launch, prepare, watchers
+from ttmesh.tensor.misfits import check_types, types_misfit
 from ttmesh.tensor.plans import execute
 from ttmesh.tensor.routes import SIMPLE, Route, View, add_named, add_to_key, remember, route_of, traced
 from ttmesh.tensor.tensor import Tensor
@@ -127,22 +128,37 @@ class OpFunction:
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         """The call bound to TT-NN's signature, on a queue."""
         arguments = self.bind(args, kwargs)
-        if queue is None:
-            return self._run(arguments)
-        with command_queue(queue):
-            return self._run(arguments)
+        try:
+            if queue is None:
+                return self._run(arguments)
+            with command_queue(queue):
+                return self._run(arguments)
+        except Exception as problem:
+            self._explain(arguments, problem)
+            raise
 
     def _routed(
         self, operation: Operation, mesh: MeshDevice, key: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Take the long way once, and remember the route."""
-        ready = prepare(operation, self.bind(args, dict(kwargs)))
+        arguments = self.bind(args, dict(kwargs))
+        try:
+            ready = prepare(operation, arguments)
+        except Exception as problem:
+            self._explain(arguments, problem)
+            raise
         free = {i for i in self._runtime_places if i < len(args) and type(args[i]) is not Tensor}
         free |= {len(args) + i for i, name in enumerate(kwargs) if name in self._runtime_names}
         route = route_of(self.bind, operation, ready, args, kwargs, free)
         if route is not None:
             remember(mesh, key, route)
         return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
+
+    def _explain(self, arguments: Arguments, problem: Exception) -> None:
+        """Raise what is wrong with the arguments' types where that is why the call failed."""
+        check_types(self.python_fully_qualified_name, arguments)
+        if type(problem) is TypeError and "incompatible function arguments" not in str(problem):
+            raise types_misfit(self.python_fully_qualified_name, arguments, problem) from problem
 
     def parameters(self) -> list[str]:
         """Every parameter of every overload, as the function calls it."""

@@ -38,6 +38,7 @@ from ttmesh.tensor.lane_calls import (
     wrap_like,
 )
 from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.misfits import check_types, shapes_misfit
 from ttmesh.tensor.plans import OUTPUTS as OUTPUTS
 from ttmesh.tensor.plans import Plan, execute, mesh_of
 from ttmesh.tensor.routes import add_named, remember, route_of
@@ -284,12 +285,18 @@ def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor |
 
 def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) -> Plan:
     """Check and infer, for a key that was not seen before on this mesh."""
+    check_types(operation.name, call.arguments)
     if operation.check is not None:
         operation.check(call)
     axes = call.mesh.shape.dims()
     names = positions_of(inputs)
     static = static_arguments(operation.lane_arguments, inputs, call.specs, axes, META)
-    inferred, wrap = infer(operation.lane, names, static, call.specs, axes)
+    try:
+        inferred, wrap = infer(operation.lane, names, static, call.specs, axes)
+    except (MeshError, NotImplementedError):
+        raise
+    except (RuntimeError, IndexError) as problem:  # torch's words about a shape
+        raise shapes_misfit(operation.name, inputs, problem) from None
     specs = tuple(operation.out(call, inferred))
     presence = common_presence(call.tensors)
     topology = operation.topology(call) if operation.topology else _merged(call)

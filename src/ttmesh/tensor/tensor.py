@@ -229,6 +229,8 @@ class Tensor(Parted):
                     fix="Bring it to the host with from_device() first.",
                 )
             return self
+        if not isinstance(mesh, MeshDevice):
+            raise TypeError(f"device={mesh!r} is a {type(mesh).__name__}; pass what open_mesh_device() returned")
         lanes, kind = self.lanes, self.kind
         spec = kind.spec if memory_config is None else kind.spec.with_memory_config(memory_config)
         if self.mesh_shape == mesh.shape:
