@@ -17,7 +17,7 @@ TABLE: dict[str, set[str]] = {
     "mesh": {"chip", "fabric"},
     "programs": {"mesh", "chip"},
     "tensor": {"mesh", "chip"},
-    "ops": {"tensor", "mesh", "chip"},
+    "ops": {"tensor", "programs", "mesh", "chip"},
     "ccl": {"ops", "tensor", "mesh", "fabric", "chip"},
     "nn": {"ccl", "ops", "tensor", "programs", "mesh", "fabric", "chip"},
     "tracking": set(),

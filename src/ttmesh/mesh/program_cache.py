@@ -32,6 +32,9 @@ class ProgramCache:
         if self.enabled:
             self._programs.update(new)
 
+    def __contains__(self, program: Hashable) -> bool:
+        return program in self._programs
+
     def count(self) -> int:
         """How many device programs are cached."""
         return len(self._programs)

@@ -15,7 +15,6 @@ OPERATION, SAME, FUNCTION, MISSING = "operation", "same as", "function", "not em
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
     "ttnn.dram_prefetcher": "Weights are read where they lie; there is nothing to prefetch into.",
-    "ttnn.generic_op": "It runs kernels written in C++; ttmesh runs kernels written in Python (docs/programs.md).",
     "ttnn.transformer.fused_recurrent_gated_delta_rule": "From a later tt-metal, whose sources were not at hand.",
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
@@ -41,6 +40,7 @@ UNCOMPARED = {
         "angle angle_bw complex_tensor conj conj_bw imag imag_bw is_imag is_real polar polar_bw real real_bw"
     ),
     "The second name of an operation that is compared.": "divide",
+    "It runs the caller's kernels; tests/programs/test_descriptors.py runs it.": "generic_op",
     "No comparison of our own yet; tt-metal's tests or the text demo run them.": (
         "index_fill_new interleaved_to_sharded_partial moe_expert_token_remap moe_routing_remap "
         "pearson_correlation_coefficient sampling sharded_to_interleaved_partial"

@@ -9,6 +9,7 @@ from ttmesh.base.cores import CoreCoord, CoreRangeSet
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.formats.tiles import tile_bytes
+from ttmesh.mesh.buffer import Buffer
 from ttmesh.programs.scheduler import Task, Wait
 
 MAX_CIRCULAR_BUFFERS = 32  # per core, on both chip generations (tt-metal e4f9f0b, circular_buffer_constants.h)
@@ -25,6 +26,13 @@ class CircularBufferConfig:
     total_size: int
     data_formats: Mapping[int, DataType]
     page_sizes: dict[int, int] = field(default_factory=dict)
+    buffer: Buffer | None = None  # an L1 buffer whose shards it lies in
+    address_offset: int = 0  # from that buffer's address
+
+    def set_globally_allocated_address(self, buffer: Buffer, address_offset: int = 0) -> CircularBufferConfig:
+        """Lie in the shards of an L1 buffer, which has a shard on every core of it; returns itself."""
+        self.buffer, self.address_offset = buffer, address_offset
+        return self
 
     def set_page_size(self, index: int, page_size: int) -> CircularBufferConfig:
         """Bytes of one page; returns itself, as TT-Metal's does."""
@@ -52,6 +60,7 @@ class PlacedBuffer:
     size_bytes: int
     page_bytes: int
     dtype: DataType
+    backed: bool = False  # by an L1 buffer
 
 
 def check_config(config: CircularBufferConfig) -> None:
@@ -70,6 +79,13 @@ def check_config(config: CircularBufferConfig) -> None:
                 expected="whole pages",
                 fix="Correct one of them.",
             )
+    if config.buffer is not None and config.address_offset + config.total_size > config.buffer.cell.bank_bytes:
+        raise CircularBufferError(
+            f"Requested to set circular buffer size to {config.total_size} B at offset {config.address_offset} of an L1 "
+            f"buffer with {config.buffer.cell.bank_bytes} B on a core",
+            expected="a circular buffer inside its buffer",
+            fix="Use fewer pages.",
+        )
 
 
 class Ring:

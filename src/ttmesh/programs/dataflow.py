@@ -195,6 +195,8 @@ class DataMovement(KernelCore):
         contents = self._memory.find(accessor.kind, accessor.address)
         if contents is None or contents.layout is not accessor.pages or contents.cell.address != accessor.address:
             return None
+        if contents in self._memory.shadowed:
+            return None
         if not 0 <= page < contents.layout.pages:
             raise NocError(
                 f"NoC access to page {page} lies outside a buffer of {contents.layout.pages} pages at "

@@ -115,15 +115,21 @@ def _attempt(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]
                 processor = engine(kernel, args, common, launch.placement, memory, chips, l1, running)
                 scheduler.add(_task(kernel, chips, core, processor))
     scheduler.run()
+    for chips, (launch, _, _) in zip(running, plan, strict=True):
+        for core in launch.placement.cores:
+            memory.put_back(launch.placement.backed(core), core, chips)
     return memory
 
 
 def _build_cores(chips: Chips, placement: Placement, memory: Memory) -> None:
     fill = 0 if settings.get_str("TTMESH_UNWRITTEN") == "zeros" else POISON
     for core in placement.cores:
-        size = placement.l1_ends.get(core, placement.l1_start) - placement.l1_start
+        backed = placement.backed(core)
+        ends = [placement.l1_ends.get(core, placement.l1_start), *(b.address + b.size_bytes for b in backed)]
+        size = max(ends) - placement.l1_start
         data = torch.full((*chips.lanes, size), fill, dtype=torch.uint8, device=memory.mesh.backend.device)
         bank = core.y * memory.columns + core.x
+        memory.take(backed, core, chips, data, placement.l1_start)
         l1 = chips.cores[bank] = CoreMemory(core, bank, placement.l1_start, data)
         for placed in placement.buffers.get(core, ()):
             l1.rings[placed.index] = Ring(placed, core, memory.scheduler.wake)

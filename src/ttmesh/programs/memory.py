@@ -13,7 +13,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.programs.addresses import NocAddress
-from ttmesh.programs.circular_buffers import Ring
+from ttmesh.programs.circular_buffers import PlacedBuffer, Ring
 from ttmesh.programs.mesh_buffer import layout_of
 from ttmesh.programs.page_layout import PageLayout
 from ttmesh.programs.scheduler import Scheduler, Task
@@ -162,6 +162,7 @@ class Memory:
         self._contents: dict[BufferType, dict[int, Contents]] = {kind: {} for kind in BufferType}
         self._waiters: dict[tuple[Chips, Contents, int], list[Task]] = {}
         self._loads: dict[tuple[int, int], int] = {}  # bytes over links, by (from, to)
+        self.shadowed: set[Contents] = set()  # buffers that circular buffers lie in: cores hold their bytes meanwhile
         self._named: dict[BufferType, list[Cell]] = {kind: [] for kind in BufferType}
         for cell in cells:
             self._named[cell.buffer_type].append(cell)
@@ -173,6 +174,33 @@ class Memory:
                 one.commit()
         if self._loads:
             self.mesh.traffic.counters.add(self._loads)
+
+    def take(
+        self, backed: Iterable[PlacedBuffer], core: CoreCoord, chips: Chips, data: torch.Tensor, start: int
+    ) -> None:
+        """Fill a core's circular buffers that lie in L1 buffers with what its shards hold."""
+        for placed in backed:
+            at = placed.address - start
+            for owner, offset, size in self._shard(placed, core, chips):
+                data.narrow(-1, at, size).copy_(owner.view(chips).narrow(-1, offset, size))
+                at += size
+
+    def put_back(self, backed: Iterable[PlacedBuffer], core: CoreCoord, chips: Chips) -> None:
+        """Let the shards hold what those circular buffers hold now."""
+        l1 = chips.cores[core.y * self.columns + core.x]
+        for placed in backed:
+            at = placed.address - l1.start
+            for owner, offset, size in self._shard(placed, core, chips):
+                now = l1.bytes.narrow(-1, at, size)
+                if not torch.equal(owner.view(chips).narrow(-1, offset, size).expand_as(now), now):
+                    owner.writable(chips).narrow(-1, offset, size).copy_(now)
+                at += size
+
+    def _shard(self, placed: PlacedBuffer, core: CoreCoord, chips: Chips) -> list[Piece]:
+        where = NocAddress(BufferType.L1, core.y * self.columns + core.x, placed.address)
+        pieces = self._in_buffers(where, placed.size_bytes)
+        self.shadowed.update(owner for owner, _, _ in pieces if isinstance(owner, Contents))
+        return pieces
 
     def crossed(self, hop: tuple[int, int], size: int) -> None:
         """Bytes went over a link."""
@@ -200,6 +228,9 @@ class Memory:
             core = chips.cores.get(where.bank)
             if core is not None and core.start <= where.address < core.end:
                 return [(core, core.offset(where.address, size), size)]
+        return self._in_buffers(where, size)
+
+    def _in_buffers(self, where: NocAddress, size: int) -> list[Piece]:
         contents = self.find(where.kind, where.address)
         if contents is None:
             raise self._outside(where, size, "nothing is allocated there")

@@ -9,7 +9,7 @@ from ttmesh.base.cores import CoreCoord, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError, OutOfMemoryError
 from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.programs.circular_buffers import PlacedBuffer
+from ttmesh.programs.circular_buffers import CircularBufferConfig, PlacedBuffer
 from ttmesh.programs.program import Kernel, Program
 
 SEMAPHORE_BYTES = 16  # each counter has an L1 word line of its own (L1 alignment of both chip generations)
@@ -37,6 +37,10 @@ class Placement:
         """Where the highest circular buffer ends."""
         return max(self.l1_ends.values(), default=self.l1_start)
 
+    def backed(self, core: CoreCoord) -> list[PlacedBuffer]:
+        """The circular buffers of a core that lie in L1 buffers."""
+        return [placed for placed in self.buffers.get(core, ()) if placed.backed]
+
     def key(self) -> Hashable:
         """Programs with the same key would be one binary on the chip."""
         kernels = tuple(
@@ -54,6 +58,9 @@ def place(program: Program, mesh: MeshDevice) -> Placement:
     ends: dict[CoreCoord, int] = {}
     buffers: dict[CoreCoord, list[PlacedBuffer]] = {}
     for cores, config in program.circular_buffers:
+        if config.buffer is not None:
+            _lay_over(config, cores, buffers)
+            continue
         address = max(ends.get(core, banks.start) for core in cores.cores())
         end = -(-(address + config.total_size) // banks.page_alignment) * banks.page_alignment
         if end > memory.l1_bytes:
@@ -82,6 +89,16 @@ def place(program: Program, mesh: MeshDevice) -> Placement:
         {core: tuple(found) for core, found in buffers.items()},
         {core: tuple(found) for core, found in kernels.items()},
     )
+
+
+def _lay_over(config: CircularBufferConfig, cores: CoreRangeSet, buffers: dict[CoreCoord, list[PlacedBuffer]]) -> None:
+    """A circular buffer in the shards of an L1 buffer takes no memory of its own."""
+    assert config.buffer is not None, "it lies in a buffer"
+    address = config.buffer.cell.address + config.address_offset
+    for index, dtype in config.data_formats.items():
+        placed = PlacedBuffer(index, cores, address, config.total_size, config.page_size(index), dtype, backed=True)
+        for core in cores.cores():
+            buffers.setdefault(core, []).append(placed)
 
 
 def check_clash(placement: Placement, mesh: MeshDevice) -> None:

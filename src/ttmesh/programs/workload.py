@@ -27,6 +27,7 @@ class MeshWorkload:
         self._placements: dict[MeshCoordinateRange, Placement] = {}
         self._mesh_id: int | None = None
         self._mesh_shape: MeshShape | None = None
+        self.holds: list[object] = []  # what must live as long: views of the buffers that its programs read
         self._numbers: list[int] = []  # what trackers were told, see Residents
 
     def add_program(self, device_range: MeshCoordinateRange | MeshCoordinate, program: Program) -> None:
@@ -61,6 +62,10 @@ class MeshWorkload:
     def is_finalized(self) -> bool:
         """Whether it was laid out for a mesh."""
         return self._mesh_id is not None
+
+    def is_known(self, mesh: MeshDevice) -> bool:
+        """Whether programs like its own were compiled for a mesh before."""
+        return all(place(program, mesh).key() in mesh.program_cache for program in self._programs.values())
 
     def finalize(self, mesh: MeshDevice) -> None:
         """Compile the programs for a mesh and lay them out in L1; done once, by the first launch unless before."""
@@ -166,6 +171,8 @@ def _named_cells(mesh: MeshDevice, launches: Iterable[Launch]) -> list[Cell]:
         for kernel in launch.placement.program.kernels:
             given = (*kernel.config.compile_args, *kernel.config.named_compile_args.values())
             numbers.update(n for n in given if isinstance(n, int))
+        backing = [config.buffer for _, config in launch.placement.program.circular_buffers]
+        numbers.update(buffer.cell.address for buffer in backing if buffer is not None)
     live = mesh.heap.live
     kinds = (BufferType.DRAM, BufferType.L1, BufferType.L1_SMALL)
     return [live[kind][n] for kind in kinds for n in sorted(numbers & live[kind].keys())]

@@ -133,6 +133,16 @@ _MODULES = {
         "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "
         "MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig MinimalMatmulConfig"
     ),
+    "ttmesh.ops.generic": (
+        "TensorAccessorArgs cb_descriptor_from_sharded_tensor get_optimal_worker_cores_for_sharded_tensor"
+    ),
+    "ttmesh.programs.program": "DataMovementProcessor",
+    "ttmesh.programs.runtime_args": "RuntimeArgs",
+    "ttmesh.programs.descriptors": (
+        "NOC_MODE CoreType TileDescriptor FaceGeometry CBFormatDescriptor CBDescriptor ReaderConfigDescriptor "
+        "WriterConfigDescriptor DataMovementConfigDescriptor ComputeConfigDescriptor KernelDescriptor SemaphoreDescriptor "
+        "ProgramDescriptor MeshProgramDescriptor get_cb_address merge_program_descriptors"
+    ),
     "ttmesh.ops.instrumentation": "register_pre_operation_hook register_post_operation_hook",
 }
 
