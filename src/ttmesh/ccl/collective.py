@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,12 +22,13 @@ from ttmesh.mesh.mesh_device import MeshDevice, same_mesh
 from ttmesh.mesh.queues import sub_device
 from ttmesh.mesh.sub_devices import SubDeviceId
 from ttmesh.ops.entry import Entry, Golden, OpFunction, catalogue
+from ttmesh.ops.instrumentation import after, before
 from ttmesh.ops.parameter_tags import PER_OPERATION, Tag
 from ttmesh.ops.specs import inherited
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.kind import kind_of
 from ttmesh.tensor.lane_calls import only, rounder
-from ttmesh.tensor.launch import Arguments, key_of
+from ttmesh.tensor.launch import Arguments, key_of, watchers
 from ttmesh.tensor.memory_config import MemoryConfig
 from ttmesh.tensor.movement import merged
 from ttmesh.tensor.plans import Plan, execute
@@ -205,30 +207,32 @@ class CollectiveFunction(OpFunction):
         own = {name: value for name, value in kwargs.items() if name in self._own}
         return {**super().bind(args, {k: v for k, v in kwargs.items() if k not in own}), **own}
 
+    def __call__(  # noqa: D102  (the operation documents itself)
+        self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
+    ) -> Any:
+        # Straight to the plan of an earlier call with the same arguments, where that is all the call did.
+        if self._repeats and args and queue_id is None and cq_id is None and not (before or after or watchers):
+            tensor = args[0]
+            mesh = tensor._mesh if type(tensor) is Tensor else None
+            if mesh is not None:
+                key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
+                try:
+                    plan = mesh.program_cache.plans.get(key)
+                except TypeError:  # an argument without a hash
+                    plan = None
+                if plan is not None:
+                    return plan.run(mesh, (tensor.buffer.cell,), plan.body)
+        return super().__call__(*args, queue_id=queue_id, cq_id=cq_id, **kwargs)
+
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        """Straight to the plan of an earlier call with the same arguments, where that is all the call did."""
+        """The long way; where it came to one plan for the first argument, the next such call goes straight to it."""
         if kwargs.get("subdevice_id") is not None:
             with sub_device(kwargs["subdevice_id"]):
                 return super()._called(args, kwargs, queue)
-        if (
-            not self._repeats
-            or queue is not None
-            or "subdevice_id" in kwargs
-            or not args
-            or type(args[0]) is not Tensor
-        ):
+        tensor = args[0] if args and type(args[0]) is Tensor else None
+        mesh = None if tensor is None else tensor._mesh
+        if not self._repeats or queue is not None or "subdevice_id" in kwargs or tensor is None or mesh is None:
             return super()._called(args, kwargs, queue)
-        tensor = args[0]
-        mesh = tensor._mesh
-        if mesh is None:
-            return super()._called(args, kwargs, queue)
-        key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
-        try:
-            plan = mesh.program_cache.plans.get(key)
-        except TypeError:  # an argument without a hash
-            return super()._called(args, kwargs, queue)
-        if plan is not None:
-            return plan.run(mesh, (tensor.buffer.cell,), plan.body)
         trail: Trail = []
         token = _trail.set(trail)
         try:
@@ -236,7 +240,9 @@ class CollectiveFunction(OpFunction):
         finally:
             _trail.reset(token)
         if len(trail) == 1 and len(trail[0][1]) == 1 and trail[0][1][0] is tensor and not trail[0][2]:
-            mesh.program_cache.plans[key] = trail[0][0]
+            key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
+            with suppress(TypeError):  # an argument without a hash
+                mesh.program_cache.plans[key] = trail[0][0]
         return result
 
 

@@ -23,7 +23,18 @@ import torch
 
 from ttmesh.base.errors import RankError, ShapeError
 from ttmesh.fabric.transports._job import Done, Job, apart
-from ttmesh.fabric.transports._layout import COMBINE, as_bytes, check_out, deliver, paired, pieces, room, sum_dtype
+from ttmesh.fabric.transports._layout import (
+    COMBINE,
+    ENGINE_DTYPES,
+    PIECE_BYTES,
+    as_bytes,
+    check_out,
+    deliver,
+    paired,
+    pieces,
+    room,
+    sum_dtype,
+)
 
 Tensor = torch.Tensor
 WORLD = "world"
@@ -87,6 +98,20 @@ class Transport(ABC):
         for given, result in paired(source, into):
             self._run("all_reduce", partial(self._start_all_reduce, given, result, op), timeout_s)
         return deliver(into, tensor.shape, tensor, out)
+
+    def all_reduce_given(self, tensor: Tensor, op: str = "sum") -> Tensor:
+        """The same of memory that was made for it and is given up; a short way where the engine can take it as it is."""
+        if (
+            not tensor.is_cpu
+            or tensor.dtype not in ENGINE_DTYPES
+            or not tensor.is_contiguous()
+            or not 0 < tensor.nbytes <= PIECE_BYTES
+        ):
+            return self.all_reduce(tensor, op, out=tensor if self.in_place else None)
+        into = tensor if self.in_place else torch.empty_like(tensor)
+        start = partial(self._start_all_reduce, tensor, into, op)
+        self._job.run(self._place, "all_reduce", start, self.timeout_s)
+        return into
 
     def all_gather(self, tensor: Tensor, *, out: Tensor | None = None, timeout_s: float | None = None) -> Tensor:
         """Every rank's tensor, stacked: [size, *shape]."""

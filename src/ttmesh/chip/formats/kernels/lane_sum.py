@@ -12,9 +12,9 @@ import torch
 from ttmesh.chip.formats.kernels import threads
 from ttmesh.chip.formats.kernels.loader import library
 
-# torch.sum is one chain up to this many lanes (beyond, it adds partial sums in an order that depends on the shape) ...
+# Without a compiler: torch.sum is one chain up to this many lanes (beyond, it adds partial sums in an order that depends
+# on the shape) and below this many bytes.
 TORCH_CHAIN = 4
-# ... and below this many bytes its single call is cheaper than ours (benchmarks/formats.py).
 TORCH_BYTES = 64 << 10
 PART = 1024  # parts are a multiple of this many elements: whole cache lines, whole runs of the kernel
 
@@ -63,22 +63,29 @@ def _kernel(
     """The compiled sum of values like these, or None where torch serves: decided once, for it is called often."""
     rows, columns, *local = shape
     length = math.prod(local)
-    lanes = (rows if 0 in axes else 1) * (columns if 1 in axes else 1)
     size_bytes = rows * columns * length * dtype.itemsize
     if not axes or not length or dtype not in _FLOATS or out_dtype not in _FLOATS:
         return None
-    if (lanes <= TORCH_CHAIN and size_bytes < TORCH_BYTES) or not _is_dense(local, stride[2:]):
-        return None
-    if compiled is None:
+    if compiled is None or not _is_dense(local, stride[2:]):
         return None
     _declare(compiled)
     described = _Lanes(rows, columns, *stride[:2], length, 0 in axes, 1 in axes)
     options = ctypes.byref(described), dtype == torch.bfloat16, out_dtype == torch.bfloat16
     target_shape = (1 if 0 in axes else rows, 1 if 1 in axes else columns, *local)
-    alone, together, team, empty = compiled.lane_sum, compiled.lane_sum_team, threads.team, torch.empty
+    # Copying the look of a tensor takes half the time of naming it; this one has the look without the memory.
+    like, empty_like = torch.empty((), dtype=out_dtype).expand(target_shape), torch.empty_like
+    alone, together, team = compiled.lane_sum, compiled.lane_sum_team, threads.team
+    if size_bytes < threads.SPLIT_BYTES:
+
+        def small(values: torch.Tensor) -> torch.Tensor:
+            target = empty_like(like)
+            alone(values.data_ptr(), target.data_ptr(), 0, length, *options)
+            return target
+
+        return small
 
     def kernel(values: torch.Tensor) -> torch.Tensor:
-        target = empty(target_shape, dtype=out_dtype)
+        target = empty_like(like)
         source, result = values.data_ptr(), target.data_ptr()
         members = team.size(size_bytes)
         if members == 1:
