@@ -2,7 +2,7 @@
 
 By hand: the sum of a rank's own lanes, then one all_reduce of it by the engine. "sum, engine" calls the kernel and the
 transport; "op, engine" is ttnn.all_reduce of the same lanes on a 2x4 mesh of this rank alone, with the allocation and the
-queue that every operation has, then the transport. The bar: at most 1.1 times "op, engine". Starts itself under every
+queue that every operation has, then the transport. The bar: at most 1.1 times "sum, engine". Starts itself under every
 engine with `ttmesh launch`; best of interleaved single calls, in microseconds, one thread per rank.
 
     python benchmarks/ranks.py [mpi | torchdist]
@@ -77,11 +77,11 @@ def measure() -> int:
             rounds = 600 if size < 1 << 20 else 100 if size < 1 << 23 else 20 if size < 1 << 26 else 8
             best = best_us(works, rounds, group.barrier)
             for _ in range(LOOKS - 1):
-                if not mesh.part.agree(best[2] > BAR * best[1]):  # the first rank's word: all must go on alike
+                if not mesh.part.agree(best[2] > BAR * best[0]):  # the first rank's word: all must go on alike
                     break
                 best = [min(pair) for pair in zip(best, best_us(works, rounds, group.barrier), strict=True)]
             plain, op, ours = best
-            missed += ours > BAR * op
+            missed += ours > BAR * plain
             if first:
                 print(
                     f"| {dtype} | {size >> 10:,} KiB | {plain:,.1f} | {op:,.1f} | {ours:,.1f} | {ours / plain:.2f} "

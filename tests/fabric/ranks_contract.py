@@ -74,6 +74,31 @@ def check_order_and_outputs() -> None:
         w.all_reduce(torch.ones(2, dtype=torch.bool))
 
 
+def check_standing_sums() -> None:
+    few, many = (2, 1, 300), (2, 1, 30_000)  # below and above what is kept ready in the engine
+    for result in (torch.float32, torch.bfloat16):
+        ready = {shape: w.standing_sum(shape, torch.float32, result) for shape in (few, many)}
+        if w.in_place:
+            assert ready == {few: None, many: None}
+            continue
+        kept = []
+        for again in range(3):
+            for shape, standing in ready.items():
+                standing.memory.copy_(mine(r + again, shape, torch.float32))
+                kept.append((standing.run(), sum(mine(i + again, shape, torch.float32) for i in range(n)).to(result)))
+        for got, want in kept:  # later sums leave earlier results alone
+            assert got.dtype is result
+            torch.testing.assert_close(got, want)
+    assert w.standing_sum((0, 4), torch.float32, torch.float32) is None
+    assert w.standing_sum((4,), torch.bfloat16, torch.bfloat16) is None
+    assert w.standing_sum((1 << 30,), torch.float32, torch.float32) is None
+    given = mine(r, (30, 20), torch.float32)
+    total = sum(mine(i, (30, 20), torch.float32) for i in range(n))
+    torch.testing.assert_close(w.all_reduce_given(given.clone()), total)
+    torch.testing.assert_close(w.all_reduce_given(given.t().clone().t()), total)  # not contiguous
+    torch.testing.assert_close(w.all_reduce_given(given.bfloat16()).float(), total, rtol=2**-6, atol=2**-3)
+
+
 def check_shapes() -> None:
     strided = mine(r, (6, 8), torch.bfloat16).t()[::2]
     want = torch.stack([mine(i, (6, 8), torch.bfloat16).t()[::2] for i in range(n)])
@@ -163,6 +188,7 @@ def check_threads() -> None:
 for check in (
     check_reductions,
     check_order_and_outputs,
+    check_standing_sums,
     check_shapes,
     check_pieces,
     check_messages,

@@ -284,14 +284,13 @@ def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan
     kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
     footprints = tuple(Footprint(spec, mesh.heap.map) for spec in specs)
     body = _body(request, decision)
-    if mesh.part is not None:
-        body = _named(body, request.name)
     programs = tuple((*key, i) for i in range(decision.programs))
     return Plan(request.name, kinds, footprints, programs, 0, only if decision.single else list, lambda: body)
 
 
 def _body(request: Request, decision: Decision) -> Body:
-    """Read lanes, compute, round, write, and count what went over links."""
+    """Read lanes, compute, round, write, and count what went over links; errors of ranks say which collective it was."""
+    name = request.name
     in_specs = [tensor.spec for tensor in request.tensors]
     finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
     compute, counters = over_ranks(request, decision), request.mesh.traffic.counters
@@ -303,7 +302,10 @@ def _body(request: Request, decision: Decision) -> Body:
         in_spec, (round_one, out_spec) = in_specs[0], finishing[0]
 
         def short(reads: Cells, writes: Cells) -> None:
-            (part,) = compute(reads[0].read(in_spec))
+            try:
+                (part,) = compute(reads[0].read(in_spec))
+            except RankError as error:
+                raise error.during(name) from error
             writes[0].write(round_one(part), out_spec)
             counters.count(tally)
 
@@ -311,25 +313,17 @@ def _body(request: Request, decision: Decision) -> Body:
 
     def body(reads: Cells, writes: Cells) -> None:
         lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
-        for part, (round_, spec), cell in zip(compute(*lanes), finishing, writes, strict=True):
+        try:
+            results = compute(*lanes)
+        except RankError as error:
+            raise error.during(name) from error
+        for part, (round_, spec), cell in zip(results, finishing, writes, strict=True):
             values = round_(part)
             cell.write(values if changed is None else merged(cell.read(spec), values, changed, shape), spec)
         if tally is not None:
             counters.count(tally)
 
     return body
-
-
-def _named(body: Body, name: str) -> Body:
-    """The same body, whose errors of ranks say which collective it was."""
-
-    def named(reads: Cells, writes: Cells) -> None:
-        try:
-            body(reads, writes)
-        except RankError as error:
-            raise error.during(name) from error
-
-    return named
 
 
 def _own_copy(whole: torch.Tensor, own: torch.Tensor) -> torch.Tensor:

@@ -140,8 +140,12 @@ def _all_reduce(request: Request) -> Decision:
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return (where.arrangement.spread(over_members(where.arrangement.gather(lanes), n, name)),)
 
+    along_last = where.arrangement.axis == 1 and len(where.arrangement.mesh) == 2  # lanes are groups of members
+
     def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         assert reduce is not None, "asked for only then"
+        if along_last:
+            return (reduce(lanes),)
         return (where.arrangement.spread(reduce(where.arrangement.gather(lanes))),)
 
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:

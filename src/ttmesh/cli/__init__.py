@@ -48,9 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MeshError as error:
         print(f"ttmesh {name}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `ttmesh smi --json | head`: who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
-        return 128 + signal.SIGPIPE
+    except BrokenPipeError:
+        return unread()
+
+
+def unread() -> int:
+    """The exit code when nobody reads our output any more, as in `ttmesh smi --json | head`; not an error worth words."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
+    return 128 + signal.SIGPIPE
 
 
 def subcommands() -> dict[str, str]:

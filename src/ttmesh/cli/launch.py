@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.cli import unread
 from ttmesh.dropin import real_ttnn
 from ttmesh.launch.bindings import (
     Bindings,
@@ -92,6 +93,8 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        return unread()
 
 
 def _plan(args: argparse.Namespace) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -65,6 +65,7 @@ class MpiTransport(Transport):
         self._MPI = MPI
         self._comm = comm
         self._memory = MPI.buffer.fromaddress
+        self._requests: list[Any] = []
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self._types = {
             torch.float32: MPI.FLOAT,
@@ -84,6 +85,25 @@ class MpiTransport(Transport):
     def _start_all_reduce(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
         given = self._MPI.IN_PLACE if source.data_ptr() == out.data_ptr() else self._buffer(source)
         return self._comm.Iallreduce(given, self._buffer(out), self._ops[op]).Test  # type: ignore[no-any-return]
+
+    def _standing_all_reduce(self, memory: torch.Tensor) -> Callable[[], Done] | None:
+        try:
+            request = self._comm.Allreduce_init(self._MPI.IN_PLACE, self._buffer(memory), self._MPI.SUM)
+        except NotImplementedError:  # before MPI 4
+            return None
+        self._requests.append(request)
+        begin, done = request.Start, request.Test
+
+        def start() -> Done:
+            begin()
+            return done  # type: ignore[no-any-return]
+
+        return start
+
+    def _all_reduce_from(self, memory: torch.Tensor) -> Callable[[torch.Tensor], Done]:
+        start, given, total, at = self._comm.Iallreduce, self._buffer(memory), self._MPI.SUM, self._memory
+        size, kind = memory.nbytes, self._types[memory.dtype]
+        return lambda into: start(given, [at(into.data_ptr(), size), kind], total).Test  # type: ignore[no-any-return]
 
     def _start_all_gather(self, source: torch.Tensor, out: torch.Tensor) -> Done:
         return self._comm.Iallgather(self._buffer(source), self._buffer(out)).Test  # type: ignore[no-any-return]
@@ -110,6 +130,8 @@ class MpiTransport(Transport):
         return MpiTransport(self._MPI, comm, self._job, name, ranks, self.timeout_s)
 
     def _free(self) -> None:
+        for request in self._requests:
+            request.Free()
         self._comm.Free()
         if self.group == WORLD:
             self._MPI.Finalize()

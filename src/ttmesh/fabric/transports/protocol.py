@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -38,7 +39,46 @@ from ttmesh.fabric.transports._layout import (
 
 Tensor = torch.Tensor
 WORLD = "world"
+STANDING_BYTES = 8 << 10  # above, copying the result costs more than making the call ready saves
+MOST_STANDING = 64
+WORKSPACE_BYTES = 8 << 20  # above, new memory costs little beside what is done with it
 PAUSE_S = 0.0001  # between two looks of a thread that waits for messages while others compute
+
+
+Run = Callable[[Callable[[], Done]], None]
+
+
+class Standing(NamedTuple):
+    """An all_reduce made ready once: fill `memory`, and `run` gives the sum over the ranks in new memory.
+
+    The next operation of the group may use the same memory.
+    """
+
+    memory: Tensor
+    run: Callable[[], Tensor]
+
+
+def _copying(memory: Tensor, start: Callable[[], Done], finish: Run, result: torch.dtype) -> Callable[[], Tensor]:
+    """Sums over the ranks in place, and copies."""
+    copied = memory.clone if memory.dtype is result else partial(memory.to, result)
+
+    def run() -> Tensor:
+        finish(start)
+        return copied()
+
+    return run
+
+
+def _filling(memory: Tensor, begin: Callable[[Tensor], Done], finish: Run, result: torch.dtype) -> Callable[[], Tensor]:
+    """Sums over the ranks into new memory."""
+    empty_like, kept = torch.empty_like, memory.dtype is result
+
+    def run() -> Tensor:
+        into = empty_like(memory)
+        finish(partial(begin, into))
+        return into if kept else into.to(result)
+
+    return run
 
 
 class Transport(ABC):
@@ -57,6 +97,8 @@ class Transport(ABC):
         self._job = job
         self._place = job.place(f"group {group!r}", ranks, ranks[rank], self.spins)
         self._children: list[Transport] = []
+        self._standing_count = 0
+        self._workspace: Tensor | None = None
         self._borrows = False  # the communicator belongs to another object
         self._closed = False
 
@@ -99,8 +141,33 @@ class Transport(ABC):
             self._run("all_reduce", partial(self._start_all_reduce, given, result, op), timeout_s)
         return deliver(into, tensor.shape, tensor, out)
 
+    def standing_sum(self, shape: Sequence[int], dtype: torch.dtype, result: torch.dtype) -> Standing | None:
+        """Memory whose sum over the ranks is wanted again and again, and the engine's quickest way to it.
+
+        None where the engine works best in the memory that it is given, and for what is too large to be kept. Every rank
+        asks at the same point.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if self.in_place or dtype not in ENGINE_DTYPES or not 0 < size <= WORKSPACE_BYTES:
+            return None
+        finish = partial(self._job.run, self._place, "all_reduce", limit_s=self.timeout_s)
+        if size <= STANDING_BYTES and self._standing_count < MOST_STANDING:
+            memory = torch.empty(tuple(shape), dtype=dtype)
+            start = self._standing_all_reduce(memory)
+            if start is not None:
+                self._standing_count += 1
+                return Standing(memory, _copying(memory, start, finish, result))
+        memory = self._workspace_of(size).view(dtype).view(tuple(shape))
+        return Standing(memory, _filling(memory, self._all_reduce_from(memory), finish, result))
+
+    def _workspace_of(self, size: int) -> Tensor:
+        """Memory that all operations of the group share, so that it is always warm."""
+        if self._workspace is None or self._workspace.nbytes < size:
+            self._workspace = torch.empty(1 << (size - 1).bit_length(), dtype=torch.uint8)
+        return self._workspace[:size]
+
     def all_reduce_given(self, tensor: Tensor, op: str = "sum") -> Tensor:
-        """The same of memory that was made for it and is given up; a short way where the engine can take it as it is."""
+        """The same of memory that nobody else looks at (it may change): a short way where the engine takes it as it is."""
         if (
             not tensor.is_cpu
             or tensor.dtype not in ENGINE_DTYPES
@@ -319,6 +386,14 @@ class Transport(ABC):
 
     @abstractmethod
     def _start_all_reduce(self, source: Tensor, out: Tensor, op: str) -> Done: ...
+
+    def _standing_all_reduce(self, memory: Tensor) -> Callable[[], Done] | None:
+        """What starts the sum of this memory over the ranks, in place, as often as it is called."""
+        return None
+
+    def _all_reduce_from(self, memory: Tensor) -> Callable[[Tensor], Done]:
+        """What starts the sum of this memory over the ranks, into the tensor it is called with."""
+        return lambda into: self._start_all_reduce(memory, into, "sum")
 
     @abstractmethod
     def _start_all_gather(self, source: Tensor, out: Tensor) -> Done: ...

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
@@ -19,6 +20,13 @@ TORCH_BYTES = 64 << 10
 PART = 1024  # parts are a multiple of this many elements: whole cache lines, whole runs of the kernel
 
 _FLOATS = (torch.float32, torch.bfloat16)
+
+
+class Kernel(Protocol):
+    """A compiled sum, into contiguous memory of the caller's where that is given."""
+
+    def __call__(self, values: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+        """The sum."""
 
 
 class _Lanes(ctypes.Structure):
@@ -35,8 +43,7 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     """
     out_dtype = dtype or values.dtype
     if values.is_cpu:
-        compiled = library("lane_sum")
-        kernel = _kernel(compiled, values.shape, values.stride(), values.dtype, tuple(axes), out_dtype)
+        kernel = kernel_for(values, tuple(axes), out_dtype)
         if kernel is not None:
             return kernel(values)
     assert set(axes) <= {0, 1}, f"mesh axes are 0 and 1, not {axes}"
@@ -51,6 +58,11 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     return _chained(values, tuple(sorted(axes)), out_dtype)
 
 
+def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> Kernel | None:
+    """The compiled sum of values of this shape and these strides in host memory, or None where torch serves."""
+    return _kernel(library("lane_sum"), values.shape, values.stride(), values.dtype, axes, dtype)
+
+
 @functools.lru_cache(maxsize=1024)
 def _kernel(
     compiled: ctypes.CDLL | None,
@@ -59,8 +71,8 @@ def _kernel(
     dtype: torch.dtype,
     axes: tuple[int, ...],
     out_dtype: torch.dtype,
-) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """The compiled sum of values like these, or None where torch serves: decided once, for it is called often."""
+) -> Kernel | None:
+    """Decided once, for it is called often."""
     rows, columns, *local = shape
     length = math.prod(local)
     size_bytes = rows * columns * length * dtype.itemsize
@@ -77,15 +89,15 @@ def _kernel(
     alone, together, team = compiled.lane_sum, compiled.lane_sum_team, threads.team
     if size_bytes < threads.SPLIT_BYTES:
 
-        def small(values: torch.Tensor) -> torch.Tensor:
-            target = empty_like(like)
+        def small(values: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+            target = empty_like(like) if into is None else into
             alone(values.data_ptr(), target.data_ptr(), 0, length, *options)
             return target
 
         return small
 
-    def kernel(values: torch.Tensor) -> torch.Tensor:
-        target = empty_like(like)
+    def kernel(values: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+        target = empty_like(like) if into is None else into
         source, result = values.data_ptr(), target.data_ptr()
         members = team.size(size_bytes)
         if members == 1:
