@@ -11,7 +11,13 @@ from ttmesh.base.dtypes import Layout, ShardStrategy
 from ttmesh.tensor.composers import ConcatMeshToTensor
 from ttmesh.tensor.mappers import ReplicateTensorToMesh, ShardTensorToMesh
 from ttmesh.tensor.memory_config import L1_MEMORY_CONFIG
-from ttmesh.tensor.serialization import as_tensor, dump_tensor, load_tensor
+from ttmesh.tensor.serialization import (
+    as_tensor,
+    dump_tensor,
+    dump_tensor_flatbuffer,
+    load_tensor,
+    load_tensor_flatbuffer,
+)
 from ttmesh.tensor.sharding import create_sharded_memory_config
 from ttmesh.tensor.transfers import from_torch, to_torch
 
@@ -28,6 +34,16 @@ def test_every_format_survives_a_file(tmp_path, dtype) -> None:
     loaded = load_tensor(tmp_path / "t.tensorbin")
     assert loaded.spec == tensor.spec
     assert torch.equal(to_torch(loaded).to(torch.float64), to_torch(tensor).to(torch.float64))
+
+
+def test_the_inner_names_take_any_file_name(tmp_path, mesh) -> None:
+    tensor = from_torch(torch.rand(64, 32), layout=Layout.TILE)
+
+    dump_tensor_flatbuffer(str(tmp_path / "weights.bin"), tensor)
+
+    loaded = load_tensor_flatbuffer(str(tmp_path / "weights.bin"), device=mesh)
+    assert loaded.device() is mesh
+    assert torch.equal(to_torch(loaded.cpu(), mesh_composer=ConcatMeshToTensor(mesh, 0))[:64], to_torch(tensor))
 
 
 def test_placements_and_shards_survive_a_file(tmp_path, mesh) -> None:

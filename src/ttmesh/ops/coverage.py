@@ -14,7 +14,6 @@ OPERATION, SAME, FUNCTION, MISSING = "operation", "same as", "function", "not em
 # Why a name is not emulated, where it is more than that nobody wrote it.
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
-    "ttnn.dram_prefetcher": "Weights are read where they lie; there is nothing to prefetch into.",
     "ttnn.transformer.fused_recurrent_gated_delta_rule": "From a later tt-metal, whose sources were not at hand.",
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
@@ -39,6 +38,7 @@ UNCOMPARED = {
     "They take or give a ComplexTensor, for which the matrix has no format; tt-metal's own tests of them pass.": (
         "angle angle_bw complex_tensor conj conj_bw imag imag_bw is_imag is_real polar polar_bw real real_bw"
     ),
+    "Its result means nothing, as TT-NN's; tests/ops/test_prefetching.py looks at checks and memory.": "dram_prefetcher",
     "The second name of an operation that is compared.": "divide",
     "It runs the caller's kernels; tests/programs/test_descriptors.py runs it.": "generic_op",
     "No comparison of our own yet; tt-metal's tests or the text demo run them.": (

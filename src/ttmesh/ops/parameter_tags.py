@@ -109,6 +109,11 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.sparse_matmul": {
         "global_cb": PREFETCH,
     },
+    "ttnn.dram_prefetcher": {
+        "num_layers": Tag("checked", "Positive; how often the weights would pass through."),
+        "global_cb": Tag("checked", "Its mapping must fit the weights' shards; nothing passes through it."),
+        "enable_performance_mode": _none("Speed of the chip's own kernel."),
+    },
     "ttnn.transformer.sparse_sdpa": {
         "k_chunk_size": _none("How many keys TT-NN's kernel takes at a time; the result is the same."),
         "block_cyclic_chunk_local": Tag("checked", "Only with block_cyclic_sp_axis, which is not emulated."),

@@ -16,6 +16,7 @@ import torch
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
+from ttmesh.mesh.global_buffers import GlobalCircularBuffer
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor.allocate import Footprint
 from ttmesh.tensor.circular_buffers import check_size
@@ -239,6 +240,8 @@ def key_of(value: Any, runtime: bool = False) -> Hashable:
         return type(value).__name__
     if type(value) is MeshDevice:
         return "mesh"  # plans live on the mesh, so it needs no name in them, and must not be held by them
+    if type(value) is GlobalCircularBuffer:
+        return value.form  # its memory must not be held either
     if type(value) in (list, tuple):
         return (type(value), *(key_of(item) for item in value))
     if isinstance(value, torch.Tensor):

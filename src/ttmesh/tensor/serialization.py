@@ -45,7 +45,14 @@ def dump_tensor(
     file_name: str | Path, tensor: Tensor, *, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
 ) -> None:
     """Write a tensor to a .tensorbin file of ttmesh's own format."""
-    path = _checked(file_name)
+    dump_tensor_flatbuffer(_checked(file_name), tensor, mode)
+
+
+def dump_tensor_flatbuffer(
+    filename: str | Path, tensor: Tensor, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
+) -> None:
+    """The same under TT-NN's inner name, which takes any file name; the format is ttmesh's own here too."""
+    path = Path(filename)
     if not isinstance(mode, DumpTensorMode):
         raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out.")
     host = tensor.cpu()
@@ -70,6 +77,12 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
                 expected="a .tensorbin file",
                 fix="Check it.",
             )
+    return load_tensor_flatbuffer(path, device)
+
+
+def load_tensor_flatbuffer(file_name: str | Path, device: MeshDevice | None = None) -> Tensor:
+    """Read what `dump_tensor_flatbuffer` wrote, whatever the file is called."""
+    path = Path(file_name)
     try:
         with safe_open(path, framework="pt") as file:
             told = (file.metadata() or {}).get("ttmesh")

@@ -44,6 +44,7 @@ _MODULES = {
     "ttmesh.mesh.semaphores": (
         "create_global_semaphore get_global_semaphore_address reset_global_semaphore_value GlobalSemaphore"
     ),
+    "ttmesh.mesh.global_buffers": "create_global_circular_buffer GlobalCircularBuffer",
     "ttmesh.mesh.sub_devices": "SubDevice SubDeviceId SubDeviceManagerId",
     "ttmesh.mesh.memory_reports": "get_memory_view dump_device_memory_state get_buffers get_buffer_pages",
     "ttmesh.mesh.cluster": (
@@ -181,6 +182,7 @@ _SUBMODULES = (
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
     "_ttnn.operations.point_to_point "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
+    "_ttnn.global_circular_buffer "
     "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler _ttnn.deprecated _ttnn.deprecated.operations "
     "_ttnn.operations.data_movement _ttnn.operations.experimental _ttnn.operations.experimental.quasar"
 )
@@ -271,12 +273,16 @@ OWN_NAMES: dict[str, dict[str, str]] = {
             "yuv_bt709_coefficients",
         )
     },
+    "_ttnn.tensor": {
+        name: f"ttmesh.tensor.serialization:{name}" for name in ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
+    },
     "experimental.quasar": _QUASAR_NAMES,
     "_ttnn.operations.experimental.quasar": _QUASAR_NAMES,
     "transformer": {"SparseKVFormat": "ttmesh.ops.attention_sparse:SparseKVFormat"},
     # Names that models write in annotations.
     "experimental.ccl_experimental": {"GlobalSemaphoreArg": "ttmesh.mesh.semaphores:GlobalSemaphore"},
     "_ttnn.global_semaphore": {"global_semaphore": "ttmesh.mesh.semaphores:GlobalSemaphore"},
+    "_ttnn.global_circular_buffer": {"global_circular_buffer": "ttmesh.mesh.global_buffers:GlobalCircularBuffer"},
     "operations.pool": {f"golden_{name}": f"ttmesh.ops.pool_goldens:golden_{name}" for name in _POOL_GOLDENS.split()},
     "operations.moreh": {
         "abs": "ttmesh.ttnn:moreh_abs_pow",
