@@ -57,13 +57,13 @@ def test_what_is_freed_during_a_capture_no_longer_counts(mesh):
         ttnn.deallocate(a)
         ttnn.relu(b, memory_config=ttnn.L1_MEMORY_CONFIG)
 
-    assert ttnn.graph.extract_peak_L1_memory_usage(capture_of(work)) == 2 * 128 * 128 * 2
+    assert ttnn.graph.extract_peak_L1_memory_usage(capture_of(work)) == 2 * 128 * 128 * 2 + 4 * TILE_BYTES
 
 
 def test_inputs_from_before_the_capture_count(mesh):
     x = on(mesh, 128, 128)
     graph = capture_of(lambda: ttnn.relu(x, memory_config=ttnn.DRAM_MEMORY_CONFIG))
-    assert ttnn.graph.extract_peak_L1_memory_usage(graph) == 128 * 128 * 2
+    assert ttnn.graph.extract_peak_L1_memory_usage(graph) == 128 * 128 * 2 + 4 * TILE_BYTES
 
 
 def test_circular_buffers_of_a_product_are_in_the_peak_per_core(mesh):
@@ -135,8 +135,111 @@ def test_a_graph_out_of_order_is_refused():
         ttnn.graph.extract_resource_usage_per_core([{"counter": 1, "node_type": "capture_start", "params": {}}])
 
 
-def test_no_dispatch_says_that_it_runs(mesh, caplog):
-    with caplog.at_level("INFO", logger="ttmesh"):
-        ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
-        ttnn.graph.end_graph_capture()
-    assert "NO_DISPATCH runs the operations here" in caplog.text
+def test_without_dispatch_nothing_reaches_the_chips(mesh):
+    x, y = on(mesh, 32, 32), on(mesh, 32, 32)
+    ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+    doubled, fresh = ttnn.add(x, x), on(mesh, 32, 32)
+    ttnn.multiply_(y, 3.0)
+    seen = ttnn.to_torch(doubled, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=0))
+    graph = ttnn.graph.end_graph_capture()
+
+    assert list(seen.shape) == [64, 32]
+    assert [value(tensor) for tensor in (x, y)] == [1, 1]
+    assert [value(tensor) for tensor in (doubled, fresh)] == [0, 0]  # memory that nobody wrote
+    assert "ttnn.add" in ttnn.graph.extract_calltrace(graph)
+    assert value(ttnn.add(x, x)) == 2
+
+
+def test_a_capture_inside_one_without_dispatch_dispatches_nothing(mesh):
+    x = on(mesh, 32, 32)
+    ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+    inside = []
+    capture_of(lambda: inside.append(ttnn.add(x, x)))
+    ttnn.graph.end_graph_capture()
+
+    assert value(inside[0]) == 0
+    assert value(ttnn.add(x, x)) == 2
+
+
+def value(tensor) -> float:
+    return float(ttnn.to_torch(ttnn.get_device_tensors(tensor)[0]).unique())
+
+
+def test_tensors_from_the_host_are_told_with_format_and_memory(mesh):
+    graph = capture_of(lambda: on(mesh, 32, 32))
+    told = [node["params"] for node in graph if node["node_type"] == "tensor"]
+    assert [(t["shape"], t["dtype"], t["layout"]) for t in told] == [
+        ("Shape([32, 32])", "DataType::BFLOAT16", "Layout::TILE")
+    ]
+    assert "BufferType::L1" in told[0]["memory_config"]
+
+
+TILE_BYTES = 32 * 32 * 2
+
+
+@pytest.mark.parametrize(
+    ("work", "pages"),
+    [
+        (lambda x: ttnn.relu(x), 4),
+        (lambda x: ttnn.logit(x), 6),
+        (lambda x: ttnn.add(x, x), 6),
+        (lambda x: ttnn.add(x, 2.0), 5),
+        (lambda x: ttnn.add(x, x[:, :1, :]), 8),
+        (lambda x: ttnn.add(x, x, input_tensor_a_activations=[ttnn.UnaryOpType.RELU]), 7),
+    ],
+)
+def test_element_wise_programs_hold_pages_of_their_operands(mesh, work, pages):
+    x = on(mesh, 1, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)
+    usage = ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: work(x)))
+    assert usage.peak_cb == pages * TILE_BYTES
+
+
+def test_shards_are_used_where_they_lie(mesh):
+    config = ttnn.create_sharded_memory_config((64, 64), ttnn.CoreGrid(y=1, x=2), ttnn.ShardStrategy.HEIGHT)
+    x = on(mesh, 64, 64, memory_config=config)
+    assert ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: ttnn.relu(x))).peak_cb == 0
+
+
+def test_element_wise_programs_need_room_below_the_buffers(mesh):
+    x = on(mesh, 32, 32, memory_config=ttnn.DRAM_MEMORY_CONFIG)
+    view = ttnn.get_memory_view(mesh, ttnn.BufferType.L1)
+    rows = view.total_bytes_free_per_bank // TILE_BYTES * view.num_banks * 32
+    full = ttnn.empty([rows, 32], ttnn.bfloat16, ttnn.TILE_LAYOUT, mesh, ttnn.L1_MEMORY_CONFIG)
+
+    with pytest.raises(RuntimeError, match=r"circular buffers in program ttnn\.add clash with L1 buffers"):
+        ttnn.add(x, x)
+    ttnn.deallocate(full)
+    assert value(ttnn.add(x, x)) == 2
+
+
+def test_a_report_describes_the_meshes_it_saw(mesh, tmp_path: Path):
+    ttnn.graph.begin_graph_capture()
+    on(mesh, 32, 32)
+    nodes = ttnn.graph.end_graph_capture_to_file(tmp_path / "report.json")
+
+    report = json.loads((tmp_path / "report.json").read_text())
+    (device,) = report["devices"]
+    assert report["graph"] == json.loads(json.dumps(nodes))
+    assert (device["device_id"], device["arch"], device["num_compute_cores"]) == (mesh.id(), "WORMHOLE_B0", 64)
+    assert device["cb_limit"] == device["worker_l1_size"] - device["address_at_first_l1_cb_buffer"]
+    assert "buffer_pages" not in report
+
+
+def test_detailed_reports_hold_buffers_by_operation_and_pages_by_address(mesh, tmp_path: Path):
+    ttnn.graph.enable_detailed_buffer_tracing()
+    try:
+        ttnn.graph.begin_graph_capture()
+        x = on(mesh, 32, 64)
+        y = ttnn.relu(x)
+        ttnn.graph.end_graph_capture_to_file(tmp_path / "report.json")
+    finally:
+        ttnn.graph.disable_detailed_buffer_tracing()
+
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert not ttnn.graph.is_detailed_buffer_tracing_enabled()
+    after = list(report["per_operation_buffers"].values())
+    assert [len(held) for held in after] == [1, 2]
+    assert {held["address"] for held in after[-1]} == {x.buffer_address(), y.buffer_address()}
+    (snapshot,) = report["buffer_pages_by_address"][str(y.buffer_address())]
+    assert [page["page_index"] for page in snapshot["pages"]] == [0, 1]
+    assert {page["device_id"] for page in report["buffer_pages"]} == {mesh.id()}

@@ -32,6 +32,15 @@ class _Worker(threading.local):
 worker = _Worker()
 
 
+class _Gate:
+    """Whether anything reaches the chips: a graph capture without dispatch shuts it, and asks for every command."""
+
+    shut = False
+
+
+gate = _Gate()
+
+
 class Command:
     """One unit of work: `body(reads, writes)`. The cells are arguments so that a trace can hand over others.
 
@@ -91,6 +100,9 @@ class CommandQueue:
 
     def enqueue(self, command: Command) -> None:
         """Take a command: record it while a trace is captured, else hand it to the schedule."""
+        if gate.shut and (command.programs or command.writes):
+            command.done = True
+            return
         if self.recording is not None:
             self.recording.append(command)
             return

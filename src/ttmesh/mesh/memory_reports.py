@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ttmesh.base.dtypes import BufferType
+from ttmesh.chip.cells import Cell
 from ttmesh.chip.memory import MemoryView
 from ttmesh.mesh.mesh_device import MeshDevice, open_meshes
 
@@ -63,18 +64,20 @@ def get_buffers(devices: MeshDevice | list[MeshDevice] | None = None) -> list[Bu
 def get_buffer_pages(devices: MeshDevice | list[MeshDevice] | None = None) -> list[BufferPageInfo]:
     """Every page of every live buffer, once per device; pages go round robin over banks, banks row by row over cores."""
     meshes = open_meshes() if devices is None else [devices] if isinstance(devices, MeshDevice) else devices
+    return [page for mesh in meshes for cell in mesh.heap.cells() for page in pages_of(mesh, cell)]
+
+
+def pages_of(mesh: MeshDevice, cell: Cell) -> list[BufferPageInfo]:
+    """Every page of a buffer, once per device."""
+    count = cell.size_bytes // cell.page_bytes
+    stride = cell.bank_bytes // max(1, -(-count // cell.banks))  # pages are aligned inside a bank
+    wide = cell.banks if cell.buffer_type is BufferType.DRAM else mesh.compute_with_storage_grid_size().x
     pages = []
-    for mesh in meshes:
-        columns = mesh.compute_with_storage_grid_size().x
-        for cell in mesh.heap.cells():
-            count = cell.size_bytes // cell.page_bytes
-            stride = cell.bank_bytes // max(1, -(-count // cell.banks))  # pages are aligned inside a bank
-            wide = cell.banks if cell.buffer_type is BufferType.DRAM else columns
-            for page in range(count):
-                row, bank = divmod(page, cell.banks)
-                y, x = divmod(bank, wide)
-                place = (cell.address, y, x, bank, page, cell.address + row * stride, cell.page_bytes, cell.buffer_type)
-                pages += [BufferPageInfo(chip, *place) for chip in mesh.local_ids()]
+    for page in range(count):
+        row, bank = divmod(page, cell.banks)
+        y, x = divmod(bank, wide)
+        place = (cell.address, y, x, bank, page, cell.address + row * stride, cell.page_bytes, cell.buffer_type)
+        pages += [BufferPageInfo(chip, *place) for chip in mesh.local_ids()]
     return pages
 
 

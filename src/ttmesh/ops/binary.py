@@ -32,6 +32,7 @@ from ttmesh.ops.binary_rules import (
     fatal,
     is_tensor,
 )
+from ttmesh.ops.elementwise_buffers import binary_buffers
 from ttmesh.ops.entry import OpFunction, alias, catalogue, op
 from ttmesh.ops.goldens import activated
 from ttmesh.ops.lanes import ranked
@@ -259,11 +260,12 @@ def _enter(name: str, kind: Kind) -> OpFunction:
     if kind.in_place:
         into = functools.partial(_golden_in_place, golden)
         in_place[name] = op(f"ttnn.{name}_", golden=into, out=binary_spec(), check=check, runtime=("input_tensor_b",),
-           programs=programs, writes="input_tensor_a", names=OPERANDS, specialise=alone(kind.function))(lane)  # fmt: skip
+           programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
+           specialise=alone(kind.function))(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
-        names=OPERANDS, specialise=alone(kind.function),
+        scratch=binary_buffers, names=OPERANDS, specialise=alone(kind.function),
     )(lane)  # fmt: skip
 
 
@@ -276,6 +278,7 @@ binary = {name: _enter(name, kind) for name, kind in BINARY.items()}
     out=binary_spec(_float32_for_isclose),
     check=check_binary("ISCLOSE", FLOAT_INT32, mixed=True),
     programs=binary_programs("ISCLOSE"),
+    scratch=binary_buffers,
 )
 def isclose(
     input_tensor_a: Tensor, input_tensor_b: Tensor, rtol: float, atol: float, equal_nan: bool, lane_axes: int
@@ -365,12 +368,13 @@ def _golden_div(a: Any, b: Any, rounding_mode: str | None = None, **options: Any
 
 div = op(
     "ttnn.div", golden=_golden_div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
-    programs=binary_programs("DIV"), runtime=("input_tensor_b",), names=OPERANDS, specialise=_quotient,
+    programs=binary_programs("DIV"), scratch=binary_buffers, runtime=("input_tensor_b",), names=OPERANDS,
+    specialise=_quotient,
 )(_div_lane)  # fmt: skip
 alias("ttnn.divide", div)
 divide_ = op(
     "ttnn.divide_", golden=_golden_div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
-    programs=binary_programs("DIV"), writes="input_tensor_a", names=OPERANDS, specialise=_quotient,
+    programs=binary_programs("DIV"), scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS, specialise=_quotient,
 )(_div_lane)  # fmt: skip
 
 for _short, _name in {"sub": "subtract", "mul": "multiply"}.items():

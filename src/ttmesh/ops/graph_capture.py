@@ -1,14 +1,13 @@
 """ttnn.graph: what a program calls, makes and holds, recorded as TT-NN's graph of nodes.
 
 The recorder hears operations through hooks, memory through the signals, and circular buffers through the watchers of
-launches; nothing of it runs outside a capture. Both run modes record real addresses, because both run: NO_DISPATCH
-computes here as NORMAL does (open the mesh on the `meta` backend for models larger than memory).
+launches; nothing of it runs outside a capture. Both run modes allocate and record real addresses; with NO_DISPATCH no
+program runs and nothing is written (open the mesh on the `meta` backend for models larger than memory).
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import time
 from enum import Enum
 from pathlib import Path
@@ -19,20 +18,20 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.records import Allocated, Freed, Record
 from ttmesh.base.signals import signals
 from ttmesh.mesh import distributed_context
-from ttmesh.ops import instrumentation
+from ttmesh.mesh.command_queue import gate
+from ttmesh.mesh.mesh_device import MeshDevice, open_meshes
+from ttmesh.ops import graph_report, instrumentation
 from ttmesh.ops.graph_queries import Node
 from ttmesh.tensor.launch import OUTPUTS, Call, Operation, tensors_in, watchers
 from ttmesh.tensor.memory_config import cpp
-from ttmesh.tensor.tensor import Tensor
-
-log = logging.getLogger("ttmesh")
+from ttmesh.tensor.tensor import Tensor, arrivals
 
 REPORT_VERSION = 1
 CREATE = "tt::tt_metal::create_device_tensor"
 
 
 class RunMode(Enum):
-    """Whether captured operations run; here they always do."""
+    """Whether captured programs and writes reach the chips."""
 
     NORMAL = 0
     NO_DISPATCH = 1
@@ -41,17 +40,25 @@ class RunMode(Enum):
 class Recorder:
     """The nodes of one capture, and who is open: the innermost function is `stack[-1]`."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_mode: RunMode) -> None:
         self.nodes: list[Node] = []
         self.started_ns = time.time_ns()
         self._starts: list[int] = []  # clock readings, one per open function
         self._buffers: dict[int, int] = {}  # buffer id -> its node
         self._created: dict[int, tuple[int, int]] = {}  # buffer id -> start and end of the function that made it
         self._records: dict[int, Allocated] = {}
+        self.devices: dict[int, dict[str, Any]] = {}  # the meshes that the capture saw, by id
+        self.buffers_by_operation: dict[int, list[dict[str, Any]]] = {}  # by the counter of its start
+        self.pages_by_address: dict[int, list[dict[str, Any]]] = {}
         self._add("capture_start", {})
         self.stack = [0]
         self._clock = time.perf_counter_ns()
-        self._stop_hearing = signals.listen(self._hear)
+        self._dispatched = not gate.shut
+        if run_mode is RunMode.NO_DISPATCH:
+            gate.shut = True
+        # Asking for commands keeps programs from running without one, past the gate.
+        self._stop_hearing = signals.listen(self._hear, commands=gate.shut)
+        arrivals.append(self._arrived)
         instrumentation.before.append(self._begin)
         instrumentation.after.append(self._end)
         watchers.append(self._launched)
@@ -59,6 +66,8 @@ class Recorder:
     def stop(self) -> list[Node]:
         """The whole graph; the recorder hears nothing more."""
         self._stop_hearing()
+        gate.shut = not self._dispatched
+        arrivals.remove(self._arrived)
         instrumentation.before.remove(self._begin)
         instrumentation.after.remove(self._end)
         watchers.remove(self._launched)
@@ -88,7 +97,18 @@ class Recorder:
             duration_ns=max(duration, 1),
         )
         self.nodes[start]["connections"].append(end)
+        if len(self.stack) == 1 and graph_report.is_detailed_buffer_tracing_enabled():
+            held = [buffer for mesh in self.meshes() for buffer in graph_report.live_buffers(mesh)]
+            self.buffers_by_operation[start] = held
         return end
+
+    def meshes(self) -> list[MeshDevice]:
+        """The meshes that the capture saw and that are open."""
+        return [mesh for mesh in open_meshes() if mesh.id() in self.devices]
+
+    def _saw(self, mesh: MeshDevice) -> None:
+        if mesh.id() not in self.devices:
+            self.devices[mesh.id()] = graph_report.device_facts(mesh)
 
     def _add(self, kind: str, params: dict[str, Any], *, level: int | None = None, duration_ns: int = 0) -> int:
         counter = len(self.nodes)
@@ -148,6 +168,7 @@ class Recorder:
             node = self._add("buffer_allocate", _placed(record))
             self.nodes[node]["connections"].append(buffer)
             self.nodes[start]["connections"].append(node)
+            self._placed_at(record, node)
             self._created[record.buffer_id] = start, self.function_end()
         elif isinstance(record, Freed) and record.buffer_id in self._records:
             made = self._records.pop(record.buffer_id)
@@ -158,6 +179,20 @@ class Recorder:
     def _transfer(self, record: Allocated) -> int:
         """Allocations outside an operation are transfers; the label says which."""
         return self.function_start(f"ttnn.{'from_torch' if record.label == 'to_device' else record.label}", [])
+
+    def _placed_at(self, record: Allocated, node: int) -> None:
+        """Note the mesh, and on request the pages: the same address may have others later."""
+        for mesh in open_meshes():
+            if mesh.id() == record.mesh_id:
+                self._saw(mesh)
+                if graph_report.is_detailed_buffer_tracing_enabled():
+                    found = {"alloc_counter": node, "pages": graph_report.pages(mesh, record.address)}
+                    self.pages_by_address.setdefault(record.address, []).append(found)
+
+    def _arrived(self, tensor: Tensor) -> None:
+        """A tensor that a transfer brought; operations tell theirs themselves."""
+        if len(self.stack) == 1:
+            self._complete(tensor)
 
     def _buffer(self, record: Allocated) -> int:
         if record.buffer_id not in self._buffers:
@@ -189,6 +224,7 @@ class Recorder:
         mesh = tensor.device() if tensor.is_allocated() else None
         if mesh is None:
             return self._add("tensor", params)
+        self._saw(mesh)
         cell = tensor.buffer.cell
         params["memory_config"] = str(tensor.memory_config())
         params |= {"device_id": mesh.id(), "address": cell.address, "buffer_type": cell.buffer_type.value}
@@ -223,9 +259,7 @@ _active: list[Recorder] = []
 
 def begin_graph_capture(run_mode: RunMode = RunMode.NORMAL) -> None:
     """Record every operation, tensor and buffer from now on; captures nest, each sees what happens while it is open."""
-    if run_mode is RunMode.NO_DISPATCH:
-        log.info("graph capture: NO_DISPATCH runs the operations here, as NORMAL does")
-    _active.append(Recorder())
+    _active.append(Recorder(run_mode))
 
 
 def end_graph_capture() -> list[Node]:
@@ -239,24 +273,32 @@ def end_graph_capture() -> list[Node]:
     return _active.pop().stop()
 
 
-def end_graph_capture_to_file(report_path: str | Path) -> str:
-    """Stop the innermost capture, write its report (nodes and facts about the run) as JSON, give back the nodes' text."""
-    started = _active[-1].started_ns if _active else 0
+def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
+    """Stop the innermost capture, write its report (nodes and facts about the run) as JSON, give back the nodes."""
+    recorder = _active[-1] if _active else None
     nodes = end_graph_capture()
+    assert recorder is not None, "there was a capture to end"
     ranks = distributed_context.distributed_context_is_initialized()
     report = {
         "version": REPORT_VERSION,
         "graph": nodes,
-        "devices": [],
+        "devices": list(recorder.devices.values()),
         "metadata": {
-            "capture_timestamp_ns": started,
+            "capture_timestamp_ns": recorder.started_ns,
             "total_duration_ns": nodes[-1]["duration_ns"],
             "rank": int(distributed_context.distributed_context_get_rank()) if ranks else 0,
             "world_size": int(distributed_context.distributed_context_get_size()) if ranks else 1,
         },
     }
+    meshes = recorder.meshes()
+    if graph_report.is_detailed_buffer_tracing_enabled() and meshes:
+        report["buffer_pages"] = [page for mesh in meshes for page in graph_report.pages(mesh)]
+    if recorder.buffers_by_operation:
+        report["per_operation_buffers"] = recorder.buffers_by_operation
+    if recorder.pages_by_address:
+        report["buffer_pages_by_address"] = recorder.pages_by_address
     Path(report_path).write_text(json.dumps(report))
-    return json.dumps(nodes)
+    return nodes
 
 
 def is_graph_capture_active() -> bool:

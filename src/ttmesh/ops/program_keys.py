@@ -23,7 +23,7 @@ def unary_programs(call: Call) -> tuple[Hashable, ...]:
     chain = tuple(map(as_unary, call["ops_chain"] or ()))
     return ((
         call.name, options, chain, call["sub_core_grids"], spec.dtype, spec.layout, spec.memory_config, shape,
-        _output_memory(call), _shard_volume(spec),
+        output_memory(call), _shard_volume(spec),
     ),)  # fmt: skip
 
 
@@ -39,13 +39,14 @@ def binary_programs(op_type: str) -> Programs:
         dtype = given.dtype if given is not None else call["dtype"] or call.specs[0].dtype
         options = tuple(call[name] for name in ("rounding_mode", "fast_and_approximate_mode", "equal_nan"))
         return ((
-            op_type, operands, chains, dtype, options, _output_memory(call), call["sub_core_grids"], _broadcast(call),
+            op_type, operands, chains, dtype, options, output_memory(call), call["sub_core_grids"], _broadcast(call),
         ),)  # fmt: skip
 
     return programs
 
 
-def _output_memory(call: Call) -> MemoryConfig:
+def output_memory(call: Call) -> MemoryConfig:
+    """Where the result goes."""
     given = call.outputs[0] if call.outputs else None
     if given is not None:
         return given.memory_config()
@@ -53,9 +54,11 @@ def _output_memory(call: Call) -> MemoryConfig:
 
 
 def _broadcast(call: Call) -> Hashable:
-    """Which of the two operands is one row or one column inside a tile."""
-    if len(call.specs) < 2:
-        return "number"
+    return spread_operands(call) if len(call.specs) > 1 else "number"
+
+
+def spread_operands(call: Call) -> tuple[bool, bool, bool, bool]:
+    """Whether the first operand is one row or one column inside a tile where the other is not, and the second."""
     (a_h, a_w), (b_h, b_w) = (((1, 1, *spec.shape)[-2:]) for spec in call.specs[:2])
     return (a_h == 1 and b_h != 1, a_w == 1 and b_w != 1, b_h == 1 and a_h != 1, b_w == 1 and a_w != 1)
 

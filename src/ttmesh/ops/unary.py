@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import ELEMENT_BYTES, Arch, DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.ops.activations import Activation, apply, function_of
+from ttmesh.ops.elementwise_buffers import unary_buffers
 from ttmesh.ops.entry import OpFunction, composite, op
 from ttmesh.ops.goldens import UNARY, activated
 from ttmesh.ops.program_keys import unary_programs
@@ -59,6 +60,7 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
         golden=in_input_dtype(lambda input_tensor, *_, **__: plain(input_tensor)),
         check=check_output,
         programs=unary_programs,
+        scratch=unary_buffers,
         specialise=lambda *_: function,
     )(lane)
 
@@ -83,6 +85,7 @@ def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> 
         runtime=[name for name in rest if name not in STATIC],
         takes=["input_tensor", *rest],
         programs=unary_programs,
+        scratch=unary_buffers,
     )(lane)
 
 
@@ -140,6 +143,7 @@ def _check_chain(call: Call) -> None:
     golden=lambda input_tensor, ops_chain, **_: activated(input_tensor, ops_chain, function_of),
     check=_check_chain,
     programs=unary_programs,
+    scratch=unary_buffers,
 )
 def unary_chain(input_tensor: torch.Tensor, ops_chain: Sequence[Activation]) -> torch.Tensor:
     """Several functions, left to right, in one program."""

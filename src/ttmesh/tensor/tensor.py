@@ -31,6 +31,8 @@ from ttmesh.tensor.topology import TensorTopology
 _ids = itertools.count(1)
 _new = object.__new__
 
+arrivals: list[Callable[[Tensor], None]] = []  # told of every tensor that came from the host
+
 
 class Tensor(Parted):
     """On a device it is a kind and a buffer; on the host a kind and lanes. Tensors on one buffer share its contents.
@@ -247,6 +249,8 @@ class Tensor(Parted):
         mesh.queue(cq_id)
         tensor = Tensor(kind, Footprint(spec, mesh.heap.map).allocate(mesh, "to_device"), mesh, None)
         movement.write(mesh, tensor.buffer.cell, spec, lanes, None, cq_id)
+        for tell in arrivals:
+            tell(tensor)
         return tensor
 
     def to_torch(

@@ -241,6 +241,9 @@ _GRAPH = {
         "RunMode REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
         "track_function_start track_function_end"
     ),
+    "ttmesh.ops.graph_report": (
+        "enable_detailed_buffer_tracing disable_detailed_buffer_tracing is_detailed_buffer_tracing_enabled"
+    ),
     "ttmesh.ops.graph_queries": (
         "TensorInfo PeakMemoryUsagePerCore extract_calltrace extract_peak_L1_memory_usage extract_output_tensors "
         "extract_resource_usage_per_core extract_output_info count_intermediate_and_output_tensors "
