@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from rank_launches import HERE, launched
+from rank_launches import HERE, bound, launched
 
 import ttmesh.ttnn as ttnn
 from ttmesh.fabric import engines
@@ -52,6 +53,14 @@ def test_ranks_of_one_mesh_are_joined_too() -> None:
 
     assert done.returncode == 0, done.stderr
     assert all(f"[{rank}] rank {rank} of one mesh is content" in done.stdout for rank in (0, 1))
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_sockets_join_meshes_that_several_ranks_present(engine: str, tmp_path: Path) -> None:
+    done = bound(engine, tmp_path, [0, 0, 1, 1], str(HERE / "sockets_of_divided_meshes.py"), TTMESH_TIMEOUT_S="60")
+
+    assert done.returncode == 0, done.stderr
+    assert all(f"[{rank}] rank {rank} is content" in done.stdout for rank in range(4))
 
 
 def test_the_example_of_a_pipeline_checks_itself() -> None:

@@ -1,9 +1,10 @@
-"""What the two ends of a socket share when both are in one process, and what either end is to the operations."""
+"""What either end of a socket is to the operations; what both share in one process; ends with several ways."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -108,3 +109,57 @@ class Channel:
                 message.taken = True
                 lanes = message.cells[0].read(message.spec)
         return message.spec, self.routes.placed(self.routes.picked(lanes))
+
+
+class ToSeveral:
+    """The sender's end where several ranks receive: each gets what its chips are connected to."""
+
+    def __init__(self, ways: Sequence[Sending]) -> None:
+        self.ways = ways
+        self.name = ", ".join(way.name for way in ways)
+        self.remote = any(way.remote for way in ways)
+        self.routes = _all_routes([way.routes for way in ways])
+
+    def may_send(self, message: Message) -> bool:
+        """Whether every way may."""
+        answers = [way.may_send(message) for way in self.ways]  # every one is asked, so that every one offers
+        return all(answers)
+
+    def put(self, message: Message, cells: Cells) -> None:
+        """Send on every way."""
+        for way in self.ways:
+            way.put(message, cells)
+
+
+class FromSeveral:
+    """The receiver's end where several ranks send: a message is there when all of its parts are."""
+
+    def __init__(self, ways: Sequence[Receiving]) -> None:
+        self.ways = ways
+        self.name = ", ".join(way.name for way in ways)
+        self.remote = any(way.remote for way in ways)
+        self.routes = _all_routes([way.routes for way in ways])
+
+    def may_receive(self) -> bool:
+        """Whether every part has come."""
+        answers = [way.may_receive() for way in self.ways]  # every one is asked for
+        return all(answers)
+
+    def take(self, spec: TensorSpec) -> tuple[TensorSpec, torch.Tensor]:
+        """The oldest message, put together."""
+        shape = self.routes.receiver_shape
+        whole: torch.Tensor | None = None
+        for way in self.ways:
+            _, lanes = way.take(spec)
+            if whole is None:
+                whole = lanes.expand(*shape, *lanes.shape[len(shape) :]).clone()
+            else:
+                for end in way.routes.ends:
+                    whole[end] = lanes.expand(*shape, *lanes.shape[len(shape) :])[end]
+        assert whole is not None, "there is a way"
+        return spec, whole
+
+
+def _all_routes(routes: Sequence[Routes]) -> Routes:
+    """What goes over all ways together; the places of several ranks' lanes at the other end are only counted."""
+    return Routes(tuple(pair for one in routes for pair in one.pairs), routes[0].sender_shape, routes[0].receiver_shape)

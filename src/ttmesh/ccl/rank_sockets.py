@@ -1,4 +1,4 @@
-"""Making a socket between two ranks: who is at which end, and a handshake in which both compare what they were told."""
+"""Making a socket between ranks: who is at which end, and handshakes in which both sides compare what they were told."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import itertools
 import json
 import logging
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from ttmesh.base.errors import MeshError, NotEmulatedError, RankError
+from ttmesh.base.errors import MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl.channels import Channel, Receiving, Sending
 from ttmesh.ccl.socket_config import Coord, Routes, SocketConfig, SocketEndpoint, allocate_fifo, check_coordinates
 from ttmesh.ccl.stream_ends import Incoming, Outgoing
-from ttmesh.ccl.streams import Stream
 from ttmesh.fabric.config import is_2d
 from ttmesh.fabric.engines import bindings, world
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
@@ -33,17 +34,23 @@ FIRST_TAG = 1 << 20  # programs' own messages (distributed_context_send_bytes) h
 _numbers: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)  # of the sockets with each other rank
 
 
-@dataclass(frozen=True)
-class End:
-    """This rank's end of a socket."""
-
-    stream: Stream
-    fifo: Buffer | None
-    nodes: dict[SocketEndpoint, dict[Coord, FabricNodeId]]
+Meshes = dict[SocketEndpoint, MeshDevice]
+Nodes = dict[SocketEndpoint, dict[Coord, FabricNodeId]]
 
 
-def connect(device: MeshDevice, config: SocketConfig) -> End | None:
-    """This rank's end, once the other rank has made the other one; None on ranks that have no part in it."""
+@dataclass
+class Ends:
+    """This rank's ends of a socket: what goes out and comes in, by the rank on the other side."""
+
+    end: SocketEndpoint | None = None  # which one, where it is one only
+    outgoing: list[Sending] = field(default_factory=list)
+    incoming: list[Receiving] = field(default_factory=list)
+    fifo: Buffer | None = None
+    nodes: Nodes = field(default_factory=lambda: {SocketEndpoint.SENDER: {}, SocketEndpoint.RECEIVER: {}})
+
+
+def connect(device: MeshDevice, config: SocketConfig) -> Ends | None:
+    """This rank's ends, once the other ranks have made theirs; None on ranks that have no part in it."""
     config.check()
     joined = world()
     if joined is None:
@@ -52,43 +59,96 @@ def connect(device: MeshDevice, config: SocketConfig) -> End | None:
             expected="`ttmesh launch`, mpirun or torchrun to start several",
             fix="Start it so, or use create_socket_pair() for two meshes of one process.",
         )
-    sender, receiver = socket_ranks(config, joined.rank, joined.size)
-    if joined.rank not in (sender, receiver):
+    senders, receivers = socket_ranks(config, joined.rank, joined.size)
+    if joined.rank not in (*senders, *receivers):
         log.warning(
-            "Creating a null rank-scoped socket on rank %d (sender=%d, receiver=%d).", joined.rank, sender, receiver
-        )
+            "Creating a null rank-scoped socket on rank %d (sender=%s, receiver=%s).", joined.rank,
+            *(",".join(map(str, ranks)) for ranks in (senders, receivers)),
+        )  # fmt: skip
         return None
-    endpoint = SocketEndpoint.SENDER if joined.rank == sender else SocketEndpoint.RECEIVER
-    peer = sender + receiver - joined.rank
-    number = next(_numbers[peer])
-    name = f"socket #{number} (rank {sender} → rank {receiver})"
-    link, tag = joined.for_messages(name, (sender, receiver)), FIRST_TAG + number
-    fifo: Buffer | None = None
-    refused: MeshError | None = None
+    endpoint = SocketEndpoint.SENDER if joined.rank in senders else SocketEndpoint.RECEIVER
+    return replace(meet(joined, config, {endpoint: device}, senders, receivers), end=endpoint)
+
+
+def pair_ranks(meshes: Meshes) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The ranks that hold two meshes of one program, which all of them know; None where this process has both alone."""
+    joined = world()
+    if joined is None or all(mesh.part is None for mesh in meshes.values()):
+        return None
+    sender, receiver = ((joined.rank,) if mesh.part is None else mesh.part.ranks for mesh in meshes.values())
+    return sender, receiver
+
+
+def meet(
+    joined: Transport, config: SocketConfig, meshes: Meshes, senders: Sequence[int], receivers: Sequence[int]
+) -> Ends:
+    """Shake hands with every rank at the other end, in one order on all of them, and join the chips that are connected."""
+    ends, refused = Ends(), None
+    one_each = len(senders) == len(receivers) == 1
+    mesh_ids = {bindings()[rank].mesh_id for rank in (*senders, *receivers)}
     try:
-        fifo = _prepared(device, config, endpoint, sender, receiver)
+        ends.fifo = _prepared(config, meshes, mesh_ids, all_here=one_each and len(meshes) == 1)
     except MeshError as error:
         refused = error
-    own = _description(device, config, sender, receiver)
-    own |= {"refused": refused.wrong} if refused else _own_chips(device, config, endpoint)
-    other = _swapped(link, peer, tag, own)
+    for sender, receiver in sorted(itertools.product(senders, receivers)):
+        if joined.rank not in (sender, receiver):
+            continue
+        if sender == receiver:
+            if refused is None:
+                _join_own(ends, config, meshes)
+            continue
+        endpoint = SocketEndpoint.SENDER if joined.rank == sender else SocketEndpoint.RECEIVER
+        peer = sender + receiver - joined.rank
+        number = next(_numbers[peer])
+        name = f"socket #{number} (rank {sender} → rank {receiver})"
+        link, tag = joined.for_messages(name, (sender, receiver)), FIRST_TAG + number
+        device = meshes[endpoint]
+        own = _description(device, config, sender, receiver)
+        own |= {"refused": refused.wrong} if refused else _own_chips(device, config, endpoint)
+        other = _swapped(link, peer, tag, own)
+        if refused is not None:
+            continue
+        _compare(own, other, name, joined.rank, peer)
+        sides = (own, other) if endpoint is SocketEndpoint.SENDER else (other, own)
+        for end, side in zip(SocketEndpoint, sides, strict=True):
+            ends.nodes[end] |= _nodes(side)
+        pairs = _joint_pairs(config, *sides)
+        if not pairs:
+            link.close()
+            continue
+        routes = Routes(pairs, tuple(sides[0]["shape"]), tuple(sides[1]["shape"]))
+        nudge = device.queues[0].schedule.nudge
+        if endpoint is SocketEndpoint.SENDER:
+            ends.outgoing.append(Outgoing(link, peer, tag, name, routes, nudge, config.capacity_bytes))
+        else:
+            ends.incoming.append(Incoming(link, peer, tag, name, routes, nudge))
     if refused is not None:
         raise refused
-    _compare(own, other, name, joined.rank, peer)
-    sides = (own, other) if endpoint is SocketEndpoint.SENDER else (other, own)
-    starts, ends = ([tuple(place) for place in side["places"]] for side in sides)
-    routes = Routes(tuple(zip(starts, ends, strict=True)), tuple(sides[0]["shape"]), tuple(sides[1]["shape"]))
-    nudge = device.queues[0].schedule.nudge
-    stream: Stream
-    if endpoint is SocketEndpoint.SENDER:
-        stream = Outgoing(link, peer, tag, name, routes, nudge, config.capacity_bytes)
-    else:
-        stream = Incoming(link, peer, tag, name, routes, nudge)
-    return End(stream, fifo, {end: _nodes(side) for end, side in zip(SocketEndpoint, sides, strict=True)})
+    return ends
 
 
-def socket_ranks(config: SocketConfig, rank: int, size: int) -> tuple[int, int]:
-    """The sending and the receiving rank, by number or by the mesh each is bound to."""
+def _join_own(ends: Ends, config: SocketConfig, meshes: Meshes) -> None:
+    """Chips of this rank at both ends: no other process has a part in it."""
+    sides = [_own_chips(mesh, config, end) for end, mesh in meshes.items()]
+    for end, side in zip(SocketEndpoint, sides, strict=True):
+        ends.nodes[end] |= _nodes(side)
+    pairs = _joint_pairs(config, *sides)
+    if pairs:
+        sender, receiver = meshes.values()
+        routes = Routes(pairs, sender.lane_shape, receiver.lane_shape)
+        channel = Channel(f"{sender!r} → {receiver!r}", routes, config.capacity_bytes)
+        ends.outgoing.append(channel)
+        ends.incoming.append(channel)
+
+
+def _joint_pairs(config: SocketConfig, sender: Description, receiver: Description) -> tuple[tuple[Coord, Coord], ...]:
+    """The connected chips that these two sides hold, as the places of their lanes."""
+    starts, ends = ({tuple(coord): tuple(place) for coord, place in side["places"]} for side in (sender, receiver))
+    return tuple((starts[a], ends[b]) for a, b in config.pairs() if a in starts and b in ends)
+
+
+def socket_ranks(config: SocketConfig, rank: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sending and the receiving ranks, by number or by the mesh they are bound to."""
     ids = config.sender_mesh_id, config.receiver_mesh_id
     if (ids[0] is None) != (ids[1] is None):
         raise MeshError(
@@ -97,7 +157,7 @@ def socket_ranks(config: SocketConfig, rank: int, size: int) -> tuple[int, int]:
             fix="Add the other one.",
         )
     if ids[0] is not None and ids[1] is not None and int(ids[0]) != int(ids[1]):
-        return _only_rank(int(ids[0])), _only_rank(int(ids[1]))
+        return _ranks_of(int(ids[0])), _ranks_of(int(ids[1]))
     sender, receiver = config.sender_rank or 0, config.receiver_rank or 0
     if not (0 <= sender < size and 0 <= receiver < size):
         raise RankError(
@@ -111,49 +171,47 @@ def socket_ranks(config: SocketConfig, rank: int, size: int) -> tuple[int, int]:
             expected="two ranks",
             fix="Give sender_rank and receiver_rank, or use create_socket_pair() within a rank.",
         )
-    return sender, receiver
+    return (sender,), (receiver,)
 
 
-def _only_rank(mesh_id: int) -> int:
-    found = [rank for rank, binding in enumerate(bindings()) if binding.mesh_id == mesh_id]
+def _ranks_of(mesh_id: int) -> tuple[int, ...]:
+    found = tuple(rank for rank, binding in enumerate(bindings()) if binding.mesh_id == mesh_id)
     if not found:
         raise RankError(
             f"no rank is bound to mesh {mesh_id}",
             expected=f"one of the meshes {sorted({b.mesh_id for b in bindings()})}",
             fix="Correct the mesh ids of the socket or of the rank bindings.",
         )
-    if len(found) > 1:
-        raise NotEmulatedError(
-            f"mesh {mesh_id} is presented by the ranks {found} together, and a socket by mesh ids would join them all",
-            expected="meshes of one rank each",
-            fix="Give sender_rank and receiver_rank.",
-        )
-    return found[0]
+    return found
 
 
-def _prepared(
-    device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint, sender: int, receiver: int
-) -> Buffer | None:
-    """Everything this side can check alone, and its memory."""
-    device.check_open()
-    fabric, meshes = get_fabric_config(), [bindings()[rank].mesh_id for rank in (sender, receiver)]
+def _prepared(config: SocketConfig, meshes: Meshes, mesh_ids: set[int], *, all_here: bool) -> Buffer | None:
+    """Everything this side can check alone, and its memory. `all_here`: a connected chip of another rank is an error."""
+    for device in meshes.values():
+        device.check_open()
+    fabric = get_fabric_config()
     if fabric.name == "DISABLED":
         raise MeshError(
             "Can only create multi-device sockets with fabric enabled.",
             expected="set_fabric_config(FabricConfig.FABRIC_2D) before the mesh is opened",
             fix="Configure the fabric on every rank.",
         )
-    if meshes[0] != meshes[1] and not is_2d(fabric):
+    if len(mesh_ids) > 1 and not is_2d(fabric):
         raise MeshError(
-            f"1D Fabric requires sender and receiver to be on the same mesh (they are on meshes {meshes[0]} and "
-            f"{meshes[1]})",
+            f"1D Fabric requires sender and receiver to be on the same mesh (they are on meshes {sorted(mesh_ids)})",
             expected="FABRIC_2D between meshes",
             fix="Call set_fabric_config(FabricConfig.FABRIC_2D) before the mesh is opened.",
         )
-    sends = endpoint is SocketEndpoint.SENDER
-    check_coordinates(device, (start if sends else end for start, end in config.pairs()))
-    # The ranks of one mesh allocate in lock step, so that there the sender keeps the room free as well.
-    return None if sends and device.part is None else allocate_fifo(device, config)
+    for endpoint, device in meshes.items():
+        coords = [pair[endpoint.value] for pair in config.pairs()]
+        check_coordinates(device, coords)
+        if all_here and device.part is not None:
+            for coord in coords:
+                device.part.locally(coord)
+    receiver = meshes.get(SocketEndpoint.RECEIVER)
+    if receiver is None and len(mesh_ids) == 1:  # ranks of one mesh allocate in lock step: the sender keeps room too
+        receiver = meshes[SocketEndpoint.SENDER]
+    return None if receiver is None else allocate_fifo(receiver, config)
 
 
 def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver: int) -> Description:
@@ -185,12 +243,13 @@ def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver
 
 
 def _own_chips(device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint) -> Description:
-    """The connected chips of this end: where their lanes are in this process, and what the fabric calls them."""
-    coords = [pair[endpoint.value] for pair in config.pairs()]
+    """The connected chips of this end that this rank has: where their lanes are, and what the fabric calls them."""
     part = device.part
-    nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in coords}
+    coords = dict.fromkeys(pair[endpoint.value] for pair in config.pairs())
+    own = [coord for coord in coords if part is None or part.holds(coord)]
+    nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in own}
     return {
-        "places": coords if part is None else [part.locally(coord) for coord in coords],
+        "places": [(coord, coord if part is None else part.locally(coord)) for coord in own],
         "chips": [(coord, int(node.mesh_id), node.chip_id) for coord, node in nodes.items()],
     }
 
@@ -227,10 +286,10 @@ def _compare(own: Description, other: Description, name: str, rank: int, peer: i
             fix=f"Look at the output of rank {peer}.",
         )
     ours, theirs = own["agreed"], other["agreed"]
-    for field, value in ours.items():
-        if theirs.get(field) != value:
+    for what, value in ours.items():
+        if theirs.get(what) != value:
             raise MeshError(
-                f"Mismatch in {field} during handshake. Rank {rank} has {value}, rank {peer} has {theirs.get(field)} "
+                f"Mismatch in {what} during handshake. Rank {rank} has {value}, rank {peer} has {theirs.get(what)} "
                 f"for {name}",
                 expected="the same SocketConfig on both ranks",
                 fix="Create sockets with the same arguments and in the same order on both.",

@@ -170,7 +170,7 @@ class Routes:
 def check_coordinates(mesh: MeshDevice, coords: Iterable[Coord]) -> None:
     """Refuse coordinates outside the mesh."""
     for coord in coords:
-        mesh.get_device_id(MeshCoordinate(coord))
+        mesh.chip_at(MeshCoordinate(coord))
 
 
 def allocate_fifo(mesh: MeshDevice, config: SocketConfig) -> Buffer:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from itertools import pairwise
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.base.links import HOST
-from ttmesh.ccl.channels import Channel, Message, Receiving, Sending
+from ttmesh.ccl.channels import Channel, FromSeveral, Message, Receiving, Sending, ToSeveral
 from ttmesh.ccl.collective import collective, require_fabric
-from ttmesh.ccl.rank_sockets import connect
+from ttmesh.ccl.rank_sockets import Ends, connect, meet, pair_ranks
 from ttmesh.ccl.socket_config import (
-    Coord,
     MeshCoreCoord,
     Routes,
     SocketConfig,
@@ -22,8 +22,9 @@ from ttmesh.ccl.socket_config import (
     allocate_fifo,
     check_coordinates,
 )
-from ttmesh.ccl.stream_ends import Incoming, Outgoing
+from ttmesh.ccl.streams import Stream
 from ttmesh.ccl.traffic import Loads
+from ttmesh.fabric.engines import world
 from ttmesh.fabric.nodes import FabricNodeId
 from ttmesh.mesh.buffer import Buffer
 from ttmesh.mesh.command_queue import Cells, Command
@@ -32,40 +33,44 @@ from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.tensor.movement import merged
 from ttmesh.tensor.tensor import Tensor
 
-Nodes = dict[SocketEndpoint, dict[Coord, FabricNodeId]]
-
 
 class MeshSocket:
     """One end of a socket: both ends are made by `create_socket_pair` in one process, or each one by its own rank."""
 
     def __init__(self, device: MeshDevice, config: SocketConfig) -> None:
-        end = connect(device, config)
-        self._device, self._config = device, config
-        self._sending: Sending | None = end.stream if end and isinstance(end.stream, Outgoing) else None
-        self._receiving: Receiving | None = end.stream if end and isinstance(end.stream, Incoming) else None
-        self._buffer: Buffer | None = end.fifo if end else None
-        self._nodes: Nodes = end.nodes if end else {}
-        self._other: MeshDevice | None = None
-        self.checked: dict[object, Loads] = {}
-        if end:
-            weakref.finalize(self, end.stream.close)
+        ends = connect(device, config) or Ends()
+        self._set(device, config, None, ends.end, ends)
 
     @staticmethod
     def _made(
-        device: MeshDevice,
-        config: SocketConfig,
-        other: MeshDevice,
-        *,
-        sending: Sending | None = None,
-        receiving: Receiving | None = None,
-        buffer: Buffer | None = None,
-        nodes: Nodes,
+        device: MeshDevice, config: SocketConfig, other: MeshDevice, end: SocketEndpoint, ends: Ends
     ) -> MeshSocket:
         socket = object.__new__(MeshSocket)
-        socket.checked = {}  # what a message of some kind puts on links, once its kind was found to be in order
-        socket._device, socket._config, socket._other = device, config, other
-        socket._sending, socket._receiving, socket._buffer, socket._nodes = sending, receiving, buffer, nodes
+        socket._set(device, config, other, end, ends)
         return socket
+
+    def _set(
+        self,
+        device: MeshDevice,
+        config: SocketConfig,
+        other: MeshDevice | None,
+        end: SocketEndpoint | None,
+        ends: Ends,
+    ) -> None:
+        self._device, self._config, self._other, self._end, self._nodes = device, config, other, end, ends.nodes
+        self.checked: dict[object, Loads] = {}  # what a message puts on links, by kinds that were found to be in order
+        outgoing, incoming = ends.outgoing, ends.incoming
+        self._sending: Sending | None = None
+        self._receiving: Receiving | None = None
+        if end is SocketEndpoint.SENDER and outgoing:
+            self._sending = outgoing[0] if len(outgoing) == 1 else ToSeveral(outgoing)
+        if end is SocketEndpoint.RECEIVER and incoming:
+            self._receiving = incoming[0] if len(incoming) == 1 else FromSeveral(incoming)
+        self._buffer: Buffer | None = ends.fifo
+        own = outgoing if end is SocketEndpoint.SENDER else incoming
+        for stream in own:
+            if isinstance(stream, Stream):
+                weakref.finalize(self, stream.close)
 
     def sending(self) -> Sending:
         """What a send goes into."""
@@ -93,18 +98,18 @@ class MeshSocket:
 
     def get_socket_endpoint_type(self) -> SocketEndpoint:
         """SENDER or RECEIVER; an error on a rank that has no part in the socket."""
-        if self._sending is None and self._receiving is None:
+        if self._end is None:
             raise MeshError(
                 "this rank has no end of the socket",
                 expected=f"rank {self._config.sender_rank} or {self._config.receiver_rank}",
                 fix="Use the socket on its two ranks only.",
             )
-        return SocketEndpoint.RECEIVER if self._sending is None else SocketEndpoint.SENDER
+        return self._end
 
     def get_active_cores(self) -> list[MeshCoreCoord]:
         """The cores at this end."""
         ends = self._config.connections
-        return [c.receiver_core if self._sending is None else c.sender_core for c in ends]
+        return [c.sender_core if self._end is SocketEndpoint.SENDER else c.receiver_core for c in ends]
 
     def get_fabric_node_id(self, endpoint: SocketEndpoint, coord: MeshCoordinate) -> FabricNodeId:
         """The fabric's name of a connected chip at either end."""
@@ -121,30 +126,42 @@ class MeshSocket:
 def create_socket_pair(
     sender_mesh_device: MeshDevice, receiver_mesh_device: MeshDevice, socket_config: SocketConfig
 ) -> tuple[MeshSocket, MeshSocket]:
-    """Both ends of a socket; the receiver's FIFO is allocated on its mesh."""
+    """Both ends of a socket; the receiver's FIFO is allocated on its mesh. All ranks that hold the meshes call it."""
     socket_config.check()
-    meshes = sender_mesh_device, receiver_mesh_device
-    for mesh in meshes:
-        mesh.check_undivided("create_socket_pair()")
-    routes = Routes(socket_config.pairs(), meshes[0].shape.to_tuple(), meshes[1].shape.to_tuple())
-    for mesh, coords in zip(meshes, (routes.starts, routes.ends), strict=True):
-        check_coordinates(mesh, coords)
-    name = f"{sender_mesh_device!r} → {receiver_mesh_device!r}"
-    channel = Channel(name, routes, socket_config.capacity_bytes)
-    fifo = allocate_fifo(receiver_mesh_device, socket_config)
-    nodes = {
-        end: {coord: mesh.get_fabric_node_id(MeshCoordinate(coord)) for coord in coords}
-        for end, mesh, coords in zip(SocketEndpoint, meshes, (routes.starts, routes.ends), strict=True)
-    }
-    made, (sender, receiver) = MeshSocket._made, meshes
+    sender, receiver = sender_mesh_device, receiver_mesh_device
+    meshes = {SocketEndpoint.SENDER: sender, SocketEndpoint.RECEIVER: receiver}
+    held_by, joined = pair_ranks(meshes), world()
+    if held_by is not None and joined is not None:
+        ends = meet(joined, socket_config, meshes, *held_by)
+    else:
+        ends = _own_ends(meshes, socket_config)
+    made = MeshSocket._made
     return (
-        made(sender, socket_config, receiver, sending=channel, nodes=nodes),
-        made(receiver, socket_config, sender, receiving=channel, buffer=fifo, nodes=nodes),
+        made(sender, socket_config, receiver, SocketEndpoint.SENDER, replace(ends, fifo=None)),
+        made(receiver, socket_config, sender, SocketEndpoint.RECEIVER, ends),
     )
+
+
+def _own_ends(meshes: dict[SocketEndpoint, MeshDevice], config: SocketConfig) -> Ends:
+    """Both ends in one process."""
+    sender, receiver = meshes.values()
+    routes = Routes(config.pairs(), sender.shape.to_tuple(), receiver.shape.to_tuple())
+    coords = {SocketEndpoint.SENDER: routes.starts, SocketEndpoint.RECEIVER: routes.ends}
+    for end, mesh in meshes.items():
+        check_coordinates(mesh, coords[end])
+    channel = Channel(f"{sender!r} → {receiver!r}", routes, config.capacity_bytes)
+    fifo = allocate_fifo(receiver, config)
+    nodes = {
+        end: {coord: mesh.get_fabric_node_id(MeshCoordinate(coord)) for coord in coords[end]}
+        for end, mesh in meshes.items()
+    }
+    return Ends(None, [channel], [channel], fifo, nodes)
 
 
 def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh, loads = _checked(name, tensor, socket, SocketEndpoint.SENDER)
+    if socket._sending is None:  # other ranks have the connected chips
+        return
     channel, cell = socket.sending(), tensor.buffer.cell
     message = Message(tensor.spec, tensor.spec.packed_size_bytes, (cell,))
     counters = mesh.traffic.counters
@@ -163,6 +180,8 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
 def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh, loads = _checked(name, tensor, socket, SocketEndpoint.RECEIVER)
+    if socket._receiving is None:
+        return
     channel, wanted, place = socket.receiving(), tensor.spec, mesh.backend.device
     routes, counters = channel.routes, mesh.traffic.counters
 
@@ -224,12 +243,12 @@ def _loads(socket: MeshSocket, size_bytes: int) -> Loads:
     """What one message puts on each link. The sender of a pair counts its way; to another rank it leaves by the host."""
     mesh, other, loads = socket._device, socket._other, Loads()
     for start, end in socket.get_socket_config().pairs():
-        if socket._sending is None:
-            way = [HOST, mesh.get_device_id(MeshCoordinate(end))] if other is None else []
+        if socket._end is SocketEndpoint.RECEIVER:
+            way = [HOST, mesh.chip_at(MeshCoordinate(end))] if other is None else []
         elif other is None:
-            way = [mesh.get_device_id(MeshCoordinate(start)), HOST]
+            way = [mesh.chip_at(MeshCoordinate(start)), HOST]
         else:
-            chips = mesh.get_device_id(MeshCoordinate(start)), other.get_device_id(MeshCoordinate(end))
+            chips = mesh.chip_at(MeshCoordinate(start)), other.chip_at(MeshCoordinate(end))
             way = list(mesh.traffic.routes.route(*chips))
         for hop in pairwise(way):
             loads[hop] = loads.get(hop, 0) + size_bytes
