@@ -32,7 +32,7 @@ class LinkCounters:
 
     def __init__(self, fabric: Fabric, own: frozenset[int] | None = None) -> None:
         self._fabric = fabric
-        self._own = own
+        self.own = own
         self._bytes: dict[tuple[int, int], int] = {}
         self._tallies: list[Tally] = []
         self._lock = threading.Lock()  # queue workers count at the same time
@@ -63,7 +63,7 @@ class LinkCounters:
 
     def _tell(self, loads: Mapping[tuple[int, int], int]) -> None:
         for (source, target), size_bytes in loads.items():
-            if self._own is None or (target if source == HOST else source) in self._own:
+            if self.own is None or (target if source == HOST else source) in self.own:
                 signals.emit_crossing(Crossed(source, target, size_bytes))
 
     def _check(self, loads: Mapping[tuple[int, int], int]) -> None:

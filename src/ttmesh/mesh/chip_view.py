@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ttmesh.base import settings
-from ttmesh.base.errors import NotEmulatedError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.system import System
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
@@ -55,15 +54,6 @@ class ChipView:
     def is_local(self, coord: MeshCoordinate) -> bool:
         """Whether this process has the chip there."""
         return self.get_view().is_local(coord)
-
-    def check_undivided(self, what: str) -> None:
-        """Refuse what only works where one process has every chip."""
-        if self.part is not None:
-            raise NotEmulatedError(
-                f"{what} on a mesh that {len(self.part.ranks)} ranks divide is not emulated",
-                expected="a mesh whose chips are all on one rank",
-                fix="Cut a submesh out of this rank's part: create_submesh(...) inside local_range.",
-            )
 
     def reference_device(self) -> int:
         """The physical id of the coordinator, logical device 0."""

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import ClosedError, MeshError, NotEmulatedError, QueueError, one_of
+from ttmesh.base.errors import ClosedError, MeshError, QueueError, one_of
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
 from ttmesh.base.signals import signals
@@ -31,6 +31,7 @@ from ttmesh.mesh.events import Ownership
 from ttmesh.mesh.part import DividedShape, Part
 from ttmesh.mesh.program_cache import ProgramCache
 from ttmesh.mesh.reservations import RESERVATIONS
+from ttmesh.mesh.reshaping import rearrange
 from ttmesh.mesh.residents import Residents
 from ttmesh.mesh.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
 from ttmesh.mesh.submesh_rules import check_submesh, submesh_starts
@@ -144,16 +145,11 @@ class MeshDevice(ChipView, CoreView):
         return [self.create_submesh(submesh_shape, start) for start in starts]
 
     def reshape(self, new_shape: MeshShape) -> None:
-        """Give the mesh another shape over the same chips; what they hold moves with them."""
+        """Give the mesh another shape over the same chips; what they hold moves with them. All ranks of the mesh call it."""
         self.check_open()
-        if self.part is not None and new_shape != self._shape:
-            raise NotEmulatedError(
-                f"{self!r} is divided between ranks and cannot be reshaped to {new_shape!r}",
-                expected="the shape it was opened with",
-                fix="Open it with the shape you need.",
-            )
         ids = reshaped(self.system, self._shape, self.physical_ids, new_shape)
-        self._rearrange(new_shape, ids)
+        if new_shape != self._shape:
+            rearrange(self, new_shape, ids)
 
     def get_submeshes(self) -> list[MeshDevice]:
         """The open submeshes, in the order they were made."""
@@ -287,32 +283,22 @@ class MeshDevice(ChipView, CoreView):
             queue.finish()
         self._shut()
 
-    def _rearrange(self, shape: MeshShape, physical_ids: tuple[int, ...]) -> None:
-        order = [self.physical_ids.index(chip) for chip in physical_ids]
-        for queue in self.queues:
-            queue.finish()
-        axes = self._shape.dims()
-        for cell in self.heap.cells():
-            if cell.values is not None:
-                cell.values = _reordered(cell.values, self._shape, shape, order, axes)
-            if cell.raw is not None:
-                cell.raw = _reordered(cell.raw, self._shape, shape, order, axes)
-            cell.lane_axes = shape.dims()
-        self._shape, self.physical_ids = shape, physical_ids
+    def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], part: Part | None) -> None:
+        """Take another shape, when everything it holds has moved."""
+        self._shape, self.physical_ids, self.part = shape, physical_ids, part
         self.heap.chips, self.heap.lane_axes = self.reported_ids(), shape.dims()
-        self.program_cache.plans.clear()
-        if signals.listening:
-            for record in self._standing():
-                signals.emit(record)
+        if part is not None and self.parent is None:
+            self.traffic.counters.own = frozenset(self.local_ids())
 
     def holdings(self) -> list[Any]:
         """Records that say what this mesh holds now: itself, its reservations, its buffers."""
         everyone = self.reported_ids()
         buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
         held = sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)
-        return [*self._standing(), *held]
+        return [*self.standing(), *held]
 
-    def _standing(self) -> list[Any]:
+    def standing(self) -> list[Any]:
+        """The records of the mesh itself and its reservations."""
         now = time.time_ns()
         parent = self.parent.id() if self.parent else None
         opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
@@ -373,14 +359,6 @@ live: weakref.WeakValueDictionary[int, MeshDevice] = weakref.WeakValueDictionary
 def open_meshes() -> list[MeshDevice]:
     """Every mesh and submesh open in this process, oldest first."""
     return [mesh for _, mesh in sorted(live.items()) if mesh.is_open()]
-
-
-def _reordered(lanes: Any, old: MeshShape, new: MeshShape, order: list[int], axes: int) -> Any:
-    tail = lanes.shape[axes:]
-    if all(extent == 1 for extent in lanes.shape[:axes]):
-        return lanes.reshape(*[1] * new.dims(), *tail)
-    flat = lanes.expand(*old, *tail).reshape(old.mesh_size(), *tail)
-    return flat[order].reshape(*new, *tail)
 
 
 def _holdings() -> list[Any]:

@@ -194,6 +194,12 @@ class Part:
         self._host = joined.subgroup(sorted(self.ranks), f"mesh {name}")
 
     @property
+    def number(self) -> int:
+        """This rank's among the ranks of the mesh."""
+        assert self.place is not None, "a rank of the mesh"
+        return self._index(self.place)
+
+    @property
     def is_first(self) -> bool:
         """Whether this rank has the first block."""
         return self.place is not None and not any(self.place)

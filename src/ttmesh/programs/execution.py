@@ -5,24 +5,27 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 
 from ttmesh.base import settings
 from ttmesh.base.cores import CoreCoord
-from ttmesh.base.errors import NotEmulatedError
+from ttmesh.base.errors import NotEmulatedError, RankError
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.part import Part
 from ttmesh.programs.circular_buffers import Ring
 from ttmesh.programs.compute import Compute
 from ttmesh.programs.dataflow import DataMovement
-from ttmesh.programs.memory import Chips, CoreMemory, Diverged, Memory
+from ttmesh.programs.memory import Chips, CoreMemory, Crosses, Diverged, Frame, Memory
 from ttmesh.programs.placement import SEMAPHORE_BYTES, Placement
 from ttmesh.programs.program import ComputeConfig, Kernel
 from ttmesh.programs.scheduler import Scheduler, Task
 
+FINE, CROSSED, FAILED = range(3)  # what a rank says of its own chips' run
 POISON = 0xFF  # a bfloat16 or float32 of these bytes is NaN
 
 
@@ -51,15 +54,58 @@ def run(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> 
     threads = torch.get_num_threads()
     mesh.backend.use_threads(0)  # copies of a few pages each: a second thread costs more than it brings
     try:
-        _finished(mesh, launches, cells).commit()
+        if mesh.part is None:
+            _finished(mesh, launches, cells, Frame.of(mesh)).commit()
+        else:
+            _run_divided(mesh, mesh.part, launches, cells)
     finally:
         torch.set_num_threads(threads)
 
 
-def _finished(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> Memory:
-    for attempt in (_as_few_as_possible, _together, _apart):
+def _run_divided(mesh: MeshDevice, part: Part, launches: Sequence[Launch], cells: Sequence[Cell]) -> None:
+    """Each rank runs its own chips; if any kernel reached for a link, every rank runs all of them on everybody's lanes.
+
+    Then each keeps its block. A kernel that waits for another rank's chip cannot move alone: its error counts only when
+    no rank used a link.
+    """
+    alone = [replace(one, box=box) for one in launches if (box := _here(one.box, mesh)) is not None]
+    memory, problem = None, None
+    try:
+        memory = _finished(mesh, alone, cells, Frame.of(mesh))
+        said = CROSSED if memory.used_links else FINE
+    except Crosses:
+        said = CROSSED
+    except Exception as error:  # raised again once the others know
+        said, problem = FAILED, error
+    axes = len(part.grid)
+    votes = part.over_ranks(torch.full((1,) * (axes + 1), said, dtype=torch.int64))
+    if bool((votes == CROSSED).any()):
+        _finished(mesh, launches, cells, Frame.of(mesh, whole=True)).commit()
+    elif problem is not None:
+        raise problem
+    elif bool((votes == FAILED).any()):
+        failed = {part.rank_of(at) for at in product(*map(range, part.whole)) if votes[at] == FAILED}
+        raise RankError(
+            f"kernels failed on rank(s) {sorted(failed)}",
+            expected="every rank to run its chips",
+            fix="Look at the output of these ranks.",
+            ranks=tuple(sorted(failed)),
+        )
+    else:
+        assert memory is not None, "all went well"
+        memory.commit()
+
+
+def _here(box: MeshCoordinateRange, mesh: MeshDevice) -> MeshCoordinateRange | None:
+    return None if mesh.local_range is None else box.intersection(mesh.local_range)
+
+
+def _finished(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell], frame: Frame) -> Memory:
+    # What cells hold on this rank decides nothing where all ranks must take the same way.
+    first = (_as_few_as_possible,) if frame.gathers is None else ()
+    for attempt in (*first, _together, _apart):
         try:
-            return _attempt(mesh, launches, cells, attempt(mesh, launches, cells))
+            return _attempt(mesh, cells, attempt(frame, launches, cells), frame)
         except Diverged:
             continue
     raise AssertionError("chips that run alone cannot differ from themselves")
@@ -68,30 +114,30 @@ def _finished(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell
 Plan = list[tuple[Launch, MeshCoordinateRange, tuple[int, ...]]]
 
 
-def _as_few_as_possible(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> Plan:
+def _as_few_as_possible(frame: Frame, launches: Sequence[Launch], cells: Sequence[Cell]) -> Plan:
     """Each launch as one; an axis on which no cell differs has one lane."""
-    differs = [any(_lanes(cell)[axis] > 1 for cell in cells) for axis in range(mesh.shape.dims())]
+    differs = [any(_lanes(cell)[axis] > 1 for cell in cells) for axis in range(len(frame.shape))]
     return [
         (
             launch,
             launch.box,
             tuple(
                 extent if extent != whole or differ else 1
-                for extent, whole, differ in zip(launch.box.shape, mesh.shape, differs, strict=True)
+                for extent, whole, differ in zip(launch.box.shape, frame.shape, differs, strict=True)
             ),
         )
         for launch in launches
     ]
 
 
-def _together(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> Plan:
+def _together(frame: Frame, launches: Sequence[Launch], cells: Sequence[Cell]) -> Plan:
     """Each launch as one, a lane per chip."""
     return [(launch, launch.box, launch.box.shape.to_tuple()) for launch in launches]
 
 
-def _apart(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> Plan:
+def _apart(frame: Frame, launches: Sequence[Launch], cells: Sequence[Cell]) -> Plan:
     """Every chip by itself."""
-    alone = (1,) * mesh.shape.dims()
+    alone = (1,) * len(frame.shape)
     return [(launch, MeshCoordinateRange(coord), alone) for launch in launches for coord in launch.box]
 
 
@@ -100,10 +146,10 @@ def _lanes(cell: Cell) -> tuple[int, ...]:
     return tuple(held.shape[: cell.lane_axes]) if held is not None else (1,) * cell.lane_axes
 
 
-def _attempt(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell], plan: Plan) -> Memory:
+def _attempt(mesh: MeshDevice, cells: Sequence[Cell], plan: Plan, frame: Frame) -> Memory:
     scheduler = Scheduler()
-    memory = Memory(mesh, cells, scheduler)
-    running = [Chips(box, mesh, lanes) for _, box, lanes in plan]
+    memory = Memory(mesh, cells, scheduler, frame)
+    running = [Chips(box, frame, lanes) for _, box, lanes in plan]
     for chips, (launch, _, _) in zip(running, plan, strict=True):
         _build_cores(chips, launch.placement, memory)
     for chips, (launch, _, _) in zip(running, plan, strict=True):

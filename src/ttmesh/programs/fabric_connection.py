@@ -19,7 +19,7 @@ class FabricConnection:
     ) -> None:
         mesh, here = memory.mesh, chips.coord()
         self._memory, self._chips, self._l1 = memory, chips, l1
-        self._hop = (mesh.get_device_id(here), mesh.get_device_id(neighbour))
+        self._hop = (mesh.chip_at(here), mesh.chip_at(neighbour))
         if not mesh.system.link_count(*self._hop):
             raise MeshError(
                 f"no link from {here!r} (chip {self._hop[0]}) to {neighbour!r} (chip {self._hop[1]})",

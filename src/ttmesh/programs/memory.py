@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +13,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.part import Part
 from ttmesh.programs.addresses import NocAddress
 from ttmesh.programs.circular_buffers import PlacedBuffer, Ring
 from ttmesh.programs.mesh_buffer import layout_of
@@ -27,6 +29,36 @@ class NocError(MeshError):
     """An access that hits no buffer."""
 
 
+class Crosses(BaseException):
+    """A kernel reaches for a chip of another rank: the run is dropped and done again with all lanes. Never caught there."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Which lanes a run works on: those of this rank, or, with `gathers`, those of the whole mesh, brought here."""
+
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    gathers: Part | None = None
+
+    @staticmethod
+    def of(mesh: MeshDevice, *, whole: bool = False) -> Frame:
+        """This rank's lanes, or everybody's."""
+        part, shape = mesh.part, mesh.shape.to_tuple()
+        if part is None:
+            return Frame(shape, (0,) * len(shape))
+        return Frame(shape, (0,) * len(shape), part) if whole else Frame(part.block, part.start)
+
+    def read(self, cell: Cell) -> torch.Tensor:
+        """The bytes of a cell."""
+        own = cell.read_bytes()
+        return own if self.gathers is None else self.gathers.over_ranks(own)
+
+    def write(self, cell: Cell, lanes: torch.Tensor) -> None:
+        """What a run leaves in a cell."""
+        cell.write_bytes(lanes if self.gathers is None else self.gathers.own_block(lanes).clone())
+
+
 class Chips:
     """Chips that run one program as one: a box of the mesh. `lanes` is how much of it memory is kept for.
 
@@ -35,10 +67,11 @@ class Chips:
 
     __slots__ = ("box", "cores", "covers", "index", "lanes")
 
-    def __init__(self, box: MeshCoordinateRange, mesh: MeshDevice, lanes: tuple[int, ...]) -> None:
+    def __init__(self, box: MeshCoordinateRange, frame: Frame, lanes: tuple[int, ...]) -> None:
         self.box, self.lanes = box, lanes
-        self.index = tuple(slice(a, b + 1) for a, b in zip(box.start_coord, box.end_coord, strict=True))
-        self.covers = tuple(extent == n for extent, n in zip(box.shape, mesh.shape, strict=True))
+        ends = zip(box.start_coord, box.end_coord, frame.start, strict=True)
+        self.index = tuple(slice(a - first, b + 1 - first) for a, b, first in ends)
+        self.covers = tuple(extent == n for extent, n in zip(box.shape, frame.shape, strict=True))
         self.cores: dict[int, CoreMemory] = {}  # by L1 bank
 
     def coord(self) -> MeshCoordinate:
@@ -91,12 +124,12 @@ class CoreMemory:
 class Contents:
     """The bytes of a cell during a run; the cell itself changes only when the run has ended well."""
 
-    __slots__ = ("_blank", "_lanes", "_mesh_shape", "_views", "_writable", "cell", "changed", "layout")
+    __slots__ = ("_blank", "_frame", "_lanes", "_views", "_writable", "cell", "changed", "layout")
 
-    def __init__(self, cell: Cell, layout: PageLayout, mesh_shape: tuple[int, ...]) -> None:
+    def __init__(self, cell: Cell, layout: PageLayout, frame: Frame) -> None:
         self.cell, self.layout, self.changed = cell, layout, False
-        self._mesh_shape = mesh_shape
-        self._blank = cell.values is None and cell.raw is None
+        self._frame = frame
+        self._blank = cell.values is None and cell.raw is None and frame.gathers is None
         self._lanes: torch.Tensor | None = None
         self._views: dict[Chips, torch.Tensor] = {}
         self._writable: dict[Chips, torch.Tensor] = {}
@@ -105,9 +138,7 @@ class Contents:
         """What these chips hold, to be read."""
         seen = self._views.get(chips)
         if seen is None:
-            if self._lanes is None:
-                self._lanes = self.cell.read_bytes()
-            seen = self._of(self._lanes, chips)
+            seen = self._of(self._held(), chips)
             if any(have > lanes for have, lanes in zip(seen.shape, chips.lanes, strict=False)):
                 raise Diverged
             self._views[chips] = seen
@@ -118,10 +149,10 @@ class Contents:
         seen = self._writable.get(chips)
         if seen is not None:
             return seen
-        axes = len(self._mesh_shape)
+        axes = len(self._frame.shape)
         once = [n == 1 and all_of_it for n, all_of_it in zip(chips.lanes, chips.covers, strict=True)]
         have = (1,) * axes if self._lanes is None and self._blank else tuple(self._held().shape[:axes])
-        need = tuple(h if same else n for h, same, n in zip(have, once, self._mesh_shape, strict=True))
+        need = tuple(h if same else n for h, same, n in zip(have, once, self._frame.shape, strict=True))
         if not self.changed or need != have:
             if self._blank and not self.changed:
                 shape = (*need, self.cell.size_bytes)
@@ -137,11 +168,11 @@ class Contents:
     def commit(self) -> None:
         """Put the bytes into the cell."""
         if self.changed:
-            self.cell.write_bytes(self._held())
+            self._frame.write(self.cell, self._held())
 
     def _held(self) -> torch.Tensor:
         if self._lanes is None:
-            self._lanes = self.cell.read_bytes()
+            self._lanes = self._frame.read(self.cell)
         return self._lanes
 
     def _of(self, lanes: torch.Tensor, chips: Chips) -> torch.Tensor:
@@ -155,10 +186,9 @@ Piece = tuple[Owner, int, int]  # where, offset in its bytes, size
 class Memory:
     """All memory of one run of a workload."""
 
-    def __init__(self, mesh: MeshDevice, cells: Iterable[Cell], scheduler: Scheduler) -> None:
-        self.mesh, self.scheduler = mesh, scheduler
+    def __init__(self, mesh: MeshDevice, cells: Iterable[Cell], scheduler: Scheduler, frame: Frame) -> None:
+        self.mesh, self.scheduler, self.frame = mesh, scheduler, frame
         self.columns = mesh.compute_with_storage_grid_size().x
-        self._shape = mesh.shape.to_tuple()
         self._contents: dict[BufferType, dict[int, Contents]] = {kind: {} for kind in BufferType}
         self._waiters: dict[tuple[Chips, Contents, int], list[Task]] = {}
         self._loads: dict[tuple[int, int], int] = {}  # bytes over links, by (from, to)
@@ -201,6 +231,11 @@ class Memory:
         pieces = self._in_buffers(where, placed.size_bytes)
         self.shadowed.update(owner for owner, _, _ in pieces if isinstance(owner, Contents))
         return pieces
+
+    @property
+    def used_links(self) -> bool:
+        """Whether anything went over a link."""
+        return bool(self._loads)
 
     def crossed(self, hop: tuple[int, int], size: int) -> None:
         """Bytes went over a link."""
@@ -304,11 +339,13 @@ class Memory:
 
     def chips_at(self, coord: MeshCoordinate, running: Iterable[Chips]) -> Chips:
         """The chip at a coordinate, with its program's L1 when it runs one of this workload."""
+        if self.frame.gathers is None and not self.mesh.is_local(coord):
+            raise Crosses
         box = MeshCoordinateRange(coord)
         for chips in running:
             if chips.box == box:
                 return chips
-        return Chips(box, self.mesh, (1,) * coord.dims())
+        return Chips(box, self.frame, (1,) * coord.dims())
 
     def _touch(self, contents: Contents) -> None:
         for (_, owner, _), waiters in self._waiters.items():
@@ -320,7 +357,7 @@ class Memory:
         return pieces[0]
 
     def _open(self, cell: Cell) -> Contents:
-        opened = Contents(cell, layout_of(cell, self.mesh), self._shape)
+        opened = Contents(cell, layout_of(cell, self.mesh), self.frame)
         self._contents[cell.buffer_type][cell.address] = opened
         return opened
 

@@ -48,7 +48,6 @@ class MeshBuffer:
     ) -> MeshBuffer:
         """New memory on every chip, at the given address or where all of them have room."""
         mesh_device.check_open()
-        mesh_device.check_undivided("a MeshBuffer")
         if isinstance(config, ShardedBufferConfig):
             _check_shards(config, mesh_device)
         kind, size, page = local_config.buffer_type, config.device_local_size, local_config.page_size

@@ -71,7 +71,7 @@ def write_shard(
     region: BufferRegion | None = None,
     cq_id: int | None = None,
 ) -> None:
-    """Write one chip's bytes, all of them or a region."""
+    """Write one chip's bytes, all of them or a region; another rank's chip is that rank's to write."""
     mesh = buffer.device()
     coord.to_linear_index(mesh.shape)
     where = _region(buffer, region)
@@ -87,12 +87,13 @@ def read_shard(
     coord.to_linear_index(mesh.shape)
     where = _region(buffer, region)
     lanes = _read(buffer, cq_id, mesh.get_device_id(coord))
-    lane = lanes[tuple(0 if extent == 1 else at for at, extent in zip(coord, lanes.shape, strict=False))]
+    place = coord.coords() if mesh.part is None else mesh.part.locally(coord.coords())
+    lane = lanes[tuple(0 if extent == 1 else at for at, extent in zip(place, lanes.shape, strict=False))]
     return lane[where.offset : where.offset + where.size].cpu().clone()
 
 
 def enqueue_read_mesh_buffer(buffer: MeshBuffer, *, blocking: bool = True, cq_id: int | None = None) -> torch.Tensor:
-    """A sharded buffer put together again, as a new uint8 tensor; `.view(dtype)` gives elements."""
+    """A sharded buffer put together again, as a new uint8 tensor; `.view(dtype)` gives elements. All ranks call it."""
     mesh, config = buffer.device(), buffer.config
     if buffer.global_layout() is not MeshBufferLayout.SHARDED and mesh.get_num_devices() > 1:
         raise _refused(
@@ -111,6 +112,8 @@ def enqueue_read_mesh_buffer(buffer: MeshBuffer, *, blocking: bool = True, cq_id
             "Cannot read a MeshBuffer that is replicated along any dimension.", "Use read_shard for one chip's shard."
         )
     lanes = _read(buffer, cq_id).cpu()
+    if mesh.part is not None:
+        lanes = mesh.part.gathered(lanes)
     lanes = lanes.expand(*mesh.shape, lanes.shape[-1])
     datum, (high, wide) = config.compute_datum_size_bytes(), config.physical_shard_shape
     whole = torch.empty(config.global_buffer_shape[0], config.global_buffer_shape[1] * datum, dtype=torch.uint8)
@@ -149,9 +152,17 @@ def _write(
 ) -> None:
     mesh = buffer.device()
     queue = _queue(mesh, cq_id, "Writes are not supported during trace capture.")
+    chips = [mesh.chip_at(coord) for coord in only or MeshCoordinateRange(mesh.shape)]
+    mesh.traffic.counters.from_host(chips, lanes.shape[-1])
+    shape, cell, part = mesh.lane_shape, buffer.cell, mesh.part
+    first = (0,) * len(shape)
+    if part is not None:
+        lanes, first = part.own_block(lanes), part.start
+        if only is not None:
+            only = None if part.local_range is None else only.intersection(part.local_range)
+            if only is None:
+                return
     on_device = lanes.to(mesh.backend.device)
-    shape, cell = mesh.shape.to_tuple(), buffer.cell
-    chips = [mesh.get_device_id(coord) for coord in only or MeshCoordinateRange(mesh.shape)]
 
     def whole(reads: Cells, writes: Cells) -> None:
         writes[0].write_bytes(on_device)
@@ -159,22 +170,23 @@ def _write(
     def partly(reads: Cells, writes: Cells) -> None:
         old = writes[0].read_bytes()
         new = (old.expand(*shape, old.shape[-1]) if only else old).clone()
-        first = region.offset if region else 0
-        chosen = new.narrow(-1, first, on_device.shape[-1])
+        chosen = new.narrow(-1, region.offset if region else 0, on_device.shape[-1])
         if only:
-            chosen = chosen[tuple(slice(a, b + 1) for a, b in zip(only.start_coord, only.end_coord, strict=True))]
+            ends = zip(only.start_coord, only.end_coord, first, strict=True)
+            chosen = chosen[tuple(slice(a - low, b + 1 - low) for a, b, low in ends)]
         chosen.copy_(on_device)
         writes[0].write_bytes(new)
 
     command = Command("write_mesh_buffer", partly if only or region else whole, (), (cell,))
     queue.enqueue(command)
-    mesh.traffic.counters.from_host(chips, lanes.shape[-1])
     if blocking:
         queue.finish_through(command)
 
 
 def _read(buffer: MeshBuffer, cq_id: int | None, chip: int | None = None) -> torch.Tensor:
     mesh = buffer.device()
+    if mesh.part is not None and mesh.part.place is None:
+        raise mesh.part.elsewhere()
     queue = _queue(mesh, cq_id, "Reads are not supported during trace capture.")
     seen: list[torch.Tensor] = []
 

@@ -73,7 +73,6 @@ class MeshWorkload:
             raise MeshError(
                 "MeshWorkload has already been finalized", expected="one finalize per workload", fix="Just launch it."
             )
-        mesh.check_undivided("a MeshWorkload")
         whole = MeshCoordinateRange(mesh.shape)
         for box in self._programs:
             if box.start_coord.dims() != mesh.shape.dims() or not whole.contains(box):
@@ -111,19 +110,19 @@ class MeshWorkload:
     def _settle(self, mesh: MeshDevice) -> None:
         """Tell trackers what the programs hold: until others are launched on these chips, or this workload goes."""
         numbers = self._numbers
-        everyone = [mesh.get_device_id(coord) for box in self._placements for coord in box]
+        everyone = [mesh.chip_at(coord) for box in self._placements for coord in box if mesh.is_local(coord)]
         mesh.residents.evict(everyone, numbers)
         if numbers and all(mesh.residents.holds(number) for number in numbers):
             return
         _leave(mesh.residents, numbers)
         for box, placement in self._placements.items():
-            chips = [mesh.get_device_id(coord) for coord in box]
+            chips = [mesh.chip_at(coord) for coord in box if mesh.is_local(coord)]
             label = f"program {placement.program.id}"
-            if placement.l1_ends:
+            if placement.l1_ends and chips:
                 size, cores = placement.l1_end - placement.l1_start, len(placement.l1_ends)
                 numbers.append(mesh.residents.hold("CB", chips, placement.l1_start, size, cores, size, label))
             code = sum(kernel.code_bytes for kernel in placement.program.kernels)
-            if code:
+            if code and chips:
                 at, cores = placement.semaphore_base, len(placement.kernels)
                 numbers.append(mesh.residents.hold("KERNEL", chips, at, code, cores, code, label))
 
