@@ -18,7 +18,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
@@ -36,49 +35,11 @@ from ttmesh.fabric.transports._layout import (
     room,
     sum_dtype,
 )
+from ttmesh.fabric.transports._standing import Standing, StandingSums
 
 Tensor = torch.Tensor
 WORLD = "world"
-STANDING_BYTES = 8 << 10  # above, copying the result costs more than making the call ready saves
-MOST_STANDING = 64
-WORKSPACE_BYTES = 8 << 20  # above, new memory costs little beside what is done with it
 PAUSE_S = 0.0001  # between two looks of a thread that waits for messages while others compute
-
-
-Run = Callable[[Callable[[], Done]], None]
-
-
-class Standing(NamedTuple):
-    """An all_reduce made ready once: fill `memory`, and `run` gives the sum over the ranks in new memory.
-
-    The next operation of the group may use the same memory.
-    """
-
-    memory: Tensor
-    run: Callable[[], Tensor]
-
-
-def _copying(memory: Tensor, start: Callable[[], Done], finish: Run, result: torch.dtype) -> Callable[[], Tensor]:
-    """Sums over the ranks in place, and copies."""
-    copied = memory.clone if memory.dtype is result else partial(memory.to, result)
-
-    def run() -> Tensor:
-        finish(start)
-        return copied()
-
-    return run
-
-
-def _filling(memory: Tensor, begin: Callable[[Tensor], Done], finish: Run, result: torch.dtype) -> Callable[[], Tensor]:
-    """Sums over the ranks into new memory."""
-    empty_like, kept = torch.empty_like, memory.dtype is result
-
-    def run() -> Tensor:
-        into = empty_like(memory)
-        finish(partial(begin, into))
-        return into if kept else into.to(result)
-
-    return run
 
 
 class Transport(ABC):
@@ -97,8 +58,8 @@ class Transport(ABC):
         self._job = job
         self._place = job.place(f"group {group!r}", ranks, ranks[rank], self.spins)
         self._children: list[Transport] = []
-        self._standing_count = 0
-        self._workspace: Tensor | None = None
+        finish = partial(self._job.run, self._place, "all_reduce", limit_s=timeout_s)
+        self._standing = StandingSums(self._standing_all_reduce, self._all_reduce_from, finish)
         self._borrows = False  # the communicator belongs to another object
         self._closed = False
 
@@ -147,24 +108,7 @@ class Transport(ABC):
         None where the engine works best in the memory that it is given, and for what is too large to be kept. Every rank
         asks at the same point.
         """
-        size = math.prod(shape) * dtype.itemsize
-        if self.in_place or dtype not in ENGINE_DTYPES or not 0 < size <= WORKSPACE_BYTES:
-            return None
-        finish = partial(self._job.run, self._place, "all_reduce", limit_s=self.timeout_s)
-        if size <= STANDING_BYTES and self._standing_count < MOST_STANDING:
-            memory = torch.empty(tuple(shape), dtype=dtype)
-            start = self._standing_all_reduce(memory)
-            if start is not None:
-                self._standing_count += 1
-                return Standing(memory, _copying(memory, start, finish, result))
-        memory = self._workspace_of(size).view(dtype).view(tuple(shape))
-        return Standing(memory, _filling(memory, self._all_reduce_from(memory), finish, result))
-
-    def _workspace_of(self, size: int) -> Tensor:
-        """Memory that all operations of the group share, so that it is always warm."""
-        if self._workspace is None or self._workspace.nbytes < size:
-            self._workspace = torch.empty(1 << (size - 1).bit_length(), dtype=torch.uint8)
-        return self._workspace[:size]
+        return None if self.in_place else self._standing.make(shape, dtype, result)
 
     def all_reduce_given(self, tensor: Tensor, op: str = "sum") -> Tensor:
         """The same of memory that nobody else looks at (it may change): a short way where the engine takes it as it is."""
