@@ -113,7 +113,7 @@ def caller_cost(address: Address, *, rounds: int) -> None:
             assert whole <= PROMISED_NS, f"{whole:.0f} ns per event {name}; promised are {PROMISED_NS}"
             # On a machine that does other work wall time tells of that work.
             assert not idle or statistics.median(wall) <= PROMISED_NS, f"{statistics.median(wall):.0f} ns of wall time"
-    client.stop(timeout_s=10)
+    client.stop()
     caller.mesh.close()
 
 

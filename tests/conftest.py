@@ -1,11 +1,29 @@
-"""Says at the end of a run whether the tests with two hosts ran, because a machine may not permit them."""
+"""What every test can rely on: the same random numbers each time, no deadlines; and whether two hosts were there."""
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# On a busy machine drawing an example may take a second: that says nothing about the code.
+settings.register_profile("ttmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ttmesh")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test draws the same numbers alone, after others, and on any worker; before fixtures, which draw too."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Two hosts need permissions that a machine may not give."""
     counts = {
         outcome: sum("test_hosts.py" in report.nodeid for report in terminalreporter.stats.get(outcome, []))
         for outcome in ("passed", "failed", "skipped")

@@ -67,7 +67,7 @@ def test_seed_000_methods_3_and_4_work_as_a_conftest_and_a_test(tmp_path) -> Non
     env = {**os.environ, "PYTHONPATH": SOURCE, "TT_COORDINATOR_DEVICE_ID": "3"}
 
     command = [sys.executable, "-m", "pytest", "-p", "ttmesh.testing.as_ttnn", "-q", "-s", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     assert "3 passed" in done.stdout, done.stdout + done.stderr
     assert "Using device 3 as coordinator" in done.stdout
@@ -226,7 +226,7 @@ def test_seed_002_saved_as_a_script_runs_under_ttmesh_run(tmp_path) -> None:
 
     command = [sys.executable, "-m", "ttmesh", "run", str(script)]
     env = {**os.environ, "PYTHONPATH": SOURCE}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split("PCC")[1]) >= 0.99

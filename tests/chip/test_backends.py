@@ -95,6 +95,6 @@ kept = resident_mib()
 cpu.release()
 print(kept - resident_mib())
 """
-    freed_mib = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    freed_mib = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
 
     assert int(freed_mib.stdout) >= 60

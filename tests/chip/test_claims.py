@@ -45,7 +45,7 @@ def owner(chips: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
     process.send_signal(number)
-    process.communicate(timeout=10)
+    process.communicate(timeout=180)
 
 
 def test_a_chip_in_use_names_its_owner_and_nothing_is_kept() -> None:
@@ -138,7 +138,7 @@ def test_a_child_that_outlives_its_parent_keeps_no_lock() -> None:
     assert parent.stdout is not None
     assert parent.stdin is not None
     assert int(parent.stdout.readline()) > 0
-    assert parent.wait(timeout=10) == -signal.SIGKILL
+    assert parent.wait(timeout=180) == -signal.SIGKILL
 
     claim("t3000", [5]).release()
 

@@ -144,7 +144,7 @@ def test_a_forked_child_sums_too() -> None:
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
 
     assert done.returncode == 0, done.stderr
 

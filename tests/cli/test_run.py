@@ -17,7 +17,7 @@ def ttmesh_run(
     script.write_text(code)
     command = [sys.executable, "-m", "ttmesh", "run", *options, str(script), *arguments]
     env = {**os.environ, "PYTHONPATH": SOURCE}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_program_and_its_children_import_ttmesh_as_ttnn(tmp_path) -> None:
@@ -71,7 +71,7 @@ def test_the_real_ttnn_is_respected_unless_forced(tmp_path) -> None:
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ttmesh", "run", *options, str(script)]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     refused, forced = run(), run("--force")
     assert refused.returncode == 2

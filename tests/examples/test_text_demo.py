@@ -70,7 +70,7 @@ def test_the_documents_command_runs_it_without_a_checkout(tmp_path: Path) -> Non
 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *plugin, path, "-k", "performance and batch-32", "-s"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr

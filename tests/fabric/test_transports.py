@@ -27,7 +27,7 @@ def launched(engine: str, ranks: int, *program: str) -> subprocess.CompletedProc
         [sys.executable, "-m", "ttmesh.cli.launch", "-n", str(ranks), "--engine", engine, *program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=env | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
     )
 

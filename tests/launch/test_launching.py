@@ -36,7 +36,7 @@ def environment() -> dict[str, str]:
 
 
 def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, env=environment())
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=180, env=environment())
 
 
 def program(code: str) -> list[str]:
@@ -97,11 +97,11 @@ def test_nothing_is_left_of_stubborn_ranks_and_their_children(engine: str, numbe
     assert len(pids) == 6
 
     launcher.send_signal(number)
-    code = launcher.wait(timeout=10)
+    code = launcher.wait(timeout=180)
     launcher.stdout.close()
 
     assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=8)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=180)
     assert not alive
 
 

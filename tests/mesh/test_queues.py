@@ -60,7 +60,12 @@ def run_program(bytes_on, schedule: str, seed: int, steps: int) -> list[int]:
     return values
 
 
-@settings(deadline=None, max_examples=15, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=15,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(seed=st.integers(0, 10**6))
 def test_a_program_with_all_events_gives_the_same_under_every_schedule(bytes_on, seed: int) -> None:
     results = {schedule: run_program(bytes_on, schedule, seed, 25) for schedule in SCHEDULES}

@@ -19,7 +19,7 @@ def ttmesh(address: Address, *arguments: str) -> subprocess.CompletedProcess[str
         env=environment(TTMESH_SOCKET=address.path, COLUMNS="140"),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
     )
 
 
@@ -30,7 +30,7 @@ def busy(address: Address, start):
     program.do("open")
     program.do("reserve 74752")
     program.do("allocate 104857600 2")
-    with Monitor(address) as monitor:
+    with Monitor(address, timeout_s=180) as monitor:
         eventually(monitor.state, lambda s: used(s) == on_all(209715200))
     yield program
     running.stop()
@@ -63,7 +63,7 @@ def test_monitor_prints_plain_pages_when_there_is_no_terminal(address, busy):
 def test_leaks_names_the_place_that_never_freed(address, busy):
     clean = ttmesh(address, "leaks")
     busy.kill()
-    with Monitor(address) as monitor:
+    with Monitor(address, timeout_s=180) as monitor:
         eventually(monitor.leaks, lambda found: len(found.ended) == 1)
 
     dirty = ttmesh(address, "leaks")
@@ -93,7 +93,7 @@ def test_the_monitor_loads_neither_torch_nor_textual(address, busy):
         env=environment(TTMESH_SOCKET=address.path),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
     )
 
     assert done.stdout.splitlines()[-1] == "[]"

@@ -78,7 +78,7 @@ def go_on(program: subprocess.Popen[str]) -> str:
 def plain_monitor(address: Address) -> str:
     command = [sys.executable, "-m", "ttmesh", "monitor", "-a", "-r", "500", "-n", "1"]
     done = subprocess.run(
-        command, env=environment(TTMESH_SOCKET=address.path), capture_output=True, text=True, timeout=30
+        command, env=environment(TTMESH_SOCKET=address.path), capture_output=True, text=True, timeout=180
     )
     return done.stdout
 
@@ -87,13 +87,13 @@ def test_seed_001_two_tensors_of_100_mb_on_all_eight_devices_then_baseline(addre
     server = ServerProcess(address)
     program = run_tracked(PROGRAM_001, address)
     assert program.stdout
-    with Monitor(address) as monitor:
+    with Monitor(address, timeout_s=180) as monitor:
         assert program.stdout.readline() == "held\n"
         state = eventually(monitor.state, lambda s: used(s) == on_all(2 * MB100))
         page = plain_monitor(address)
         assert go_on(program) == "freed"
         eventually(monitor.state, lambda s: used(s) == on_all(0))
-        program.communicate("\n", timeout=30)
+        program.communicate("\n", timeout=180)
         eventually(monitor.leaks, lambda found: len(found.ended) == 1)
         leaks = monitor.leaks()
 
@@ -109,8 +109,8 @@ def test_seed_001_two_tensors_of_100_mb_on_all_eight_devices_then_baseline(addre
 def test_what_a_mesh_still_held_when_it_closed_is_found_with_its_place(address):
     server = ServerProcess(address, "-q")
     program = run_tracked(LEAKING_PROGRAM, address, TTMESH_TRACK_STACKS="1")
-    program.communicate(timeout=60)
-    with Monitor(address) as monitor:
+    program.communicate(timeout=180)
+    with Monitor(address, timeout_s=180) as monitor:
         (ended,) = eventually(lambda: monitor.leaks().ended, lambda ends: len(ends) == 1)
 
     (left,) = ended.at_close
@@ -124,7 +124,7 @@ def test_seed_000_the_high_l1_rotates_with_the_coordinator(address):
     server = ServerProcess(address, "-q")
     program = run_tracked(PROGRAM_000, address)
     assert program.stdout
-    with Monitor(address) as monitor:
+    with Monitor(address, timeout_s=180) as monitor:
         told = program.stdout.readline().strip()
         for device_id in (0, 3, 7):
             assert told == str(device_id)
@@ -138,5 +138,5 @@ def test_seed_000_the_high_l1_rotates_with_the_coordinator(address):
             assert [line.split()[1].rstrip("R") for line in marked] == [str(device_id)]
             assert page.count("SYSTEM:       3.17 MB") == 1
             assert page.count("SYSTEM:         73 KB") == 7
-    program.communicate(timeout=30)
+    program.communicate(timeout=180)
     server.stop()

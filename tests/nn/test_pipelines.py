@@ -134,7 +134,7 @@ def test_the_module_has_tt_metals_name_without_a_checkout(tmp_path: Path) -> Non
 
     done = subprocess.run(
         [sys.executable, "-m", "ttmesh", "run", str(script)], cwd=tmp_path, env=environment, capture_output=True,
-        text=True, timeout=120, check=False,
+        text=True, timeout=300, check=False,
     )  # fmt: skip
 
     assert done.stdout.strip().endswith("ttmesh.nn.pipelines 2"), done.stdout + done.stderr

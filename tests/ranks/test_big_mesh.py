@@ -78,7 +78,7 @@ def test_rank_bindings_give_each_rank_its_block_of_a_t3000(tmp_path: Path) -> No
     done = subprocess.run(
         [sys.executable, "-m", "ttmesh.cli.launch", "--rank-binding", str(tmp_path / "ranks.yaml"), "--engine",
          "torchdist", str(tmp_path / "program.py")],
-        capture_output=True, text=True, timeout=120, env=environment(TTMESH_RUNTIME_DIR=str(tmp_path)),
+        capture_output=True, text=True, timeout=300, env=environment(TTMESH_RUNTIME_DIR=str(tmp_path)),
     )  # fmt: skip
 
     for rank, chips in enumerate(("4, 0, 5, 1", "3, 7, 2, 6")):

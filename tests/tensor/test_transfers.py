@@ -66,7 +66,12 @@ def test_every_rank_survives_the_round_trip(chip, shape, layout) -> None:
     assert torch.equal(to_torch(from_torch(values, layout=layout, device=chip)), values)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     dtype=st.sampled_from(EXACT),
     layout=st.sampled_from([Layout.ROW_MAJOR, Layout.TILE]),

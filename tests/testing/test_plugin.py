@@ -56,7 +56,7 @@ def run_pytest(folder: Path, code: str, *options: str, **environ: str) -> subpro
         "no:cacheprovider",
         *options,
     ]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_device_0_leads_unless_told_otherwise(tmp_path) -> None:

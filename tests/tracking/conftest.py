@@ -27,7 +27,7 @@ def server(address: Address) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def monitor(address: Address) -> Iterator[Monitor]:
-    with Monitor(address) as asking:
+    with Monitor(address, timeout_s=180) as asking:
         yield asking
 
 

@@ -48,6 +48,10 @@ for line in sys.stdin:
         reply = worker.pid
     elif word == "held":
         reply = runtime.bytes_held()
+    elif word == "unsent":
+        reply = len(client._client.outbox.queue)
+    elif word == "dropped":
+        reply = int(client._client.outbox.gap)
     elif word == "exit":
         sys.exit(0)
     print(reply, flush=True)

@@ -40,6 +40,7 @@ def test_server_started_late_knows_everything_and_counts_what_it_missed(address,
     program.do("open")
     program.do("churn 100")
     program.do("allocate 1000 3")
+    eventually(lambda: program.do("unsent"), lambda records: records == 0)  # given up, as there is nobody to tell
 
     late = ServerProcess(address)
     state = eventually(monitor.state, lambda s: used(s) == on_all(3000))
@@ -94,11 +95,12 @@ def test_stopped_server_does_not_hold_the_program_up(address, monitor, start):
 
     program.do("churn 100000")  # far more than the socket's buffer and the queue take
     program.do("allocate 700 1")
+    eventually(lambda: program.do("dropped"), bool)
     stopped.process.send_signal(signal.SIGCONT)
 
-    state = eventually(monitor.state, lambda s: used(s) == on_all(700))
+    wanted = (on_all(700), 200_002)  # a snapshot may tell of the buffer before its record comes
+    state = eventually(monitor.state, lambda s: (used(s), s.processes[0].records) == wanted)
     assert state.processes[0].missed > 0
-    assert state.processes[0].records == 200_002
     stopped.stop()
 
 
@@ -190,11 +192,11 @@ def test_marks_and_call_sites_reach_the_monitor(server, monitor, start):
     program.do("mark step 3")
     program.do("allocate 10 1")
 
-    buffers = eventually(lambda: monitor.buffers(0), lambda found: len(found.buffers) == 1)
+    buffers = eventually(lambda: monitor.buffers(0), lambda found: [b.site for b in found.buffers] not in ([], [""]))
 
     assert "emitting_program.py:" in buffers.buffers[0].site
     assert buffers.buffers[0].label == "matmul"
-    assert [m.label for m in monitor.state().processes[0].marks] == ["step 3"]
+    eventually(monitor.state, lambda s: [m.label for m in s.processes[0].marks] == ["step 3"])
 
 
 def test_system_reservations_are_shown_but_not_counted_as_buffers(server, monitor, start):
@@ -215,7 +217,10 @@ def test_tcp_needs_the_token(start):
     program.do("open")
     program.do("allocate 10 1")
 
-    with Monitor(running.address, token="secret") as good, Monitor(running.address, token="guess") as bad:
+    with (
+        Monitor(running.address, token="secret", timeout_s=180) as good,
+        Monitor(running.address, token="guess") as bad,
+    ):
         eventually(good.state, lambda s: used(s) == on_all(10))
         with pytest.raises(UnreachableError, match=r"the token is wrong|does not answer"):
             bad.state()

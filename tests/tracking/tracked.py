@@ -33,7 +33,7 @@ class RunningServer:
 
     def stop(self) -> str:
         self.server.stop()
-        self.thread.join(10)
+        self.thread.join(180)
         assert not self.thread.is_alive()
         return self.text.getvalue()
 
@@ -58,7 +58,7 @@ class ServerProcess:
         return self.wait()
 
     def wait(self) -> str:
-        output, _ = self.process.communicate(timeout=10)
+        output, _ = self.process.communicate(timeout=180)
         return output
 
 
@@ -85,13 +85,13 @@ class Program:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(180)
         for pipe in (self.process.stdin, self.process.stdout):  # a forked child may hold the other ends
             if pipe:
                 pipe.close()
 
     def exit(self) -> None:
-        self.process.communicate("exit\n", timeout=10)
+        self.process.communicate("exit\n", timeout=180)
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -99,7 +99,7 @@ def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": source, "PYTHONUNBUFFERED": "1", **extra}
 
 
-def eventually(look: Callable[[], T], wanted: Callable[[T], bool], *, timeout_s: float = 10.0) -> T:
+def eventually(look: Callable[[], T], wanted: Callable[[T], bool], *, timeout_s: float = 180.0) -> T:
     """Look until it is as wanted, or fail with what was seen last."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -101,10 +101,14 @@ def _shared(monitor: Monitor, folder: Path, watch: bool, refresh_s: float) -> in
         print("They stay as they are until `ttmesh export shm --clean`.", file=sys.stderr)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # or the files would stay
+    stops = {signal.SIGTERM, signal.SIGINT}
     paths: set[Path] = set()
     try:
         while True:
-            paths.update(shared_memory.write(monitor.state(), folder))
+            state = monitor.state()
+            signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # until it is noted which files there are
+            paths.update(shared_memory.write(state, folder))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
             time.sleep(refresh_s)
     except KeyboardInterrupt:
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import socket
@@ -17,7 +18,7 @@ NEEDED = ("starlette", "uvicorn", "plotly", "prometheus_client")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--host, --port, -r, --socket."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines look")
-    parser.add_argument("--port", type=int, default=8790)
+    parser.add_argument("--port", type=int, default=8790, help="0 takes a free one")
     parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="milliseconds between pictures")
     parser.add_argument("--name", action="append", default=[], help="a name of this machine that browsers may use")
     parser.add_argument("--socket", default="", metavar="P", help="the allocation server's socket or HOST:PORT")
@@ -38,8 +39,11 @@ def run(args: argparse.Namespace) -> int:
     source = Source(chosen(args.socket))
     names = ["localhost", "127.0.0.1", "[::1]", args.host, *args.name]
     app = web.web_app(source, refresh_ms=max(50, args.refresh), hosts=names)
-    print(f"Open http://{args.host}:{args.port}/ (Ctrl-C stops it)", flush=True)
-    uvicorn.run(app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1)
+    listener = config.bind_socket()
+    print(f"Open http://{args.host}:{listener.getsockname()[1]}/ (Ctrl-C stops it)", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
     source.close()
     return 0
 

@@ -29,7 +29,8 @@ REFUSED_S = 10.0  # a server that does not want this process is not asked five t
 LOOK_MS = 50  # how long a wait for a slow server may last before the queue is looked after
 SNAPSHOT_SHARE = 0.1  # of the sender's time, when one gap follows the other
 SNAPSHOT_S = 0.5  # but never later than this
-EXIT_S = 0.5
+EXIT_S = 0.5  # a server that takes nothing holds up a program's end for this long
+LEAVING_S = 10.0  # and a busy machine, on which the sender gets no turn, at most for this long
 # A program with the default SIGPIPE must not die of a server that went away (macOS has no such flag).
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 
@@ -52,7 +53,7 @@ class Client:
         self._retry_s = 0.0
         self._resync = False
         self._snapshot_not_before_s = 0.0
-        self._give_up_s = float("inf")
+        self._patience_s = float("inf")  # with a server that takes nothing
         self._warned = ""
         self._refused = False
         self._stop_listening: Callable[[], None] = lambda: None
@@ -63,13 +64,13 @@ class Client:
             self._start_thread()
         self._listen(self._hear_first if lazily else self._listener())
 
-    def end(self, *, timeout_s: float) -> None:
-        """Send what there is, for at most `timeout_s`, and stop."""
+    def end(self) -> None:
+        """Send what there is, to a server that takes it, and stop."""
         self._stop_listening()
-        self._give_up_s = time.monotonic() + timeout_s
+        self._patience_s = EXIT_S
         self._stopping.set()
         if self._thread:
-            self._thread.join(timeout_s)
+            self._thread.join(LEAVING_S)
 
     def abandon(self) -> None:
         """In a forked child: let go of what is the parent's without touching its connection."""
@@ -197,11 +198,14 @@ class Client:
     def _send(self, data: bytes) -> None:
         assert self._sock is not None, "sends only while connected"
         rest = memoryview(data)
+        waiting_since = float("inf")
         while rest:
             try:
                 rest = rest[self._sock.send(rest, NO_SIGNAL) :]
+                waiting_since = float("inf")
             except BlockingIOError:  # a slow server is waited for: the queue is bounded, and a snapshot mends the rest
-                if time.monotonic() > self._give_up_s:
+                waiting_since = min(waiting_since, time.monotonic())
+                if time.monotonic() - waiting_since > self._patience_s:
                     raise TimeoutError("it takes nothing") from None
                 poll = select.poll()
                 poll.register(self._sock, select.POLLOUT)
@@ -237,12 +241,12 @@ def start() -> None:
         os.register_at_fork(after_in_child=_after_fork)
 
 
-def stop(*, timeout_s: float = EXIT_S) -> None:
+def stop() -> None:
     """Send what there is and report no more."""
     global _client
     client, _client = _client, None
     if client is not None:
-        client.end(timeout_s=timeout_s)
+        client.end()
 
 
 def _after_fork() -> None:

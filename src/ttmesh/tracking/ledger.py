@@ -247,7 +247,8 @@ class Ledger:
     def _allocate(self, process: Process, record: Allocated, time_ns: int) -> None:
         key = (record.mesh_id, record.buffer_id)
         held = process.held
-        if key in held:  # a snapshot and the records around it may both tell of it
+        if (known := held.get(key)) is not None:  # a snapshot and the records around it may both tell of it
+            known.site = known.site or record.site  # it is written down after the table that a snapshot reads
             return
         if len(held) >= MAX_HELD:
             raise LedgerError(f"one process holds more than {MAX_HELD} buffers")
