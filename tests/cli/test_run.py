@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 
@@ -87,3 +89,20 @@ def test_a_program_that_does_not_exist_is_refused(tmp_path) -> None:
 
     assert done.returncode == 2
     assert "no file nowhere.py; expected a Python file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (("--system", "n999"), "no system named 'n999'"),
+        (("--backend", "cda"), "no backend named 'cda'"),
+        (("--coordinator", "12"), "=12 names no visible device; expected one of [0, 1, 2, 3, 4, 5, 6, 7]"),
+    ],
+    ids=["system", "backend", "coordinator"],
+)
+def test_options_that_cannot_be_used_are_refused_before_the_program_starts(tmp_path, options, wrong) -> None:
+    refused = ttmesh_run(tmp_path, "print('ran')", *options)
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert wrong in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -85,7 +85,7 @@ def describe(system: System) -> dict[str, Any]:
         "coordinator": opened[0],
         "opens_as": list(opened),
         "reserved_l1_bytes": {str(i): reserved_bytes(coordinator=i == opened[0]) for i in system.ids},
-        "backend": _backend(),
+        "backend": chosen_backend(),
         "environment": {k: "set" if k in SECRETS else v for k, v in settings.in_force().items()},
     }
 
@@ -148,7 +148,7 @@ def _coordinator(facts: dict[str, Any]) -> str:
     return f"device {facts['coordinator']}: an open mesh holds {more} of its L1 ({parts}){others}"
 
 
-def _backend() -> str:
+def chosen_backend() -> str:
     """The lane backend's name, checked against the folder without importing torch."""
     folder = Path(ttmesh.chip.__file__).parent / "backends"
     names = [m.name for m in pkgutil.iter_modules([str(folder)]) if m.name not in NO_BACKENDS]

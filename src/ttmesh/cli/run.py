@@ -11,6 +11,9 @@ from pathlib import Path
 
 from ttmesh import dropin, shim
 from ttmesh.base.errors import MeshError
+from ttmesh.chip.catalogue import current_system
+from ttmesh.cli.info import chosen_backend
+from ttmesh.mesh.coordinator import place_mesh
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="script.py ...", help="the program and its arguments"
     )
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options now that the program would stumble over later, or never look at."""
+    if args.backend is not None:
+        chosen_backend()
+    if args.system is not None or args.coordinator is not None:
+        place_mesh(current_system(), None, coordinator=args.coordinator)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         "TT_ALLOC_TRACKING_ENABLED": 1 if args.track else None,
     }
     os.environ.update({name: str(value) for name, value in chosen.items() if value is not None})
+    _check(args)
     folder = str(Path(shim.__path__[0]))
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = folder if not inherited else folder + os.pathsep + inherited
