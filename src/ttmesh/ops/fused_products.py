@@ -15,7 +15,8 @@ from ttmesh.ops.gemm import product
 from ttmesh.ops.goldens import activated
 from ttmesh.ops.lanes import aligned, ranked
 from ttmesh.ops.product_memory import check_blocks, extents
-from ttmesh.ops.products import product_spec, widened
+from ttmesh.ops.product_rules import product_spec
+from ttmesh.ops.products import widened
 from ttmesh.ops.slicing import slice_
 from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call, Operation, launch
