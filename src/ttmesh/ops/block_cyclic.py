@@ -23,7 +23,7 @@ TILE = 32
 Count = int | Lanes
 
 
-def _of(mesh_shape: tuple[int, ...], axis: int, device: torch.device) -> Lanes:
+def along(mesh_shape: tuple[int, ...], axis: int, device: torch.device) -> Lanes:
     """Every device's place along an axis, [*mesh]."""
     shape = [1] * len(mesh_shape)
     shape[axis] = mesh_shape[axis]
@@ -37,7 +37,7 @@ def _each(count: Count, lane_axes: int, device: torch.device) -> Lanes:
     return torch.full([1] * lane_axes, int(count), device=device)
 
 
-def _starts(valid: Lanes, rows: int, place: Lanes, devices: int) -> Lanes:
+def starts(valid: Lanes, rows: int, place: Lanes, devices: int) -> Lanes:
     """Where a device's next rows begin: those before the one that holds the first free row are a chunk ahead."""
     chunk, boundary = valid // (devices * rows), (valid // rows) % devices
     inside = torch.where(place == boundary, valid % rows, 0)
@@ -116,13 +116,13 @@ def _update(
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Write a device's rows of the next chunk behind those it has."""
-    place = _of(mesh_shape, cluster_axis, cache.device)
+    place = along(mesh_shape, cluster_axis, cache.device)
     cache = writable(cache, [input, place[..., None]], lane_axes)
     if cache.is_meta:
         return cache
     rows = finish(input, specs[0].dtype).expand(*cache.shape[:lane_axes], *input.shape[lane_axes:])
     count = rows.shape[-2]
-    start = _starts(_each(valid, lane_axes, cache.device), count, place, mesh_shape[cluster_axis])
+    start = starts(_each(valid, lane_axes, cache.device), count, place, mesh_shape[cluster_axis])
     batch = (_each(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(start.shape)
     for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
         at = tuple(int(i) for i in lane)
@@ -177,7 +177,7 @@ def _zero(
     lane_axes: int,
 ) -> Lanes:
     """Zeros between the last token and the next multiple of pad_align, wherever those rows lie."""
-    place = _of(mesh_shape, cluster_axis, cache.device)
+    place = along(mesh_shape, cluster_axis, cache.device)
     cache = writable(cache, [place[..., None]], lane_axes)
     if cache.is_meta:
         return cache
@@ -236,8 +236,8 @@ def _turn(
 ) -> Lanes:
     """Angles of the rows from a device's own start on."""
     rows = input.shape[-2]
-    place = _of(mesh_shape, cluster_axis, input.device)
-    start = _starts(_each(valid, lane_axes, input.device), rows, place, mesh_shape[cluster_axis])
+    place = along(mesh_shape, cluster_axis, input.device)
+    start = starts(_each(valid, lane_axes, input.device), rows, place, mesh_shape[cluster_axis])
     at = (start[..., None] + torch.arange(rows, device=input.device))[..., None, None, :, None]
     own = [
         torch.take_along_dim(cache.expand(*place.shape, *cache.shape[lane_axes:]), at, dim=-2) for cache in (cos, sin)

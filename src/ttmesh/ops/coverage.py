@@ -17,7 +17,6 @@ REASONS = {
     "ttnn.transformer.fused_recurrent_gated_delta_rule": "From a later tt-metal, whose sources were not at hand.",
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
-    "ttnn.transformer.sparse_sdpa_msa": "Block-sparse attention of one model: not written yet.",
 }
 
 # Operations without a case in the matrix of `make test-ops`, by what is known of them instead.
@@ -40,6 +39,9 @@ UNCOMPARED = {
     ),
     "Its result means nothing, as TT-NN's; tests/ops/test_prefetching.py looks at checks and memory.": "dram_prefetcher",
     "The second name of an operation that is compared.": "divide",
+    "A device's place on the mesh decides which keys its rows see; compared by tests/ops/test_indexers.py.": (
+        "experimental.indexer_score_dsa experimental.indexer_score_msa"
+    ),
     "It runs the caller's kernels; tests/programs/test_descriptors.py runs it.": "generic_op",
     "No comparison of our own yet; tt-metal's tests or the text demo run them.": (
         "index_fill_new interleaved_to_sharded_partial moe_expert_token_remap moe_routing_remap "

@@ -18,6 +18,7 @@ from ttmesh.base.dtypes import (
     float32,
     int32,
     uint16,
+    uint32,
 )
 from ttmesh.ops.colour import YUVCoefficients
 from ttmesh.ops.kimi import QkvCausalConv1dSiluProgramConfig
@@ -143,6 +144,19 @@ def decoded(a: tuple[int, ...], b: tuple[int, ...], **options: Any) -> Callable[
     return make
 
 
+def blocks(g: torch.Generator) -> Arguments:
+    chosen = torch.stack([torch.randperm(4, generator=g) for _ in range(2 * 8)]).reshape(1, 2, 8, 4)
+    chosen[..., 3] = 0xFFFFFFFF
+    tensors = [On(normal(g, 1, 32, 8, 64), layout=ROW_MAJOR_LAYOUT), normal(g, 1, 2, 128, 64), normal(g, 1, 2, 128, 32)]
+    return [*tensors, On(chosen, uint32, ROW_MAJOR_LAYOUT)], {"block_size": 32}
+
+
+def causal_blocks(g: torch.Generator) -> Arguments:
+    tensors, options = blocks(g)
+    tensors[3].values[..., 0] = 0  # every row sees something
+    return tensors, {**options, "chunk_start_idx": 70}
+
+
 CASES = [
     Case("ttnn.experimental.isin", members(), (int32, uint16), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
     Case("ttnn.experimental.isin/inverted", members(invert=True), (int32,), ROWS),
@@ -164,6 +178,8 @@ CASES = [
     Case("ttnn.experimental.wan_fused_rmsnorm_post_allgather/turned", heads(True), HALF),
     Case("ttnn.experimental.attn_matmul_from_cache", cached(64, num_tokens=50, transpose_hw=True)),
     Case("ttnn.experimental.attn_matmul_from_cache/values", cached(64, num_tokens=50, transpose_hw=False)),
+    Case("ttnn.transformer.sparse_sdpa_msa", blocks, HALF, system="p150x8"),
+    Case("ttnn.transformer.sparse_sdpa_msa/causal", causal_blocks, HALF, system="p150x8"),
     Case("ttnn.experimental.matmul_decode", decoded((32, 128), (128, 256))),
     Case("ttnn.experimental.matmul_decode/partial",
          decoded((32, 128), (64, 512), partial_width_sharded=True)),
