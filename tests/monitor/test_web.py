@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -121,7 +122,7 @@ def test_a_port_in_use_is_refused_before_an_address_is_printed(address):
             env=environment(TTMESH_SOCKET=address.path),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
 
     assert (done.returncode, done.stdout) == (2, "")
