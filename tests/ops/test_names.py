@@ -19,3 +19,10 @@ def test_quasar_forms_of_experimental_operations_are_those() -> None:
 def test_a_name_that_is_nowhere_says_so() -> None:
     with pytest.raises(AttributeError, match=r"ttnn\.experimental\.quasar\.conv9d is not emulated by ttmesh"):
         ttnn.experimental.quasar.conv9d  # noqa: B018
+
+
+def test_compiled_modules_hold_what_the_public_ones_show() -> None:
+    inner = ttnn._ttnn.operations.experimental
+
+    assert inner.ccl_experimental.GlobalSemaphoreArg is ttnn.GlobalSemaphore
+    assert inner.rotary_embedding_llama is ttnn.experimental.rotary_embedding_llama

@@ -41,3 +41,35 @@ def test_tt_lib_is_taken_from_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_
     import tt_lib  # type: ignore[import-not-found]
 
     assert tt_lib.answer == 42
+
+
+def test_a_module_that_tt_nn_shows_elsewhere_is_taken_from_the_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stand_ins, "FROM_CHECKOUT", {"shown_here": "ttnn/_hidden/lies_there.py"})
+    (tmp_path / "ttnn/ttnn/_hidden").mkdir(parents=True)
+    (tmp_path / "ttnn/ttnn/_hidden/lies_there.py").write_text("answer = 43\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shown_here", raising=False)
+
+    import shown_here  # type: ignore[import-not-found]
+
+    assert shown_here.answer == 43
+
+
+def test_what_no_checkout_has_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_ins, "FROM_CHECKOUT", {"shown_nowhere": "ttnn/_hidden/lies_nowhere.py"})
+
+    with pytest.raises(ModuleNotFoundError, match="shown_nowhere"):
+        import shown_nowhere  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_tools_around_a_profiler_can_be_imported_but_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_ins, "NEEDED_BY_NAME", ("tracy.process_model_log",))
+    monkeypatch.delitem(sys.modules, "tracy.process_model_log", raising=False)
+    monkeypatch.setitem(sys.modules, "tracy", stand_ins._tracy())
+
+    from tracy.process_model_log import run_device_profiler  # type: ignore[import-not-found]
+
+    with pytest.raises(ModuleNotFoundError, match="run_device_profiler was used, but tracy is not installed"):
+        run_device_profiler("command")

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,15 +14,23 @@ from typing import Any
 # Imported by tt-metal's conftest files for the sake of few tests: importing works, using a name says what is missing.
 NEEDED_BY_NAME = (
     "torchvision", "torchvision.transforms", "torchvision.models", "torchvision.ops", "PIL", "PIL.Image",
-    "IPython", "IPython.display",
+    "IPython", "IPython.display", "ttnn.torch_tracer",
+    "tracy.common", "tracy.process_model_log", "tracy.process_device_log", "tracy.process_ops_logs",
+    "tracy.device_post_proc_config",
 )  # fmt: skip
+
+# Written in Python and next to the compiled ttnn in a checkout; where TT-NN shows them -> where they lie in ttnn/.
+FROM_CHECKOUT = {
+    "tt_lib": "tt_lib/__init__.py",
+    "ttnn.experimental.moe_compute_utils": "ttnn/_experimental/moe_compute_utils.py",
+}
 
 
 def install() -> None:
-    """Provide what is missing: `tracy`'s markers, which mark nothing, modules that only say so, and `tt_lib`."""
+    """Provide what is missing: `tracy`'s markers, which mark nothing, modules that only say so, and some of a checkout."""
     if "tracy" not in sys.modules and importlib.util.find_spec("tracy") is None:
         sys.modules["tracy"] = _tracy()
-    for kind in (MissingFinder, TtLibFinder):
+    for kind in (MissingFinder, CheckoutFinder):
         if not any(isinstance(finder, kind) for finder in sys.meta_path):
             sys.meta_path.append(kind())
 
@@ -47,17 +55,18 @@ class MissingFinder(MetaPathFinder, Loader):
         """There is nothing to run."""
 
 
-class TtLibFinder(MetaPathFinder):
-    """Asked last: `tt_lib`, which tt-metal's tests import, is taken from the checkout that the tests lie in."""
+class CheckoutFinder(MetaPathFinder):
+    """Asked last: modules in Python that tt-metal's tests import are taken from the checkout that the tests lie in."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The package in ttnn/ of a checkout on the path; that folder itself must not be on it, it has a ttnn."""
-        if fullname != "tt_lib":
+        """The file in ttnn/ of a checkout on the path; that folder itself must not be on it, it has a ttnn."""
+        if fullname not in FROM_CHECKOUT:
             return None
-        folders = [Path(entry or ".", "ttnn") for entry in sys.path]
-        return PathFinder.find_spec(fullname, [str(folder) for folder in folders if (folder / fullname).is_dir()])
+        files = (Path(entry or ".", "ttnn", FROM_CHECKOUT[fullname]) for entry in sys.path)
+        found = next((file for file in files if file.is_file()), None)
+        return None if found is None else importlib.util.spec_from_file_location(fullname, found)
 
 
 class Missing(ModuleType):
@@ -114,6 +123,7 @@ def _tracy() -> ModuleType:
         """Profile a function."""
         return function
 
+    module.__path__ = []  # its tools are MissingFinder's
     names: dict[str, Any] = {"signpost": signpost, "Profiler": Profiler, "runtime_profile": decorated}
     module.__dict__.update(names)
     return module

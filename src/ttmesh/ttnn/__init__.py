@@ -27,12 +27,14 @@ def _operation(name: str) -> Any:
 _root = sys.modules[__name__]
 _inner = Namespace(__name__, __doc__ or "", NAMES, _operation, catalogue.keys)
 
-for _name in SUBMODULES:
-    install(
-        Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys, _root)
-    )
 for _name in OPERATION_MODULES:
     install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys))
+for _name in SUBMODULES:
+    # TT-NN's compiled modules hold what the public module of the same name shows.
+    _shown = sys.modules.get(f"{__name__}.{_name.removeprefix('_ttnn.operations.')}", _root)
+    install(
+        Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys, _shown)
+    )
 
 TILE_SIZE = 32
 
