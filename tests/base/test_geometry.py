@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttmesh.base.cores import CoreCoord
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshCoordinateRangeSet, MeshShape
 from ttmesh.base.sizes import size_text
@@ -138,3 +139,12 @@ def test_what_is_no_shape_is_refused() -> None:
 )
 def test_sizes_read_well(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_a_core_is_named_by_two_numbers_or_a_pair() -> None:
+    assert CoreCoord((3, 4)) == CoreCoord(3, 4)
+    for wrong in ((3,), (3, 4, 5)):
+        with pytest.raises(TypeError, match="CoreCoord\\(\\) takes x and y, or a tuple of them"):
+            CoreCoord(wrong)
+    with pytest.raises(TypeError, match="takes x and y"):
+        CoreCoord(3)

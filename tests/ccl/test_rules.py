@@ -12,6 +12,7 @@ import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
 from ttmesh.base.dtypes import bfloat16, float32
+from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.links import HOST
 from ttmesh.base.placement import Replicate, Shard
@@ -246,6 +247,29 @@ def test_point_to_point_leaves_the_other_devices_of_the_output_alone() -> None:
         expected = old.clone()
         expected[0, 6] = values[0, 1]
         assert torch.equal(lanes_of(output), expected)
+
+
+def test_a_device_that_sends_to_itself_needs_no_fabric() -> None:
+    here = MeshCoordinate(0, 0)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
+    try:
+        values = parts((1, 1), LOCAL, bfloat16)
+        tensor, output = on(mesh, values, bfloat16), on(mesh, torch.zeros_like(values), bfloat16)
+        programs = mesh.num_program_cache_entries()
+
+        same = ttnn.point_to_point(tensor, here, here, output_tensor=tensor)
+        assert same is tensor
+        assert mesh.num_program_cache_entries() == programs
+
+        assert torch.equal(lanes_of(ttnn.point_to_point(tensor, here, here)), values)
+        ttnn.point_to_point(tensor, here, here, output_tensor=output)
+        assert torch.equal(lanes_of(output), values)
+        assert mesh.num_program_cache_entries() > programs
+        with pytest.raises(MeshError, match="must contain sender coordinate"):
+            ttnn.point_to_point(tensor, MeshCoordinate(0, 1), MeshCoordinate(0, 1), output_tensor=tensor)
+    finally:
+        ttnn.close_mesh_device(mesh)
 
 
 def test_a_persistent_buffer_takes_the_result() -> None:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import index
 
 Text = str  # the classes below have a method of that name, as TT-NN's do
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, init=False)
 class CoreCoord:
     """The logical place of one core."""
 
     x: int
     y: int
+
+    def __init__(self, x: int | Sequence[int], y: int | None = None) -> None:
+        pair = x if y is None and isinstance(x, (tuple, list)) else (x, y)
+        try:
+            place = tuple(map(index, pair))  # type: ignore[arg-type]  # what has no index is refused
+        except TypeError:
+            place = ()
+        if len(place) != 2:
+            raise TypeError(f"CoreCoord() takes x and y, or a tuple of them, not {pair!r}")
+        object.__setattr__(self, "x", place[0])
+        object.__setattr__(self, "y", place[1])
 
     def str(self) -> Text:
         """As TT-NN writes it: (x=0,y=1)."""

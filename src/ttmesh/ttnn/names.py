@@ -45,6 +45,7 @@ _MODULES = {
         "create_global_semaphore get_global_semaphore_address reset_global_semaphore_value GlobalSemaphore"
     ),
     "ttmesh.mesh.global_buffers": "create_global_circular_buffer GlobalCircularBuffer",
+    "ttmesh.mesh.counter_channel": "InterProcessCounterChannel",
     "ttmesh.mesh.sub_devices": "SubDevice SubDeviceId SubDeviceManagerId",
     "ttmesh.mesh.memory_reports": "get_memory_view dump_device_memory_state get_buffers get_buffer_pages",
     "ttmesh.mesh.cluster": (
@@ -71,7 +72,7 @@ _MODULES = {
     "ttmesh.tensor.topology": "TensorTopology",
     "ttmesh.ccl.reductions": "ReduceType",
     "ttmesh.ccl.fused_minimal": "MMSignalAggregatorMode",
-    "ttmesh.ccl.copies": "p2p_compute_intermediate_tensor_spec",
+    "ttmesh.ccl.point_to_point": "p2p_compute_intermediate_tensor_spec",
     "ttmesh.ccl.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
     "ttmesh.ccl.topology": "get_usable_topology",
     "ttmesh.ccl.sockets": "MeshSocket create_socket_pair",
