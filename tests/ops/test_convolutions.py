@@ -10,6 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
+from ttmesh.ops.conv_buffers import circular_buffers
+from ttmesh.ops.conv_sharding import ParallelConfig, Window
 from ttmesh.ops.conv_weights import as_matrix, from_matrix
 
 
@@ -219,6 +221,46 @@ def test_circular_buffers_that_do_not_fit_are_refused(mesh: Any) -> None:
 
     with pytest.raises(RuntimeError, match="Statically allocated circular buffers"):
         ttnn.conv2d(input_tensor=image, weight_tensor=w, conv_config=config, **options(x, 512, 3, mesh, padding=(1, 1)))
+
+
+GRID = ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(7, 7))])
+BY_ROWS = ParallelConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, GRID, 64, 1)
+BY_BLOCKS = ParallelConfig(ttnn.TensorMemoryLayout.BLOCK_SHARDED, GRID, 8, 8)
+
+
+def test_activations_that_are_kept_between_rows_take_a_row_of_the_image_per_reader() -> None:
+    # The first convolution of tt-metal's ResNet-50 on Wormhole, batch 16.
+    bfp8 = ttnn.bfloat8_b
+    window = Window(
+        16 * 112 * 112, 16 * 115 * 115, 16, 64, (4, 4), bfp8, ttnn.bfloat16, bfp8, has_bias=True, out_width=112
+    )
+    config = ttnn.Conv2dConfig(
+        act_block_h_override=49 * 32, enable_act_double_buffer=True, enable_activation_reuse=True
+    )
+
+    needed = circular_buffers(window, BY_ROWS, config, ttnn.WormholeComputeKernelConfig(packer_l1_acc=True))
+
+    # Two readers, each with 4 tiles across x 8 of taps and what each further row adds, twice, in bfloat16;
+    # weights, bias and activations in tiles of bfloat8_b; partial sums lie in the result.
+    kept = sum(4 * 8 + -(-(-(-rows // 4) * 16 * 4 * 2 * (1 + 16 * 4)) // 2048) for rows in (25, 24))
+    assert needed == 2 * kept * 2048 + (8 * 2 + 2 + 49 * 8) * 1088 + 64
+
+
+@pytest.mark.parametrize(
+    ("cores", "bytes_of_tiles"),
+    [
+        (BY_ROWS, 8 * 2 * 1088 + 8 * 1088),  # weights and bias; the rows are read where they lie
+        (BY_BLOCKS, 2 * 1088 + 2 * 196 * 1088 + 196 * 2048 + 1088),  # K of one tile, 8 steps, sums in bfloat16
+    ],
+)
+def test_windows_of_one_pixel_need_the_l1_of_a_product(cores: ParallelConfig, bytes_of_tiles: int) -> None:
+    bfp8 = ttnn.bfloat8_b
+    channels = 64 if cores is BY_ROWS else 256
+    window = Window(16 * 56 * 56, 16 * 56 * 56, channels, 256, (1, 1), bfp8, bfp8, bfp8, has_bias=True, product=True)
+
+    needed = circular_buffers(window, cores, ttnn.Conv2dConfig(), ttnn.WormholeComputeKernelConfig(packer_l1_acc=True))
+
+    assert needed == bytes_of_tiles
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])

@@ -8,7 +8,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.conv_config import Conv2dConfig
-from ttmesh.ops.conv_sharding import BLOCK, HEIGHT, TILE, ParallelConfig, Window
+from ttmesh.ops.conv_sharding import BLOCK, HEIGHT, TILE, WIDTH, ParallelConfig, Window
 from ttmesh.tensor.sharding import div_up, round_up
 
 SCRATCHPAD = 64
@@ -58,6 +58,8 @@ def circular_buffers(
 ) -> int:
     """Bytes per core, without the tensors that buffers lie on: the result, the shards and the index tensors."""
     blocks = blocks_of(window, cores, options)
+    if window.product and cores.layout is not WIDTH:
+        return _product(window, cores, compute, blocks)
     source = _tile(DataType.FLOAT32 if window.dtype is DataType.FLOAT32 else DataType.BFLOAT16)
     result, weights = _tile(window.out_dtype), _tile(window.weights_dtype)
     steps = blocks.rows // blocks.act_rows
@@ -66,8 +68,12 @@ def circular_buffers(
 
     total = _weight_tiles(window, cores, options, blocks, steps) * weights
     total += _partials(window, cores, options, compute, blocks, steps)
-    buffered = act * (2 if options.enable_act_double_buffer else 1)
-    if cores.layout is HEIGHT:
+    times = 2 if options.enable_act_double_buffer else 1
+    buffered = act * times
+    if _reuses(window, cores, options, blocks):
+        halves = (div_up(blocks.act_rows, 2), blocks.act_rows // 2)  # two readers
+        total += times * sum(_kept_tiles(window, blocks, rows, source) for rows in halves) * source
+    elif cores.layout is HEIGHT:
         total += buffered * source
     elif not one_core:
         total += buffered * result
@@ -81,6 +87,39 @@ def circular_buffers(
     if options.config_tensors_in_dram:
         total += blocks.rows * TILE * INDEX_BYTES
     return total + SCRATCHPAD
+
+
+def _product(window: Window, cores: ParallelConfig, compute: WormholeComputeKernelConfig, blocks: Blocks) -> int:
+    """The buffers of the product that TT-NN makes of it; rows that are sharded over all cores are read where they lie."""
+    several = cores.layout is BLOCK and cores.cores_channels > 1
+    depth = 2 if several else 1  # double-buffered where there is more than one step
+    total = blocks.columns * blocks.act_columns * depth * _tile(window.weights_dtype)
+    if cores.layout is BLOCK:
+        total += blocks.rows * blocks.act_columns * depth * _tile(window.dtype)
+    between = window.out_dtype
+    if compute.fp32_dest_acc_en:
+        between = DataType.FLOAT32
+    elif compute.packer_l1_acc and several:
+        between = DataType.BFLOAT16
+    if between is not window.out_dtype:
+        total += blocks.rows * blocks.columns * _tile(between)
+    return total + (blocks.columns * _tile(window.weights_dtype) if window.has_bias else 0)
+
+
+def _reuses(window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks) -> bool:
+    """Whether rows of the image stay in the activations' buffers for the next rows of the result."""
+    reuse = options.enable_activation_reuse and cores.layout is HEIGHT
+    return reuse and not window.depthwise and blocks.act_rows > 1
+
+
+def _kept_tiles(window: Window, blocks: Blocks, rows: int, source: int) -> int:
+    """Tiles of one reader: a row of the image, and what each further row adds to it."""
+    across = div_up(window.out_width, TILE)
+    high, wide = window.kernel
+    beyond = -window.out_width % TILE  # of the last tile of an image's row
+    datum = {DataType.FLOAT32: 4, DataType.BFLOAT8_B: 1}.get(window.dtype, 2)
+    stick = round_up(window.in_channels, CHANNELS_OF_A_STICK) * wide * datum
+    return across * blocks.act_columns + div_up(div_up(rows, across) * stick * (1 + beyond * high), source)
 
 
 def _tile(dtype: DataType) -> int:
@@ -112,7 +151,10 @@ def _partials(
     if window.depthwise:
         scratch = cores.layout is HEIGHT and not _coalesced(window) and steps > 1
         return blocks.act_rows * blocks.act_columns * _tile(window.out_dtype) if scratch else 0
-    passes = window.kernel[0] if cores.layout is HEIGHT else max(window.kernel[0] * cores.cores_channels, 1)
+    if cores.layout is HEIGHT:
+        passes = 1 if options.enable_activation_reuse else window.kernel[0]  # one pass holds every tap
+    else:
+        passes = max(window.kernel[0] * cores.cores_channels, 1)
     kept = compute.packer_l1_acc and ((window.has_bias and passes > 1) or passes > 2)
     dtype = window.out_dtype
     if kept:

@@ -32,6 +32,8 @@ class Window:
     dtype: DataType
     out_dtype: DataType = DataType.BFLOAT16
     has_bias: bool = False
+    product: bool = False  # windows of one pixel, each once: TT-NN multiplies the rows with the weights
+    out_width: int = 0  # of one image; convolutions that keep activations between rows ask for it
     depthwise: bool = False  # one row of taps, one group per channel: TT-NN has a program of its own for it
 
 

@@ -261,6 +261,8 @@ def convolve(
     window = Window(
         batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
         dtype or x.dtype, bias is not None,
+        product=kernel == stride == dilation == (1, 1) and not any(padding) and not transposed,
+        out_width=out[1],
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
     )  # fmt: skip
     compute = compute_config or WormholeComputeKernelConfig()
