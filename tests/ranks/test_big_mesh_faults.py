@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rank_launches import HERE, NEEDS, environment
+from rank_launches import HERE, NEEDS, environment, launched
 
 from ttmesh.fabric import engines
 from ttmesh.tracking.address import Address
@@ -91,3 +91,11 @@ def eventually(look: Callable[[], bool], timeout_s: float = 10) -> None:
     while not look():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_ranks_that_do_not_do_the_same_are_told_where_they_differ(engine: str) -> None:
+    done = launched(engine, 2, str(HERE / "ranks_that_differ.py"), TTMESH_CHECK_RANKS="1", TTMESH_TIMEOUT_S="60")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"[{rank}] rank {rank} is content" in done.stdout for rank in (0, 1))

@@ -90,6 +90,13 @@ SETTINGS: tuple[Setting, ...] = (
         "how long a rank waits for the others in one operation",
     ),
     Setting(
+        "TTMESH_CHECK_RANKS",
+        _switch,
+        False,
+        "0 or 1",
+        "before every collective ranks compare what they call, and the first difference is named: for programs that hang",
+    ),
+    Setting(
         "TTMESH_ORDERED",
         _switch,
         False,

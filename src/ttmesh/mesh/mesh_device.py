@@ -130,7 +130,7 @@ class MeshDevice(ChipView, CoreView):
         ids = tuple(self.chip_at(coord) for coord in MeshCoordinateRange(start, last))
         part = None if self.part is None else self.part.box(start.coords(), submesh_shape.to_tuple())
         if part is not None and len(part.ranks) > 1:
-            part.join(len(self.queues))
+            part.join(len(self.queues), f"submesh {submesh_shape!r} at {start!r} of {self!r}")
         self.space.split(ids)
         child = MeshDevice(
             self.system, submesh_shape, ids, self.space, self.backend, num_command_queues=len(self.queues), parent=self,

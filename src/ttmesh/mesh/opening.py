@@ -80,7 +80,13 @@ def open_mesh_device(
     lanes.start()
     held = claim(system.name, [system.original_id(chip) for chip in own]) if is_exclusive() else None
     if part is not None:
-        part.join(num_command_queues)
+        sizes = f"l1_small_size {l1_small_size}, trace_region_size {trace_region_size}, worker_l1_size {worker_l1_size}"
+        try:
+            part.join(num_command_queues, f"{shape!r} of {system.name} on chips {list(chips)}, {sizes}")
+        except RankError:
+            if held is not None:
+                held.release()
+            raise
     mesh = MeshDevice(
         system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues, part=part
     )

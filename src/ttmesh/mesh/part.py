@@ -180,18 +180,34 @@ class Part:
         """The ranks along an axis, with a communicator of the queue's own."""
         return self._groups[worker.queue, axis]
 
-    def join(self, queues: int) -> None:
-        """Make the communicators: one per queue and cut axis, and one for the program. Every rank of the mesh calls it."""
+    def join(self, queues: int, opened: str) -> None:
+        """Make the communicators: one per queue and cut axis, and one for the program. Every rank of the mesh calls it.
+
+        `opened`: what is opened, in words that must be the same on every rank.
+        """
         joined = world()
         assert joined is not None, "a divided mesh has several ranks"
         if self.place is None:
             return
         name = "x".join(map(str, self.whole))
+        self._host = joined.subgroup(sorted(self.ranks), f"mesh {name}")
+        self._compare(f"{opened}, {queues} command queue(s)")
         for queue, axis in product(range(queues), range(len(self.grid))):
             if self.is_cut(axis):
                 members = sorted(self.along(axis))
                 self._groups[queue, axis] = joined.subgroup(members, f"axis {axis} of mesh {name}, queue {queue}")
-        self._host = joined.subgroup(sorted(self.ranks), f"mesh {name}")
+
+    def _compare(self, opened: str) -> None:
+        """Refuse a mesh that ranks open differently: later they would wait for each other, or mix up their data."""
+        told = [text.decode() for text in self.host.all_gather_bytes(opened.encode())]
+        if any(text != opened for text in told):
+            what = "; ".join(f"rank {rank}: {text}" for rank, text in zip(self.host.ranks, told, strict=True))
+            raise RankError(
+                f"ranks that present one mesh open it differently: {what}",
+                expected="the same shape and sizes on every rank",
+                fix="Open the same mesh on all of them, or give them different TT_MESH_IDs (--mesh-per-rank).",
+                ranks=self.host.ranks,
+            )
 
     @property
     def number(self) -> int:

@@ -90,8 +90,8 @@ def _move_between_ranks(mesh: MeshDevice, shape: MeshShape, new: Part, order: li
             lanes = lanes.expand(*old.block, *lanes.shape[len(old.block) :])
         return new.own_block(_reordered(old.gathered(lanes), whole, shape, order)).clone()
 
+    new.join(len(mesh.queues), f"{mesh!r} as {shape!r}")  # before anything moves: it refuses what ranks do not agree on
     _move(cells, shape, moved)
-    new.join(len(mesh.queues))
 
 
 def _agreed(mesh: MeshDevice, cells: list[Cell], part: Part) -> bool:

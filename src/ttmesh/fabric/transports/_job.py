@@ -152,7 +152,8 @@ class Job:
         error = RankError(
             wrong,
             expected=f"every rank of the group to finish it within {limit_s:g} s",
-            fix=f"Look at the output of {named(ranks)}; TTMESH_TIMEOUT_S sets the time.",
+            fix=f"Look at the output of {named(ranks)}; TTMESH_TIMEOUT_S sets the time"
+            + ("." if silent else ", TTMESH_CHECK_RANKS=1 names the first call in which ranks differ."),
             ranks=ranks,
         )
         self.fail(error)

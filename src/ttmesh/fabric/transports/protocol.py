@@ -14,13 +14,13 @@ torch's do.
 from __future__ import annotations
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
+from ttmesh.base import settings
 from ttmesh.base.errors import RankError, ShapeError
 from ttmesh.fabric.transports._job import Done, Job, apart
 from ttmesh.fabric.transports._layout import (
@@ -35,14 +35,16 @@ from ttmesh.fabric.transports._layout import (
     room,
     sum_dtype,
 )
+from ttmesh.fabric.transports._messages import Messages
 from ttmesh.fabric.transports._standing import Standing, StandingSums
 
 Tensor = torch.Tensor
 WORLD = "world"
+SAID_BYTES = 128  # of what ranks tell each other with TTMESH_CHECK_RANKS
 PAUSE_S = 0.0001  # between two looks of a thread that waits for messages while others compute
 
 
-class Transport(ABC):
+class Transport(Messages, ABC):
     """One group of ranks; `rank` and `size` count within it, `ranks` are the world's numbers."""
 
     name: str  # the engine
@@ -57,19 +59,17 @@ class Transport(ABC):
         self.timeout_s = timeout_s
         self._job = job
         self._place = job.place(f"group {group!r}", ranks, ranks[rank], self.spins)
+        self._checks = settings.get_bool("TTMESH_CHECK_RANKS")
         self._children: list[Transport] = []
         finish = partial(self._job.run, self._place, "all_reduce", limit_s=timeout_s)
         self._standing = StandingSums(self._standing_all_reduce, self._all_reduce_from, finish)
         self._borrows = False  # the communicator belongs to another object
         self._closed = False
 
-    @property
-    def world_rank(self) -> int:
-        """This process among all."""
-        return self.ranks[self.rank]
-
     def barrier(self, *, timeout_s: float | None = None) -> None:
         """Return when every rank of the group has come here."""
+        if self._checks:
+            self._agree("barrier")
         self._run("barrier", self._start_barrier, timeout_s)
 
     def all_reduce(
@@ -82,6 +82,8 @@ class Transport(ABC):
         timeout_s: float | None = None,
     ) -> Tensor:
         """The sum (max, min) over the ranks, on every rank; in `out` when given (it may be the tensor itself)."""
+        if self._checks:
+            self._agree(f"all_reduce ({op})", tensor)
         dtype = sum_dtype(tensor.dtype, op)
         check_out(out, tensor.shape, tensor)
         if ordered:
@@ -108,12 +110,13 @@ class Transport(ABC):
         None where the engine works best in the memory that it is given, and for what is too large to be kept. Every rank
         asks at the same point.
         """
-        return None if self.in_place else self._standing.make(shape, dtype, result)
+        return None if self.in_place or self._checks else self._standing.make(shape, dtype, result)
 
     def all_reduce_given(self, tensor: Tensor, op: str = "sum") -> Tensor:
         """The same of memory that nobody else looks at (it may change): a short way where the engine takes it as it is."""
         if (
-            not tensor.is_cpu
+            self._checks
+            or not tensor.is_cpu
             or tensor.dtype not in ENGINE_DTYPES
             or not tensor.is_contiguous()
             or not 0 < tensor.nbytes <= PIECE_BYTES
@@ -126,6 +129,8 @@ class Transport(ABC):
 
     def all_gather(self, tensor: Tensor, *, out: Tensor | None = None, timeout_s: float | None = None) -> Tensor:
         """Every rank's tensor, stacked: [size, *shape]."""
+        if self._checks:
+            self._agree("all_gather", tensor)
         shape = (self.size, *tensor.shape)
         check_out(out, shape, tensor)
         source = self._staged(tensor)
@@ -162,6 +167,8 @@ class Transport(ABC):
                 expected=f"a first dimension of {self.size}, one row per rank",
                 fix="Split the dimension to scatter and move it to the front.",
             )
+        if self._checks:
+            self._agree(f"reduce_scatter ({op})", tensor)
         dtype = sum_dtype(tensor.dtype, op)
         check_out(out, tensor.shape[1:], tensor)
         rows = self._staged(tensor).to(dtype).view(self.size, tensor.numel() // self.size)
@@ -174,52 +181,14 @@ class Transport(ABC):
 
     def broadcast(self, tensor: Tensor, root: int, *, timeout_s: float | None = None) -> Tensor:
         """The root's tensor on every rank; the others pass one of the same shape and dtype, which is filled."""
+        if self._checks:
+            self._agree(f"broadcast from rank {self.ranks[root]}", tensor)
         self._check_member(root)
         staged = self._staged(tensor)
         flat = as_bytes(staged)
         for a, b in pieces(flat):
             self._run("broadcast", partial(self._start_broadcast, flat[a:b], root), timeout_s)
         return tensor if self.rank == root else deliver(staged, tensor.shape, tensor, tensor)
-
-    def send(
-        self,
-        tensor: Tensor,
-        dest: int,
-        *,
-        tag: int = 0,
-        timeout_s: float | None = None,
-        until_received: bool = False,
-        operation: str = "send",
-    ) -> None:
-        """Hand a tensor to a rank of the group; may wait until that rank receives it, and does with `until_received`."""
-        self._check_member(dest)
-        flat = as_bytes(self._staged(tensor))
-        operation = f"{operation} to rank {self.ranks[dest]}"
-        for a, b in pieces(flat):
-            start = partial(self._start_send, flat[a:b], dest, tag, until_received)
-            self._run(operation, start, timeout_s, (self.ranks[dest],))
-
-    def recv(
-        self, out: Tensor, source: int, *, tag: int = 0, timeout_s: float | None = None, operation: str = "recv"
-    ) -> Tensor:
-        """Fill `out` with what a rank of the group sends under this tag."""
-        self._check_member(source)
-        staged = self._staged(out)
-        flat = as_bytes(staged)
-        operation = f"{operation} from rank {self.ranks[source]}"
-        for a, b in pieces(flat):
-            self._run(operation, partial(self._start_recv, flat[a:b], source, tag), timeout_s, (self.ranks[source],))
-        return deliver(staged, out.shape, out, out)
-
-    def send_bytes(self, data: bytes, dest: int, *, tag: int = 0, timeout_s: float | None = None) -> None:
-        """Hand bytes to a rank of the group."""
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        self.send(flat, dest, tag=tag, timeout_s=timeout_s)
-
-    def recv_bytes(self, size: int, source: int, *, tag: int = 0, timeout_s: float | None = None) -> bytes:
-        """So many bytes from a rank of the group."""
-        out = self.recv(torch.empty(size, dtype=torch.uint8), source, tag=tag, timeout_s=timeout_s)
-        return bytes(out.numpy())
 
     def for_messages(self, name: str, members: tuple[int, ...]) -> Transport:
         """The same communicator under another name in errors, for messages between some ranks that may wait long.
@@ -231,31 +200,6 @@ class Transport(ABC):
         beside._place = self._job.place(name, ranks, self.world_rank, self.spins, PAUSE_S)
         beside._children, beside._borrows = [], True
         return beside
-
-    def start_send(self, tensor: Tensor, dest: int, *, tag: int, until_received: bool, operation: str) -> Done:
-        """Begin a send and return whether it is over; whoever asks may raise the engine's own error: see `finish`."""
-        flat = as_bytes(self._staged(tensor))
-        self._job.begin(self._place, f"{operation} to rank {self.ranks[dest]}", (self.ranks[dest],))
-        return _together([self._start_send(flat[a:b], dest, tag, until_received) for a, b in pieces(flat)], flat)
-
-    def start_recv(self, out: Tensor, source: int, *, tag: int, operation: str) -> Done:
-        """Begin to receive into a contiguous tensor on the host."""
-        flat = as_bytes(out)
-        self._job.begin(self._place, f"{operation} from rank {self.ranks[source]}", (self.ranks[source],))
-        return _together([self._start_recv(flat[a:b], source, tag) for a, b in pieces(flat)], flat)
-
-    def finish(self, done: Done, peer: int, *, operation: str, timeout_s: float | None = None) -> None:
-        """Wait for what was begun; what goes wrong becomes an error that names the rank."""
-        ranks = (self.ranks[peer],)
-        self._run(f"{operation} rank {ranks[0]}", lambda: done, timeout_s, ranks)
-
-    def rest(self) -> None:
-        """Everything begun here has ended."""
-        self._place.inside = False
-
-    def hurry(self, waiting: bool) -> None:
-        """Whether somebody waits for the running operation now; one that nobody waits for may take as long as it likes."""
-        self._place.expect_by(self.timeout_s if waiting else math.inf)
 
     def subgroup(self, members: Sequence[int], name: str) -> Transport:
         """A group of some ranks (numbered as here) with its own communicator; every member calls it, no one else."""
@@ -273,6 +217,22 @@ class Transport(ABC):
         self._run(f"subgroup {name!r}", start, None, ranks)
         self._children += made
         return made[0]
+
+    def _agree(self, operation: str, tensor: Tensor | None = None) -> None:
+        """Refuse a collective that the ranks do not all call alike, before the engine mixes up their data."""
+        what = operation if tensor is None else f"{operation} of {list(tensor.shape)} {str(tensor.dtype)[6:]}"
+        own = torch.frombuffer(bytearray(what.encode()[:SAID_BYTES].ljust(SAID_BYTES)), dtype=torch.uint8)
+        rows = own.new_empty(self.size, SAID_BYTES)
+        self._run("check", partial(self._start_all_gather, own, rows.view(-1)), None)
+        said = [bytes(row.tolist()).decode(errors="replace").rstrip() for row in rows]
+        if any(text != said[0] for text in said):
+            calls = "; ".join(f"rank {rank}: {text}" for rank, text in zip(self.ranks, said, strict=True))
+            raise RankError(
+                f"ranks call different operations on group {self.group!r}: {calls}",
+                expected="the same collective with the same shape and dtype on every rank",
+                fix="Look for code before it that depends on the rank.",
+                ranks=self.ranks,
+            )
 
     def abort(self, reason: str) -> None:
         """Make the running and later operations of every rank fail with this reason."""
@@ -302,28 +262,6 @@ class Transport(ABC):
                 child.close()
             self._free()
         self._children.clear()
-
-    def _run(
-        self,
-        operation: str,
-        start: Callable[[], Done],
-        timeout_s: float | None,
-        partners: tuple[int, ...] | None = None,
-    ) -> None:
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
-        self._job.run(self._place, operation, start, limit_s, partners)
-
-    def _staged(self, tensor: Tensor) -> Tensor:
-        """The values, contiguous, where the engine can read them; the tensor itself when it already is so."""
-        return tensor.detach().cpu().contiguous() if tensor.requires_grad or not tensor.is_cpu else tensor.contiguous()
-
-    def _check_member(self, rank: int) -> None:
-        if not 0 <= rank < self.size:
-            raise RankError(
-                f"group {self.group!r} has no rank {rank}",
-                expected=f"0 to {self.size - 1}",
-                fix="Ranks count within their group.",
-            )
 
     @abstractmethod
     def _start_barrier(self) -> Done: ...
@@ -359,22 +297,3 @@ class Transport(ABC):
 
     @abstractmethod
     def _free(self) -> None: ...
-
-
-def _together(parts: list[Done], tensor: Tensor) -> Done:
-    """Whether all parts are over; holds the memory that the engine works on."""
-    first = parts[0]
-    if len(parts) == 1:
-
-        def over() -> bool:
-            return first() if tensor is not None else True
-
-        return over
-    left = list(parts)
-
-    def all_over() -> bool:
-        while left and left[0]():
-            left.pop(0)
-        return not left and tensor is not None
-
-    return all_over
