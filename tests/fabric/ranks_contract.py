@@ -43,6 +43,14 @@ def check_reductions() -> None:
     assert torch.equal(wrapped, torch.full((4,), (100 * n + 128) % 256 - 128, dtype=torch.int8))
 
 
+def check_rows_go_to_their_ranks() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        rows = torch.stack([mine(10 * r + to, (3, 2), dtype) for to in range(n)])
+        wanted = torch.stack([mine(10 * sender + r, (3, 2), dtype) for sender in range(n)])
+        assert torch.equal(w.all_to_all(rows), wanted)
+    assert w.all_to_all(torch.empty(n, 0)).shape == (n, 0)
+
+
 def check_order_and_outputs() -> None:
     rows = [mine(i, (1000,), torch.float32) for i in range(n)]
     total = rows[0].clone()

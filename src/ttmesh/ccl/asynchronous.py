@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.ccl.all_to_all import exchange
 from ttmesh.ccl.collective import check_common, collective, mesh_of, run
 from ttmesh.ccl.collectives import gather, others_gathered, reduce_all, scatter
-from ttmesh.ccl.copies import exchange
 from ttmesh.ccl.placed import check_axis, normal_dim
 from ttmesh.ccl.reductions import ReduceType
 from ttmesh.fabric.config import Topology

@@ -1,14 +1,13 @@
-"""Collectives that only copy: broadcast, all_broadcast, mesh_partition, all_to_all."""
+"""Collectives that only copy: broadcast, all_broadcast, mesh_partition."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl import executor
+from ttmesh.ccl.all_to_all import every
 from ttmesh.ccl.arrangement import split_dim
 from ttmesh.ccl.collective import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.placed import Placed, check_axis, normal_dim, placed, replicated_topology, scattered_topology
@@ -81,54 +80,6 @@ def mesh_partition(
     return result
 
 
-def exchange(
-    name: str,
-    tensor: Tensor,
-    in_dim: int,
-    out_dim: int,
-    *,
-    cluster_axis: int | None = None,
-    memory_config: MemoryConfig | None = None,
-    topology: Topology | None = None,
-    num_links: int | None = None,
-    subdevice_id: SubDeviceId | None = None,
-    mode: str | None = None,
-    algorithm: str | None = None,
-    output: Tensor | None = None,
-) -> Tensor:
-    """all_to_all: a tensor cut along in_dim becomes one cut along out_dim."""
-    mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis)
-    rank = len(tensor.shape)
-    dims = {
-        key: normal_dim(tensor, dim, f"AllToAllAsync: {key} must be in range [0, {rank}), but is {dim}")
-        for key, dim in (("in_dim", in_dim), ("out_dim", out_dim))
-    }
-    options: dict[str, Any] = {
-        **dims, "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
-        "mode": check_common(mesh, mode, num_links, subdevice_id),
-    }  # fmt: skip
-    result: Tensor = run(name, _all_to_all, [tensor], options, [output] if output is not None else [])
-    return result
-
-
-def all_to_all(
-    tensor: Tensor,
-    in_dim: int,
-    out_dim: int,
-    *,
-    cluster_axis: int | None = None,
-    memory_config: MemoryConfig | None = None,
-    mode: str | None = None,
-    algorithm: str | None = None,
-) -> Tensor:
-    """A tensor cut along in_dim over an axis becomes one cut along out_dim."""
-    return exchange(
-        "ttmesh.all_to_all", tensor, in_dim, out_dim, cluster_axis=cluster_axis, memory_config=memory_config, mode=mode,
-        algorithm=algorithm,
-    )  # fmt: skip
-
-
 def _broadcast(request: Request) -> Decision:
     where = placed(request, request["axis"])
     root = _position(where, request["sender"])
@@ -141,7 +92,7 @@ def _broadcast(request: Request) -> Decision:
         return (where.arrangement.spread(members if members.shape[1] == 1 else members[:, root : root + 1]),)
 
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return (where.arrangement.spread(executor.spread(_every(where, lanes), plan, root)),)
+        return (where.arrangement.spread(executor.spread(every(where, lanes), plan, root)),)
 
     crossing = where.crossing
 
@@ -174,8 +125,8 @@ def _all_broadcast(request: Request) -> Decision:
         return [where.arrangement.spread(members[:, i : i + 1]) for i in range(n)]
 
     def followed(lanes: torch.Tensor) -> list[torch.Tensor]:
-        every = executor.gathered(_every(where, lanes), plan)
-        return [where.arrangement.spread(every[:, :, i]) for i in range(n)]
+        gathered = executor.gathered(every(where, lanes), plan)
+        return [where.arrangement.spread(gathered[:, :, i]) for i in range(n)]
 
     return Decision(
         (request.result_spec(request.tensor.shape),) * n,
@@ -217,8 +168,8 @@ def _mesh_partition(request: Request) -> Decision:
         first, count = part.start[across[0]], part.block[across[0]]
         members = where.arrangement.gather(lanes)
         parts = split_dim(members, back, n).narrow(back - 1, first, count)
-        every = parts.expand(parts.shape[0], count, *parts.shape[2:])
-        own = every.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
+        all_parts = parts.expand(parts.shape[0], count, *parts.shape[2:])
+        own = all_parts.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
         return (where.arrangement.spread(own.contiguous()),)
 
     return Decision(
@@ -230,53 +181,6 @@ def _mesh_partition(request: Request) -> Decision:
         across=across,
         over_ranks=own_parts if across is not None else None,
     )
-
-
-def _all_to_all(request: Request) -> Decision:
-    where, spec = placed(request, request["axis"]), request.tensor.spec
-    in_dim, out_dim, n = request["in_dim"], request["out_dim"], where.members
-    extent = spec.shape[out_dim]
-    if extent % n:
-        raise ShapeError(
-            f"AllToAllAsync: out_dim {out_dim} of extent {extent} must be divisible by the number of devices {n}",
-            expected=f"a multiple of {n}",
-            fix="Choose another out_dim or pad the tensor.",
-        )
-    shape = [*spec.shape]
-    shape[out_dim] //= n
-    shape[in_dim] *= n
-    size = spec.packed_size_bytes
-    plan = where.plan("all_to_all", size)
-    rank = len(shape)
-
-    def parts(lanes: torch.Tensor) -> torch.Tensor:
-        """[groups, members, targets, *local with out_dim / n]."""
-        return split_dim(_every(where, lanes), out_dim - rank, n).movedim(out_dim - rank - 1, 2)
-
-    def finished(arrived: torch.Tensor) -> tuple[torch.Tensor]:
-        """[groups, targets, origins, *local] joined along in_dim."""
-        at = arrived.dim() - rank + in_dim - 1
-        return (where.arrangement.spread(arrived.movedim(2, at).flatten(at, at + 1)),)
-
-    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return finished(parts(lanes).transpose(1, 2))
-
-    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return finished(executor.exchanged(parts(lanes), plan))
-
-    return Decision(
-        (request.result_spec(shape),),
-        followed if request["algorithm"] else fast,
-        where.loads(plan, size * n, up=[size] * n, down=[size] * n),
-        scattered_topology(request.tensor, out_dim, request["axis"]),
-        presence=request.tensor.kind.presence,
-        across=where.across,
-    )
-
-
-def _every(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
-    members = where.arrangement.gather(lanes)
-    return members.expand(members.shape[0], where.members, *members.shape[2:])
 
 
 def _position(where: Placed, coord: tuple[int, ...]) -> int:

@@ -10,6 +10,7 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ccl.arrangement import split_dim
 from ttmesh.ccl.collective import Decision, Request, check_common, collective, mesh_of, require, run
+from ttmesh.ccl.exchanges import exchanged, own_groups
 from ttmesh.ccl.placed import Placed, check_axis, placed
 from ttmesh.ccl.traffic import Loads
 from ttmesh.fabric.config import Topology
@@ -103,9 +104,7 @@ def _dispatch(request: Request) -> Decision:
         if every.is_meta:
             blank = every.new_empty(every.shape[0], n, 1, *every.shape[1:])
             return [where.arrangement.spread(blank), where.arrangement.spread(experts[:, None, None])]
-        owner = _owners(mapping)[experts.long()]  # [groups, *whole, k]: linear device ids
-        devices = torch.tensor(where.arrangement.groups)
-        wanted = (owner[:, None] == devices[: every.shape[0], :, None, None, None]).any(-1)  # [groups, n, *whole]
+        wanted = _wanted(where, experts, mapping)
         placed_tokens = every[:, None] * wanted[..., None]
         _count(where, wanted, dim, token_bytes)
         return [
@@ -113,11 +112,48 @@ def _dispatch(request: Request) -> Decision:
             where.arrangement.spread(experts[:, None, None]),
         ]
 
+    part, across = request.mesh.part, where.across
+
+    def over_ranks(tokens: torch.Tensor, indices: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
+        """The same from one rank's tokens: choices go to every rank, a token to those whose chips have an expert for it."""
+        assert part is not None, "asked for only then"
+        assert across is not None, "asked for only then"
+        axis, mine = across[0], own_groups(part, across[0])
+        experts = _joined(members_of(where, part.over_ranks(indices))[:, :, :, 0], dim)
+        own = where.arrangement.gather(tokens)
+        groups, here, ranks = part.block[1 - axis], part.block[axis], part.grid[axis]
+        own = own.expand(groups, here, *own.shape[2:])[:, :, :, 0]  # [groups, members here, batch, seq, hidden]
+        if own.is_meta:
+            blank = own.new_empty(groups, here, 1, *whole, hidden)
+            return [where.arrangement.spread(blank), where.arrangement.spread(experts[mine, None, None])]
+        wanted = _wanted(where, experts, mapping)
+        _count(where, wanted, dim, token_bytes)
+        by_origin = _by_origin(wanted[mine], dim, n).reshape(groups, ranks, here, ranks, here, batch, seq)
+        need = by_origin.any(4).permute(1, 3, 0, 2, 4, 5)  # [from rank, to rank, groups, members there, batch, seq]
+        counts = need.flatten(2).sum(-1).tolist()
+        me = part.start[axis] // here
+        rows = own.new_zeros(ranks, max(map(max, counts)), hidden)
+        for to in range(ranks):
+            rows[to, : counts[me][to]] = own[need[me, to]]
+        got = exchanged(part, axis, rows)
+        every = own.new_zeros(ranks, *own.shape)
+        for sender in range(ranks):
+            every[sender][need[sender, me]] = got[sender, : counts[sender][me]]
+        joined = _joined(every.movedim(0, 1).flatten(1, 2), dim)
+        placed_tokens = joined[:, None] * wanted[mine].narrow(1, part.start[axis], here)[..., None]
+        return [
+            where.arrangement.spread(placed_tokens[:, :, None]),
+            where.arrangement.spread(experts[mine, None, None]),
+        ]
+
     specs = (
         request.result_spec((1, *whole, hidden)),
         request.result_spec((1, *whole, chosen.shape[-1]), result=1, source=1),
     )
-    return Decision(specs, compute, {}, request.tensor.tensor_topology(), single=False)
+    return Decision(
+        specs, compute, {}, request.tensor.tensor_topology(), single=False,
+        over_ranks=None if across is None else over_ranks,
+    )  # fmt: skip
 
 
 def _combine(request: Request) -> Decision:
@@ -131,30 +167,71 @@ def _combine(request: Request) -> Decision:
     )
     shape = (k, batch // n, seq, hidden) if dim == 1 else (k, batch, seq // n, hidden)
     devices = torch.tensor(where.arrangement.groups)
+    b, s = torch.arange(batch)[:, None, None], torch.arange(seq)[:, None]
+
+    def chosen(metadata: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of every token's choices: the member that has the expert, whether there is one, and the expert's place there."""
+        experts = members_of(where, metadata)[:, 0, 0].long()  # [groups, batch, seq, k]
+        device = _owners(mapping)[experts]
+        match = device[..., None] == devices[:, None, None, None]  # [..., k, n]
+        member, here = match.int().argmax(-1), match.any(-1)
+        if not request["local_reduce"]:
+            return member, here, _local_places(mapping)[experts]
+        return member, here & _first_on_device(experts, device), torch.zeros_like(experts)
 
     def compute(contributions: torch.Tensor, metadata: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
         members = members_of(where, contributions)  # [groups, n, experts here, batch, seq, hidden]
         groups = members.shape[0]
         if members.is_meta:
             return [where.arrangement.spread(members.new_empty(groups, n, *shape))]
-        experts = members_of(where, metadata)[:groups, 0, 0].long()  # [groups, batch, seq, k]
-        owner, local = _owners(mapping), _local_places(mapping)
-        device = owner[experts]
-        match = device[..., None] == devices[:groups, None, None, None]  # [..., k, n]
-        member, here = match.int().argmax(-1), match.any(-1)
-        slot = torch.zeros_like(experts) if request["local_reduce"] else local[experts]
-        if request["local_reduce"]:
-            here = here & _first_on_device(experts, device)
+        member, here, slot = chosen(metadata, mapping)
         group = torch.arange(groups)[:, None, None, None]
-        b, s = torch.arange(batch)[:, None, None], torch.arange(seq)[:, None]
         back = members[group, member, slot, b, s] * here[..., None]  # [groups, batch, seq, k, hidden]
         back = back.movedim(3, 1)  # [groups, k, batch, seq, hidden]
         parts = split_dim(back, dim - 4, n).movedim(dim + 1, 1)
         _count_back(where, member, here, dim, n, hidden * 2)
         return [where.arrangement.spread(parts)]
 
+    part, across = request.mesh.part, where.across
+
+    def over_ranks(contributions: torch.Tensor, metadata: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
+        """The same from one rank's contributions: each rank gets those for its tokens, k of them, not all experts'."""
+        assert part is not None, "asked for only then"
+        assert across is not None, "asked for only then"
+        axis, mine = across[0], own_groups(part, across[0])
+        own = where.arrangement.gather(contributions)
+        groups, count = part.block[1 - axis], part.block[axis]
+        own = own.expand(groups, count, *own.shape[2:])
+        if own.is_meta:
+            return [where.arrangement.spread(own.new_empty(groups, count, *shape))]
+        member, here, slot = chosen(part.over_ranks(metadata), mapping)
+        _count_back(where, member, here, dim, n, hidden * 2)
+        place = member[mine] - part.start[axis]
+        ours = here[mine] & (place >= 0) & (place < count)
+        group = torch.arange(groups)[:, None, None, None]
+        back = own[group, place.clamp(0, count - 1), slot[mine], b, s].masked_fill(~ours[..., None], 0)
+        parts = split_dim(back.movedim(3, 1), dim - 4, n).movedim(dim + 1, 1)  # [groups, targets, k, ...]
+        rows = parts.reshape(groups, part.grid[axis], count, *parts.shape[2:]).movedim(1, 0).contiguous()
+        # Of what comes from the ranks, one has the value and the others zeros.
+        return [where.arrangement.spread(exchanged(part, axis, rows).sum(0))]
+
     filled = 1 if request.outputs else 2  # TT-NN fills an output of its own with zeros first
-    return Decision((request.result_spec(shape),), compute, {}, request.tensor.tensor_topology(), programs=filled)
+    return Decision(
+        (request.result_spec(shape),), compute, {}, request.tensor.tensor_topology(), programs=filled,
+        over_ranks=None if across is None else over_ranks,
+    )  # fmt: skip
+
+
+def _wanted(where: Placed, experts: torch.Tensor, mapping: torch.Tensor) -> torch.Tensor:
+    """[groups, n, *whole]: which chips have an expert for which token."""
+    owner = _owners(mapping)[experts.long()]  # [groups, *whole, k]: linear device ids
+    devices = torch.tensor(where.arrangement.groups)
+    return (owner[:, None] == devices[: experts.shape[0], :, None, None, None]).any(-1)
+
+
+def _by_origin(wanted: torch.Tensor, dim: int, n: int) -> torch.Tensor:
+    """[groups, n, *whole] → [groups, origin, target, batch, seq]."""
+    return split_dim(wanted, dim - 3, n).movedim(dim + 1, 1)
 
 
 def members_of(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
@@ -192,9 +269,7 @@ def _first_on_device(experts: torch.Tensor, device: torch.Tensor) -> torch.Tenso
 
 def _count(where: Placed, wanted: torch.Tensor, dim: int, token_bytes: int) -> None:
     """Each token goes once to every device that has an expert for it."""
-    n = where.members
-    by_origin = split_dim(wanted, dim - 3, n).movedim(dim + 1, 1)
-    send_counts(where, by_origin.flatten(3).sum(-1).tolist(), token_bytes)  # [groups, origin, target]
+    send_counts(where, _by_origin(wanted, dim, where.members).flatten(3).sum(-1).tolist(), token_bytes)
 
 
 def _count_back(where: Placed, member: torch.Tensor, here: torch.Tensor, dim: int, n: int, token_bytes: int) -> None:

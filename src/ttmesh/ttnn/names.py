@@ -301,7 +301,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
 }
 
 _EXTRA_MODULES = {
-    "ttmesh.ccl.copies": "all_to_all",
+    "ttmesh.ccl.all_to_all": "all_to_all",
     "ttmesh.ccl.own": "all_gather",
     "ttmesh.tensor.composers": "on_first_rank",
     "ttmesh.mesh.queues": "event_query",

@@ -123,19 +123,12 @@ class Messages:
 
 
 def _together(parts: list[Done], tensor: Tensor) -> Done:
-    """Whether all parts are over; holds the memory that the engine works on."""
-    first = parts[0]
-    if len(parts) == 1:
-
-        def over() -> bool:
-            return first() if tensor is not None else True
-
-        return over
+    """Whether all parts are over (an empty tensor has none); holds the memory that the engine works on."""
     left = list(parts)
 
-    def all_over() -> bool:
+    def over() -> bool:
         while left and left[0]():
             left.pop(0)
         return not left and tensor is not None
 
-    return all_over
+    return over

@@ -108,6 +108,9 @@ class MpiTransport(Transport):
     def _start_all_gather(self, source: torch.Tensor, out: torch.Tensor) -> Done:
         return self._comm.Iallgather(self._buffer(source), self._buffer(out)).Test  # type: ignore[no-any-return]
 
+    def _start_all_to_all(self, source: torch.Tensor, out: torch.Tensor) -> Done:
+        return self._comm.Ialltoall(self._buffer(source), self._buffer(out)).Test  # type: ignore[no-any-return]
+
     def _start_reduce_scatter(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
         request = self._comm.Ireduce_scatter_block(self._buffer(source), self._buffer(out), self._ops[op])
         return request.Test  # type: ignore[no-any-return]

@@ -179,6 +179,20 @@ class Transport(Messages, ABC):
             self._run("reduce_scatter", partial(self._start_reduce_scatter, part, row[a:b], op), timeout_s)
         return deliver(into, tensor.shape[1:], tensor, out)
 
+    def all_to_all(self, tensor: Tensor, *, timeout_s: float | None = None) -> Tensor:
+        """From [size, *shape] on every rank, one row for each of them: the rows that were for this rank, by sender."""
+        if self._checks:
+            self._agree("all_to_all", tensor)
+        source = self._staged(tensor)
+        rows = as_bytes(source).view(self.size, source.nbytes // self.size)
+        into = torch.empty_like(source)
+        got = as_bytes(into).view(rows.shape)
+        for a, b in pieces(rows[0]):
+            given, piece = rows[:, a:b].contiguous(), rows.new_empty(self.size, b - a)
+            self._run("all_to_all", partial(self._start_all_to_all, given.view(-1), piece.view(-1)), timeout_s)
+            got[:, a:b] = piece
+        return deliver(into, tensor.shape, tensor, None)
+
     def broadcast(self, tensor: Tensor, root: int, *, timeout_s: float | None = None) -> Tensor:
         """The root's tensor on every rank; the others pass one of the same shape and dtype, which is filled."""
         if self._checks:
@@ -279,6 +293,9 @@ class Transport(Messages, ABC):
 
     @abstractmethod
     def _start_all_gather(self, source: Tensor, out: Tensor) -> Done: ...
+
+    @abstractmethod
+    def _start_all_to_all(self, source: Tensor, out: Tensor) -> Done: ...
 
     @abstractmethod
     def _start_reduce_scatter(self, source: Tensor, out: Tensor, op: str) -> Done: ...

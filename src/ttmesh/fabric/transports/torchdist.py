@@ -106,6 +106,9 @@ class TorchTransport(Transport):
     def _start_all_gather(self, source: torch.Tensor, out: torch.Tensor) -> Done:
         return _sliced(_gather(out, source, group=self._group, async_op=True), out)
 
+    def _start_all_to_all(self, source: torch.Tensor, out: torch.Tensor) -> Done:
+        return _sliced(dist.all_to_all_single(out, source, group=self._group, async_op=True), out)
+
     def _start_reduce_scatter(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
         return _sliced(_scatter(out, source, OPS[op], group=self._group, async_op=True), out)
 
