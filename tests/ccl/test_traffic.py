@@ -13,10 +13,11 @@ from closed_forms import LINES, Loads, on_grid, on_line
 from ttmesh.base.dtypes import DataType, bfloat16, float32
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.base.links import HOST
+from ttmesh.ccl.all_to_all import all_to_all
 from ttmesh.ccl.choose import algorithm, names
 from ttmesh.ccl.collective import Request
 from ttmesh.ccl.collectives import all_gather, all_reduce, reduce_scatter
-from ttmesh.ccl.copies import all_to_all, broadcast
+from ttmesh.ccl.copies import broadcast
 from ttmesh.ccl.placed import placed
 from ttmesh.ccl.plans import Group
 from ttmesh.fabric.config import FabricConfig

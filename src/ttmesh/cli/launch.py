@@ -7,10 +7,11 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ttmesh.base import settings
-from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.base.errors import MeshError
 from ttmesh.cli import unread
 from ttmesh.dropin import real_ttnn
 from ttmesh.launch.bindings import (
@@ -20,13 +21,16 @@ from ttmesh.launch.bindings import (
     one_mesh,
     read_bindings,
     read_mapping,
+    resolve,
     with_mock_clusters,
 )
 from ttmesh.launch.commands import ENGINES, Command, Plan, commands, default_engine
+from ttmesh.launch.mesh_graph import bindings_of, bindings_of_mapping
 from ttmesh.launch.watch import INTERRUPTED
 from ttmesh.launch.watch import run as watch_to_the_end
 from ttmesh.shim import __path__ as shim_folders
 
+FACTORY_VARIABLE = "TT_METAL_FACTORY_SYSTEM_DESCRIPTOR_PATH"
 HELP = "start a program as many ranks, on this host or several (tt-run compatible)"
 
 
@@ -41,7 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rank-bindings-mapping", type=Path, metavar="FILE", help="YAML: sub-context id to rank-binding YAML"
     )
     parser.add_argument(
-        "-m", "--mesh-graph-descriptor", metavar="FILE", help="not emulated: discovery needs the hardware"
+        "-m", "--mesh-graph-descriptor", type=Path, metavar="FILE", help="textproto: a rank per host of every mesh"
+    )
+    parser.add_argument(
+        "-M", "--mesh-graph-descriptor-mapping", type=Path, metavar="FILE", help="YAML: sub-context id to textproto"
+    )
+    parser.add_argument(
+        "--factory-system-descriptor", type=Path, metavar="FILE", help="ranks find it in their environment"
     )
     parser.add_argument(
         "--mock-cluster-rank-binding", type=Path, metavar="FILE", help="YAML: rank to cluster descriptor"
@@ -124,16 +134,15 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 
 def _bindings(args: argparse.Namespace) -> Bindings:
-    if args.mesh_graph_descriptor:
-        raise NotEmulatedError(
-            "-m/--mesh-graph-descriptor finds rank bindings by looking at the hardware (tt-run's phase 1)",
-            expected="rank bindings that are already known",
-            fix="Give --rank-binding FILE, or -n N.",
-        )
-    given = [x for x in (args.ranks, args.rank_binding, args.rank_bindings_mapping) if x is not None]
+    named = (
+        args.ranks, args.rank_binding, args.rank_bindings_mapping, args.mesh_graph_descriptor,
+        args.mesh_graph_descriptor_mapping,
+    )  # fmt: skip
+    given = [x for x in named if x is not None]
     if len(given) != 1:
         raise LaunchError(
-            "Specify exactly one of --rank-binding, --rank-bindings-mapping or -n",
+            "Specify exactly one of --rank-binding, --rank-bindings-mapping, -m/--mesh-graph-descriptor, "
+            "-M/--mesh-graph-descriptor-mapping or -n",
             expected=f"one, got {len(given)}",
             fix="For example `ttmesh launch -n 2 program.py`.",
         )
@@ -147,10 +156,17 @@ def _bindings(args: argparse.Namespace) -> Bindings:
         bindings = read_bindings(args.rank_binding, check_mesh_graph=not args.skip_mgd_check)
     elif args.rank_bindings_mapping is not None:
         bindings = read_mapping(args.rank_bindings_mapping, check_mesh_graph=not args.skip_mgd_check)
+    elif args.mesh_graph_descriptor is not None:
+        bindings = bindings_of(args.mesh_graph_descriptor)
+    elif args.mesh_graph_descriptor_mapping is not None:
+        bindings = bindings_of_mapping(args.mesh_graph_descriptor_mapping)
     elif args.ranks < 1:
         raise LaunchError(f"-n {args.ranks} starts nothing", expected="1 or more", fix="Give a number of ranks.")
     else:
         bindings = mesh_each(args.ranks) if args.mesh_per_rank else one_mesh(args.ranks)
+    if args.factory_system_descriptor is not None:
+        found = resolve(args.factory_system_descriptor, "Factory system descriptor")
+        bindings = replace(bindings, global_env={FACTORY_VARIABLE: str(found), **bindings.global_env})
     mocks = args.mock_cluster_rank_binding
     return bindings if mocks is None else with_mock_clusters(bindings, mocks)
 

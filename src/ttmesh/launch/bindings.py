@@ -33,6 +33,7 @@ class RankBinding:
     mesh_graph_desc_path: Path | None = None
     mock_cluster_desc_path: Path | None = None
     subcontext_id: int | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)  # where nobody says otherwise
 
 
 @dataclass(frozen=True)
@@ -78,32 +79,42 @@ def read_bindings(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
 def read_mapping(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
     """Several rank-binding files as one job: ranks are numbered on, each file is a sub-context."""
     resolved = resolve(path, "Rank bindings mapping file")
+    files = read_paths(resolved, MAPPING_KEY)
+    return merged([read_bindings(file, check_mesh_graph=check_mesh_graph) for file in files])
+
+
+def read_paths(resolved: Path, key: str) -> list[Path]:
+    """The files that a mapping names by sub-context id: beside it, or where files are looked for."""
     data = _mapping(_load(resolved), "the file")
-    if MAPPING_KEY not in data:
-        raise _wrong(f"Rank bindings mapping must contain '{MAPPING_KEY}'", "sub-context id: path")
-    if not data[MAPPING_KEY]:
-        raise _wrong(f"'{MAPPING_KEY}' must not be empty", "sub-context id: path")
-    overlays = _mapping(data[MAPPING_KEY], MAPPING_KEY)
+    if key not in data:
+        raise _wrong(f"Rank bindings mapping must contain '{key}'", "sub-context id: path")
+    if not data[key]:
+        raise _wrong(f"'{key}' must not be empty", "sub-context id: path")
+    overlays = _mapping(data[key], key)
     keys = list(overlays)
     if keys != list(range(len(keys))):
         raise _wrong(
-            f"'{MAPPING_KEY}' keys must be dense and monotonic starting at 0 "
-            f"(expected {list(range(len(keys)))}, got {keys})",
+            f"'{key}' keys must be dense and monotonic starting at 0 (expected {list(range(len(keys)))}, got {keys})",
             "0, 1, 2, …",
         )
+    beside = [resolved.parent / str(overlay) for overlay in overlays.values()]
+    return [
+        there if there.is_file() else Path(str(overlay))
+        for there, overlay in zip(beside, overlays.values(), strict=True)
+    ]
+
+
+def merged(parts: list[Bindings]) -> Bindings:
+    """Several sets of bindings as one job: ranks are numbered on, each set is a sub-context."""
     ranks: list[RankBinding] = []
     env: dict[str, str] = {}
-    sizes: list[int] = []
-    for number, overlay in enumerate(map(str, overlays.values())):
-        beside = resolved.parent / overlay
-        part = read_bindings(beside if beside.is_file() else Path(overlay), check_mesh_graph=check_mesh_graph)
+    for number, part in enumerate(parts):
         for name, value in part.global_env.items():
             if env.setdefault(name, value) != value:
                 raise _wrong(f"global_env conflict on key {name!r} between sub-contexts", "one value for all")
         offset = len(ranks)
         ranks += [replace(b, rank=offset + b.rank, subcontext_id=number) for b in part.ranks]
-        sizes.append(len(part.ranks))
-    env["TT_RUN_SUBCONTEXT_SIZES"] = ",".join(map(str, sizes))
+    env["TT_RUN_SUBCONTEXT_SIZES"] = ",".join(str(len(part.ranks)) for part in parts)
     return Bindings(tuple(ranks), env)
 
 

@@ -32,7 +32,8 @@ def inherited(parent: Mapping[str, str]) -> dict[str, str]:
 
 def rank_environment(binding: RankBinding, bindings: Bindings, parent: Mapping[str, str], cwd: Path) -> dict[str, str]:
     """The variables of one rank; later wins: passed through, set here, global_env, env_overrides."""
-    env = {k: v for k, v in parent.items() if k.startswith(PASSED_PREFIXES) and k not in BLOCKED}
+    env = dict(binding.defaults)
+    env |= {k: v for k, v in parent.items() if k.startswith(PASSED_PREFIXES) and k not in BLOCKED}
     env |= {name: parent[name] for name in PASSED_NAMES if parent.get(name)}
     home = parent.get("TT_METAL_HOME", str(cwd))
     cache_root = parent.get("XDG_CACHE_HOME") or str(Path(parent.get("HOME", str(cwd))) / ".cache")
