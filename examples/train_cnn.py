@@ -97,7 +97,7 @@ def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--samples", type=int, default=16, help="per chip and step")
     parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for the curves")

@@ -135,7 +135,7 @@ def train(steps: int, out: Path, dtype: ttnn.DataType = ttnn.float32) -> Curves:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--bfloat16", action="store_true", help="bfloat16 compute with float32 master weights")
     parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for the curves")

@@ -85,7 +85,7 @@ def train(epochs: int, out: Path, schedule: str = "1f1b", dtype: ttnn.DataType =
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=12, help="of seven steps each")
     parser.add_argument("--schedule", choices=["1f1b", "gpipe"], default="1f1b")
     parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for the curves")

@@ -131,7 +131,7 @@ def serve(count: int, samples: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=509)
     parser.add_argument("--samples", type=int, default=8, help="per chip and batch")
     options = parser.parse_args()

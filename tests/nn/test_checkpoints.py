@@ -10,6 +10,7 @@ from gpt_pair import PLACEMENTS, Trainer, opened
 
 import ttmesh.ttnn as ttnn
 from ttmesh.nn.checkpoints import load_checkpoint, save_checkpoint
+from ttmesh.nn.layers import Attention
 from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.parameters import Parameter, ParameterSet
 from ttmesh.nn.synchronise import synchronize_gradients
@@ -82,3 +83,45 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match=r"parameter.w has shape \[32, 64\]"):
             load_checkpoint(tmp_path / "wide.safetensors", narrow)
         del wide, narrow
+
+
+def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    def pair(second: int) -> ParameterSet:
+        return ParameterSet({
+            name: Parameter(torch.full((32, size), float(second)), mesh, dtype=ttnn.float32)
+            for name, size in (("a", 32), ("b", second))
+        })  # fmt: skip
+
+    with opened((1, 1)) as mesh:
+        saved, other = AdamW(pair(64)), AdamW(pair(96))
+        save_checkpoint(tmp_path / "pair.safetensors", saved)
+
+        with pytest.raises(RuntimeError, match=r"parameter.b has shape \[32, 64\]"):
+            load_checkpoint(tmp_path / "pair.safetensors", other)
+
+        assert torch.equal(other.parameters["a"].to_torch(), torch.full((32, 32), 96.0))
+        del saved, other
+
+
+def test_files_that_are_no_checkpoint_and_folders_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.safetensors").write_text("not a checkpoint" * 10)
+    with opened((1, 1)) as mesh:
+        optimiser = AdamW(ParameterSet({"w": Parameter(torch.zeros(32, 32), mesh, dtype=ttnn.float32)}))
+
+        with pytest.raises(
+            RuntimeError, match=r"text\.safetensors is not a checkpoint: .*; expected a file of save_check"
+        ):
+            load_checkpoint(tmp_path / "text.safetensors", optimiser)
+        with pytest.raises(RuntimeError, match=r"no.run\.safetensors cannot be written: .*No such file or directory"):
+            save_checkpoint(tmp_path / "no" / "run.safetensors", optimiser)
+        with pytest.raises(RuntimeError, match=r"a learning rate of -0\.1; expected 0 or more"):
+            optimiser.set_lr(-0.1)
+        del optimiser
+
+
+def test_heads_that_do_not_divide_the_weights_are_refused() -> None:
+    with (
+        opened((1, 1)) as mesh,
+        pytest.raises(RuntimeError, match=r"7 heads of weights \[64, 192\]; expected \[size, 3"),
+    ):
+        Attention(mesh, torch.zeros(64, 192), torch.zeros(64, 64), heads=7)

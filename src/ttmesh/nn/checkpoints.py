@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ttmesh.base.errors import MeshError
@@ -51,16 +53,33 @@ def save_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
 
 def _write(target: Path, tensors: dict[str, torch.Tensor]) -> None:
     unfinished = target.with_name(f"{target.name}.unfinished")  # one left by a killed run is overwritten
-    save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, str(unfinished))
-    with unfinished.open("rb") as written:
-        os.fsync(written.fileno())  # else a power cut could leave the new name on missing contents
-    os.replace(unfinished, target)
+    try:
+        save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, str(unfinished))
+        with unfinished.open("rb") as written:
+            os.fsync(written.fileno())  # else a power cut could leave the new name on missing contents
+        os.replace(unfinished, target)
+    except (OSError, SafetensorError) as problem:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise MeshError(
+            f"the checkpoint {target} cannot be written: {problem}",
+            expected="a folder that exists and may be written to, with room",
+            fix="Choose another path; a checkpoint that was there before is whole.",
+        ) from None
 
 
 def load_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
     """Fill parameters and optimiser states from a file, cut for the meshes they are on now."""
     if not Path(path).exists():
         raise MeshError(f"no checkpoint at {path}", expected="a file of save_checkpoint()", fix="Check the path.")
-    saved = Saved(load_file(str(path)), str(path))
+    try:
+        saved = Saved(load_file(str(path)), str(path))
+    except (OSError, SafetensorError) as problem:
+        raise MeshError(
+            f"{path} is not a checkpoint: {problem}", expected="a file of save_checkpoint()", fix="Check the path."
+        ) from None
+    for optimiser in optimisers:  # all of it fits before any of it is taken
+        for name, parameter in optimiser.parameters.items():
+            saved.take(f"parameter.{name}", parameter.shape)
     for optimiser in optimisers:
         optimiser.restore(saved)

@@ -145,6 +145,12 @@ class Attention(Layer):
             raise ShapeError(
                 f"{heads} heads over {parts} chips", expected="a multiple", fix="Change the heads or the mesh."
             )
+        if size % heads or qkv.shape[1] != 3 * size:
+            raise ShapeError(
+                f"{heads} heads of weights {list(qkv.shape)}",
+                expected=f"[size, 3 * size] with a size that {heads} divides",
+                fix="Change the heads or the weights.",
+            )
         self._local_heads, self._depth = heads // parts, size // heads
         # Columns in the order (head, q/k/v, depth): a cut by columns gives each chip whole heads, and a checkpoint means
         # the same on every number of chips.

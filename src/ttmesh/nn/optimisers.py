@@ -80,12 +80,18 @@ _adamw = local(
 )
 
 
+def _check_rate(lr: float) -> None:
+    if not 0 <= lr < float("inf"):
+        raise MeshError(f"a learning rate of {lr}", expected="0 or more", fix="Choose another.")
+
+
 class Optimiser:
     """What optimisers share: master copies, the step count, the learning rate."""
 
     STATES: tuple[str, ...] = ()
 
     def __init__(self, parameters: ParameterSet, lr: float) -> None:
+        _check_rate(lr)
         self.parameters = parameters
         self._mesh = mesh = next(iter(parameters.values())).mesh
         self.lr = place(torch.full((1, 1), lr), mesh, whole(mesh), float32)
@@ -107,6 +113,7 @@ class Optimiser:
 
     def set_lr(self, lr: float) -> None:
         """Another learning rate from the next step (or replay) on."""
+        _check_rate(lr)
         host = from_torch(torch.full((1, 1), lr), dtype=float32, layout=self.lr.layout)
         assert host is not None, "only None gives None"
         copy_host_to_device_tensor(host, self.lr)
