@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ttmesh.base.core_work import corerange_to_cores
 from ttmesh.base.cores import CoreRangeSet
-from ttmesh.base.dtypes import BufferType, Layout, ShardOrientation
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.mesh.mesh_device import MeshDevice
@@ -117,23 +116,6 @@ def cb_descriptor_from_sharded_tensor(
         address_offset=address_offset,
         buffer=tensor.buffer,
     )
-
-
-def get_optimal_worker_cores_for_sharded_tensor(tensor: Tensor) -> list[Any]:
-    """The cores that hold a shard, in the order of the shards."""
-    _need(tensor.device() is not None, "Tensor must be on device to compute optimal worker cores.", "a device tensor")
-    _need(tensor.is_sharded(), "Tensor must be sharded to compute optimal worker cores.", "a sharded tensor")
-    config, args = tensor.spec.memory_config, _sharding(tensor)
-    if config.buffer_type is not BufferType.L1:
-        raise NotEmulatedError(
-            "which core reads a DRAM bank fastest is not emulated",
-            expected="a tensor in L1",
-            fix="Use the grid of compute_with_storage_grid_size().",
-        )
-    assert args is not None, "it is sharded"
-    used = {index for index, _ in args.homes()}
-    by_rows = args.orientation is ShardOrientation.ROW_MAJOR
-    return [core for i, core in enumerate(corerange_to_cores(args.cores, None, by_rows)) if i in used]
 
 
 def _need(ok: bool, wrong: str, expected: str) -> None:

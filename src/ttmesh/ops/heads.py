@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,13 +46,20 @@ def fused(x: Lanes, kv: Lanes | None, heads: int, kv_heads: int, *, transpose_k:
     return _finished(as_heads(q, heads), as_heads(k, kv_heads), as_heads(v, kv_heads), transpose_k=transpose_k)
 
 
-def interleaved(x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool) -> Three:
+def interleaved(x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False) -> Three:
     """Heads of [.., rows, (queries, key, value) per group of heads], the order sharded inputs have."""
     group = heads // kv_heads
-    parts = torch.unflatten(x, -1, (kv_heads, group + 2, -1))
+    parts = torch.unflatten(x, -1, (kv_heads, group + (1 if tied else 2), -1))
     q = parts[..., :group, :].flatten(-3, -2).transpose(-3, -2)
-    k, v = (parts[..., group + i, :].transpose(-3, -2) for i in range(2))
+    k, v = (parts[..., group if tied else group + i, :].transpose(-3, -2) for i in range(2))
     return _finished(q, k, v, transpose_k=transpose_k)
+
+
+def interleaved_pairs(x: Lanes, kv: Lanes, heads: int, kv_heads: int, *, tied: bool) -> Three:
+    """Heads of queries and of [.., rows, (key, value) per group of heads], both sharded."""
+    parts = torch.unflatten(kv, -1, (kv_heads, 1 if tied else 2, -1))
+    k, v = (parts[..., i, :].transpose(-3, -2) for i in (0, -1))
+    return _finished(as_heads(x, heads), k, v, transpose_k=False)
 
 
 def _finished(q: Lanes, k: Lanes, v: Lanes, *, transpose_k: bool) -> Three:
@@ -113,7 +121,25 @@ def _check_rank(call: Call) -> None:
         )
 
 
-@op("ttnn.experimental.nlp_create_qkv_heads", golden=_golden_heads, out=_heads_spec, check=_check_rank)
+def _check_create(call: Call) -> None:
+    _check_rank(call)
+    shards = call.specs[0].memory_config.shard_spec
+    if shards is None:
+        return
+    heads, cores = call["num_heads"], shards.num_cores()
+    kv = heads if call["num_kv_heads"] is None else call["num_kv_heads"]
+    wrong = None
+    if call["transpose_k_heads"]:
+        wrong = "Transpose K heads must be false"
+    elif heads % cores:
+        wrong = f"Number of Q heads ({heads}) must be divisible by number of cores ({cores})"
+    elif call["input_kv"] is None and kv % cores:
+        wrong = f"Number of KV heads ({kv}) must be divisible by number of cores ({cores})"
+    if wrong:
+        raise ShapeError(wrong, expected="as many heads on every core", fix="Change the shards or unshard the input.")
+
+
+@op("ttnn.experimental.nlp_create_qkv_heads", golden=_golden_heads, out=_heads_spec, check=_check_create)
 def nlp_create_qkv_heads(
     input: Lanes,
     input_kv: Lanes | None,
@@ -121,10 +147,15 @@ def nlp_create_qkv_heads(
     num_kv_heads: int | None,
     transpose_k_heads: bool,
     kv_tied: bool,
+    specs: Sequence[TensorSpec],
 ) -> Three:
-    """Query, key and value heads of a fused projection [batch, 1, rows, width]."""
+    """Query, key and value heads of a fused projection [batch, 1, rows, width]; every core of shards has its own."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     x, other = input.squeeze(-3), None if input_kv is None else input_kv.squeeze(-3)
+    if specs[0].memory_config.is_sharded():
+        if other is not None:
+            return interleaved_pairs(x, other, num_heads, kv, tied=kv_tied)
+        return interleaved(x, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
     return fused(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
 
 

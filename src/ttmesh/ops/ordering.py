@@ -10,6 +10,7 @@ from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import op
 from ttmesh.ops.specs import Inferred, like
+from ttmesh.tensor.extents import element_bytes
 from ttmesh.tensor.lane_calls import Lane
 from ttmesh.tensor.launch import Call, Case
 from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
@@ -142,6 +143,15 @@ def _check_hwc(call: Call) -> None:
         "When input tensor is in DRAM, output memory_config must be explicitly specified",
         "memory_config=",
         "Pass a memory_config in L1.",
+    )
+    asked = call["memory_config"].shard_spec if call["memory_config"] is not None else None
+    step = call.mesh.chip.l1_alignment // element_bytes(call.specs[0].dtype)
+    require(
+        asked is None or asked.shape[1] % step == 0,
+        f"Output shard width must be rounded up to next multiple of {step} to satisfy alignment constraints (width was "
+        f"{asked.shape[1] if asked else 0})",
+        "shards whose rows are aligned in L1",
+        "Widen the shards of memory_config.",
     )
 
 

@@ -71,17 +71,6 @@ def _golden_to_sharded(input_tensor: torch.Tensor, sharded_memory_config: Memory
     return input_tensor
 
 
-def _is_flat(config: MemoryConfig, shape: Sequence[int]) -> bool:
-    """Whether shards are rectangles of the tensor seen as one matrix."""
-    shards = config.nd_shard_spec
-    if config.memory_layout is not TensorMemoryLayout.ND_SHARDED or shards is None:
-        return True
-    cut = [1] * (len(shape) - len(shards.shard_shape)) + list(shards.shard_shape)
-    first = next((i for i, length in enumerate(cut) if length != 1), len(cut) - 1)
-    rows = all(part >= whole for part, whole in zip(cut[first + 1 :], shape[first + 1 :], strict=True))
-    return rows or all(part >= whole for part, whole in zip(cut[:-1], shape[:-1], strict=True))
-
-
 @composite("ttnn.interleaved_to_sharded", golden=_golden_to_sharded, direct=True)
 def interleaved_to_sharded(
     input_tensor: Tensor,
@@ -97,10 +86,10 @@ def interleaved_to_sharded(
     if sharded_memory_config is None:
         assert grid is not None, "the other overload"
         sharded_memory_config = shards_over(input_tensor.spec, grid, shard_shape, shard_scheme, shard_orientation)
-    require(
-        _is_flat(sharded_memory_config, input_tensor.padded_shape),
+    require(  # a spec of more dims is taken where a height, width or block spec deals the same shards
+        input_tensor.spec.with_memory_config(sharded_memory_config).memory_config.shard_spec is not None,
         f"interleaved_to_sharded takes no shards of more than two dims: {sharded_memory_config}",
-        "shards of whole rows, or of whole columns",
+        "shards that are rectangles of the tensor seen as one matrix",
         "Use ttnn.to_memory_config.",
     )
     asked = {

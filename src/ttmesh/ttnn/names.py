@@ -136,9 +136,7 @@ _MODULES = {
         "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "
         "MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig MinimalMatmulConfig"
     ),
-    "ttmesh.ops.generic": (
-        "TensorAccessorArgs cb_descriptor_from_sharded_tensor get_optimal_worker_cores_for_sharded_tensor"
-    ),
+    "ttmesh.ops.generic": ("TensorAccessorArgs cb_descriptor_from_sharded_tensor"),
     "ttmesh.programs.program": "DataMovementProcessor",
     "ttmesh.programs.runtime_args": "RuntimeArgs",
     "ttmesh.programs.descriptors": (
