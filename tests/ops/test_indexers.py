@@ -99,6 +99,25 @@ def test_a_slot_that_is_not_there_is_refused(mesh: ttnn.MeshDevice) -> None:
         ttnn.experimental.indexer_score_dsa(q, k, gates, chunk_start_idx=0, cache_batch_idx=3)
 
 
+def test_rows_of_a_scaled_cache_keep_their_bytes(mesh: ttnn.MeshDevice) -> None:
+    def rows(values: torch.Tensor) -> ttnn.Tensor:
+        return ttnn.from_torch(
+            values, device=mesh, mesh_mapper=ttnn.ReplicateTensorToMesh(mesh), layout=ttnn.ROW_MAJOR_LAYOUT
+        )
+
+    latent, scales = ttnn.experimental.deepseek_prefill.per_token_cast_to_fp8(rows(torch.randn(2, 3, 512).bfloat16()))
+    rope = rows(torch.randn(2, 3, 64).bfloat16())
+
+    packed = ttnn.experimental.deepseek_prefill.pack_scaled_fp8_kv_cache(latent, scales, rope)
+
+    parts = [
+        ttnn.to_torch(ttnn.get_device_tensors(t)[1]).contiguous().view(torch.uint8) for t in (latent, scales, rope)
+    ]
+    got = ttnn.to_torch(ttnn.get_device_tensors(packed)[1]).contiguous().view(torch.uint8)
+    assert tuple(packed.shape) == (2, 3, 656)
+    assert torch.equal(got, torch.cat(parts, -1))
+
+
 def test_wormhole_has_no_indexer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TTMESH_SYSTEM", "n150")
     device = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))

@@ -42,6 +42,9 @@ UNCOMPARED = {
     "A device's place on the mesh decides which keys its rows see; compared by tests/ops/test_indexers.py.": (
         "experimental.indexer_score_dsa experimental.indexer_score_msa"
     ),
+    "Its rows mix three formats, byte by byte; tests/ops/test_indexers.py looks at the bytes.": (
+        "experimental.deepseek_prefill.pack_scaled_fp8_kv_cache"
+    ),
     "It runs the caller's kernels; tests/programs/test_descriptors.py runs it.": "generic_op",
     "No comparison of our own yet; tt-metal's tests or the text demo run them.": (
         "index_fill_new interleaved_to_sharded_partial moe_expert_token_remap moe_routing_remap "

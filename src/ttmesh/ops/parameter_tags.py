@@ -140,6 +140,12 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
         f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _none(CORES)}
         for name in ("attn_matmul", "attn_matmul_from_cache", "group_attn_matmul")
     },
+    "ttnn.experimental.deepseek_prefill.moe_grouped_topk": {
+        "stable_sort": _none("Which of two equal scores comes first; here the lower expert does not always either.")
+    },
+    "ttnn.experimental.deepseek_prefill.unified_routed_expert_moe": {
+        "max_dispatched_tokens_per_expert": _none("How large TT-NN's temporary buffers are; here there are none.")
+    },
     "ttnn.experimental.isin": {"assume_unique": _none("TT-NN ignores it as well.")},
     "ttnn.experimental.dit_layernorm_pre_allgather": {
         "recip_tensor": _none("Precomputed reciprocals of counts; the division is done here.")

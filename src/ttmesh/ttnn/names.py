@@ -123,6 +123,7 @@ _MODULES = {
     "ttmesh.ops.attention_sparse": "SparseKVFormat",
     "ttmesh.ops.kimi": "QkvCausalConv1dSiluProgramConfig",
     "ttmesh.ops.indexer": "IndexerScoreProgramConfig",
+    "ttmesh.ops.prefill_experts": "RoutedExpertActivation",
     "ttmesh.ops.program_configs": (
         "LayerNormDefaultProgramConfig LayerNormShardedMultiCoreProgramConfig LayerNormProgramConfig LayerNormType "
         "DistributedLayerNormStage create_layernorm_program_config SoftmaxDefaultProgramConfig "

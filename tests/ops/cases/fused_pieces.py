@@ -14,8 +14,10 @@ from ttmesh.base.dtypes import (
     TILE_LAYOUT,
     BufferType,
     TensorMemoryLayout,
+    bfloat8_b,
     bfloat16,
     float32,
+    fp8_e4m3,
     int32,
     uint16,
     uint32,
@@ -157,6 +159,67 @@ def causal_blocks(g: torch.Generator) -> Arguments:
     return tensors, {**options, "chunk_start_idx": 70}
 
 
+def spaced(g: torch.Generator, *shape: int) -> torch.Tensor:
+    """Scores far enough apart that no rounding swaps two of them."""
+    rows = torch.Size(shape[:-1]).numel()
+    drawn = torch.stack([torch.randperm(shape[-1], generator=g) for _ in range(rows)])
+    return (drawn.float() / 64 - 2).reshape(shape)
+
+
+def gate(experts: int, padded: bool = False, **options: Any) -> Callable[[torch.Generator], Arguments]:
+    def make(g: torch.Generator) -> Arguments:
+        padding = On(torch.tensor([[5, 1]]), uint32, ROW_MAJOR_LAYOUT)
+        tensors = [spaced(g, 1, 1, 9, experts), torch.zeros(1, 1, 9, experts)]
+        return tensors, {**options, **({"padding_config": padding} if padded else {})}
+
+    return make
+
+
+def hashed(g: torch.Generator) -> Arguments:
+    ids = On(torch.randint(0, 50, (2, 32), generator=g), uint32, ROW_MAJOR_LAYOUT)
+    table = On(torch.stack([torch.randperm(64, generator=g)[:8] for _ in range(50)]), uint16, ROW_MAJOR_LAYOUT)
+    return [normal(g, 1, 1, 40, 64), ids, table], {"n_activated_experts": 6, "route_scale": 1.5}
+
+
+def counted(g: torch.Generator) -> Arguments:
+    chosen = On(torch.randint(0, 17, (64, 8), generator=g), uint16, TILE_LAYOUT)
+    return [chosen, On(torch.randint(-1, 3, (1, 17), generator=g).int(), int32, ROW_MAJOR_LAYOUT), 16, 6], {}
+
+
+def numbered(*values: int) -> On:
+    return On(torch.tensor([values]), uint32, ROW_MAJOR_LAYOUT)
+
+
+REGIONS = (numbered(0, 32, 96), numbered(20, 40, 31), numbered(2, 0, 1))
+
+
+def reduced(local: bool) -> Callable[[torch.Generator], Arguments]:
+    def make(g: torch.Generator) -> Arguments:
+        weights = torch.rand(1, 1, 32, 4, 1, generator=g) * (torch.rand(1, 1, 32, 4, 1, generator=g) > 0.3)
+        chosen = On(torch.randint(0, 9, (1, 1, 32, 4), generator=g), uint16)
+        table = On(torch.randint(-1, 2, (9,), generator=g).int(), int32)
+        return [normal(g, 1, 1, 32, 4, 64), weights, *([chosen, table] if local else [])], {}
+
+    return make
+
+
+def nets(g: torch.Generator) -> Arguments:
+    matrices = [[normal(g, *shape) / 8 for _ in range(3)] for shape in ((64, 96), (64, 96), (96, 64))]
+    return [normal(g, 128, 64), *REGIONS, *matrices, 64], {}
+
+
+def eighths(g: torch.Generator) -> Arguments:
+    """Whole numbers whose largest is 448 in every block: scales are 1 and eight bits are exact."""
+    whole = torch.randint(-15, 16, (3, 5, 256), generator=g).float()
+    whole[..., ::128] = 448.0
+    return [whole], {}
+
+
+def scaled(g: torch.Generator) -> Arguments:
+    rows = On(torch.randint(-15, 16, (3, 5, 256), generator=g).float(), fp8_e4m3)
+    return [rows, On(torch.rand(3, 5, 2, generator=g), float32)], {}
+
+
 CASES = [
     Case("ttnn.experimental.isin", members(), (int32, uint16), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
     Case("ttnn.experimental.isin/inverted", members(invert=True), (int32,), ROWS),
@@ -180,6 +243,23 @@ CASES = [
     Case("ttnn.experimental.attn_matmul_from_cache/values", cached(64, num_tokens=50, transpose_hw=False)),
     Case("ttnn.transformer.sparse_sdpa_msa", blocks, HALF, system="p150x8"),
     Case("ttnn.transformer.sparse_sdpa_msa/causal", causal_blocks, HALF, system="p150x8"),
+    Case("ttnn.experimental.deepseek_prefill.moe_grouped_topk", gate(256)),
+    Case("ttnn.experimental.deepseek_prefill.moe_grouped_topk/one group",
+         gate(96, True, n_groups=1, n_activated_experts=6, score_func="sqrtsoftplus", route_scale=2.5)),
+    Case("ttnn.experimental.deepseek_prefill.moe_hash_gate", hashed, (float32,)),
+    Case("ttnn.experimental.deepseek_prefill.masked_bincount", counted, HALF),
+    Case("ttnn.experimental.deepseek_prefill.extract",
+         lambda g: ([normal(g, 128, 64), *REGIONS],
+                    {"local_expert_id": 2, "max_dispatched_tokens_per_expert": 96}), (bfloat16, bfloat8_b)),
+    Case("ttnn.experimental.deepseek_prefill.insert",
+         lambda g: ([normal(g, 128, 64), normal(g, 64, 64), *REGIONS], {"local_expert_id": 0}), (bfloat16, bfloat8_b),
+         placements=False),
+    Case("ttnn.experimental.deepseek_prefill.post_combine_reduce", reduced(False), HALF, ROWS),
+    Case("ttnn.experimental.deepseek_prefill.post_combine_reduce/local", reduced(True), HALF, ROWS),
+    Case("ttnn.experimental.deepseek_prefill.routed_expert_ffn", args((64, 64), (64, 96), (64, 96), (96, 64)), HALF),
+    Case("ttnn.experimental.deepseek_prefill.unified_routed_expert_moe", nets, HALF, system="p150x8"),
+    Case("ttnn.experimental.deepseek_prefill.per_token_cast_to_fp8", eighths, HALF, ROWS, system="p150x8"),
+    Case("ttnn.experimental.deepseek_prefill.per_token_cast_back", scaled, HALF, ROWS, system="p150x8"),
     Case("ttnn.experimental.matmul_decode", decoded((32, 128), (128, 256))),
     Case("ttnn.experimental.matmul_decode/partial",
          decoded((32, 128), (64, 512), partial_width_sharded=True)),
