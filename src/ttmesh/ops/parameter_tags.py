@@ -146,6 +146,7 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.experimental.deepseek_prefill.unified_routed_expert_moe": {
         "max_dispatched_tokens_per_expert": _none("How large TT-NN's temporary buffers are; here there are none.")
     },
+    "ttnn.addmm": {"output_tile": Tag("used", "The tiles of the result.")},
     "ttnn.experimental.isin": {"assume_unique": _none("TT-NN ignores it as well.")},
     "ttnn.experimental.dit_layernorm_pre_allgather": {
         "recip_tensor": _none("Precomputed reciprocals of counts; the division is done here.")

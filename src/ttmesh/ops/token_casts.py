@@ -8,7 +8,6 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
-from ttmesh.base.errors import NotEmulatedError
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import aligned
@@ -17,7 +16,7 @@ from ttmesh.tensor.launch import Call
 from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec import TensorSpec
 
-BLOCK = 128  # numbers that share a scale
+BLOCK, TILE = 128, 32  # numbers that share a scale; rows of a tile
 LARGEST, LEAST = 448.0, 1e-4  # the largest e4m3 number, and the least that a block's maximum counts as
 LATENT, ROPE = 512, 64
 PREFILL = "ttnn.experimental.deepseek_prefill"
@@ -89,24 +88,33 @@ def per_token_cast_to_fp8(input_tensor: Lanes, round_scale_to_power_of_two: bool
 
 def _check_back(call: Call) -> None:
     x, scale, name = call["input_e4m3"].spec, call["input_scale"], "per_token_cast_back"
-    if call["token_count_aware"]:
-        raise NotEmulatedError(
-            "per_token_cast_back with token_count_aware=True is not emulated",
-            expected="token_count_aware=False",
-            fix="Cast the whole buffer; rows behind the last token may hold anything on the chip.",
-        )
-    wrong = f"{name}: metadata / expert_* tensors are only valid when token_count_aware=true"
+    metadata, aware = call["metadata"], call["token_count_aware"]
     numbers = (call["expert_region_offsets"], call["expert_token_counts"], call["global_expert_idx_table"])
-    absent = call["metadata"] is None and not call["experts_per_chip"] and all(each is None for each in numbers)
-    _need(absent, wrong, "none of them")
-    wrong = f"{name}: input_scale is required (unless token_count_aware with metadata)"
-    _need(scale is not None, wrong, "input_scale=")
+    if aware:
+        wrong = f"{name}: provide exactly one of `input_scale` or `metadata`"
+        _need((scale is None) != (metadata is None), wrong, "one of them")
+        wrong = (
+            f"{name}: token_count_aware=true requires expert_region_offsets, expert_token_counts and "
+            "global_expert_idx_table"
+        )
+        _need(all(each is not None for each in numbers), wrong, "all three")
+        _need(call["experts_per_chip"] > 0, f"{name}: experts_per_chip must be > 0", "a number of experts")
+    else:
+        wrong = f"{name}: input_scale is required (unless token_count_aware with metadata)"
+        _need(scale is not None, wrong, "input_scale=")
+        wrong = f"{name}: metadata / expert_* tensors are only valid when token_count_aware=true"
+        _need(metadata is None and all(each is None for each in numbers), wrong, "none of them")
     _check_place(call, name)
     _need(x.dtype is DataType.FP8_E4M3, f"{name}: input_e4m3 dtype must be FP8_E4M3", "fp8_e4m3")
-    _need(scale.dtype is DataType.FLOAT32, f"{name}: input_scale dtype must be FLOAT32", "float32")
     dtype = call["output_dtype"]
     _need(dtype is None or dtype in WIDE, f"{name}: output_dtype must be BFLOAT16 or FLOAT32", "one of them")
     _need(len(x.shape) >= 2, f"{name}: input_e4m3 rank must be >= 2", "rows")
+    if scale is None:
+        blocks, last = x.shape[-1] // BLOCK, metadata.shape[-1]
+        wrong = f"{name}: metadata last dim ({last}) must be >= H/BLOCK_W ({blocks}) to hold the scale tail"
+        _need(last >= blocks, wrong, "wider rows")
+        return
+    _need(scale.dtype is DataType.FLOAT32, f"{name}: input_scale dtype must be FLOAT32", "float32")
     shape, other = x.shape, scale.spec.shape
     wrong = f"{name}: input_e4m3 ({len(shape)}D) and input_scale ({len(other)}D) must have the same rank"
     _need(len(shape) == len(other), wrong, "equal ranks")
@@ -130,10 +138,35 @@ def _golden_back(
 
 
 @op(f"{PREFILL}.per_token_cast_back", golden=_golden_back, check=_check_back, out=_back_spec)
-def per_token_cast_back(input_e4m3: Lanes, input_scale: Lanes, narrow_scales_to_bf16: bool) -> Lanes:
-    """Rows in eight bits times their scales."""
-    scale = input_scale.bfloat16().float() if narrow_scales_to_bf16 else input_scale
-    return (torch.unflatten(input_e4m3.float(), -1, (-1, BLOCK)) * scale[..., None]).flatten(-2)
+def per_token_cast_back(
+    input_e4m3: Lanes,
+    input_scale: Lanes | None,
+    narrow_scales_to_bf16: bool,
+    expert_region_offsets: Lanes | None,
+    expert_token_counts: Lanes | None,
+    global_expert_idx_table: Lanes | None,
+    experts_per_chip: int,
+    metadata: Lanes | None,
+    lane_axes: int,
+) -> Lanes:
+    """Rows in eight bits times their scales; where experts' regions are told, zeros behind the last of them."""
+    blocks = input_e4m3.shape[-1] // BLOCK
+    scale = input_scale
+    if metadata is not None:  # float32 numbers, bit by bit in the tail of rows of integers
+        scale = metadata[..., -blocks:].to(torch.int32).contiguous().view(torch.float32)
+    assert scale is not None, "one of the two is there"
+    scale = scale.bfloat16().float() if narrow_scales_to_bf16 else scale.float()
+    rows = (torch.unflatten(input_e4m3.float(), -1, (-1, BLOCK)) * scale[..., None]).flatten(-2)
+    if expert_region_offsets is None or expert_token_counts is None or global_expert_idx_table is None:
+        return rows
+    numbers = (expert_region_offsets, expert_token_counts, global_expert_idx_table)
+    starts, counts, table = aligned([x.flatten(lane_axes).long() for x in numbers], lane_axes)
+    own = table[..., :experts_per_chip]
+    end = (starts.gather(-1, own) + -(-counts.gather(-1, own) // TILE) * TILE).amax(-1, keepdim=True)
+    total = torch.Size(rows.shape[lane_axes:-1]).numel()
+    real = torch.arange(total, device=rows.device) < end
+    real = real.reshape(*real.shape[:-1], *rows.shape[lane_axes:-1], 1)
+    return torch.where(real, rows, 0.0)
 
 
 def _check_pack(call: Call) -> None:
