@@ -126,3 +126,38 @@ def test_layers_without_arguments_are_named_too() -> None:
 
     assert args[0].in_channels == 3
     assert args[2] == {}
+
+
+class Backbone(torch.nn.Module):
+    """A module with a call of its own, as some of tt-metal's reference models have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(3, 4, 3)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.conv1(x)
+        return result
+
+
+class Head(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = Backbone()
+        self.stages = torch.nn.ModuleList([torch.nn.Conv2d(4, 5, 1)])
+        self.tail = torch.nn.Sequential(torch.nn.Conv2d(5, 6, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.tail(input=self.stages[0](self.backbone(x)))
+        return result
+
+
+def test_module_arguments_stand_where_the_module_was_called_from() -> None:
+    args = ttnn.model_preprocessing.infer_ttnn_module_args(
+        model=Head(), run_model=lambda model: model(torch.zeros(2, 3, 8, 8)), device=None
+    )
+
+    assert (args.conv1.out_channels, args.conv1.input_height) == (4, 8)
+    assert (args[0].out_channels, args["0"].input_height) == (5, 6)
+    assert (args.tail[0].out_channels, args.tail[0].batch_size) == (6, 2)
+    assert set(args) == {"conv1", "0", 0, "tail"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import pytest
 import torch
@@ -83,3 +84,45 @@ def test_goldens_take_options_without_meaning_in_torch() -> None:
     golden = ttnn.get_golden_function(ttnn.sum)
 
     assert golden(torch.ones(2, 3), dim=-1, memory_config=ttnn.DRAM_MEMORY_CONFIG).tolist() == [3.0, 3.0]
+
+
+HEIGHT = ttnn.TensorMemoryLayout.HEIGHT_SHARDED
+
+
+def _sharded(
+    mesh: ttnn.MeshDevice, shape: tuple[int, ...], shard: tuple[int, int], cores: tuple[int, int]
+) -> tuple[torch.Tensor, ttnn.Tensor]:
+    end = ttnn.CoreCoord(cores[0] - 1, cores[1] - 1)
+    grid = ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(0, 0), end)])
+    memory = ttnn.MemoryConfig(HEIGHT, ttnn.BufferType.L1, ttnn.ShardSpec(grid, shard, ttnn.ShardOrientation.ROW_MAJOR))
+    x = torch.arange(prod(shape)).reshape(shape).remainder(251).bfloat16()
+    return x, ttnn.from_torch(x, layout=ttnn.TILE_LAYOUT, device=mesh, memory_config=memory)
+
+
+@pytest.mark.parametrize(
+    ("dims", "shard"),
+    [
+        ((1, 0, 2, 3), (32, 64)),  # users and batch change places: every core keeps its user
+        ((0, 1, 3, 2), (64, 32)),  # rows and columns: a shard turns with the tensor
+    ],
+)
+def test_permuted_tensors_stay_sharded_on_their_cores(
+    mesh: ttnn.MeshDevice, dims: tuple[int, ...], shard: tuple[int, int]
+) -> None:
+    x, tensor = _sharded(mesh, (8, 1, 32, 64), (32, 64), (8, 1))
+
+    result = ttnn.permute(tensor, dims)
+
+    spec = result.memory_config().shard_spec
+    assert result.memory_config().memory_layout == HEIGHT
+    assert (tuple(spec.shape), spec.grid) == (shard, tensor.memory_config().shard_spec.grid)
+    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(result)[0]), x.permute(dims))
+
+
+def test_shards_that_do_not_scale_are_cut_anew(mesh: ttnn.MeshDevice) -> None:
+    x, tensor = _sharded(mesh, (1, 3, 32, 32), (32, 32), (3, 1))  # 3 x 32 rows become 32 x 32, padded
+
+    result = ttnn.transpose(tensor, 1, 2)
+
+    assert result.memory_config().memory_layout == HEIGHT
+    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(result)[0]), x.transpose(1, 2))

@@ -131,3 +131,27 @@ def test_large_float32_products_agree_with_torch() -> None:
     a, b = torch.randn(3, 128, 256), torch.randn(256, 192)
 
     assert torch.allclose(gemm.product(a, b, lane_axes=0), a @ b, atol=1e-3)
+
+
+def test_activations_of_a_program_config_may_be_lists(mesh) -> None:
+    x = torch.linspace(-2, 2, 32 * 32).reshape(32, 32).bfloat16()
+    a = ttnn.from_torch(x, layout=ttnn.TILE_LAYOUT, device=mesh)
+    eye = ttnn.from_torch(torch.eye(32).bfloat16(), layout=ttnn.TILE_LAYOUT, device=mesh)
+    config = ttnn.MatmulMultiCoreReuseMultiCastProgramConfig(
+        compute_with_storage_grid_size=[1, 1],
+        in0_block_w=1,
+        out_subblock_h=1,
+        out_subblock_w=1,
+        per_core_M=1,
+        per_core_N=1,
+        transpose_mcast=False,
+        fused_activation=[ttnn.UnaryOpType.GELU, True],
+    )
+
+    result = ttnn.matmul(a, eye, program_config=config)
+
+    assert config.fused_activation == ttnn.UnaryWithParam(ttnn.UnaryOpType.GELU, True)
+    config.fused_activation = (ttnn.UnaryOpType.RELU,)
+    assert config.fused_activation == ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU)
+    first = ttnn.to_torch(ttnn.get_device_tensors(result)[0]).float()
+    assert torch.allclose(first, torch.nn.functional.gelu(x.float()), atol=0.02)

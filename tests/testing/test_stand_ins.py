@@ -65,7 +65,6 @@ def test_what_no_checkout_has_is_not_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_tools_around_a_profiler_can_be_imported_but_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stand_ins, "NEEDED_BY_NAME", ("tracy.process_model_log",))
     monkeypatch.delitem(sys.modules, "tracy.process_model_log", raising=False)
     monkeypatch.setitem(sys.modules, "tracy", stand_ins._tracy())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from ttmesh.base.dtypes import MathFidelity, bfloat16
 from ttmesh.nn.parameter_tree import (
     Conv2dArgs,
     ConvTranspose2dArgs,
-    DotAccessDict,
     GroupNormArgs,
     MaxPool2dArgs,
     ModuleArgs,
@@ -32,29 +31,37 @@ CONV_OPTIONS: dict[str, Any] = {
 def infer_ttnn_module_args(
     *, model: torch.nn.Module, run_model: Callable[[torch.nn.Module], Any] | None, device: Any
 ) -> Any:
-    """Arguments of every convolution, pooling and group norm by module name, with the input sizes they met."""
+    """Arguments of every convolution, pooling and group norm, with the input sizes they met.
+
+    As in TT-NN they stand under the module whose call they were part of, by the last part of their name: what a ModuleList
+    holds, or a module with a `__call__` of its own, stands where it was called from.
+    """
     if run_model is None:
         return None
-    found: dict[str, ModuleArgs | DotAccessDict] = {}
-    names = {module: name for name, module in model.named_modules()}
+    names = {module: name.rpartition(".")[2] for name, module in model.named_modules()}
+    calls: list[dict[Any, Any]] = [{}]  # what ran inside each call that is under way
 
-    def note(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-        args = described(module, tuple(inputs[0].shape), device)
-        if args is not None:
-            found[names[module]] = args
-        elif names[module] and not list(module.children()):
-            found[names[module]] = (
-                DotAccessDict()
-            )  # TT-NN names every layer that ran; model code hangs its module there
+    def enter(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        calls.append({})
 
-    hooks = [module.register_forward_pre_hook(note) for module in names]
+    def leave(module: torch.nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+        inside = calls.pop()
+        given = (value for value in (*inputs, *options.values()) if isinstance(value, torch.Tensor))
+        args = described(module, tuple(getattr(next(given, None), "shape", ())), device)
+        name = names[module]
+        for key in (name, int(name)) if name.isdigit() else (name,):
+            calls[-1][key] = inside if args is None else args
+
+    hooks = [module.register_forward_pre_hook(enter) for module in names]
+    hooks += [module.register_forward_hook(leave, with_kwargs=True) for module in names]
     try:
         with torch.no_grad():
             run_model(model)
     finally:
         for hook in hooks:
             hook.remove()
-    return found[""] if "" in found else nested(found)  # a model that is one layer has that layer's arguments
+    ran = calls[0].get("", calls[0])  # the model itself has no name
+    return ran if isinstance(ran, ModuleArgs) else make_dot_access_dict(ran, ignore_types=(ModuleArgs,))
 
 
 def described(module: torch.nn.Module, shape: tuple[int, ...], device: Any) -> ModuleArgs | None:
@@ -74,20 +81,3 @@ def described(module: torch.nn.Module, shape: tuple[int, ...], device: Any) -> M
         fields = {name: getattr(module, name) for name in ("num_groups", "num_channels", "eps", "affine")}
         return GroupNormArgs(**fields, **sizes, dtype=bfloat16)
     return None
-
-
-def nested(found: Mapping[str, ModuleArgs | DotAccessDict]) -> Any:
-    """Dotted names as nested mappings; a numeric name is there as a number too, as ModuleLists are indexed."""
-    tree: dict[Any, Any] = {}
-    for name, args in found.items():
-        *path, last = name.split(".") if name else [""]
-        here = tree
-        for part in path:
-            inner = here.setdefault(part, DotAccessDict())
-            if part.isdigit():
-                here[int(part)] = inner
-            here = inner
-        here[last] = args
-        if last.isdigit():
-            here[int(last)] = args
-    return make_dot_access_dict(tree, ignore_types=(ModuleArgs,))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
+from typing import Any
 
 import torch
 
@@ -51,8 +52,10 @@ class UnaryWithParam:
 
     __slots__ = ("op_type", "params")
 
-    def __init__(self, op_type: UnaryOpType | tuple[UnaryOpType, float], *params: float) -> None:
-        self.op_type, self.params = (op_type, params) if isinstance(op_type, UnaryOpType) else (op_type[0], op_type[1:])
+    def __init__(self, op_type: UnaryOpType | Sequence[Any], *params: float) -> None:
+        self.op_type: UnaryOpType
+        self.op_type, *more = (op_type,) if isinstance(op_type, UnaryOpType) else op_type
+        self.params = (*more, *params)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UnaryWithParam) and (self.op_type, self.params) == (other.op_type, other.params)
@@ -66,6 +69,12 @@ class UnaryWithParam:
 
 
 Activation = UnaryWithParam | UnaryOpType | tuple[UnaryOpType, float] | str
+
+
+def as_activation(given: Activation | Sequence[Any] | None) -> UnaryWithParam | str | None:
+    """What a configuration keeps of an activation: [UnaryOpType.GELU, True] and UnaryOpType.RELU are UnaryWithParams."""
+    return given if given is None or isinstance(given, (UnaryWithParam, str)) else UnaryWithParam(given)
+
 
 # Names that differ from the operation's, and functions that are no operation of their own.
 _SPELLED = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
-from ttmesh.ops.activations import Activation
+from ttmesh.ops.activations import Activation, as_activation
 
 ONE_CORE = CoreCoord(1, 1)
 
@@ -18,6 +19,17 @@ def corner(grid: Grid) -> CoreCoord:
     return CoreCoord(grid.x, grid.y) if isinstance(grid, (CoreCoord, CoreGrid)) else CoreCoord(*grid)
 
 
+class Converting:
+    """Grids and activations may be written in several ways and are kept in one, also when they are set later."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "compute_with_storage_grid_size":
+            value = corner(value)
+        elif name == "fused_activation":
+            value = as_activation(value)
+        super().__setattr__(name, value)
+
+
 @dataclass(unsafe_hash=True)
 class MatmulMultiCoreProgramConfig:
     """One output tile at a time on every core."""
@@ -26,7 +38,7 @@ class MatmulMultiCoreProgramConfig:
 
 
 @dataclass(unsafe_hash=True)
-class MatmulMultiCoreReuseProgramConfig:
+class MatmulMultiCoreReuseProgramConfig(Converting):
     """A block of the output per core, no multicast."""
 
     compute_with_storage_grid_size: Grid
@@ -37,12 +49,9 @@ class MatmulMultiCoreReuseProgramConfig:
     per_core_N: int
     allowed_worker_cores: CoreRangeSet | None = None
 
-    def __post_init__(self) -> None:
-        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
-
 
 @dataclass(unsafe_hash=True, kw_only=True)
-class MatmulMultiCoreReuseMultiCastProgramConfig:
+class MatmulMultiCoreReuseMultiCastProgramConfig(Converting):
     """Rows of cores share A, columns of cores share B."""
 
     compute_with_storage_grid_size: Grid
@@ -59,13 +68,12 @@ class MatmulMultiCoreReuseMultiCastProgramConfig:
     allowed_worker_cores: CoreRangeSet | None = None
 
     def __post_init__(self) -> None:
-        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
         self.out_block_h = self.per_core_M if self.out_block_h is None else self.out_block_h
         self.out_block_w = self.per_core_N if self.out_block_w is None else self.out_block_w
 
 
 @dataclass(unsafe_hash=True, kw_only=True)
-class MatmulMultiCoreReuseMultiCast1DProgramConfig:
+class MatmulMultiCoreReuseMultiCast1DProgramConfig(Converting):
     """All cores share A (mcast_in0) or B."""
 
     compute_with_storage_grid_size: Grid
@@ -87,13 +95,12 @@ class MatmulMultiCoreReuseMultiCast1DProgramConfig:
     stream_in1: bool = False
 
     def __post_init__(self) -> None:
-        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
         self.out_block_h = self.per_core_M if self.out_block_h is None else self.out_block_h
         self.out_block_w = self.per_core_N if self.out_block_w is None else self.out_block_w
 
 
 @dataclass(unsafe_hash=True)
-class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig:
+class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig(Converting):
     """B lies in shards in DRAM, one per bank, and streams through the cores beside the banks."""
 
     in0_block_w: int
@@ -103,7 +110,7 @@ class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig:
 
 
 @dataclass(unsafe_hash=True)
-class MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig:
+class MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig(Converting):
     """The same with one matrix of B per bank."""
 
     in0_block_w: int
@@ -113,7 +120,7 @@ class MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig:
 
 
 @dataclass(unsafe_hash=True, kw_only=True)
-class MinimalMatmulConfig:
+class MinimalMatmulConfig(Converting):
     """Block sizes of ttnn.experimental.minimal_matmul."""
 
     M_block_size: int = 1
@@ -122,9 +129,6 @@ class MinimalMatmulConfig:
     subblock_h: int = 1
     subblock_w: int = 1
     compute_with_storage_grid_size: Grid = ONE_CORE
-
-    def __post_init__(self) -> None:
-        self.compute_with_storage_grid_size = corner(self.compute_with_storage_grid_size)
 
 
 Multicast = MatmulMultiCoreReuseMultiCastProgramConfig | MatmulMultiCoreReuseMultiCast1DProgramConfig
