@@ -55,19 +55,21 @@ FAULTS = [
     pytest.param("abort", 2, "rank 1 aborted: out of paper; this ended all_reduce on group", marks=pytest.mark.slow),
     pytest.param("leave", 2, "rank 1 alive but not in all_reduce .*rank 1: it left", marks=pytest.mark.slow),
 ]
+# A rank that ends starts the launcher's clock: the others may be slow to tell. A stopped one is ended by it, when they have.
+GRACE = {"kill": "120", "stop-first": "4", "stop-message": "4", "elsewhere": "4", "abort": "120", "leave": "120"}
 
 
 @pytest.mark.parametrize(("fault", "ranks", "words"), FAULTS)
 @pytest.mark.parametrize("engine", engines.names())
-def test_the_others_name_the_rank_the_operation_and_the_group(engine: str, fault: str, ranks: int, words: str) -> None:
-    done = launched(engine, ranks, str(HERE / "ranks_faults.py"), fault, "3")
+def test_the_others_name_the_rank_the_operation_and_the_group(
+    engine: str, fault: str, ranks: int, words: str, tmp_path: Path
+) -> None:
+    done = launched(engine, ranks, "--grace", GRACE[fault], str(HERE / "ranks_faults.py"), fault, "3", str(tmp_path))
 
     victim = 0 if "first" in fault else ranks - 1
     for rank in set(range(ranks)) - {victim}:
-        said = re.search(rf"\[{rank}\] rank {rank} after ([\d.]+) s: (.*)", done.stdout)
+        said = re.search(rf"\[{rank}\] rank {rank} was told: (.*)", done.stdout)
         assert said, done.stdout + done.stderr
-        assert re.search(words, said.group(2)), said.group(2)
-        # the timeout of 3 s, up to a second in which the verdict is told to the others, and a busy machine
-        assert float(said.group(1)) <= 5.5
+        assert re.search(words, said.group(1)), said.group(1)
     assert done.stderr.count("first cause") == 1
     assert done.returncode != 0

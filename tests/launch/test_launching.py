@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=180, env=environment())
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, env=environment())
 
 
 def program(code: str) -> list[str]:
@@ -56,16 +55,13 @@ def test_output_carries_the_rank_and_success_is_zero(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_failing_rank_stops_the_others_and_is_named_once(engine: str) -> None:
-    began = time.monotonic()
-
     done = launched(
-        "-n", "3", "--engine", engine, *program("import sys, time; rank == 1 and sys.exit(3); time.sleep(60)")
+        "-n", "3", "--engine", engine, *program("import sys, time; rank == 1 and sys.exit(3); time.sleep(3600)")
     )
 
     assert done.returncode == 3
     assert done.stderr.count("first cause: rank 1 ended with exit code 3") == 1
     assert done.stderr.count("first cause") == 1
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -45,13 +45,11 @@ def main(folder: Path, timeout_s: float) -> None:
     expected = torch.relu(x @ up) @ down
     assert torch.allclose(found, expected.repeat(1, 8), atol=1e-4), (found - expected.repeat(1, 8)).abs().max()
     tell(folder, f"sums{rank}", str(os.getpid()))
-    began = time.monotonic()
     while True:
-        began = time.monotonic()
         try:
             forward()
         except RankError as error:
-            tell(folder, f"told{rank}", f"after {time.monotonic() - began:.1f} s: {error}")
+            tell(folder, f"told{rank}", str(error))
             wait(folder / "seen")
             os._exit(1)
 
@@ -63,7 +61,7 @@ def tell(folder: Path, name: str, text: str) -> None:
 
 def wait(sign: Path) -> None:
     """Until the test has looked, or long enough."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 180
     while not sign.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
 

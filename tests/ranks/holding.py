@@ -16,4 +16,4 @@ tensor = ttnn.from_torch(torch.ones(256, 256), layout=ttnn.TILE_LAYOUT, device=m
 ready = Path(sys.argv[1]) / f"holding{int(ttnn.distributed_context_get_rank())}"
 ready.with_suffix(".part").write_text(str(os.getpid()))
 ready.with_suffix(".part").rename(ready)
-time.sleep(60)
+time.sleep(600)

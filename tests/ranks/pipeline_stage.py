@@ -105,7 +105,8 @@ if mode == "train":
     ttnn.close_device(mesh)
     sys.exit()
 
-began = time.monotonic()
+folder = Path(sys.argv[3])
+tellers = stages - (mode in ("kill", "stop"))
 try:
     if mode == "both receive":
         received(x_in or g_in)
@@ -115,22 +116,21 @@ try:
             ttnn.experimental.send_async(put(batch, split=True), x_out or g_out)
         ttnn.synchronize_device(mesh)
     for number in range(1_000_000):
-        began = time.monotonic()
         step()
         ttnn.synchronize_device(mesh)
         if number == 2 and mode == "cut":
-            (Path(sys.argv[3]) / f"going{rank}").touch()
+            (folder / f"going{rank}").touch()
         if number == 2 and rank == last:
             if mode == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if mode == "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
 except RankError as error:
-    told = f"rank {rank} after {time.monotonic() - began:.1f} s: {error}"
-    print(told, flush=True)
-    if mode == "cut":
-        (Path(sys.argv[3]) / f"part{rank}").write_text(told)
-        (Path(sys.argv[3]) / f"part{rank}").rename(Path(sys.argv[3]) / f"told{rank}")
+    print(f"rank {rank} was told: {error}", flush=True)
+    (folder / f"part{rank}").write_text(str(error))
+    (folder / f"part{rank}").rename(folder / f"told{rank}")
 # Until everybody has printed: an early exit would look like a second fault.
-time.sleep(1.0)
+deadline = time.monotonic() + 120
+while time.monotonic() < deadline and len(list(folder.glob("told*"))) < tellers:
+    time.sleep(0.02)
 os._exit(1)

@@ -48,4 +48,4 @@ def bound(
 
 def _run(words: list[str], settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ttmesh.cli.launch", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment(**settings))
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment(**settings))

@@ -13,10 +13,12 @@ import ttmesh.ttnn as ttnn
 from ttmesh.fabric import engines
 
 
-def meshes(engine: str, ranks: int, program: str, *words: str, schedule: str = "eager") -> tuple[str, int]:
+def meshes(
+    engine: str, ranks: int, program: str, *words: str, schedule: str = "eager", grace: str = "4"
+) -> tuple[str, int]:
     """A program on ranks with a mesh of their own each: what they printed, and how it ended."""
-    settings = {"TTMESH_SCHEDULE": schedule, "TTMESH_TIMEOUT_S": "60"}
-    done = launched(engine, ranks, "--mesh-per-rank", str(HERE / program), *words, **settings)
+    settings = {"TTMESH_SCHEDULE": schedule, "TTMESH_TIMEOUT_S": "300"}
+    done = launched(engine, ranks, "--mesh-per-rank", "--grace", grace, str(HERE / program), *words, **settings)
     return done.stdout + done.stderr, done.returncode
 
 
@@ -49,7 +51,7 @@ def test_a_pipeline_over_ranks_trains_as_one_process_does(engine: str, stages: i
 
 
 def test_ranks_of_one_mesh_are_joined_too() -> None:
-    done = launched("torchdist", 2, str(HERE / "socket_in_one_mesh.py"), TTMESH_TIMEOUT_S="60")
+    done = launched("torchdist", 2, str(HERE / "socket_in_one_mesh.py"), TTMESH_TIMEOUT_S="300")
 
     assert done.returncode == 0, done.stderr
     assert all(f"[{rank}] rank {rank} of one mesh is content" in done.stdout for rank in (0, 1))
@@ -57,7 +59,7 @@ def test_ranks_of_one_mesh_are_joined_too() -> None:
 
 @pytest.mark.parametrize("engine", engines.names())
 def test_sockets_join_meshes_that_several_ranks_present(engine: str, tmp_path: Path) -> None:
-    done = bound(engine, tmp_path, [0, 0, 1, 1], str(HERE / "sockets_of_divided_meshes.py"), TTMESH_TIMEOUT_S="60")
+    done = bound(engine, tmp_path, [0, 0, 1, 1], str(HERE / "sockets_of_divided_meshes.py"), TTMESH_TIMEOUT_S="300")
 
     assert done.returncode == 0, done.stderr
     assert all(f"[{rank}] rank {rank} is content" in done.stdout for rank in range(4))
@@ -101,17 +103,17 @@ SENDING = (
     ],
 )
 def test_a_fault_in_a_pipeline_names_rank_operation_and_socket(
-    engine: str, fault: str, ranks: int, words: dict[int, str]
+    engine: str, fault: str, ranks: int, words: dict[int, str], tmp_path: Path
 ) -> None:
-    output, code = meshes(engine, ranks, "pipeline_stage.py", fault, "4")
+    # A killed rank starts the launcher's clock; a stopped one is ended by it, when the others have told what they saw.
+    grace = "120" if fault == "kill" else "4"
+    output, code = meshes(engine, ranks, "pipeline_stage.py", fault, "8", str(tmp_path), grace=grace)
 
     assert code != 0
     for rank, pattern in words.items():
-        said = re.search(rf"\[{rank}\] rank {rank} after ([\d.]+) s: (.*)", output)
+        said = re.search(rf"\[{rank}\] rank {rank} was told: (.*)", output)
         assert said, output
-        assert re.search(pattern, said.group(2)), said.group(2)
-        # the timeout of 4 s, a second or two in which the verdict is found and told, and a busy machine
-        assert float(said.group(1)) <= 8
+        assert re.search(pattern, said.group(1)), said.group(1)
     assert output.count("first cause") == 1
 
 

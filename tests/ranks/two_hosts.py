@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -36,7 +37,7 @@ class Hosts:
         if not NEEDS.get(engine, True):
             pytest.skip("mpi4py or mpirun is not installed: pip install 'ttmesh[mpi]'")
         words = ["ttmesh.cli.launch", "-n", "2", "--engine", engine, "--hosts", ",".join(self.addresses)]
-        return self.start(0, *words, "--rsh", str(self.agent), *program, **settings)
+        return self.start(0, *words, "--rsh", str(self.agent), "--grace", "60", *program, **settings)
 
     def start(self, host: int, module: str, *words: str, **settings: str) -> subprocess.Popen[str]:
         """A module of Python, started on a host."""
@@ -79,13 +80,14 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     finally:
         for name in made:
             for pid in _ip("netns", "pids", name).split():
-                os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(int(pid), signal.SIGKILL)
             _ip("netns", "del", name)
 
 
 def await_files(folder: Path, *names: str) -> None:
     """Return when all of these are there."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not all((folder / name).exists() for name in names):
         assert time.monotonic() < deadline, f"{names} did not come; there is {sorted(p.name for p in folder.iterdir())}"
         time.sleep(0.02)

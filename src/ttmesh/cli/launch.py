@@ -26,7 +26,7 @@ from ttmesh.launch.bindings import (
 )
 from ttmesh.launch.commands import ENGINES, Command, Plan, commands, default_engine
 from ttmesh.launch.mesh_graph import bindings_of, bindings_of_mapping
-from ttmesh.launch.watch import INTERRUPTED
+from ttmesh.launch.watch import GRACE_S, INTERRUPTED
 from ttmesh.launch.watch import run as watch_to_the_end
 from ttmesh.shim import __path__ as shim_folders
 
@@ -72,6 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tcp-interface", default="", metavar="IF", help="network interface between the hosts")
     parser.add_argument("--bare", action="store_true", help="leave mpirun's own choice of transports")
+    parser.add_argument(
+        "--grace", type=float, default=GRACE_S, metavar="S",
+        help=f"after the first failure, seconds for the other ranks to say what they saw ({GRACE_S:g})",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what is started, then start it")
     parser.add_argument(
@@ -89,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run or args.verbose:
         for command in made:
             print(f"[ttmesh launch] {_printed(command)}", file=sys.stderr)
-    return 0 if args.dry_run else watch_to_the_end(made)
+    return 0 if args.dry_run else watch_to_the_end(made, grace_s=args.grace)
 
 
 def main() -> int:

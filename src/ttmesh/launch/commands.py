@@ -19,6 +19,7 @@ from ttmesh.launch.environment import inherited, rank_environment
 
 ENGINES = ("mpi", "torchdist")
 RANK_SCRIPT = Path(__file__).with_name("rank.py")
+_reserved: list[socket.socket] = []  # kept open for as long as the launcher lives
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,13 @@ def _meeting_point(plan: Plan) -> tuple[str, str]:
         return address, port
     if plan.hosts:
         return plan.hosts[0], str(random.randint(20000, 60000))  # free there, most likely; --rdzv says otherwise
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1", str(probe.getsockname()[1])
+    return "127.0.0.1", str(_reserved_port())
+
+
+def _reserved_port() -> int:
+    """A free port that nobody else is given until rank 0 listens there, seconds later."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # rank 0's store sets it too, and so may bind it
+    held.bind(("127.0.0.1", 0))
+    _reserved.append(held)
+    return int(held.getsockname()[1])

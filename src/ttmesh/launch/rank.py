@@ -104,7 +104,9 @@ def _kill_leftovers(pid: int) -> None:
     """Whatever the program started and left: its group, and orphans that came to this subreaper."""
     _signal_group(pid, signal.SIGKILL)
     give_up = time.monotonic() + 1.0
-    while time.monotonic() < give_up:  # the children of a killed orphan come here next
+    more = True
+    while more:  # the children of a killed orphan come here next
+        more = time.monotonic() < give_up
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as listed:
                 orphans = [int(number) for number in listed.read().split()]

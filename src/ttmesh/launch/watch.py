@@ -19,7 +19,7 @@ import psutil
 from ttmesh.launch.commands import Command
 from ttmesh.launch.rank import MARK, die_with_parent
 
-ALONE_S = 4.0  # after the first failure: time for the others to say what they saw
+GRACE_S = 4.0  # after the first failure: time for the others to say what they saw
 TERM_S = 3.0  # then SIGTERM; after this SIGKILL. Together below the promised 10 s
 INTERRUPTED = 130  # 128 + SIGINT, as tt-run has it
 TAGGED = re.compile(r"^\[[^\]]*,(\d+)\]<(stdout|stderr|stddiag)>: ?")
@@ -41,15 +41,22 @@ class Watch:
 
     stdout: TextIO
     stderr: TextIO
+    grace_s: float
     ended: dict[int, int] = field(default_factory=dict)
     cause: str = ""
     code: int = 0
     interrupts: int = 0
 
 
-def run(commands: Sequence[Command], *, stdout: TextIO = sys.stdout, stderr: TextIO = sys.stderr) -> int:
+def run(
+    commands: Sequence[Command],
+    *,
+    grace_s: float = GRACE_S,
+    stdout: TextIO = sys.stdout,
+    stderr: TextIO = sys.stderr,
+) -> int:
     """Start everything, watch it to the end; 0, the first failing rank's code, 128 + its signal, or 130 after Ctrl-C."""
-    watch = Watch(stdout, stderr)
+    watch = Watch(stdout, stderr, grace_s)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def interrupted(number: int, frame: object) -> None:
@@ -114,7 +121,7 @@ def _attend(
             _signal(started, signal.SIGINT if seen_interrupts == 1 else signal.SIGKILL)
             term_at = min(term_at, now + TERM_S)
         if watch.cause and term_at == float("inf"):
-            term_at = now + ALONE_S
+            term_at = now + watch.grace_s
         if now >= term_at and kill_at == float("inf"):
             _signal(started, signal.SIGTERM)
             kill_at = now + TERM_S
