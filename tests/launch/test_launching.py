@@ -130,7 +130,7 @@ def test_a_host_that_is_not_reached_is_the_first_cause(tmp_path: Path) -> None:
         (["--mesh-per-rank", "--rank-binding", "x.yaml", "true"], "expected -n N --mesh-per-rank"),
         (["-n", "0", "true"], "-n 0 starts nothing"),
         (["--rank-binding", "none.yaml", "true"], "Configuration error: Configuration file not found: none.yaml"),
-        (["-m", "x.textproto", "true"], "finds rank bindings by looking at the hardware"),
+        (["-m", "x.textproto", "true"], "Mesh graph descriptor not found: x.textproto"),
         (["-n", "2", "--engine", "mpi", "--rdzv", "a:1", "true"], "Use --hosts, or --engine torchdist"),
         (["-n", "2", "--engine", "torchdist", "--node", "0/2", "true"], "Give --rdzv HOST:PORT"),
         (["-n", "2", "--engine", "torchdist", "--rdzv", "a", "true"], "expected HOST:PORT"),
