@@ -149,5 +149,5 @@ def test_moreh_creates_in_tiles(mesh: ttnn.MeshDevice) -> None:
 
     assert (full.layout, full.dtype, like.spec) == (ttnn.TILE_LAYOUT, ttnn.bfloat16, full.spec)
     assert lanes(like)[1].unique().tolist() == [2.5]
-    assert lanes(counted)[0].tolist() == [1, 3, 5]
+    assert lanes(counted)[0].tolist() == [[1, 3, 5]]
     assert ttnn.moreh_arange(0, 4, 1, mesh, untilize_out=True).layout is ttnn.ROW_MAJOR_LAYOUT

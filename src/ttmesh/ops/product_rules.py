@@ -73,8 +73,25 @@ def check_product(call: Call) -> None:
         "equal batches, or a batch of 1",
         "Repeat one operand with ttnn.repeat.",
     )
+    memory: MemoryConfig | None = call["memory_config"]
+    if call["program_config"] is None and memory is not None:
+        _check_line_of_cores(memory, prod(b[:-2]))
     if min(len(a), len(b)) > 1:
         check_blocks(call["program_config"], extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]))
+
+
+def _check_line_of_cores(memory: MemoryConfig, batches: int) -> None:
+    if memory.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or memory.shard_spec is None:
+        return
+    box = memory.shard_spec.grid.bounding_box()
+    extents = box.end.x - box.start.x + 1, box.end.y - box.start.y + 1
+    wrong = (
+        "BLOCK_SHARDED output on a 1D grid (single row or column of cores) is not supported when both input tensors are "
+        "batched. Either use HEIGHT_SHARDED/WIDTH_SHARDED explicitly, use a 2D core grid for BLOCK_SHARDED, or ensure the "
+        "second input tensor (B) has batch size 1. See GitHub issue #32306 for details."
+    )
+    fits = batches == 1 or min(extents) > 1 or max(extents) == 1
+    require(fits, wrong, "a grid of two dims", "Use HEIGHT_SHARDED or WIDTH_SHARDED.")
 
 
 def product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -17,6 +17,7 @@ from ttmesh.ops.binary_rules import fatal
 from ttmesh.ops.creation import asked_spec
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.specs import Inferred, out_spec
+from ttmesh.ops.uniform_range import inclusive_range
 from ttmesh.tensor.distribution import compute_distribution_to_mesh_mapping
 from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.mappers import MeshMapperConfig
@@ -43,7 +44,7 @@ def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: t
     if device.type == "meta":
         return torch.empty(tuple(shape), device=device)
     generator = torch.Generator(device).manual_seed(seed)
-    return torch.rand(tuple(shape), generator=generator, device=device) * (high - low) + low
+    return (torch.rand(tuple(shape), generator=generator, device=device) * (high - low) + low).clamp_(max=high)
 
 
 def _rand_lane(
@@ -93,7 +94,7 @@ def rand(
     fatal(
         chosen in GENERATED, f"[ttnn::rand] Output dtype {chosen} is not supported.", "another format", "Use bfloat16."
     )
-    fatal(low <= high, "Rand: inclusive lower bound must be <= inclusive upper bound", "low <= high", "Swap them.")
+    low, high = inclusive_range(low, high, chosen)
     mesh_dims, topology = (
         [1] * device.shape.dims(),
         TensorTopology.create_fully_replicated_tensor_topology(device.shape),
@@ -217,14 +218,18 @@ UNIFORM = Operation(
 @composite("ttnn.uniform")
 def uniform(input: Tensor, from_: float, to: float, seed: int, memory_config: MemoryConfig | None) -> Tensor:
     """Numbers in [from, to) into the tensor itself."""
-    fatal(from_ <= to, "Uniform: inclusive lower bound must be <= inclusive upper bound", "from <= to", "Swap them.")
+    known = input.dtype in (bfloat16, float32)
+    fatal(known, "Uniform: Input tensor must be Float32 or Bfloat16", "one of them", "Convert with ttnn.typecast.")
+    first, last = inclusive_range(from_, to, input.dtype)
     if memory_config is not None and memory_config != input.memory_config():
         raise MeshError(
             f"ttnn.uniform writes in place and cannot move the tensor to {memory_config}",
             expected="the tensor's own memory config",
             fix="Use ttnn.to_memory_config afterwards.",
         )
-    made: Tensor = launch(UNIFORM, {"input": input, "from_": from_, "to": to, "seed": drawn_seed(seed, input.device())})
+    made: Tensor = launch(
+        UNIFORM, {"input": input, "from_": first, "to": last, "seed": drawn_seed(seed, input.device())}
+    )
     return made
 
 

@@ -157,10 +157,7 @@ def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpe
 
 def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shape = inferred[0][0]
-    if call["dim"] is not None or call["dims"]:
-        return [out_spec(call, shape, layout=Layout.TILE)]
-    wide = call.specs[0].dtype is DataType.FLOAT32 or call.specs[0].dtype in BLOCK_FLOATS
-    return [out_spec(call, shape, dtype=DataType.FLOAT32 if wide else DataType.BFLOAT16, layout=Layout.TILE)]
+    return [out_spec(call, shape, layout=Layout.TILE)]
 
 
 def _check_sum(call: Call) -> None:

@@ -83,6 +83,8 @@ def _masked(
     wide = x.float() * factor
     if mask is not None:
         rows = _mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
+        if causal and rows.shape[-2] < x.shape[-2] and x.shape[-2] % rows.shape[-2] == 0:  # heads fused into the rows
+            rows = rows.repeat(*[1] * (rows.dim() - 2), x.shape[-2] // rows.shape[-2], 1)
         dims = mesh_dims([wide, rows], lane_axes)
         wide = wide.add_(rows) if wide.shape[:lane_axes] == dims else wide + rows
     return torch.softmax(wide, -1)
