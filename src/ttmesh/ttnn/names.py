@@ -23,8 +23,9 @@ _MODULES = {
     "ttmesh.chip.memory": "MemoryView",
     "ttmesh.fabric.config": (
         "FabricConfig FabricReliabilityMode FabricTensixConfig FabricUDMMode FabricManagerMode FabricRouterConfig "
-        "FabricType Topology MeshId FabricNodeId"
+        "FabricType Topology"
     ),
+    "ttmesh.fabric.nodes": "MeshId FabricNodeId",
     "ttmesh.mesh.opening": (
         "open_mesh_device close_mesh_device create_mesh_device open_device close_device manage_device get_device_ids "
         "get_num_devices get_num_pcie_devices"
@@ -53,6 +54,7 @@ _MODULES = {
         "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address"
     ),
     "ttmesh.mesh.fabric_setup": "set_fabric_config get_fabric_config",
+    "ttmesh.mesh.fabric_queries": "get_all_mgd_fabric_types get_forwarding_link_indices",
     "ttmesh.mesh.distributed_context": (
         "Rank Size using_distributed_env init_distributed_context distributed_context_is_initialized "
         "distributed_context_get_rank distributed_context_get_size distributed_context_barrier "
