@@ -86,6 +86,23 @@ def test_rank_bindings_give_each_rank_its_block_of_a_t3000(tmp_path: Path) -> No
         assert re.search(said, done.stdout), done.stdout + done.stderr
 
 
+def test_a_split_job_has_meshes_and_numbers_per_context(tmp_path: Path) -> None:
+    (tmp_path / "mesh.textproto").write_text("")
+    ranks = "".join(f"\n  - {{rank: {r}, mesh_id: 0, mesh_host_rank: {r}}}" for r in range(2))
+    (tmp_path / "half.yaml").write_text(f"mesh_graph_desc_path: {tmp_path}/mesh.textproto\nrank_bindings:{ranks}\n")
+    (tmp_path / "both.yaml").write_text("subcontext_id_to_rank_bindings: {0: half.yaml, 1: half.yaml}\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ttmesh.cli.launch", "--rank-bindings-mapping", str(tmp_path / "both.yaml"), "--engine",
+         "torchdist", str(HERE / "split_job.py")],
+        capture_output=True, text=True, timeout=180, env=environment(TTMESH_TIMEOUT_S="60"),
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    for rank in range(4):
+        assert f"[{rank}] rank {rank % 2} of context {rank // 2} is content" in done.stdout
+
+
 def agrees(name: str, values: torch.Tensor, expected: torch.Tensor, settings: dict[str, str]) -> bool:
     """To the bit, except where floats are added in another order: over ranks, or by torch's matmul for fewer lanes."""
     free_order = "mlp" in name or (name.startswith("sum") and "TTMESH_ORDERED" not in settings)

@@ -129,6 +129,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("TT_MESH_ID", _integer, None, "an integer", "the mesh this rank belongs to"),
     Setting("TT_MESH_HOST_RANK", _integer, None, "an integer", "this rank's place in its mesh"),
     Setting(
+        "TT_RUN_SUBCONTEXT_ID",
+        _integer,
+        None,
+        "an integer",
+        "the sub-context of a split job that this rank belongs to, set by the launcher",
+    ),
+    Setting(
         "TT_MESH_GRAPH_DESC_PATH",
         str.strip,
         "",

@@ -18,7 +18,7 @@ from ttmesh.ccl.channels import Channel, Receiving, Sending
 from ttmesh.ccl.socket_config import Coord, Routes, SocketConfig, SocketEndpoint, allocate_fifo, check_coordinates
 from ttmesh.ccl.stream_ends import Incoming, Outgoing
 from ttmesh.fabric.config import is_2d
-from ttmesh.fabric.engines import bindings, world
+from ttmesh.fabric.engines import bindings, fellows, world
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
 from ttmesh.fabric.transports.protocol import Transport
 from ttmesh.mesh.buffer import Buffer
@@ -59,7 +59,7 @@ def connect(device: MeshDevice, config: SocketConfig) -> Ends | None:
             expected="`ttmesh launch`, mpirun or torchrun to start several",
             fix="Start it so, or use create_socket_pair() for two meshes of one process.",
         )
-    senders, receivers = socket_ranks(config, joined.rank, joined.size)
+    senders, receivers = socket_ranks(config, fellows())
     if joined.rank not in (*senders, *receivers):
         log.warning(
             "Creating a null rank-scoped socket on rank %d (sender=%s, receiver=%s).", joined.rank,
@@ -147,8 +147,8 @@ def _joint_pairs(config: SocketConfig, sender: Description, receiver: Descriptio
     return tuple((starts[a], ends[b]) for a, b in config.pairs() if a in starts and b in ends)
 
 
-def socket_ranks(config: SocketConfig, rank: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sending and the receiving ranks, by number or by the mesh they are bound to."""
+def socket_ranks(config: SocketConfig, ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sending and the receiving ranks of the world, by number in this context or by the mesh they are bound to."""
     ids = config.sender_mesh_id, config.receiver_mesh_id
     if (ids[0] is None) != (ids[1] is None):
         raise MeshError(
@@ -157,7 +157,8 @@ def socket_ranks(config: SocketConfig, rank: int, size: int) -> tuple[tuple[int,
             fix="Add the other one.",
         )
     if ids[0] is not None and ids[1] is not None and int(ids[0]) != int(ids[1]):
-        return _ranks_of(int(ids[0])), _ranks_of(int(ids[1]))
+        return _ranks_of(int(ids[0]), ranks), _ranks_of(int(ids[1]), ranks)
+    size = len(ranks)
     sender, receiver = config.sender_rank or 0, config.receiver_rank or 0
     if not (0 <= sender < size and 0 <= receiver < size):
         raise RankError(
@@ -171,15 +172,15 @@ def socket_ranks(config: SocketConfig, rank: int, size: int) -> tuple[tuple[int,
             expected="two ranks",
             fix="Give sender_rank and receiver_rank, or use create_socket_pair() within a rank.",
         )
-    return (sender,), (receiver,)
+    return (ranks[sender],), (ranks[receiver],)
 
 
-def _ranks_of(mesh_id: int) -> tuple[int, ...]:
-    found = tuple(rank for rank, binding in enumerate(bindings()) if binding.mesh_id == mesh_id)
+def _ranks_of(mesh_id: int, ranks: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(rank for rank in ranks if bindings()[rank].mesh_id == mesh_id)
     if not found:
         raise RankError(
             f"no rank is bound to mesh {mesh_id}",
-            expected=f"one of the meshes {sorted({b.mesh_id for b in bindings()})}",
+            expected=f"one of the meshes {sorted({bindings()[rank].mesh_id for rank in ranks})}",
             fix="Correct the mesh ids of the socket or of the rank bindings.",
         )
     return found

@@ -65,10 +65,11 @@ def connect(timeout_s: float | None = None) -> Transport:
 
 
 class Binding(NamedTuple):
-    """Where a rank belongs: the mesh, and its place among the ranks that present it."""
+    """Where a rank belongs: the mesh, its place among the ranks that present it, and the sub-context of a split job."""
 
     mesh_id: int
     host_rank: int
+    context: int = 0
 
 
 _world: Transport | None = None
@@ -93,12 +94,19 @@ def bindings() -> tuple[Binding, ...]:
     return _bindings
 
 
+def fellows() -> tuple[int, ...]:
+    """The world's numbers of the ranks in this rank's context: all of them, unless tt-run split the job."""
+    joined, places = world(), bindings()
+    own = places[0 if joined is None else joined.rank].context
+    return tuple(rank for rank, place in enumerate(places) if place.context == own)
+
+
 def _own_binding(rank: int) -> Binding:
     """What TT_MESH_ID and TT_MESH_HOST_RANK say; a launcher that sets neither means one mesh in rank order."""
     mesh_id, host_rank = settings.get_int("TT_MESH_ID"), settings.get_int("TT_MESH_HOST_RANK")
     if mesh_id is None and host_rank is None:
         return Binding(0, rank)
-    return Binding(mesh_id or 0, host_rank or 0)
+    return Binding(mesh_id or 0, host_rank or 0, settings.get_int("TT_RUN_SUBCONTEXT_ID") or 0)
 
 
 def _leave(joined: Transport, pid: int) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
-from ttmesh.fabric.engines import chosen, world
+from ttmesh.fabric.engines import bindings, chosen, fellows, world
 from ttmesh.fabric.transports.protocol import Transport
 from ttmesh.mesh.mesh_device import open_meshes
 
 _initialised = False
+_split: Transport | None = None  # the ranks of this sub-context, once something was sent between them
+
+
+class ContextError(MeshError, IndexError):
+    """A rank or sub-context that this job does not have; TT-NN raises IndexError."""
 
 
 class Rank(int):
@@ -54,18 +60,18 @@ def world_size() -> int:
 
 
 def distributed_context_get_rank() -> Rank:
-    """This process's rank."""
-    return Rank(world_rank())
+    """This process's rank in its context: among all, unless tt-run split the job."""
+    return Rank(fellows().index(world_rank()))
 
 
 def distributed_context_get_size() -> Size:
-    """How many ranks there are."""
-    return Size(world_size())
+    """How many ranks this context has."""
+    return Size(len(fellows()))
 
 
 def distributed_context_barrier() -> None:
     """Return when every rank has come here; ranks that present one mesh compare what they allocated on it."""
-    transport = world()
+    transport = _context()
     if transport is None:
         return
     for mesh in open_meshes():
@@ -76,7 +82,7 @@ def distributed_context_barrier() -> None:
 
 def distributed_context_allgather_int(value: int) -> list[int]:
     """Every rank's number, in rank order."""
-    transport = world()
+    transport = _context()
     if transport is None:
         return [int(value)]
     return [row[0] for row in transport.all_gather_ints([int(value)])]
@@ -93,42 +99,70 @@ def distributed_context_recv_bytes(size: int, source: int, tag: int = 0) -> byte
 
 
 def distributed_context_world_rank() -> Rank:
-    """This process's rank among all."""
-    return distributed_context_get_rank()
+    """This process's rank among all, whatever its context."""
+    return Rank(world_rank())
 
 
 def distributed_context_world_size() -> Size:
-    """How many ranks there are in all."""
-    return distributed_context_get_size()
+    """How many ranks there are in all contexts."""
+    return Size(world_size())
 
 
-def distributed_context_local_to_world_rank(rank: int) -> Rank:
-    """The rank's number among all: there is one context, so the same."""
-    return Rank(int(rank))
-
-
-def distributed_context_subcontext_id() -> int:
-    """The number of this rank's context: there is one."""
-    return 0
+def distributed_context_subcontext_id() -> int | None:
+    """The number of this rank's context; None where the job is not split."""
+    return settings.get_int("TT_RUN_SUBCONTEXT_ID")
 
 
 def distributed_context_subcontext_count() -> int:
-    """How many contexts there are."""
-    return 1
-
-
-def distributed_context_subcontext_size() -> Size:
-    """How many ranks this rank's context has."""
-    return distributed_context_get_size()
+    """How many contexts there are: one where the job is not split."""
+    return len(distributed_context_subcontext_sizes())
 
 
 def distributed_context_subcontext_sizes() -> list[int]:
     """How many ranks each context has."""
-    return [world_size()]
+    contexts = [place.context for place in bindings()]
+    return [contexts.count(number) for number in range(max(contexts) + 1)]
+
+
+def distributed_context_subcontext_size(subcontext_id: int) -> Size:
+    """How many ranks a context has."""
+    sizes = distributed_context_subcontext_sizes()
+    if not 0 <= subcontext_id < len(sizes):
+        raise ContextError(
+            f"subcontext_id out of range: expected 0 <= subcontext_id < {len(sizes)}, got {subcontext_id}",
+            expected="a sub-context of this job",
+            fix="Ask distributed_context_subcontext_count() first.",
+        )
+    return Size(sizes[subcontext_id])
+
+
+def distributed_context_local_to_world_rank(subcontext_id: int, local_rank: int) -> Rank:
+    """The number among all of a context's rank."""
+    size = distributed_context_subcontext_size(subcontext_id)
+    if not 0 <= local_rank < size:
+        raise ContextError(
+            f"local_rank out of range for subcontext {subcontext_id}: expected 0 <= local_rank < {int(size)}, got "
+            f"{local_rank}",
+            expected="a rank of that sub-context",
+            fix="Ask distributed_context_subcontext_size(subcontext_id) first.",
+        )
+    members = [rank for rank, place in enumerate(bindings()) if place.context == subcontext_id]
+    return Rank(members[local_rank])
+
+
+def _context() -> Transport | None:
+    """The ranks of this context: the world, or a group of its own where the job is split."""
+    global _split
+    transport, members = world(), fellows()
+    if transport is None or len(members) == transport.size:
+        return transport
+    if _split is None:
+        _split = transport.subgroup(members, f"sub-context {distributed_context_subcontext_id()}")
+    return _split
 
 
 def _joined(what: str) -> Transport:
-    transport = world()
+    transport = _context()
     if transport is None:
         raise MeshError(
             f"cannot {what}: this process is on its own",

@@ -308,10 +308,11 @@ def _fellows() -> tuple[int, ...]:
         return (0,)
     places = bindings()
     own = places[joined.rank]
-    fellows = {place.host_rank: rank for rank, place in enumerate(places) if place.mesh_id == own.mesh_id}
-    count = sum(place.mesh_id == own.mesh_id for place in places)
-    if sorted(fellows) != list(range(count)):
-        found = sorted(place.host_rank for place in places if place.mesh_id == own.mesh_id)
+    mine = (own.mesh_id, own.context)
+    fellows = {place.host_rank: rank for rank, place in enumerate(places) if (place.mesh_id, place.context) == mine}
+    found = sorted(place.host_rank for place in places if (place.mesh_id, place.context) == mine)
+    count = len(found)
+    if found != list(range(count)):
         raise RankError(
             "Not specifying both TT_MESH_ID and TT_MESH_HOST_RANK is only supported for single host systems: mesh "
             f"{own.mesh_id} has {count} ranks with TT_MESH_HOST_RANK {found}",
