@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import ttmesh.ttnn as ttnn
 from ttmesh.mesh.memory_reports import peak_bytes
 
-console = Console(highlight=False)
+# Where several ranks train together (`ttmesh launch -n 2 examples/train_gpt.py`) the first one speaks for all.
+console = Console(highlight=False, quiet=int(ttnn.distributed_context_get_rank()) > 0)
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -49,6 +50,8 @@ class Curves:
 
     def save(self, path: Path) -> Path:
         """A picture, or a chart in characters where matplotlib is not installed (pip install "ttmesh[plots]")."""
+        if console.quiet:
+            return path
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             from matplotlib.figure import Figure

@@ -86,6 +86,23 @@ def test_rank_bindings_give_each_rank_its_block_of_a_t3000(tmp_path: Path) -> No
         assert re.search(said, done.stdout), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("name", "words"), [("train_gpt.py", "--steps 3"), ("train_stages.py", "--epochs 1")])
+def test_the_training_examples_reach_the_same_loss_on_ranks(name: str, words: str, tmp_path: Path) -> None:
+    example = str(HERE.parents[1] / "examples" / name)
+    more = [*words.split(), "--out", str(tmp_path)]
+
+    alone = subprocess.run(
+        [sys.executable, example, *more], capture_output=True, text=True, timeout=180, env=environment(TERM="dumb")
+    )
+    ranks = launched("torchdist", 2, example, *more)
+
+    assert ranks.returncode == 0, ranks.stderr
+    expected = re.search(r"loss [\d.]+ → [\d.]+", alone.stdout)
+    assert expected, alone.stdout + alone.stderr
+    assert f"[0] {expected[0]}" in ranks.stdout
+    assert "[1]" not in ranks.stdout, "the first rank speaks for all"
+
+
 def test_a_split_job_has_meshes_and_numbers_per_context(tmp_path: Path) -> None:
     (tmp_path / "mesh.textproto").write_text("")
     ranks = "".join(f"\n  - {{rank: {r}, mesh_id: 0, mesh_host_rank: {r}}}" for r in range(2))

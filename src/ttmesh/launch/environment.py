@@ -46,6 +46,8 @@ def rank_environment(binding: RankBinding, bindings: Bindings, parent: Mapping[s
         "PYTHONPATH": parent.get("PYTHONPATH", str(cwd)),
         "LD_LIBRARY_PATH": parent.get("LD_LIBRARY_PATH", str(cwd / "build" / "lib")),
         "TT_RUN_ORIGINAL_CWD": str(cwd),
+        # mpirun gives ranks a terminal of their own, on which progress bars would move; their lines are labelled instead.
+        "TERM": "dumb",
         # torch reports a lost store with a C++ stack per rank; the error that names the rank says it better.
         "TORCH_CPP_LOG_LEVEL": parent.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }

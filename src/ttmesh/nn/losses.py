@@ -92,9 +92,19 @@ def mean_squared_error(predictions: Tensor, targets: Tensor, weights: Tensor | N
 
 
 def loss_value(loss: Tensor) -> float:
-    """The mean of a loss over the chips, on the host: the loss of the whole batch."""
+    """The mean of a loss over the chips, on the host: the loss of the whole batch.
+
+    Where ranks divide the mesh (or the one it was cut out of) all of them call it, also those without its chips.
+    """
     parts = [to_torch(part).float().mean() for part in get_device_tensors(loss)]
-    return float(torch.stack(parts).mean())
+    top = loss.device()
+    while top is not None and top.parent is not None:
+        top = top.parent
+    if top is None or top.part is None:
+        return float(torch.stack(parts).mean())
+    own = torch.tensor([float(sum(parts)), float(len(parts))], dtype=torch.float64)
+    total, count = top.part.host.all_gather(own).sum(0).tolist()
+    return float(total / count)
 
 
 def _check_weights(rows: int, weights: Tensor | None, targets: Tensor) -> None:

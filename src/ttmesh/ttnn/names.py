@@ -177,7 +177,8 @@ NAMES: dict[str, str] = {
 
 # Submodules that are only another way to the root's names.
 _SUBMODULES = (
-    "types device core distributed distributed.distributed operations operations.core operations.ccl operations.conv2d "
+    "types device core distributed distributed.distributed distributed.ttrun "
+    "operations operations.core operations.ccl operations.conv2d "
     "operations.pool operations.activations operations.unary operations.binary operations.ternary operations.reduction "
     "operations.matmul operations.normalization operations.data_movement operations.embedding operations.transformer "
     "operations.trace operations.moreh cluster fabric decorators tools model_preprocessing dot_access "
@@ -260,6 +261,7 @@ _POOL_GOLDENS = (
 )
 
 OWN_NAMES: dict[str, dict[str, str]] = {
+    "distributed.ttrun": {"main": "ttmesh.cli.launch:main"},
     # Two kernels of TT-NN for one operation, which its tests force.
     "_ttnn.operations.data_movement": dict.fromkeys(
         ("untilize_force_native", "untilize_force_codegen"), "ttmesh.ops.casting:untilize"
