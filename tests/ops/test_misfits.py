@@ -92,3 +92,18 @@ def test_what_is_no_device_layout_or_shape_is_refused(mesh: ttnn.MeshDevice) -> 
         ttnn.from_torch(values, layout="tile")
     with pytest.raises(TypeError, match=r"mesh_shape=\(2, 4\) is a tuple; pass ttnn.MeshShape\(2, 4\), say"):
         ttnn.open_mesh_device((2, 4))
+
+
+def test_help_prints_what_an_operation_does_and_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    help(ttnn.softmax)
+    help(ttnn.all_reduce)
+
+    printed = capsys.readouterr().out
+    assert "Exponentials that sum to 1 along a dim." in printed
+    assert "softmax(input_tensor, dim=" in printed
+    assert "ttmesh's own options: algorithm, mode, reduction" in printed
+
+
+def test_a_misspelt_option_of_a_collective_lists_ttmeshs_own_too(a: ttnn.Tensor) -> None:
+    with pytest.raises(TypeError, match=r"argument 'math_op'.*own options: algorithm, mode, reduction"):
+        ttnn.all_reduce(a, math_op="max")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import gc
 
+import pytest
+import torch
+
+from ttmesh import ttnn
 from ttmesh.ops import families
 from ttmesh.ops.parameter_tags import PER_OPERATION
-from ttmesh.ops.parameters import page, unspoken
+from ttmesh.ops.parameters import named_in, page, unspoken
+from ttmesh.tensor.launch import Operation
 
 CATALOGUE = families.load()
 NOT_YET = {"ttnn.sparse_matmul"}
@@ -27,3 +32,47 @@ def test_the_page_gives_every_reason() -> None:
     assert "`compute_kernel_config`" in text
     assert "math_fidelity" in text
     assert "`sub_core_grids`" in text
+
+
+# Their checks look at the types of these arguments only, which are part of the key.
+TYPES_ONLY = {"ttnn.lerp", "ttnn.clamp", "ttnn.clip", "ttnn.quantize", "ttnn.dequantize", "ttnn.requantize"}
+
+
+def test_checks_of_values_that_no_key_holds_are_asked_at_every_call() -> None:
+    operations = [thing for thing in gc.get_objects() if type(thing) is Operation]  # parts of composites have no list
+    wanted = [operation for operation in operations if named_in(operation.check) & operation.runtime]
+
+    asked = {operation.name for operation in wanted if operation.recheck}
+
+    assert {operation.name for operation in wanted} - asked <= TYPES_ONLY
+    assert "ttnn.polygamma" in asked
+
+
+def test_a_wrong_value_is_refused_after_a_right_one() -> None:
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 1)) as mesh:
+        x = ttnn.from_torch(torch.ones(32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+        ttnn.polygamma(x, 2)
+        ttnn.experimental.dropout(x, 0.5, 2.0, 1)
+
+        cache = ttnn.zeros((1, 1, 64, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+        token = ttnn.zeros((1, 1, 1, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+        ttnn.update_cache(cache, token, 5)
+
+        with pytest.raises(RuntimeError, match=r"Update idx \(64\) must be within cache length \(64\)"):
+            ttnn.update_cache(cache, token, 64)
+        with pytest.raises(RuntimeError, match=r"polygamma order must be in range \[1, 11\], got 50"):
+            ttnn.polygamma(x, 50)
+        with pytest.raises(RuntimeError, match=r"probability must be between 0 and 1, got 7\.0"):
+            ttnn.experimental.dropout(x, 7.0, 2.0, 1)
+        del x, cache, token
+
+
+def test_addmm_gives_the_tile_that_was_asked_for() -> None:
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 1)) as mesh:
+        a = ttnn.from_torch(torch.ones(32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+        made = ttnn.addmm(a, a, a, output_tile=ttnn.Tile((16, 32)))
+
+        assert made.get_tile() == ttnn.Tile((16, 32))
+        assert torch.equal(ttnn.to_torch(made), torch.full((32, 32), 33.0, dtype=torch.bfloat16))
+        del a, made

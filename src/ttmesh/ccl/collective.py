@@ -205,7 +205,18 @@ class CollectiveFunction(OpFunction):
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         """TT-NN's arguments through its overloads, ttmesh's beside them."""
         own = {name: value for name, value in kwargs.items() if name in self._own}
-        return {**super().bind(args, {k: v for k, v in kwargs.items() if k not in own}), **own}
+        try:
+            return {**super().bind(args, {k: v for k, v in kwargs.items() if k not in own}), **own}
+        except TypeError as problem:
+            if not self._own:
+                raise
+            raise TypeError(f"{problem} | ttmesh's own options: {', '.join(sorted(self._own))}") from None
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What it does, every way to call it, and ttmesh's own options."""
+        own = f"\n    ttmesh's own options: {', '.join(sorted(self._own))}" if self._own else ""
+        return (super().__doc__ or "") + own
 
     def __call__(  # noqa: D102  (the operation documents itself)
         self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any

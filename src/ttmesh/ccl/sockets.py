@@ -127,6 +127,8 @@ def create_socket_pair(
     sender_mesh_device: MeshDevice, receiver_mesh_device: MeshDevice, socket_config: SocketConfig
 ) -> tuple[MeshSocket, MeshSocket]:
     """Both ends of a socket; the receiver's FIFO is allocated on its mesh. All ranks that hold the meshes call it."""
+    if not isinstance(socket_config, SocketConfig):
+        raise TypeError(f"socket_config={socket_config!r} is a {type(socket_config).__name__}; pass a SocketConfig")
     socket_config.check()
     sender, receiver = sender_mesh_device, receiver_mesh_device
     meshes = {SocketEndpoint.SENDER: sender, SocketEndpoint.RECEIVER: receiver}

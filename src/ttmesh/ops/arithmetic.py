@@ -116,7 +116,7 @@ def _check_polyval(call: Call) -> None:
     fatal(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
 
 
-@op("ttnn.polyval", golden=exact(_golden_polyval), check=_check_polyval, runtime=("coeffs",))
+@op("ttnn.polyval", golden=exact(_golden_polyval), check=_check_polyval, runtime=("coeffs",), recheck=True)
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """A polynomial, highest power first."""
     return _polyval(input_tensor_a, coeffs)

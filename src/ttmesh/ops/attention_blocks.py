@@ -88,6 +88,7 @@ def _programs(call: Call) -> tuple[Hashable, ...]:
     out=_spec,
     programs=_programs,
     runtime=("cache_batch_idx", "chunk_start_idx"),
+    recheck=True,
 )
 def _attend(
     q: Lanes,

@@ -105,6 +105,7 @@ def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     out=_sparse_spec,
     check=_check_sparse,
     runtime=("cache_batch_idx",),
+    recheck=True,
 )
 def sparse_sdpa(
     q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, cache_batch_idx: int | None, lane_axes: int

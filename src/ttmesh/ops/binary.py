@@ -265,7 +265,7 @@ def _enter(name: str, kind: Kind) -> OpFunction:
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
-        scratch=binary_buffers, names=OPERANDS, specialise=alone(kind.function),
+        scratch=binary_buffers, names=OPERANDS, specialise=alone(kind.function), recheck=kind.also is not None,
     )(lane)  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class OpFunction:
         self.python_fully_qualified_name = name
         self.__name__ = name.rpartition(".")[2]
         self.__qualname__ = self.__name__
-        self.__doc__ = doc
+        self._doc = doc or ""
         self.golden_function = golden
         self.operation = operation
         self._run = run
@@ -86,6 +86,12 @@ class OpFunction:
     @property
     def __signature__(self) -> inspect.Signature:
         return self._overloads[0].signature
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What it does, then every way to call it: what `help` prints."""
+        calls = [f"    {self.__name__}{overload.signature}" for overload in self._overloads]
+        return "\n".join([self._doc, "", *calls])
 
     def __call__(  # noqa: D102  (the operation documents itself)
         self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
@@ -238,6 +244,7 @@ def op(
     in_place: bool = False,
     specialise: Specialise | None = None,
     takes: Iterable[str] | None = None,
+    recheck: bool = False,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name.
 
@@ -261,6 +268,7 @@ def op(
             host=host,
             in_place=in_place,
             specialise=specialise,
+            recheck=recheck,
             lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
         )
         run = functools.partial(launch, operation)

@@ -51,7 +51,7 @@ def _check_fill(call: Call) -> None:
 
 @part(
     "ttnn.fill_cache", out=like_written, check=_check_fill, runtime=("batch_idx", "update_idx"), writes="cache",
-    in_place=True,
+    in_place=True, recheck=True,
 )  # fmt: skip
 def _fill(
     cache: Lanes, input: Lanes, batch_idx: int, update_idx: int, lane_axes: int, specs: Sequence[TensorSpec]
@@ -74,8 +74,9 @@ def _check_update(call: Call) -> None:
 
 
 @part(
-    "ttnn.update_cache", out=like_written, check=_check_update, runtime=("update_idx",), writes="cache", in_place=True
-)
+    "ttnn.update_cache", out=like_written, check=_check_update, runtime=("update_idx",), writes="cache", in_place=True,
+    recheck=True,
+)  # fmt: skip
 def _update(
     cache: Lanes, input: Lanes, update_idx: int, batch_offset: int, lane_axes: int, specs: Sequence[TensorSpec]
 ) -> Lanes:

@@ -101,10 +101,15 @@ def _check_update(call: Call) -> None:
             f"Input must be sharded over one core per user: num_cores is {shard.grid.num_cores()}, users {x.shape[1]}",
             f"{x.shape[1]} cores",
         )
-    if not call["update_idxs"] and call["update_idxs_tensor"] is None:
-        _refuse("paged_update_cache got no positions", "update_idxs or update_idxs_tensor")
     if call["page_table"] is None and not call["share_cache"] and cache.shape[0] < x.shape[1]:
         _refuse(f"Cache batch size ({cache.shape[0]}) is smaller than the input's ({x.shape[1]})", "a cache per user")
+
+
+def _need_positions(update_idxs: Sequence[int], update_idxs_tensor: Tensor | None) -> list[int]:
+    """The positions as a list; asked at every call, for they are no part of a plan's key."""
+    if not update_idxs and update_idxs_tensor is None:
+        _refuse("paged_update_cache got no positions", "update_idxs or update_idxs_tensor")
+    return list(update_idxs)
 
 
 def _put_tokens(
@@ -223,7 +228,7 @@ def paged_update_cache(
     result: Tensor = _update(
         cache=cache_tensor,
         input=input_tensor,
-        update_idxs=list(update_idxs),
+        update_idxs=_need_positions(update_idxs, update_idxs_tensor),
         update_idxs_tensor=update_idxs_tensor,
         share_cache=share_cache,
         page_table=page_table,
@@ -263,7 +268,7 @@ def paged_fused_update_cache(
             run(
                 cache=cache,
                 input=values,
-                update_idxs=list(update_idxs),
+                update_idxs=_need_positions(update_idxs, update_idxs_tensor),
                 update_idxs_tensor=update_idxs_tensor,
                 share_cache=share_cache,
                 page_table=page_table,

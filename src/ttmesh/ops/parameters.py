@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Iterable
-from functools import cache
-from pathlib import Path
+from functools import partial
+from types import CodeType, FunctionType
 
-from ttmesh.ops import specs
 from ttmesh.ops.entry import Entry, OpFunction
 from ttmesh.ops.parameter_tags import COMMON, PER_OPERATION, Tag
 from ttmesh.tensor.launch import Operation
@@ -24,20 +21,41 @@ def unspoken(entry: Entry) -> list[str]:
     return [name for name in function.parameters() if name not in read and name not in tags]
 
 
-def _read_by_rules(operation: Operation | None) -> frozenset[str]:
-    """What the files of an operation's rules read of a call."""
+def _read_by_rules(operation: Operation | None) -> set[str]:
+    """What an operation's rules, and the functions they call, may read of a call: the names that stand in them."""
     if operation is None:
-        return frozenset()
-    rules = (operation.check, operation.out, operation.topology, operation.programs, operation.scratch)
-    return frozenset().union(*(_read_in_file(inspect.getfile(rule)) for rule in rules if rule is not None))
+        return set()
+    rules = (
+        operation.check, operation.out, operation.topology, operation.programs, operation.scratch, operation.specialise,
+    )  # fmt: skip
+    return named_in(rules)
 
 
-@cache
-def _read_in_file(path: str) -> frozenset[str]:
-    text = Path(path).read_text(encoding="utf-8")
-    read = frozenset(re.findall(r"call\[\"(\w+)\"\]", text))
-    # Most rules end in `out_spec`, which reads where results go.
-    return read | _read_in_file(specs.__file__) if "out_spec(" in text and path != specs.__file__ else read
+def named_in(value: object) -> set[str]:
+    """The strings in a function of ours, in the functions and tables that it names, and in what it closes over."""
+    return _named_in(value, set())
+
+
+def _named_in(value: object, seen: set[FunctionType]) -> set[str]:
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, (tuple, list, set, frozenset, dict)):
+        return set().union(*(_named_in(item, seen) for item in value))
+    if isinstance(value, CodeType):
+        return _named_in(value.co_consts, seen)
+    if isinstance(value, partial):
+        return _named_in(value.func, seen)
+    if not isinstance(value, FunctionType) or value in seen or not value.__module__.startswith("ttmesh."):
+        return set()
+    seen.add(value)
+    used = [value.__globals__.get(name) for name in _names_used(value.__code__)]
+    held = [cell.cell_contents for cell in value.__closure__ or ()]
+    return _named_in([value.__code__, *used, *held], seen)
+
+
+def _names_used(code: CodeType) -> list[str]:
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return [*code.co_names, *(name for one in inner for name in _names_used(one))]
 
 
 def without_effect(entries: Iterable[Entry]) -> dict[Tag, dict[str, list[str]]]:

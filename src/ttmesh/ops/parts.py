@@ -22,6 +22,7 @@ def part(
     scratch: Callable[[Call], int] | None = None,
     writes: str | None = None,
     in_place: bool = False,
+    recheck: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a lane function callable on tensors, by keywords; `name` is what records and errors call it."""
 
@@ -37,6 +38,7 @@ def part(
             scratch=scratch,
             writes=writes,
             in_place=in_place,
+            recheck=recheck,
             lane_arguments=frozenset(inspect.signature(lane).parameters),
         )
 

@@ -106,7 +106,7 @@ def product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     memory: MemoryConfig = call["memory_config"] or DRAM_MEMORY_CONFIG
     rows = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and config.untilize_out
     layout = Layout.ROW_MAJOR if rows else Layout.TILE
-    tile = None if rows else _output_tile(call)
+    tile = None if rows else output_tile(call, a, b)
     if memory.is_sharded():
         if min(len(a.shape), len(b.shape)) > 1:
             e = extents(a, b, call["transpose_a"], call["transpose_b"])
@@ -135,11 +135,12 @@ def shards_over_grid(memory: MemoryConfig, spec: TensorSpec, call: Call) -> Memo
     return with_shards(memory, spec, source)
 
 
-def _output_tile(call: Call) -> Tile | None:
+def output_tile(call: Call, a: TensorSpec, b: TensorSpec) -> Tile | None:
+    """The tile that was asked for, else as high as A's and as wide as B's; None for the usual one."""
     if call["output_tile"] is not None:
         tile: Tile = call["output_tile"]
         return tile
-    (height_a, width_a), (height_b, width_b) = (spec.tile.tile_shape for spec in call.specs[:2])
+    (height_a, width_a), (height_b, width_b) = a.tile.tile_shape, b.tile.tile_shape
     sides = (width_a if call["transpose_a"] else height_a, height_b if call["transpose_b"] else width_b)
     return None if sides == (32, 32) else Tile(sides)
 

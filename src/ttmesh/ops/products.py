@@ -16,7 +16,7 @@ from ttmesh.ops.gemm import product
 from ttmesh.ops.goldens import activated
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.matmul_configs import ProgramConfig
-from ttmesh.ops.product_rules import check_product, circular_buffers, given_spec, product_spec, shape_of
+from ttmesh.ops.product_rules import check_product, circular_buffers, given_spec, output_tile, product_spec, shape_of
 from ttmesh.ops.specs import Inferred
 from ttmesh.tensor import operators
 from ttmesh.tensor.launch import Call, Case
@@ -241,7 +241,9 @@ def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     if given is not None:
         return [given_spec(given, inferred[0][0])]
     memory = call["memory_config"] or DRAM_MEMORY_CONFIG
-    return [TensorSpec(inferred[0][0], call["dtype"] or call.specs[1].dtype, Layout.TILE, memory_config=memory)]
+    a, b = call.specs[1:]
+    tile = output_tile(call, a, b)
+    return [TensorSpec(inferred[0][0], call["dtype"] or a.dtype, Layout.TILE, tile=tile, memory_config=memory)]
 
 
 def _golden_addmm(

@@ -242,6 +242,7 @@ def _dropout_lane(
     lane_axes: int,
     torch_device: torch.device,
 ) -> torch.Tensor:
+    """Zeros with this probability, the other values times the scale."""
     shape = input_tensor.shape if use_per_device_seed else (*[1] * lane_axes, *input_tensor.shape[lane_axes:])
     return torch.where(_uniform(shape, 0.0, 1.0, seed, torch_device) < probability, 0.0, input_tensor * scale)
 
@@ -256,7 +257,7 @@ def _check_dropout(call: Call) -> None:
 
 
 dropout = op(
-    "ttnn.experimental.dropout", check=_check_dropout, runtime=("probability", "scale", "seed"),
+    "ttnn.experimental.dropout", check=_check_dropout, runtime=("probability", "scale", "seed"), recheck=True,
 )(_dropout_lane)  # fmt: skip
 
 

@@ -72,6 +72,7 @@ def _extreme(pick: Callable[..., torch.Tensor], opposite: Callable[..., torch.Te
     """The extreme of scalar · x: the opposite one of x for a negative scalar."""
 
     def lane(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+        """The largest or smallest value along dims, times a scalar."""
         dims = dims_of(dim, input_tensor.dim() - lane_axes)
         found = (pick if scalar >= 0 else opposite)(input_tensor, dims, keepdim) if dims else input_tensor
         return scaled(found, scalar)

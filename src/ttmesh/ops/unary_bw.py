@@ -241,6 +241,7 @@ def _enter(name: str, gradient: Gradient, forward: Forward) -> OpFunction:
         golden=golden,
         out=like(1),
         check=CHECKS.get(name),
+        recheck=name == "pow",
         runtime=[p.name for p in rest if p.name not in ("approximate", "rounding_mode")],
         outputs=("input_grad",),
         takes=["grad_tensor", "input_tensor", *(p.name for p in rest)],

@@ -106,6 +106,7 @@ class Operation:
     check: raises for a call that TT-NN would refuse.
     topology: output topology; by default TT-NN's merge.
     runtime: arguments that change values but never specs; they are not part of the key.
+    recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no route.
     programs: how many device programs TT-NN launches for one call.
     scratch: bytes of circular buffers per core.
     writes: the tensor argument that the result is written into (in-place operations), by name.
@@ -130,6 +131,7 @@ class Operation:
     host: bool = False
     in_place: bool = False
     specialise: Specialise | None = None
+    recheck: bool = False
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -162,6 +164,8 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
     if plan is None:
         plan = _plan(operation, Call(operation.name, mesh, arguments, tensors, outputs), inputs, key)
         mesh.program_cache.plans[key] = plan
+    elif operation.recheck and operation.check is not None:
+        operation.check(Call(operation.name, mesh, arguments, tensors, outputs))
     return Prepared(plan, mesh, tensors, arguments, outputs)
 
 

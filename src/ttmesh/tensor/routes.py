@@ -189,6 +189,8 @@ def route_of(
     Args:
         free: the places of arguments that are not in the key.
     """
+    if operation.recheck:
+        return None
     given = [*args, *kwargs.values()]
     stand_ins = [_StandIn(i) for i in range(len(given))]
     names = dict(zip(kwargs, stand_ins[len(args) :], strict=True))
