@@ -26,3 +26,27 @@ def test_compiled_modules_hold_what_the_public_ones_show() -> None:
 
     assert inner.ccl_experimental.GlobalSemaphoreArg is ttnn.GlobalSemaphore
     assert inner.rotary_embedding_llama is ttnn.experimental.rotary_embedding_llama
+
+
+def test_nothing_profiles_in_real_time() -> None:
+    assert ttnn.device.IsProgramRealtimeProfilerActive() is False
+    with pytest.raises(NotImplementedError, match="the real-time profiler is not emulated"):
+        ttnn.device.RegisterProgramRealtimeProfilerCallback(print)
+    with pytest.raises(NotImplementedError, match="no real-time profiler callback 3 is registered"):
+        ttnn.device.UnregisterProgramRealtimeProfilerCallback(3)
+
+
+def test_nodes_of_the_fabric_have_names() -> None:
+    assert ttnn.FabricNodeId is not ttnn.MeshId
+
+
+def test_a_packet_carries_four_tiles_of_block_floats() -> None:
+    assert ttnn.get_tt_fabric_max_payload_size_bytes() == 4352
+
+
+def test_norms_tell_their_usual_compute_config() -> None:
+    layer = ttnn.layernorm_default_compute_config(ttnn.Arch.WORMHOLE_B0)
+    rms = ttnn.rmsnorm_default_compute_config(ttnn.Arch.WORMHOLE_B0)
+
+    assert (layer.math_fidelity, layer.fp32_dest_acc_en) == (ttnn.MathFidelity.HiFi4, True)
+    assert (rms.math_approx_mode, rms.fp32_dest_acc_en) == (True, False)

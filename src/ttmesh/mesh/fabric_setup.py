@@ -13,6 +13,10 @@ from ttmesh.fabric.config import (
 from ttmesh.fabric.setup import FabricSetup, replaced
 from ttmesh.mesh.opening import open_meshes
 
+PAYLOAD_BYTES = (
+    4 * 1088
+)  # of a packet unless the router config says otherwise: four tiles of bfloat8_b (tt-metal e4f9f0b)
+
 _setup = FabricSetup()
 
 
@@ -37,6 +41,11 @@ def set_fabric_config(
 def get_fabric_config() -> FabricConfig:
     """The configuration in force."""
     return _setup.config
+
+
+def get_tt_fabric_max_payload_size_bytes() -> int:
+    """The most bytes that one packet carries."""
+    return _setup.router_config.max_packet_payload_size_bytes or PAYLOAD_BYTES
 
 
 def fabric_setup() -> FabricSetup:

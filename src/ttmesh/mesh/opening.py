@@ -24,6 +24,8 @@ MAX_COMMAND_QUEUES = 2
 _in_use: dict[int, weakref.ref[MeshDevice]] = {}
 _default: MeshDevice | None = None
 
+DEFAULT_WORKER_L1_SIZE = 0  # all of L1 that the runtime leaves
+
 
 def open_mesh_device(
     mesh_shape: MeshShape | None = None,
@@ -33,7 +35,7 @@ def open_mesh_device(
     dispatch_core_config: DispatchCoreConfig | None = None,
     offset: MeshCoordinate | None = None,
     physical_device_ids: Sequence[int | str] = (),
-    worker_l1_size: int = 0,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
     *,
     device_ids: Sequence[int | str] | None = None,
     mesh_type: MeshType | None = None,
@@ -113,7 +115,7 @@ def create_mesh_device(
     dispatch_core_config: DispatchCoreConfig | None = None,
     offset: MeshCoordinate | None = None,
     physical_device_ids: Sequence[int | str] = (),
-    worker_l1_size: int = 0,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
 ) -> Iterator[MeshDevice]:
     """A mesh that is closed at the end of the `with` block."""
     mesh = open_mesh_device(
@@ -134,7 +136,7 @@ def open_device(
     trace_region_size: int = 0,
     num_command_queues: int = 1,
     dispatch_core_config: DispatchCoreConfig | None = None,
-    worker_l1_size: int = 0,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
 ) -> MeshDevice:
     """One chip, as a 1x1 mesh."""
     return open_mesh_device(
@@ -150,7 +152,7 @@ def create_device(
     trace_region_size: int = 0,
     dispatch_core_config: DispatchCoreConfig | None = None,
     *,
-    worker_l1_size: int = 0,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
 ) -> MeshDevice:
     """TT-NN's `CreateDevice`: one chip, with another order of arguments."""
     return open_device(
@@ -170,7 +172,7 @@ def create_devices(
     trace_region_size: int = 0,
     dispatch_core_config: DispatchCoreConfig | None = None,
     *,
-    worker_l1_size: int = 0,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
 ) -> dict[int, MeshDevice]:
     """TT-NN's `CreateDevices`: several chips, each a mesh of its own."""
     return {

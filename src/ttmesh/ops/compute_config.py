@@ -57,3 +57,15 @@ def init_device_compute_kernel_config(
     if device_kernel_config.math_fidelity is MathFidelity.Invalid:
         return replace(device_kernel_config, math_fidelity=math_fidelity)
     return device_kernel_config
+
+
+def layernorm_default_compute_config(arch: Arch) -> WormholeComputeKernelConfig:
+    """What layer norms use where the call says nothing."""
+    return init_device_compute_kernel_config(
+        arch, math_fidelity=MathFidelity.HiFi4, math_approx_mode=False, fp32_dest_acc_en=True
+    )
+
+
+def rmsnorm_default_compute_config(arch: Arch) -> WormholeComputeKernelConfig:
+    """What RMS norms use where the call says nothing."""
+    return init_device_compute_kernel_config(arch, math_fidelity=MathFidelity.HiFi4)

@@ -11,12 +11,41 @@ from ttmesh.ops.signature_table import names, registered_names
 
 OPERATION, SAME, FUNCTION, MISSING = "operation", "same as", "function", "not emulated"
 
+
+def _because(reason: str, names: str) -> dict[str, str]:
+    return {f"ttnn.experimental.{name}": reason for name in names.split()}
+
+
 # Why a name is not emulated, where it is more than that nobody wrote it.
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
     "ttnn.transformer.fused_recurrent_gated_delta_rule": "From a later tt-metal, whose sources were not at hand.",
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
+    **_because(
+        "Weights are laid out for the kernels of one fused operation, in the order of its banks: neither is written yet.",
+        "add_shared_expert_weights get_moe_combine_cores get_moe_tilize_drain_core get_moe_worker_mcast_bounding_box "
+        "get_weight_core_shard_maps get_weight_mem_configs moe_compute moe_gpt prepare_w0_w1_tensor_for_moe_compute "
+        "prepare_w0_w1_tensor_with_bias prepare_w2_tensor_for_moe_compute prepare_w2_tensor_with_bias "
+        "quantize_weights_via_host selective_reduce_combine deepseek_moe_fast_reduce_nc_fused deepseek.mla.matmul_wo "
+        "deepseek.moe.deepseek_moe_gate deepseek.moe.generalized_moe_gate deepseek.moe.moe_gate_mm",
+    ),
+    **_because(
+        "Blackhole's programmable DRAM cores, which prefetch tensors, are not emulated; ttnn.dram_prefetcher is.",
+        "create_global_circular_buffer_for_matmul_1d create_global_circular_buffer_for_tensor_prefetcher "
+        "is_tensor_prefetcher_supported queue_tensor_prefetcher_request start_tensor_prefetcher stop_tensor_prefetcher "
+        "tensor_prefetcher_block_count_for_matmul_1d test_dram_prefetcher_consumer test_dram_prefetcher_validator "
+        "wait_for_cq_on_tensor_prefetcher",
+    ),
+    **_because(
+        "Sockets between host memory and a core, and the services on them, are not written yet.",
+        "recv_async_h2d send_async_d2h deepseek_prefill.inbound_socket_service_sync "
+        "deepseek_prefill.outbound_socket_service_sync",
+    ),
+    **_because(
+        "It moves tokens between chips while it computes: not written yet; all_to_all_dispatch and all_to_all_combine are.",
+        "deepseek_prefill.combine deepseek_prefill.dispatch deepseek_prefill.offset_cumsum ring_indexer_score_dsa",
+    ),
 }
 
 # Operations without a case in the matrix of `make test-ops`, by what is known of them instead.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
+from ttmesh.base.dtypes import Arch, BufferType, DataType, Layout, PrintedEnum
 from ttmesh.ops.checks import require
 from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import aligned
@@ -355,3 +355,41 @@ def post_combine_reduce(
         open_ = local.reshape(*local.shape[:lane_axes], *weights.shape[lane_axes:])
     kept = torch.where(open_, combined * share, 0.0)
     return kept.sum(expert_dim - (combined.dim() - lane_axes))
+
+
+# -- tiles for the reduction -------------------------------------------------------------------------------------------
+
+
+def _check_tiles(call: Call) -> None:
+    x, where, name = call.specs[0], call["output_memory_config"], "DeepseekMoEPostCombineTilize"
+    _need(len(x.shape) >= 2, f"{name} requires rank >= 2, but has {len(x.shape)}", "rows")
+    _need(x.dtype is DataType.BFLOAT16, f"{name} requires dtype to be bfloat16, but has {x.dtype}", "bfloat16")
+    _need(x.memory_config.interleaved, f"{name} requires input to be interleaved", "interleaved memory")
+    _need(x.layout is Layout.ROW_MAJOR, f"{name} requires input layout to be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+    shards = where.nd_shard_spec
+    _need(where.is_sharded() and shards is not None, f"{name} requires sharded output", "an NdShardSpec")
+    _need(where.buffer_type is BufferType.L1, f"{name} requires L1 output", "L1")
+    shape = tuple(shards.shard_shape)
+    _need(len(shape) == 2, f"{name} requires dimension 2 output shard shape", "[rows, columns]")
+    rows, columns = x.shape.volume() // x.shape[-1], x.shape[-1]
+    wrong = f"{name} requires output shard width to be even multiple of tiles"
+    _need(shape[1] % TILE == 0 and columns % shape[1] == 0, wrong, "whole tiles")
+    wrong = f"{name} requires output shard height to be a single tile high"
+    _need(shape[0] == TILE and rows % TILE == 0, wrong, f"{TILE} rows")
+    wrong = f"{name} requires one output shard per core"
+    _need(columns // shape[1] * (rows // TILE) == shards.grid.num_cores(), wrong, "as many cores as shards")
+
+
+def _tiles_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], layout=Layout.TILE)]
+
+
+@op(
+    "ttnn.experimental.deepseek_moe_post_combine_tilize",
+    golden=lambda input_tensor, **_: input_tensor,
+    check=_check_tiles,
+    out=_tiles_spec,
+)
+def deepseek_moe_post_combine_tilize(input_tensor: Lanes) -> Lanes:
+    """The same values in tiles, a shard of one tile's height on every core."""
+    return input_tensor

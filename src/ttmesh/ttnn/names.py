@@ -53,7 +53,7 @@ _MODULES = {
         "ClusterType get_cluster_type get_arch_name is_wormhole_b0 is_blackhole get_pcie_device_ids get_dram_alignment "
         "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address"
     ),
-    "ttmesh.mesh.fabric_setup": "set_fabric_config get_fabric_config",
+    "ttmesh.mesh.fabric_setup": "set_fabric_config get_fabric_config get_tt_fabric_max_payload_size_bytes",
     "ttmesh.mesh.fabric_queries": "get_all_mgd_fabric_types get_forwarding_link_indices",
     "ttmesh.mesh.distributed_context": (
         "Rank Size using_distributed_env init_distributed_context distributed_context_is_initialized "
@@ -108,7 +108,7 @@ _MODULES = {
     "ttmesh.ops.losses": "LossReductionMode",
     "ttmesh.ops.compute_config": (
         "WormholeComputeKernelConfig BlackholeComputeKernelConfig DeviceComputeKernelConfig ThrottleLevel "
-        "init_device_compute_kernel_config"
+        "init_device_compute_kernel_config layernorm_default_compute_config rmsnorm_default_compute_config"
     ),
     "ttmesh.ops.conv_config": (
         "Conv1dConfig Conv2dConfig Conv3dConfig Conv2dSliceConfig Op2DSliceConfig Conv2dL1Full Conv2dDRAMSliceHeight "
@@ -260,6 +260,14 @@ _POOL_GOLDENS = (
     "maxpool2d avg_pool2d global_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d upsample grid_sample rotate"
 )
 
+_PROFILER = (
+    "IsProgramRealtimeProfilerActive RegisterProgramRealtimeProfilerCallback UnregisterProgramRealtimeProfilerCallback"
+)
+_DEVICE = {
+    "DEFAULT_WORKER_L1_SIZE": "ttmesh.mesh.opening:DEFAULT_WORKER_L1_SIZE",
+    **{name: f"ttmesh.mesh.realtime_profiler:{name}" for name in _PROFILER.split()},
+}
+
 OWN_NAMES: dict[str, dict[str, str]] = {
     "distributed.ttrun": {"main": "ttmesh.cli.launch:main"},
     # Two kernels of TT-NN for one operation, which its tests force.
@@ -291,9 +299,15 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "experimental.ccl_experimental": {"GlobalSemaphoreArg": "ttmesh.mesh.semaphores:GlobalSemaphore"},
     "_ttnn.global_semaphore": {"global_semaphore": "ttmesh.mesh.semaphores:GlobalSemaphore"},
     "_ttnn.global_circular_buffer": {"global_circular_buffer": "ttmesh.mesh.global_buffers:GlobalCircularBuffer"},
+    "device": _DEVICE,
+    "_ttnn.device": _DEVICE,
     "operations.pool": {f"golden_{name}": f"ttmesh.ops.pool_goldens:golden_{name}" for name in _POOL_GOLDENS.split()},
     "operations.moreh": {
         "abs": "ttmesh.ttnn:moreh_abs_pow",
+        **dict.fromkeys(
+            ("SoftmaxOpParallelizationStrategy", "SoftmaxBackwardOpParallelizationStrategy"),
+            "ttmesh.ops.moreh_softmax:MorehSoftmaxOpParallelizationStrategy",
+        ),
         **{name: f"ttmesh.ttnn:moreh_{name}" for name in _MOREH.split()},
     },
     "model_preprocessing": {n: f"{module}:{n}" for module, names in _PREPROCESSING.items() for n in names.split()},

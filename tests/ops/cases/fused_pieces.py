@@ -24,7 +24,7 @@ from ttmesh.base.dtypes import (
 )
 from ttmesh.ops.colour import YUVCoefficients
 from ttmesh.ops.kimi import QkvCausalConv1dSiluProgramConfig
-from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.memory_config import MemoryConfig, NdShardSpec, ShardSpec
 
 HALF = (bfloat16,)
 ROWS = (ROW_MAJOR_LAYOUT,)
@@ -220,6 +220,10 @@ def scaled(g: torch.Generator) -> Arguments:
     return [rows, On(torch.rand(3, 5, 2, generator=g), float32)], {}
 
 
+STRIPS = MemoryConfig(
+    BufferType.L1,
+    NdShardSpec((32, 64), CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(3, 0))])),
+)
 CASES = [
     Case("ttnn.experimental.isin", members(), (int32, uint16), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
     Case("ttnn.experimental.isin/inverted", members(invert=True), (int32,), ROWS),
@@ -260,6 +264,9 @@ CASES = [
     Case("ttnn.experimental.deepseek_prefill.unified_routed_expert_moe", nets, HALF, system="p150x8"),
     Case("ttnn.experimental.deepseek_prefill.per_token_cast_to_fp8", eighths, HALF, ROWS, system="p150x8"),
     Case("ttnn.experimental.deepseek_prefill.per_token_cast_back", scaled, HALF, ROWS, system="p150x8"),
+    Case("ttnn.experimental.deepseek_moe_post_combine_tilize",
+         lambda g: ([normal(g, 2, 32, 128)], {"output_memory_config": STRIPS}), HALF, ROWS,
+         golden=lambda x, **_: x),
     Case("ttnn.experimental.matmul_decode", decoded((32, 128), (128, 256))),
     Case("ttnn.experimental.matmul_decode/partial",
          decoded((32, 128), (64, 512), partial_width_sharded=True)),
