@@ -25,7 +25,10 @@ def _each(operations: Iterable[str], tags: dict[str, Tag]) -> dict[str, dict[str
     return {f"ttnn.{name}": tags for name in operations}
 
 
-CORES = "Which cores compute is not emulated: values, addresses and program counts do not depend on it."
+CORES = (
+    "Which cores compute is not emulated: values and addresses do not depend on it. Element-wise operations count a "
+    "program for every choice, as TT-NN does."
+)
 PRECISION = (
     "How exactly the chip's vector unit approximates a function; here it is computed in float32 and rounded once."
 )

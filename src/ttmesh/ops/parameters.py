@@ -17,18 +17,19 @@ def unspoken(entry: Entry) -> list[str]:
     if not isinstance(function, OpFunction) or entry.same_as is not None:
         return []
     tags = COMMON | PER_OPERATION.get(entry.name, {})
-    read = function.takes | _read_by_rules(entry.operation)
+    counted = set() if entry.operation is None else named_in(entry.operation.programs)
+    read = function.takes | _read_by_rules(entry.operation) | counted
     return [name for name in function.parameters() if name not in read and name not in tags]
 
 
 def _read_by_rules(operation: Operation | None) -> set[str]:
-    """What an operation's rules, and the functions they call, may read of a call: the names that stand in them."""
+    """What an operation's rules, and the functions they call, may read of a call: the names that stand in them.
+
+    Not the rule that counts programs: what it alone reads changes no value, size or refusal.
+    """
     if operation is None:
         return set()
-    rules = (
-        operation.check, operation.out, operation.topology, operation.programs, operation.scratch, operation.specialise,
-    )  # fmt: skip
-    return named_in(rules)
+    return named_in((operation.check, operation.out, operation.topology, operation.scratch, operation.specialise))
 
 
 def named_in(value: object) -> set[str]:
