@@ -236,7 +236,7 @@ def test_equal_specs_are_one_cache_key_and_writes_to_a_config_do_not_reach_them(
 def test_memory_configs_print_and_compare_as_in_ttnn() -> None:
     assert repr(DRAM_MEMORY_CONFIG) == (
         "MemoryConfig(memory_layout=TensorMemoryLayout::INTERLEAVED,buffer_type=BufferType::DRAM,"
-        "shard_spec=std::nullopt,nd_shard_spec=std::nullopt,created_with_nd_shard_spec=0)"
+        "shard_spec=std::nullopt,nd_shard_spec=std::nullopt,created_with_nd_shard_spec=0,per_core_allocation=0)"
     )
     assert "ShardSpec(grid={[(x=0,y=0) - (x=1,y=0)]},shape={32, 64},orientation=ShardOrientation::ROW_MAJOR)" in repr(
         sharded(TensorMemoryLayout.HEIGHT_SHARDED, (32, 64), cores(2, 1))

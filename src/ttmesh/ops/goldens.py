@@ -94,7 +94,7 @@ UNARY: dict[str, Function] = {
     "round": lambda x, decimals=0: torch.round(x, decimals=decimals) if x.is_floating_point() else x,
     "rpow": exact(lambda x, exponent: torch.pow(torch.tensor(exponent, dtype=x.dtype), x)),
     "selu": exact(_selu),
-    "sinh": exact(lambda x: (torch.exp(x) - torch.exp(-x)) / 2),
+    "sinh": exact(lambda x: (torch.expm1(x) - torch.expm1(-x)) / 2),  # the difference of powers loses small values
     "softcap": exact(lambda x, beta: beta * (1 - 2 / (torch.exp(2 * x / beta) + 1))),
     "softplus": exact(_softplus),
     "softshrink": functional.softshrink,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.chip.cells import Room
 from ttmesh.chip.memory import MemoryMap
 from ttmesh.mesh.buffer import Buffer
@@ -27,6 +27,12 @@ class Footprint(Room):
                 fix="Open it with that option, or use another buffer type.",
             )
         shards = spec.shard_layout
+        if shards is not None and spec.memory_config.per_core_allocation:
+            raise NotEmulatedError(
+                "per_core_allocation is not emulated: buffers lie at one address on all cores",
+                expected="a memory configuration in lock step",
+                fix="Leave experimental_set_per_core_allocation out.",
+            )
         super().__init__(
             kind,
             spec.packed_size_bytes,

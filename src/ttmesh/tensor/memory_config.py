@@ -113,7 +113,9 @@ class NdShardSpec:
 class MemoryConfig:
     """Layout and memory of a tensor: `(memory_layout, buffer_type, shard_spec)` or `(buffer_type, nd_shard_spec)`."""
 
-    __slots__ = ("buffer_type", "created_with_nd_shard_spec", "memory_layout", "nd_shard_spec", "shard_spec")
+    __slots__ = (
+        "buffer_type", "created_with_nd_shard_spec", "memory_layout", "nd_shard_spec", "per_core_allocation", "shard_spec",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -139,6 +141,19 @@ class MemoryConfig:
         self.shard_spec: ShardSpec | None = copy(shard_spec)  # by value: the caller may go on changing his
         self.nd_shard_spec: NdShardSpec | None = copy(nd_shard_spec)
         self.created_with_nd_shard_spec = nd_shard_spec is not None
+        self.per_core_allocation = False
+
+    def experimental_set_per_core_allocation(self, enable: bool) -> None:
+        """Ask for an address of its own on every core; no tensor can be placed so here."""
+        refusals = {
+            "per_core_allocation is only supported for L1 buffers": self.buffer_type is not BufferType.L1,
+            "per_core_allocation requires a sharded memory layout": self.interleaved,
+            "per_core_allocation is not supported with NdShardSpec": self.created_with_nd_shard_spec,
+        }
+        for wrong, holds in refusals.items():
+            if enable and holds:
+                raise MeshError(wrong, expected="height, width or block shards in L1", fix="Change the configuration.")
+        self.per_core_allocation = enable
 
     def is_sharded(self) -> bool:
         """Whether pages are dealt to cores in shards rather than round robin over all banks."""
@@ -164,6 +179,7 @@ class MemoryConfig:
         config = MemoryConfig(memory_layout, self.buffer_type, shard_spec)
         config.nd_shard_spec = copy(nd_shard_spec)
         config.created_with_nd_shard_spec = self.created_with_nd_shard_spec
+        config.per_core_allocation = self.per_core_allocation
         return config
 
     def to_json(self) -> str:
@@ -172,7 +188,7 @@ class MemoryConfig:
             "memory_layout": self.memory_layout.value,
             "buffer_type": self.buffer_type.value,
             "created_with_nd_shard_spec": self.created_with_nd_shard_spec,
-            "per_core_allocation": False,
+            "per_core_allocation": self.per_core_allocation,
         }
         nd, shard = self.nd_shard_spec, self.shard_spec
         if self.created_with_nd_shard_spec and nd is not None:
@@ -188,12 +204,12 @@ class MemoryConfig:
     def from_json(json_string: str) -> MemoryConfig:
         """The config that to_json wrote."""
         fields = json.loads(json_string)
-        if fields.get("per_core_allocation"):
-            raise MeshError(
-                "the memory config asks for per_core_allocation, which is not emulated",
-                expected="buffers in lock step on all cores",
-                fix="Write it without per_core_allocation.",
-            )
+        config = MemoryConfig._read(fields)
+        config.experimental_set_per_core_allocation(fields.get("per_core_allocation", False))
+        return config
+
+    @staticmethod
+    def _read(fields: dict[str, Any]) -> MemoryConfig:
         kind = BufferType(fields["buffer_type"])
         if nd := fields.get("nd_shard_spec"):
             strategy = ShardDistributionStrategy(nd["shard_distribution_strategy"])
@@ -216,6 +232,8 @@ class MemoryConfig:
             return NotImplemented
         if (self.memory_layout, self.buffer_type) != (other.memory_layout, other.buffer_type):
             return False
+        if self.per_core_allocation != other.per_core_allocation:
+            return False
         # A tensor's config has the other kind of spec filled in; only the one it was created with counts.
         if self.created_with_nd_shard_spec != other.created_with_nd_shard_spec:
             return self.shard_spec == other.shard_spec and self.nd_shard_spec == other.nd_shard_spec
@@ -224,13 +242,16 @@ class MemoryConfig:
         return self.shard_spec == other.shard_spec
 
     def __hash__(self) -> int:
-        return hash((self.memory_layout, self.buffer_type))  # equal configs may differ in the other fields
+        return hash(
+            (self.memory_layout, self.buffer_type, self.per_core_allocation)
+        )  # equal configs may differ in the other fields
 
     def __repr__(self) -> str:
         return (
             f"MemoryConfig(memory_layout={cpp(self.memory_layout)},buffer_type={cpp(self.buffer_type)},"
             f"shard_spec={_or_nullopt(self.shard_spec)},nd_shard_spec={_or_nullopt(self.nd_shard_spec)},"
-            f"created_with_nd_shard_spec={int(self.created_with_nd_shard_spec)})"
+            f"created_with_nd_shard_spec={int(self.created_with_nd_shard_spec)},"
+            f"per_core_allocation={int(self.per_core_allocation)})"
         )
 
 
