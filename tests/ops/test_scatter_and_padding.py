@@ -116,3 +116,25 @@ def test_filling_padding_is_one_program_in_place(device: ttnn.MeshDevice) -> Non
     assert device.num_program_cache_entries() == 1
     assert filled.buffer_address() == tensor.buffer_address()
     assert _padding(tensor).eq(7).all()
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_repeated_rows_stay_in_shards(device: ttnn.MeshDevice, dim: int) -> None:
+    values = torch.arange(2.0 * 16 * 8 * 16).reshape(2, 16, 8, 16).bfloat16()
+    memory = ttnn.create_sharded_memory_config(values.shape, ttnn.CoreGrid(x=4, y=1), ttnn.ShardStrategy.HEIGHT)
+    tensor = on(device, values, ROWS, memory_config=memory)
+
+    repeated = ttnn.repeat_interleave(tensor, 3, dim=dim)
+
+    assert repeated.memory_config().is_sharded()
+    assert torch.equal(ttnn.to_torch(repeated), values.repeat_interleave(3, dim))
+
+
+def test_repeated_tiles_leave_their_shards(device: ttnn.MeshDevice) -> None:
+    values = torch.arange(64.0 * 32).reshape(1, 1, 64, 32).bfloat16()
+    memory = ttnn.create_sharded_memory_config(values.shape, ttnn.CoreGrid(x=2, y=1), ttnn.ShardStrategy.HEIGHT)
+
+    repeated = ttnn.repeat_interleave(on(device, values, memory_config=memory), 2, dim=2)
+
+    assert repeated.memory_config() == ttnn.DRAM_MEMORY_CONFIG
+    assert torch.equal(ttnn.to_torch(repeated), values.repeat_interleave(2, 2))

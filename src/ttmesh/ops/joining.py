@@ -6,14 +6,19 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from ttmesh.base.dtypes import Layout
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import composite, op
 from ttmesh.ops.lanes import aligned
-from ttmesh.ops.shaping import unsqueeze
+from ttmesh.ops.ordering import transpose
+from ttmesh.ops.parts import part
+from ttmesh.ops.resample import upsample
+from ttmesh.ops.shaping import reshaped, unsqueeze
 from ttmesh.ops.slicing import slice_
+from ttmesh.tensor.conversions import to_memory_config
 from ttmesh.tensor.lane_calls import Lane
 from ttmesh.tensor.launch import Call, Case
-from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -207,11 +212,40 @@ def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: in
     return _repeated(input_tensor, repeat_dims, lane_axes)
 
 
-@op(
+@part("ttnn.repeat_interleave")
+def _repeat_each(input_tensor: torch.Tensor, repeats: int, dim: int, lane_axes: int) -> torch.Tensor:
+    return torch.repeat_interleave(input_tensor, repeats, dim_of(dim, input_tensor.dim() - lane_axes))
+
+
+def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
+    """Rows [N, H, W, C] in shards are enlarged like pictures, which keeps them in shards."""
+    n, high, wide, channels = tensor.shape
+    if dim in (1, 2):
+        made: Tensor = upsample(tensor, [repeats, 1] if dim == 1 else [1, repeats])
+    elif dim == 0:
+        larger = upsample(reshaped(tensor, (1, n, high * wide, channels)), [repeats, 1])
+        made = reshaped(larger, (n * repeats, high, wide, channels))
+    else:
+        made = transpose(upsample(transpose(tensor, 2, 3), [1, repeats]), 2, 3)
+    return made
+
+
+@composite(
     "ttnn.repeat_interleave",
     golden=lambda input_tensor, repeats, dim: torch.repeat_interleave(input_tensor, repeats, dim),
+    direct=True,
 )
-def repeat_interleave(input_tensor: torch.Tensor, repeats: int, dim: int, lane_axes: int) -> torch.Tensor:
-    """Every element so many times along a dim."""
-    at = dim_of(dim, input_tensor.dim() - lane_axes)
-    return torch.repeat_interleave(input_tensor, repeats, at)
+def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_config: MemoryConfig | None) -> Tensor:
+    """Every element so many times along a dim; other shards than of rows in four dims come out interleaved in DRAM."""
+    rank = len(input_tensor.shape)
+    dim_of(dim, rank)
+    if not input_tensor.memory_config().is_sharded() or repeats == 1:
+        kept = memory_config or input_tensor.memory_config()
+        plain: Tensor = _repeat_each(input_tensor=input_tensor, repeats=repeats, dim=dim, memory_config=kept)
+        return plain
+    if input_tensor.layout is Layout.ROW_MAJOR and rank == 4:
+        made = _repeat_shards(input_tensor, repeats, dim % rank)
+        return made if memory_config is None else to_memory_config(made, memory_config)
+    whole = to_memory_config(input_tensor, DRAM_MEMORY_CONFIG)
+    result: Tensor = _repeat_each(input_tensor=whole, repeats=repeats, dim=dim, memory_config=DRAM_MEMORY_CONFIG)
+    return result if memory_config is None else to_memory_config(result, memory_config)
