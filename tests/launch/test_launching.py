@@ -143,6 +143,15 @@ def test_a_wrong_launch_starts_nothing(arguments: list[str], words: str) -> None
     assert words in done.stderr
 
 
+def test_an_engine_that_does_not_exist_starts_nothing() -> None:
+    env = environment() | {"TTMESH_ENGINE": "ucx"}
+
+    done = subprocess.run(command("-n", "2", "true"), capture_output=True, text=True, timeout=300, env=env)
+
+    assert done.returncode == 1
+    assert "TTMESH_ENGINE=ucx names no engine; expected one of ['mpi', 'torchdist']" in done.stderr
+
+
 @pytest.mark.skipif(find_spec("ttnn") is not None, reason="the real ttnn is installed")
 def test_ranks_may_say_import_ttnn() -> None:
     code = "import importlib.util; print(importlib.util.find_spec('ttnn').origin)"

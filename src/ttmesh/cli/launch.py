@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ttmesh.base import settings
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, one_of
 from ttmesh.cli import unread
 from ttmesh.dropin import real_ttnn
 from ttmesh.launch.bindings import (
@@ -115,6 +115,10 @@ def _plan(args: argparse.Namespace) -> Plan:
     bindings = _bindings(args)
     program = _program(args)
     engine = args.engine or settings.get_str("TTMESH_ENGINE") or default_engine()
+    if engine not in ENGINES:
+        raise LaunchError(
+            f"TTMESH_ENGINE={engine} names no engine", expected=one_of(ENGINES), fix="Correct or unset it."
+        )
     if engine == "mpi" and (args.node != (0, 1) or args.rdzv):
         raise LaunchError(
             "--node and --rdzv were given with the engine mpi",
