@@ -119,10 +119,26 @@ def test_permuted_tensors_stay_sharded_on_their_cores(
     assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(result)[0]), x.permute(dims))
 
 
-def test_shards_that_do_not_scale_are_cut_anew(mesh: ttnn.MeshDevice) -> None:
-    x, tensor = _sharded(mesh, (1, 3, 32, 32), (32, 32), (3, 1))  # 3 x 32 rows become 32 x 32, padded
+@pytest.mark.parametrize(
+    ("shape", "shard", "cores", "dims", "layout"),
+    [
+        ((1, 1, 256, 8), (32, 32), (8, 1), (0, 1, 3, 2), ttnn.TensorMemoryLayout.WIDTH_SHARDED),  # rows become columns
+        ((1, 3, 32, 32), (32, 32), (3, 1), (0, 2, 1, 3), ttnn.TensorMemoryLayout.INTERLEAVED),  # 3 into 32: fractions
+        ((2, 3, 32, 32), (32, 32), (6, 1), (2, 1, 0, 3), HEIGHT),  # no transpose of neighbours: shards are cut anew
+    ],
+)
+def test_shards_follow_the_tensor_as_tt_nn_turns_them(
+    mesh: ttnn.MeshDevice,
+    shape: tuple[int, ...],
+    shard: tuple[int, int],
+    cores: tuple[int, int],
+    dims: tuple[int, ...],
+    layout: ttnn.TensorMemoryLayout,
+) -> None:
+    x, tensor = _sharded(mesh, shape, shard, cores)
 
-    result = ttnn.transpose(tensor, 1, 2)
+    result = ttnn.permute(tensor, dims)
 
-    assert result.memory_config().memory_layout == HEIGHT
-    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(result)[0]), x.transpose(1, 2))
+    assert result.memory_config().memory_layout == layout
+    assert result.memory_config().buffer_type == ttnn.BufferType.L1
+    assert torch.equal(first(result), x.permute(dims))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import torch
 
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.ops.checks import dim_of, require
 from ttmesh.ops.entry import op
-from ttmesh.ops.specs import Inferred, like, out_spec, spread
+from ttmesh.ops.specs import Inferred, like
+from ttmesh.ops.turned_shards import reordered
 from ttmesh.tensor.extents import element_bytes
 from ttmesh.tensor.lane_calls import Lane
 from ttmesh.tensor.launch import Call, Case
@@ -40,32 +40,6 @@ def _permute_once(case: Case) -> Lane:
 def _transpose_once(case: Case) -> Lane:
     dims = [dim_of(case[name], len(case.specs[0].shape)) for name in ("dim1", "dim2")]
     return lambda values: values.transpose(*dims)
-
-
-def reordered(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Sharded memory stays: shards grow and shrink with their sides of the tensor, or are cut anew where that fails."""
-    spec, shape = call.specs[0], inferred[0][0]
-    held = spec.memory_config
-    shards = held.shard_spec
-    if call["memory_config"] is not None or call.outputs or shards is None or held.created_with_nd_shard_spec:
-        return [out_spec(call, shape)]
-    plain = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
-    sides = zip(shards.shape, _sides(spec.padded_shape), _sides(plain.padded_shape), strict=True)
-    scaled = [divmod(part * after, before) for part, before, after in sides]
-    grain = plain.tile.tile_shape if spec.layout is Layout.TILE else (1, 1)
-    exact = all(rest == 0 and part % step == 0 for (part, rest), step in zip(scaled, grain, strict=True))
-    alike = MemoryConfig(held.memory_layout, held.buffer_type)
-    if exact:
-        fitted = ShardSpec(shards.grid, tuple(part for part, _ in scaled), shards.orientation)
-        alike = MemoryConfig(held.memory_layout, held.buffer_type, fitted)
-    else:
-        alike = spread(alike, plain, call)
-    return [out_spec(call, shape, memory_config=alike)]
-
-
-def _sides(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of a tensor as a matrix."""
-    return prod(shape[:-1]), shape[-1]
 
 
 @op(
