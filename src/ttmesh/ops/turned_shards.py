@@ -25,8 +25,8 @@ def reordered(call: Call, inferred: Inferred) -> list[TensorSpec]:
     if _native(spec) and moved in ((-2, -1), (-3, -2), (-4, -3)):
         memory = _turned(spec, held.shard_spec, after, moved)
     else:
-        memory = _scaled(spec, held.shard_spec, after)
-        memory = memory or spread(MemoryConfig(held.memory_layout, held.buffer_type), after, call)
+        anew = MemoryConfig(held.memory_layout, held.buffer_type)
+        memory = _scaled(spec, held.shard_spec, after) or spread(anew, after, call)
     return [out_spec(call, shape, memory_config=memory)]
 
 
