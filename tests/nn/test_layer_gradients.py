@@ -151,10 +151,7 @@ def test_mlp(place, activation) -> None:
 
 
 def test_convolution_and_pool_with_the_batch_over_chips() -> None:
-    images, filters = (
-        drawn(*shape, seed=1).bfloat16().float() for shape in ((8, 3, 8, 8), (4, 3, 3, 3))
-    )  # TF32 holds it
-    filters, bias = leaf(filters), leaf(drawn(4, seed=2))
+    images, filters, bias = drawn(8, 3, 8, 8), leaf(drawn(4, 3, 3, 3, seed=1)), leaf(drawn(4, seed=2))
     expected = F.max_pool2d(F.conv2d(images, filters, bias, padding=1), 2)
     with opened((1, 4)) as mesh:
         layer = Conv2d(mesh, filters, bias, padding=1, dtype=ttnn.float32)

@@ -1,7 +1,6 @@
-"""How a program computes on a chip: fidelity, accumulation, approximation. Kept and compared; few results follow it.
+"""How a program computes on a chip: fidelity, accumulation, approximation. Kept and compared; results do not follow it.
 
 Here products always accumulate in float32 and round once, which is HiFi4 with fp32_dest_acc_en: the best a chip does.
-Sums of convolutions do follow `fp32_dest_acc_en` (ops/conv_sums.py).
 `fp32_dest_acc_en` and `packer_l1_acc` do change how much L1 a product's circular buffers take.
 """
 

@@ -9,7 +9,7 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.cores import CoreCoord
-from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout, MathFidelity
+from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.mesh.mesh_device import MeshDevice
 from ttmesh.ops import conv_weights
@@ -25,7 +25,6 @@ from ttmesh.ops.conv_config import (
     transposed_size,
 )
 from ttmesh.ops.conv_sharding import TILE, ParallelConfig, Window, chosen, halo, parallel, same_cores
-from ttmesh.ops.conv_sums import as_operand, slide_in_steps
 from ttmesh.ops.lanes import mesh_dims
 from ttmesh.ops.parts import part
 from ttmesh.ops.specs import Inferred
@@ -78,7 +77,6 @@ def _convolve(
     output_padding: Two,
     padding_mode: PaddingMode,
     activation: Activation | None,
-    wide_sums: bool,
     lane_axes: int,
 ) -> Lanes:
     """Slide the kernel over [batch, height, width, channels] of every lane."""
@@ -96,12 +94,7 @@ def _convolve(
         wide = x.expand(*dims, *x.shape[lane_axes:]).flatten(0, lane_axes - 1)
         images = wide.movedim(-1, 2).transpose(0, 1).flatten(1, 2)
         filters = filters.expand(*dims, *filters.shape[lane_axes:]).flatten(0, lane_axes)
-    images, filters = as_operand(images, wide_sums), as_operand(filters, wide_sums)
-    if transposed:
-        out = _slide_back(images, filters, stride, padding, dilation, groups * lanes, output_padding)
-    else:
-        images, padding = _framed(images, padding, padding_mode)
-        out = _slide(images, filters, stride, padding, dilation, groups * lanes, channels, wide_sums)
+    out = _slide(images, filters, stride, padding, dilation, groups * lanes, transposed, output_padding, padding_mode)
     if shared:
         rows = torch.unflatten(out.movedim(1, -1), 0, (*dims, batch)).flatten(lane_axes, -2)
     else:
@@ -109,32 +102,9 @@ def _convolve(
         rows = rows.reshape(*dims, *rows.shape[1:])
     if bias is not None:
         rows = rows + bias.flatten(lane_axes)[..., None, :out_channels].float()
-        rows = rows if wide_sums else rows.bfloat16().float()
     if activation is not None:
         rows = apply(rows, [activation])
     return rows[..., None, None, :, :] if rows.dim() == lane_axes + 2 else rows
-
-
-def _slide_back(
-    images: Lanes, filters: Lanes, stride: Two, padding: Four, dilation: Two, groups: int, output_padding: Two
-) -> Lanes:
-    """float32 results of the transposed convolution; its sums are float32 whatever compute_config says."""
-    top, bottom, left, right = padding
-    straight = conv_weights.swapped(filters, groups).flip(-1, -2)
-    out = F.conv_transpose2d(
-        images, straight, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
-    )
-    return out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right]
-
-
-def _framed(images: Lanes, padding: Four, mode: PaddingMode) -> tuple[Lanes, Four]:
-    """Images with the padding that torch's convolution does not do itself, and the padding that is left to it."""
-    top, bottom, left, right = padding
-    if mode is PaddingMode.Replicate:
-        return F.pad(images, (left, right, top, bottom), mode="replicate"), (0, 0, 0, 0)
-    if top != bottom or left != right:
-        return F.pad(images, (left, right, top, bottom)), (0, 0, 0, 0)
-    return images, padding
 
 
 def _slide(
@@ -144,14 +114,24 @@ def _slide(
     padding: Four,
     dilation: Two,
     groups: int,
-    channels: int,
-    wide_sums: bool,
+    transposed: bool,
+    output_padding: Two,
+    padding_mode: PaddingMode,
 ) -> Lanes:
     """float32 results; products of bfloat16 values are exact, so the inputs' own precision is kept."""
-    top, _, left, _ = padding
-    if wide_sums or images.is_meta:
-        return F.conv2d(images, filters, None, stride, (top, left), dilation, groups)
-    return slide_in_steps(F.pad(images, (left, left, top, top)), filters, channels, stride, dilation, groups)
+    top, bottom, left, right = padding
+    images, filters = images.float(), filters.float()
+    if transposed:
+        straight = conv_weights.swapped(filters, groups).flip(-1, -2)
+        out = F.conv_transpose2d(
+            images, straight, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
+        )
+        return out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right]
+    if padding_mode is PaddingMode.Replicate:
+        images, padding = F.pad(images, (left, right, top, bottom), mode="replicate"), (0, 0, 0, 0)
+    elif top != bottom or left != right:
+        images, padding = F.pad(images, (left, right, top, bottom)), (0, 0, 0, 0)
+    return F.conv2d(images, filters, None, stride, (padding[0], padding[2]), dilation, groups)
 
 
 def _cores(
@@ -231,12 +211,6 @@ def _where(
     return cores.memory(window.rows, window.out_channels), needed
 
 
-def default_compute(dtype: DataType, weights_dtype: DataType) -> WormholeComputeKernelConfig:
-    """What TT-NN's convolutions compute with unless told otherwise."""
-    wide = dtype is weights_dtype is DataType.FLOAT32
-    return WormholeComputeKernelConfig(MathFidelity.HiFi4, fp32_dest_acc_en=wide)
-
-
 def convolve(
     *,
     input_tensor: Tensor,
@@ -291,7 +265,7 @@ def convolve(
         out_width=out[1],
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
     )  # fmt: skip
-    compute = compute_config or default_compute(x.dtype, weight.dtype)
+    compute = compute_config or WormholeComputeKernelConfig()
     where, scratch = _where(x, on_host, window, out, config, compute, memory_config, slice_config)
     result: Tensor = _convolve(
         input=x,
@@ -308,7 +282,6 @@ def convolve(
         output_padding=output_padding,
         padding_mode=config.padding_mode,
         activation=config.activation,
-        wide_sums=compute.fp32_dest_acc_en,
         out_dtype=dtype or x.dtype,
         out_layout=config.output_layout,
         out_memory=where,

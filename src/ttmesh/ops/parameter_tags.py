@@ -36,8 +36,7 @@ PRECISION = (
 FIDELITY = _none(
     "math_fidelity, fp32_dest_acc_en, packer_l1_acc, dst_full_sync_en and math_approx_mode choose how many bits the chip's "
     "engines keep on the way. ttmesh accumulates in float32 and rounds once to the output format, at least as exactly as "
-    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here. Convolutions (not transposed ones) do "
-    "keep their sums in bfloat16 without fp32_dest_acc_en, 16 taps at a time, and see float32 operands as TF32 or bfloat16. "
+    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here. "
     "Results in block floats go through bfloat16 on their way to the packer, as without fp32_dest_acc_en."
 )
 SLICES = _none("How TT-NN cuts the work so that it fits into L1; the result is the same.")
