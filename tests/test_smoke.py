@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 import ttmesh
@@ -32,3 +33,10 @@ def test_importing_the_package_and_its_tools_does_not_import_torch() -> None:
 
 def test_the_version_is_known() -> None:
     assert ttmesh.__version__.count(".") == 2
+
+
+def test_systems_and_backends_that_do_not_exist_are_refused_when_they_are_chosen() -> None:
+    with pytest.raises(RuntimeError, match=r"no system named 'n151'.*Did you mean n150"):
+        ttmesh.configure(system="n151")
+    with pytest.raises(RuntimeError, match="no backend named 'cda'"):
+        ttmesh.configure(backend="cda")

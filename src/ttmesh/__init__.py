@@ -47,6 +47,10 @@ def configure(
         "TTMESH_SEED": seed,
         "TTMESH_UNWRITTEN": unwritten,
     }
+    if system is not None:
+        importlib.import_module("ttmesh.chip.catalogue").load_system(system)  # refuses an unknown one now
+    if backend is not None:
+        importlib.import_module("ttmesh.chip.backends.registry").described(backend)
     for variable, value in chosen.items():
         if value is not None:
             settings.override(variable, value)

@@ -163,7 +163,9 @@ def test_command_queue_chooses_the_queue_for_a_block(program) -> None:
 
 
 def test_a_queue_that_does_not_exist_is_refused(program) -> None:
-    with pytest.raises(RuntimeError, match=r"cq_id 2 is out of range; expected one of \[0, 1\]"):
+    with pytest.raises(
+        RuntimeError, match=r"cq_id 2 is out of range; expected one of \[0, 1\]. A mesh has one queue or two."
+    ):
         program.mesh.queue(2)
 
 

@@ -130,3 +130,10 @@ def test_a_broken_cache_file_is_written_again(tmp_path, caplog) -> None:
 def test_a_device_needs_a_memory_config(mesh) -> None:
     with pytest.raises(RuntimeError, match="memory_config must be specified when device is specified"):
         as_tensor(torch.ones(2), device=mesh)
+
+
+def test_a_folder_that_is_not_there_is_refused_clearly(tmp_path) -> None:
+    tensor = from_torch(torch.ones(32, 32), dtype=d.bfloat16)
+
+    with pytest.raises(RuntimeError, match=r'Cannot open ".*no.x\.tensorbin" for writing: .*No such file or directory'):
+        dump_tensor(tmp_path / "no" / "x.tensorbin", tensor)

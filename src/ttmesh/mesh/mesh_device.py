@@ -171,7 +171,7 @@ class MeshDevice(ChipView, CoreView):
             raise QueueError(
                 f"cq_id {number} is out of range",
                 expected=one_of(range(len(self.queues))),
-                fix=f"Open the mesh with num_command_queues={number + 1}.",
+                fix="Open the mesh with num_command_queues=2." if number == 1 else "A mesh has one queue or two.",
             )
         return self.queues[number]
 

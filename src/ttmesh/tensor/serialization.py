@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -58,13 +59,24 @@ def dump_tensor_flatbuffer(
     host = tensor.cpu()
     part = host.mesh_shape.part
     if part is None or mode is DumpTensorMode.LOCAL:
-        save_file({"lanes": host.lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(host))})
+        _write(path, host, host.lanes)
         return
     lanes = host.all_lanes()  # the first rank writes, and the others wait until it is there
     if part.is_first:
         whole = Tensor.on_host(host.kind, lanes, MeshShape(host.mesh_shape.to_tuple()))
-        save_file({"lanes": lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(whole))})
+        _write(path, whole, lanes)
     part.host.barrier()
+
+
+def _write(path: Path, tensor: Tensor, lanes: torch.Tensor) -> None:
+    try:
+        save_file({"lanes": lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(tensor))})
+    except (OSError, SafetensorError) as problem:
+        raise MeshError(
+            f'Cannot open "{path}" for writing: {problem}',
+            expected="a folder that exists and may be written to, with room",
+            fix="Choose another path.",
+        ) from None
 
 
 def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> Tensor:
