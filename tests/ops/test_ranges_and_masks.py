@@ -125,3 +125,16 @@ def test_blocks_on_one_line_of_cores_take_no_batched_weights(
             ttnn.matmul(a, b, memory_config=memory)
     else:
         assert ttnn.matmul(a, b, memory_config=memory).memory_config() == memory
+
+
+@pytest.mark.parametrize(("keepdim", "expected"), [(True, [2, 2, 32, 64]), (False, [2, 32, 64])])
+def test_reductions_keep_shards_of_any_rank(device: ttnn.MeshDevice, keepdim: bool, expected: list[int]) -> None:
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(1, 1))})
+    shards = ttnn.NdShardSpec([2, 2, 32, 64], cores)
+    memory = ttnn.MemoryConfig(buffer_type=ttnn.BufferType.L1, nd_shard_spec=shards)
+    values = torch.rand(4, 4, 64, 128, generator=torch.Generator().manual_seed(0))
+
+    found = ttnn.max(on(device, values, dtype=ttnn.float32, memory_config=memory), dim=-2, keepdim=keepdim)
+
+    assert list(found.memory_config().nd_shard_spec.shard_shape) == expected
+    assert torch.equal(ttnn.to_torch(found), values.amax(-2, keepdim))

@@ -14,7 +14,8 @@ from ttmesh.ops.entry import op
 from ttmesh.ops.specs import Inferred, out_spec, with_shards
 from ttmesh.tensor.lane_calls import Lane
 from ttmesh.tensor.launch import Call, Case, Specialise
-from ttmesh.tensor.memory_config import MemoryConfig
+from ttmesh.tensor.memory_config import MemoryConfig, NdShardSpec
+from ttmesh.tensor.sharding import round_up
 from ttmesh.tensor.spec import TensorSpec
 
 Dims = int | Sequence[int] | None
@@ -146,6 +147,11 @@ def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpe
     """Sharded results lie on the same cores in shards that fit them, interleaved where none do."""
     spec = call.specs[0]
     config: MemoryConfig = call["memory_config"] or spec.memory_config
+    if config.created_with_nd_shard_spec and config.nd_shard_spec is not None:
+        shards = _reduced_shards(call, config.nd_shard_spec, layout)
+        return TensorSpec(
+            shape, spec.dtype, layout, memory_config=MemoryConfig(buffer_type=config.buffer_type, nd_shard_spec=shards)
+        )
     if config.interleaved or (config.shard_spec is None and spec.memory_config.shard_spec is None):
         return out_spec(call, shape, layout=layout)
     plain = TensorSpec(shape, spec.dtype, layout)
@@ -154,6 +160,19 @@ def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpe
         return plain.with_memory_config(with_shards(config, plain, source))
     except ShapeError:
         return plain.with_memory_config(MemoryConfig(buffer_type=config.buffer_type))
+
+
+def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardSpec:
+    """Shards of any rank lose what the tensor loses; tiles stay whole."""
+    dims, extents = dims_of(call["dim"], len(call.specs[0].shape)), list(shards.shard_shape)
+    for dim in sorted(dims):
+        if -dim <= len(extents):
+            extents[dim] = 1
+    if not call["keepdim"]:
+        extents = [extent for i, extent in enumerate(extents, -len(extents)) if i not in dims] or [1]
+    if layout is Layout.TILE:
+        extents[-2:] = [round_up(extent, 32) for extent in extents[-2:]]
+    return NdShardSpec(extents, shards.grid, shards.orientation, shards.shard_distribution_strategy)
 
 
 def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
