@@ -132,6 +132,17 @@ def test_without_a_fabric_links_cannot_be_used_but_the_host_can() -> None:
     assert sent(mesh) == expected
 
 
+def test_one_chip_needs_no_fabric() -> None:
+    mesh = open_mesh_device(MeshShape(1, 1))
+    values = parts((1, 1), (1, 1, 32, 64), float32)
+    x = on(mesh, values, float32, layout=ttnn.TILE_LAYOUT)
+
+    normed = ttnn.experimental.dit_fused_distributed_layernorm(x, 0, mesh, [], epsilon=1e-5)
+
+    expected = torch.nn.functional.layer_norm(values, (64,), eps=1e-5)
+    assert torch.allclose(lanes_of(normed), expected, atol=1e-5)
+
+
 def test_links_carry_what_the_algorithm_says() -> None:
     with opened((1, 8), config=FabricConfig.FABRIC_1D_RING) as mesh:
         tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
