@@ -9,7 +9,7 @@ import torch
 
 import ttmesh.ttnn as ttnn
 
-WHOLE = ttnn.IndexerScoreProgramConfig(head_group_size=0, k_chunk_size=64)
+WHOLE = ttnn.IndexerScoreProgramConfig(head_group_size=0, k_chunk_size=256)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_scores_agree_with_the_golden(mesh: ttnn.MeshDevice) -> None:
         assert torch.equal(each(got)[device], want.bfloat16().float())
 
 
-@pytest.mark.parametrize("block", [0, 64])
+@pytest.mark.parametrize("block", [0, 32])
 def test_groups_and_blocks_agree_with_the_golden(mesh: ttnn.MeshDevice, block: int) -> None:
     q, k = numbers(1, 4, 64, 32), numbers(1, 1, 256, 32, seed=1)
     golden = ttnn.get_golden_function(ttnn.experimental.indexer_score_msa)
@@ -90,6 +90,14 @@ def test_growing_lengths_compile_nothing(mesh: ttnn.MeshDevice) -> None:
 
     assert mesh.num_program_cache_entries() == entries
     assert bool((each(masked)[3][..., 384:] == float("-inf")).all())
+
+
+def test_a_unit_of_work_writes_whole_lines(mesh: ttnn.MeshDevice) -> None:
+    q, k = put(mesh, numbers(1, 2, 32, 32)), put(mesh, numbers(1, 1, 512, 32))
+    config = ttnn.IndexerScoreProgramConfig(head_group_size=0, k_chunk_size=128)
+
+    with pytest.raises(RuntimeError, match=r"k_chunk_size/block_size \(= 4\) to be a multiple of 8"):
+        ttnn.experimental.indexer_score_msa(q, k, num_groups=1, chunk_start_idx=0, block_size=32, program_config=config)
 
 
 def test_a_slot_that_is_not_there_is_refused(mesh: ttnn.MeshDevice) -> None:

@@ -24,6 +24,7 @@ from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 TILE = 32
+SLICE = 8  # bfloat16 numbers in the 16 bytes that a write to DRAM is aligned to
 NOTHING = float("-inf")
 HALVES = {DataType.BFLOAT16, DataType.BFLOAT8_B}
 
@@ -63,6 +64,7 @@ def _check(call: Call) -> None:
     else:
         wrong = f"indexer_score cache_batch_idx ({slot}) must be < k batch slots ({k.shape[0]})"
         _need(slot < k.shape[0], wrong, "a slot of the cache")
+    _need(q.memory_config.interleaved, "indexer_score q must use interleaved memory", "interleaved memory")
     for name, spec in (("q", q), ("k", k)):
         _need(spec.dtype in HALVES, f"{name} must be bfloat16 or bfloat8_b (got {spec.dtype})", "one of them")
     _need(q.layout is k.layout is Layout.TILE, "q, k must be TILE layout", "TILE_LAYOUT")
@@ -100,6 +102,17 @@ def _check_cut(call: Call, rows: int, keys: int, heads: int) -> None:
         _need(keys % block == 0, f"block_size {block} must divide T {keys}", "a divisor")
         wrong = f"block_size {block} must divide k_chunk_size {wide} (a block can't straddle a work unit)"
         _need(wide % block == 0, wrong, "whole blocks")
+        wrong = f"block_size pooling requires k_chunk_size {wide} to divide T {keys}"
+        _need(keys % wide == 0, wrong, "a divisor")
+        wrong = (
+            f"block_size pooling needs k_chunk_size/block_size (= {wide // block}) to be a multiple of {SLICE} so each "
+            f"unit's row-major output slice is 16 B-aligned; set k_chunk_size to a multiple of {SLICE}*block_size"
+        )
+        _need(wide // block % SLICE == 0, wrong, f"{SLICE} blocks at a time")
+        wrong = (
+            f"blocks per work unit (k_chunk_size/block_size = {wide // block}) must be <= {TILE}; reduce k_chunk_size"
+        )
+        _need(wide // block <= TILE, wrong, f"at most {TILE} blocks")
 
 
 def _check_window(call: Call, rows: int, keys: int) -> None:
