@@ -134,12 +134,12 @@ def test_without_a_fabric_links_cannot_be_used_but_the_host_can() -> None:
 
 def test_one_chip_needs_no_fabric() -> None:
     mesh = open_mesh_device(MeshShape(1, 1))
-    values = parts((1, 1), (1, 1, 32, 64), float32)
-    x = on(mesh, values, float32, layout=ttnn.TILE_LAYOUT)
+    values = parts((1, 1), (1, 1, 32, 64), bfloat16)
+    x = on(mesh, values, bfloat16, layout=ttnn.TILE_LAYOUT)
 
-    normed = ttnn.experimental.dit_fused_distributed_layernorm(x, 0, mesh, [], epsilon=1e-5)
+    normed = ttnn.experimental.dit_fused_distributed_layernorm(x, 0, mesh, [], epsilon=1e-5, dtype=ttnn.float32)
 
-    expected = torch.nn.functional.layer_norm(values, (64,), eps=1e-5)
+    expected = torch.nn.functional.layer_norm(values.float(), (64,), eps=1e-5)
     assert torch.allclose(lanes_of(normed), expected, atol=1e-5)
 
 
