@@ -131,7 +131,7 @@ def soak(address: Address, *, seconds: float, programs: int, seed: int, exact_s:
         for key, size in json.loads(program.stdout.readline()).items():
             wanted[key] = wanted.get(key, 0) + size
     with Monitor(address) as monitor:
-        settled = wait_for(monitor, wanted, timeout_s=10)
+        settled = wait_for(monitor, wanted, timeout_s=max(10.0, exact_s))
         kill(server)
         server = start_server(address)
         monitor.close()
@@ -140,7 +140,7 @@ def soak(address: Address, *, seconds: float, programs: int, seed: int, exact_s:
             kill(program)
         emptied = wait_for(monitor, {}, timeout_s=exact_s)
     server.terminate()
-    server.communicate(timeout=10)
+    server.communicate(timeout=60)
     print(
         f"{killed} programs and {SERVER_KILLS + 1 - len(server_kills)} servers killed in {seconds:.0f} s; "
         f"{len(survivors)} survivors hold {sum(wanted.values())} bytes, as the server says after {settled:.2f} s"
