@@ -138,3 +138,14 @@ def test_repeated_tiles_leave_their_shards(device: ttnn.MeshDevice) -> None:
 
     assert repeated.memory_config() == ttnn.DRAM_MEMORY_CONFIG
     assert torch.equal(ttnn.to_torch(repeated), values.repeat_interleave(2, 2))
+
+
+@pytest.mark.parametrize("collapse", [False, True])
+def test_folded_rows_stay_in_their_shards(device: ttnn.MeshDevice, collapse: bool) -> None:
+    memory = ttnn.create_sharded_memory_config([1, 16, 16, 8], ttnn.CoreGrid(x=4, y=1), ttnn.ShardStrategy.HEIGHT)
+    tensor = on(device, torch.rand(1, 16, 16, 8).bfloat16(), ROWS, memory_config=memory)
+
+    folded = ttnn.fold(tensor, 2, 2, collapse_output=collapse)
+
+    assert folded.memory_config().memory_layout is ttnn.TensorMemoryLayout.HEIGHT_SHARDED
+    assert tuple(folded.memory_config().shard_spec.shape) == (16, 32)

@@ -14,7 +14,7 @@ from ttmesh.ops.entry import op
 from ttmesh.ops.lanes import ranked
 from ttmesh.ops.specs import Inferred, like, out_spec
 from ttmesh.tensor.launch import Call
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec import TensorSpec
 
 
@@ -199,9 +199,24 @@ def _check_fold(call: Call) -> None:
     )
 
 
+def _folded_shards(call: Call) -> MemoryConfig | None:
+    """Rows in shards stay on their cores: fewer of them, and longer, by the pixels of a block."""
+    spec = call.specs[0]
+    config, shards = spec.memory_config, spec.memory_config.shard_spec
+    plain = not (call["use_transpose_as_fold"] or any(call["padding"] or ()))
+    if shards is None or not config.is_sharded() or spec.layout is not Layout.ROW_MAJOR or not plain:
+        return None
+    pixels = call["stride_h"] * call["stride_w"]
+    height, width = shards.shape
+    if height % pixels:
+        return None
+    shape = (height // pixels, width * pixels)
+    return MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(shards.grid, shape, shards.orientation))
+
+
 def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = DataType.BFLOAT16 if call.specs[0].dtype in BLOCK_FLOATS else None
-    memory = call["override_memory_config"]
+    memory = call["override_memory_config"] or _folded_shards(call)
     return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR, memory_config=memory)]
 
 
