@@ -137,3 +137,6 @@ def test_a_folder_that_is_not_there_is_refused_clearly(tmp_path) -> None:
 
     with pytest.raises(RuntimeError, match=r'Cannot open ".*no.x\.tensorbin" for writing: .*No such file or directory'):
         dump_tensor(tmp_path / "no" / "x.tensorbin", tensor)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RuntimeError, match=r"for writing: .*File exists|for writing: .*Not a directory"):
+        as_tensor(torch.ones(32, 32), dtype=d.bfloat16, cache_file_name=tmp_path / "file" / "cache")

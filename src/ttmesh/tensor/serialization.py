@@ -72,11 +72,15 @@ def _write(path: Path, tensor: Tensor, lanes: torch.Tensor) -> None:
     try:
         save_file({"lanes": lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(tensor))})
     except (OSError, SafetensorError) as problem:
-        raise MeshError(
-            f'Cannot open "{path}" for writing: {problem}',
-            expected="a folder that exists and may be written to, with room",
-            fix="Choose another path.",
-        ) from None
+        raise _unwritable(path, problem) from None
+
+
+def _unwritable(path: Path, problem: Exception) -> MeshError:
+    return MeshError(
+        f'Cannot open "{path}" for writing: {problem}',
+        expected="a folder that exists and may be written to, with room",
+        fix="Choose another path.",
+    )
 
 
 def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> Tensor:
@@ -143,7 +147,10 @@ def as_tensor(
             log.warning("Failed to load cache for %s: %s", path, problem)
     replicates = isinstance(mesh_mapper, ReplicateTensorToMeshWrapper)  # TT-NN keeps one copy of those in the file
     host = made(None, None if replicates else mesh_mapper)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise _unwritable(path, problem) from None
     dump_tensor(path, host)
     return host if device is None else host.onto(device, memory_config)
 
