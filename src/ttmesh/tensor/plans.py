@@ -119,7 +119,7 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
         own = tensor.device()
         if own is None:
             raise MeshError(
-                f"{name} got a tensor on the host",
+                f"{name} got a tensor on the host{_which(tensor, arguments)}",
                 expected="tensors on a device",
                 fix="Move it with to_device() first.",
             )
@@ -131,3 +131,11 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
         raise MeshError(f"{name} got no tensor", expected="at least one device tensor", fix="Check the arguments.")
     mesh.check_open()
     return mesh
+
+
+def _which(tensor: Tensor, arguments: Arguments) -> str:
+    """The argument that a tensor was given as, in TT-NN's words."""
+    for name, value in arguments.items():
+        if value is tensor:
+            return f": {name.replace('_', ' ').capitalize()} must be on device"
+    return ""

@@ -1,4 +1,4 @@
-"""Operations whose result or refusal depends on how their tensors are sharded."""
+"""Operations whose result or refusal depends on where their tensors lie."""
 
 from __future__ import annotations
 
@@ -108,3 +108,10 @@ def test_channels_last_need_aligned_shards(device) -> None:
 
     with pytest.raises(RuntimeError, match=r"rounded up to next multiple of 8 .* \(width was 4\)"):
         ttnn.experimental.convert_to_hwc(x, memory_config=config)
+
+
+def test_an_operand_on_the_host_is_named(device) -> None:
+    here = ttnn.from_torch(torch.zeros(1, 1, 32, 32), layout=ttnn.TILE_LAYOUT)
+
+    with pytest.raises(RuntimeError, match=r"ttnn\.add got a tensor on the host: Input tensor b must be on device"):
+        ttnn.add(ttnn.to_device(here, device), here)
