@@ -19,6 +19,9 @@ def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[ttnn.MeshDevice]:
     ttnn.close_mesh_device(device)
 
 
+minimal, split = ttnn.experimental.minimal_matmul, ttnn.experimental.minimal_matmul_split
+
+
 def on(mesh: ttnn.MeshDevice, *shape: int, memory_config: object = ttnn.DRAM_MEMORY_CONFIG) -> ttnn.Tensor:
     return ttnn.from_torch(
         torch.ones(shape),
@@ -155,3 +158,31 @@ def test_activations_of_a_program_config_may_be_lists(mesh) -> None:
     assert config.fused_activation == ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU)
     first = ttnn.to_torch(ttnn.get_device_tensors(result)[0]).float()
     assert torch.allclose(first, torch.nn.functional.gelu(x.float()), atol=0.02)
+
+
+def test_a_gated_product_takes_tiles_of_gate_and_up_in_turn(mesh) -> None:
+    draw = torch.Generator().manual_seed(0)
+    a, gate, up = (torch.randn(32, 32, generator=draw).bfloat16() for _ in range(3))
+    values, weight = (
+        ttnn.from_torch(t, layout=ttnn.TILE_LAYOUT, device=mesh) for t in (a, torch.cat([gate, up, gate, -up], -1))
+    )
+
+    result = ttnn.to_torch(ttnn.get_device_tensors(minimal(values, weight, fuse_swiglu=True))[0]).float()
+    parts = split(values, weight, chunks=2, fuse_swiglu=True)
+
+    expected = torch.nn.functional.silu(a.float() @ gate.float()) * (a.float() @ up.float())
+    torch.testing.assert_close(result, torch.cat([expected, -expected], -1), rtol=0.02, atol=0.02)
+    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(parts[1])[0]).float(), result[:, 32:])
+
+
+def test_what_gated_products_cannot_take_is_refused(mesh) -> None:
+    a = on(mesh, 32, 64)
+
+    with pytest.raises(RuntimeError, match=r"weight width N=96 to be a multiple of 2\*TILE_WIDTH=64"):
+        minimal(a, on(mesh, 64, 96), fuse_swiglu=True)
+    with pytest.raises(RuntimeError, match="cannot combine fuse_swiglu with a unary fused_activation"):
+        minimal(a, on(mesh, 64, 64), fuse_swiglu=True, fused_activation="gelu")
+    with pytest.raises(RuntimeError, match=r"Output width N=64 must be divisible by chunks=3"):
+        split(a, on(mesh, 64, 64), chunks=3)
+    with pytest.raises(RuntimeError, match=r"per-chunk weight width N/chunks=32 to be a multiple of 2\*TILE_WIDTH=64"):
+        split(a, on(mesh, 64, 64), chunks=2, fuse_swiglu=True)

@@ -1,4 +1,4 @@
-"""Products in other forms: sparse over experts, minimal with splits."""
+"""Products over experts, of which few take part."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
-from ttmesh.ops.activations import Activation, apply, function_of
-from ttmesh.ops.checks import dim_of, require, require_dtype
-from ttmesh.ops.entry import composite, op
+from ttmesh.ops.checks import require, require_dtype
+from ttmesh.ops.entry import composite
 from ttmesh.ops.gemm import product
-from ttmesh.ops.goldens import activated
-from ttmesh.ops.lanes import aligned, ranked
+from ttmesh.ops.lanes import aligned
 from ttmesh.ops.product_memory import check_blocks, extents
 from ttmesh.ops.product_rules import product_spec
 from ttmesh.ops.products import widened
-from ttmesh.ops.slicing import slice_
-from ttmesh.ops.specs import Inferred, out_spec
 from ttmesh.tensor.launch import Call, Operation, launch
 from ttmesh.tensor.memory_config import MemoryConfig
-from ttmesh.tensor.spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 # -- sparse ------------------------------------------------------------------------------------------------------------
@@ -252,113 +247,3 @@ def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) 
     count, groups = indices.shape.volume(), b.shape[-3]
     wrong = f"indices length / num_active ({count}) must be <= the number of sparse groups in input B ({groups})"
     require(count <= groups, wrong, f"at most {groups} indices", "Use fewer of them.")
-
-
-# -- minimal ---------------------------------------------------------------------------------------------------------
-
-
-def _minimal_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], layout=Layout.TILE)]
-
-
-def _minimal(
-    values: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: Activation | None,
-    gated: bool,
-    lane_axes: int,
-) -> torch.Tensor:
-    result = product(values, weight, lane_axes)
-    if bias is not None:
-        left, right = ranked([result, bias], lane_axes)
-        result = left + right
-    if gated:
-        gate, up = result.chunk(2, -1)
-        return torch.nn.functional.silu(gate.float()) * up
-    return result if activation is None else apply(result, [activation])
-
-
-def _golden_minimal(
-    input_tensor: torch.Tensor,
-    weight_tensor: torch.Tensor,
-    bias_tensor: torch.Tensor | None = None,
-    fused_activation: Activation | None = None,
-    fuse_swiglu: bool = False,
-) -> torch.Tensor:
-    result = torch.matmul(input_tensor, weight_tensor)
-    result = result if bias_tensor is None else result + bias_tensor
-    if fuse_swiglu:
-        gate, up = torch.tensor_split(result, 2, -1)
-        return gate * torch.sigmoid(gate) * up
-    return result if fused_activation is None else activated(result, [fused_activation], function_of)
-
-
-@op("ttnn.experimental.minimal_matmul", golden=_golden_minimal, out=_minimal_spec)
-def minimal_matmul(
-    input_tensor: torch.Tensor,
-    weight_tensor: torch.Tensor,
-    bias_tensor: torch.Tensor | None,
-    fused_activation: Activation | None,
-    fuse_swiglu: bool,
-    dtype: DataType | None,
-    lane_axes: int,
-) -> torch.Tensor:
-    """The product plus bias, then an activation or silu(gate) * up of its two halves."""
-    values, weight = widened(input_tensor, dtype), widened(weight_tensor, dtype)
-    return _minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
-
-
-def _golden_minimal_split(
-    input_tensor: torch.Tensor,
-    weight_tensor: torch.Tensor,
-    chunks: int = 3,
-    dim: int = -1,
-    bias_tensor: torch.Tensor | None = None,
-    fused_activation: Activation | None = None,
-) -> list[torch.Tensor]:
-    return list(_golden_minimal(input_tensor, weight_tensor, bias_tensor, fused_activation).chunk(chunks, dim))
-
-
-@composite("ttnn.experimental.minimal_matmul_split", golden=_golden_minimal_split)
-def minimal_matmul_split(
-    input_tensor: Tensor,
-    weight_tensor: Tensor,
-    chunks: int,
-    dim: int,
-    bias_tensor: Tensor | None,
-    fused_activation: Activation | None,
-    config: Any,
-    memory_config: MemoryConfig | None,
-    dtype: DataType | None,
-    compute_kernel_config: Any,
-    fuse_swiglu: bool,
-) -> list[Tensor]:
-    """The product cut into equal parts along its last dim."""
-    whole = minimal_matmul(
-        input_tensor,
-        weight_tensor,
-        bias_tensor=bias_tensor,
-        fused_activation=fused_activation,
-        config=config,
-        memory_config=memory_config,
-        dtype=dtype,
-        compute_kernel_config=compute_kernel_config,
-        fuse_swiglu=fuse_swiglu,
-    )
-    shape = list(whole.shape)
-    require(
-        dim_of(dim, len(shape)) == -1,
-        "minimal_matmul_split splits the last dim only",
-        "dim=-1",
-        "Move that dim to the end with ttnn.transpose.",
-    )
-    size, rest = divmod(shape[-1], chunks)
-    require(
-        rest == 0,
-        f"{shape[-1]} columns cannot be split into {chunks} chunks",
-        "a divisor",
-        "Choose a number that divides it.",
-    )
-    front = [0] * (len(shape) - 1)
-    return [slice_(whole, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]

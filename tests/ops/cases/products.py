@@ -107,7 +107,7 @@ CASES = [
     Case("ttnn.sparse_matmul/experts", experts((2, 3, 32, 64), (2, 3, 1, 4))),
     Case("ttnn.sparse_matmul/both", experts((1, 4, 32, 64), (1, 1, 1, 4), is_input_a_sparse=True)),
     Case("ttnn.experimental.minimal_matmul/plain", operands((2, 33, 40), (40, 50))),
-    Case("ttnn.experimental.minimal_matmul/gated", operands((33, 40), (40, 64), fuse_swiglu=True)),
+    Case("ttnn.experimental.minimal_matmul/gated", operands((33, 40), (40, 192), fuse_swiglu=True)),
     Case("ttnn.experimental.minimal_matmul_split", operands((33, 40), (40, 96))),
     Case("ttnn.experimental.attn_matmul", operands((1, 8, 32, 64), (32, 1, 64, 96), **GRID)),
     Case("ttnn.experimental.group_attn_matmul", operands((1, 8, 32, 64), (32, 2, 64, 96), **GRID)),
