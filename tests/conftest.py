@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
@@ -16,7 +17,14 @@ settings.load_profile("ttmesh")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test draws the same numbers alone, after others, and on any worker; before fixtures, which draw too."""
+    """A test draws the same numbers, and prints as wide, alone, after others, and on any worker; fixtures come after this."""
+    for name in (
+        "COLUMNS",
+        "LINES",
+        "FORCE_COLOR",
+        "TTY_COMPATIBLE",
+    ):  # an earlier test, or whoever runs this, set them
+        os.environ.pop(name, None)
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
