@@ -17,13 +17,13 @@ settings.load_profile("ttmesh")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test draws the same numbers, and prints as wide, alone, after others, and on any worker; fixtures come after this."""
+    """A test draws the same numbers and prints as wide after others as alone; before fixtures, which draw too."""
     for name in (
         "COLUMNS",
         "LINES",
         "FORCE_COLOR",
         "TTY_COMPATIBLE",
-    ):  # an earlier test, or whoever runs this, set them
+    ):  # an earlier test or the caller set them
         os.environ.pop(name, None)
     random.seed(0)
     np.random.seed(0)
