@@ -73,12 +73,23 @@ function drawChip(device) {
   }, make("b", {}, `${nameOf(device)}${place}`), ...lines);
 }
 
+// A button that is replaced between pressing and releasing the mouse is not clicked, so it stays and gets a new face.
+function renew(chip, made) {
+  chip.className = made.className;
+  chip.title = made.title;
+  chip.style.background = made.style.background;
+  chip.onclick = made.onclick;
+  chip.replaceChildren(...made.childNodes);
+}
+
 function drawGrid(devices) {
   const placed = devices.every((device) => device.coord.length === 2);
   const inOrder = [...devices].sort((a, b) => (placed ? a.coord[0] - b.coord[0] || a.coord[1] - b.coord[1] : 0));
   const columns = placed ? Math.max(1, ...devices.map((device) => device.coord[1] + 1)) : 4;
   $("grid").style.gridTemplateColumns = `repeat(${Math.min(columns, 8)}, minmax(7rem, 1fr))`;
-  $("grid").replaceChildren(...inOrder.map(drawChip));
+  const made = inOrder.map(drawChip), shown = $("grid").children;
+  if (shown.length === made.length) made.forEach((chip, i) => renew(shown[i], chip));
+  else $("grid").replaceChildren(...made);
   const seen = new Set(devices.flatMap((device) => device.bars.flatMap((bar) => bar.segments.map((s) => s.memory_class))));
   $("legend").replaceChildren(...[...seen].map((kind) => make("li", {},
     make("i", { style: { background: COLOURS[kind] } }), className(kind))));
@@ -128,12 +139,12 @@ function choose(key) {
 
 async function showDevice() {
   if (!wish.device) return;
-  const at = wish.device.lastIndexOf("/");
-  const host = wish.device.slice(0, at), id = wish.device.slice(at + 1);
+  const asked = wish.device, at = asked.lastIndexOf("/");
+  const host = asked.slice(0, at), id = asked.slice(at + 1);
   const reply = await fetch(`api/devices/${id}?host=${encodeURIComponent(host)}`);
   if (!reply.ok) return;
   const found = await reply.json();
-  if (wish.device === null) return;  // closed meanwhile
+  if (wish.device !== asked) return;  // closed, or another one chosen meanwhile
   $("device").hidden = false;
   $("device-name").textContent = `Device ${nameOf(found.device)} ${found.device.arch}${found.device.is_coordinator ? " ★ coordinator" : ""}`;
   $("maps").replaceChildren(...found.maps.flatMap((map) => [
