@@ -85,3 +85,9 @@ def test_folder_inits_hold_only_a_docstring() -> None:
 
 def test_no_file_is_named_after_nothing() -> None:
     assert not [p for p in FILES if p.stem in {"utils", "common", "helpers", "misc"}]
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+
+    assert sorted(names) == sorted(set(names)), "pytest imports test files by their name alone"
