@@ -37,7 +37,7 @@ class Hosts:
         if not NEEDS.get(engine, True):
             pytest.skip("mpi4py or mpirun is not installed: pip install 'ttmesh[mpi]'")
         words = ["ttmesh.cli.launch", "-n", "2", "--engine", engine, "--hosts", ",".join(self.addresses)]
-        return self.start(0, *words, "--rsh", str(self.agent), "--grace", "60", *program, **settings)
+        return self.start(0, *words, "--rsh", str(self.agent), "--grace", "20", *program, **settings)
 
     def start(self, host: int, module: str, *words: str, **settings: str) -> subprocess.Popen[str]:
         """A module of Python, started on a host."""
