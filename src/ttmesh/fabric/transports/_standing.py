@@ -14,7 +14,7 @@ from ttmesh.fabric.transports._layout import ENGINE_DTYPES
 
 READY_BYTES = 8 << 10  # above, copying the result costs more than keeping the call ready in the engine saves
 MOST_READY = 64
-WORKSPACE_BYTES = 8 << 20  # above, new memory costs little beside what is done with it
+WORKSPACE_BYTES = 1 << 20  # above, new memory costs little beside what is done with it
 
 Tensor = torch.Tensor
 Start = Callable[[], Done]
