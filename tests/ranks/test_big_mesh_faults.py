@@ -95,3 +95,9 @@ def test_ranks_that_do_not_do_the_same_are_told_where_they_differ(engine: str) -
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(f"[{rank}] rank {rank} is content" in done.stdout for rank in (0, 1))
+
+
+def test_ranks_that_keep_their_lanes_differently_sum_alike() -> None:
+    done = launched("mpi", 2, str(HERE / "sums_of_unlike_lanes.py"))
+
+    assert all(f"rank {rank} has every sum" in done.stdout for rank in (0, 1)), done.stdout + done.stderr

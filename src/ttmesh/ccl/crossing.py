@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.ccl.reductions import finished, over_members, partial_sum
 from ttmesh.chip.formats.kernels.lane_sum import kernel_for
-from ttmesh.fabric.transports.protocol import Transport
+from ttmesh.fabric.transports.protocol import Standing, Transport
 from ttmesh.mesh.command_queue import worker
 from ttmesh.mesh.part import Part
 
@@ -34,12 +34,18 @@ class Crossing:
             return lambda members: _all_reduce(group(axis), over_members(members, own, name), name)
 
         ways: dict[tuple[object, ...], Reduce] = {}
+        ready: dict[tuple[object, ...], Standing | None] = {}
 
         def reduce(members: torch.Tensor) -> torch.Tensor:
             key = (worker.queue, members.shape, members.stride())
             way = ways.get(key)
             if way is None:
-                way = ways[key] = _way(group(axis), members, own)
+                # Ranks may hold their members in other strides or as one that stands for all: what stands ready between
+                # them, which they make together, follows from the shape of the sum alone.
+                shape = (members.shape[0], 1, *members.shape[2:])
+                if (worker.queue, shape) not in ready:
+                    ready[worker.queue, shape] = _standing(group(axis), shape, members)
+                way = ways[key] = _way(group(axis), ready[worker.queue, shape], members, own)
             return way(members)
 
         return reduce if name == "sum" else lambda members: finished(reduce(members), n, name)
@@ -66,24 +72,31 @@ class Crossing:
         return sent if sent.is_meta else group.broadcast(sent, group.ranks.index(self.part.along(self.axis)[rank]))
 
 
-def _way(group: Transport, like: torch.Tensor, own: int) -> Reduce:
-    """How members that look like these are summed over a group: by the kernel in memory that stands ready, if they can."""
-    add = kernel_for(like, (1,), torch.float32) if like.is_cpu and like.shape[1] == own else None
-    standing = group.standing_sum((like.shape[0], 1, *like.shape[2:]), torch.float32, like.dtype) if add else None
-    if add and standing:
-        memory, run = standing
+def _standing(group: Transport, shape: tuple[int, ...], like: torch.Tensor) -> Standing | None:
+    ours = like.is_cpu and like.is_floating_point()
+    return group.standing_sum(shape, torch.float32, like.dtype) if ours else None
 
-        def short(members: torch.Tensor) -> torch.Tensor:
+
+def _way(group: Transport, standing: Standing | None, like: torch.Tensor, own: int) -> Reduce:
+    """How members that look like these are summed over a group: in memory that stands ready, if there is some."""
+    if standing is None:
+
+        def reduce(members: torch.Tensor) -> torch.Tensor:
+            total = _all_reduce(group, partial_sum(members, own))
+            return total if total.dtype is members.dtype else total.to(members.dtype)
+
+        return reduce
+    memory, run = standing
+    add = kernel_for(like, (1,), torch.float32) if like.shape[1] == own else None
+
+    def short(members: torch.Tensor) -> torch.Tensor:
+        if add is None:
+            memory.copy_(partial_sum(members, own))
+        else:
             add(members, memory)
-            return run()
+        return run()
 
-        return short
-
-    def reduce(members: torch.Tensor) -> torch.Tensor:
-        total = _all_reduce(group, partial_sum(members, own))
-        return total if total.dtype is members.dtype else total.to(members.dtype)
-
-    return reduce
+    return short
 
 
 def _all_reduce(group: Transport, total: torch.Tensor, op: str = "sum") -> torch.Tensor:

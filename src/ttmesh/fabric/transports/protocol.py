@@ -36,7 +36,8 @@ from ttmesh.fabric.transports._layout import (
     sum_dtype,
 )
 from ttmesh.fabric.transports._messages import Messages
-from ttmesh.fabric.transports._standing import Standing, StandingSums
+from ttmesh.fabric.transports._standing import Standing as Standing
+from ttmesh.fabric.transports._standing import StandingSums
 
 Tensor = torch.Tensor
 WORLD = "world"
