@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops pages check bench sizes clean
+.PHONY: demo test test-ops test-deep pages check bench sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -24,6 +24,9 @@ test-ops: $(STAMP)  ## every operation against torch over formats, layouts, plac
 
 test: $(STAMP)  ## every test, two files at a time with one thread each
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+
+test-deep: $(STAMP)  ## the long runs: properties over many seeds, soaks, faults, the whole matrix of operations
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m 'deep or full'
 
 pages: $(STAMP)  ## the pages of docs/ that are generated from the code
 	@$(VENV)/bin/ttmesh ops --markdown > docs/coverage.md
