@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ttmesh.base.directories import DirectoryError
 from ttmesh.base.errors import BusyError, SettingError
-from ttmesh.chip.claims import Claim, claim, directory, holder, is_exclusive
+from ttmesh.chip.claims import Claim, claim, holder, is_exclusive
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
 OWNER = """
@@ -157,21 +158,11 @@ def test_only_a_partition_is_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     other.release()
 
 
-def test_without_a_named_directory_a_private_one_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TTMESH_RUNTIME_DIR")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
-    assert directory() == tmp_path / "ttmesh"
-    assert directory().stat().st_mode & 0o777 == 0o700
-
-
 def test_a_directory_that_cannot_be_written_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("TTMESH_RUNTIME_DIR", str(tmp_path / "file" / "inside"))
 
-    with pytest.raises(
-        SettingError, match=r"inside cannot be written: Not a directory; .*Set TTMESH_RUNTIME_DIR to one"
-    ):
+    with pytest.raises(DirectoryError, match=r"inside cannot be made: Not a directory; .*Set TTMESH_RUNTIME_DIR to a"):
         claim("t3000", [0])
 
 

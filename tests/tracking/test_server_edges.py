@@ -9,9 +9,8 @@ import stat
 import pytest
 from tracked import Program, RunningServer, eventually, on_all, used
 
-from ttmesh.tracking import address as address_module
 from ttmesh.tracking import wire
-from ttmesh.tracking.address import Address, AddressError, chosen, connect, parse, parse_tcp
+from ttmesh.tracking.address import Address, AddressError, connect, parse, parse_tcp
 from ttmesh.tracking.listening import ServerError
 
 
@@ -148,17 +147,3 @@ def test_addresses_are_paths_or_host_and_port():
         parse("box:http")
     with pytest.raises(AddressError, match="too long"):
         parse("/" + "x" * 107)
-
-
-def test_without_a_runtime_directory_a_private_one_is_used(tmp_path, monkeypatch):
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.delenv("TTMESH_SOCKET", raising=False)
-    monkeypatch.setattr(address_module.tempfile, "tempdir", str(tmp_path))
-
-    path = chosen().path
-
-    directory = os.path.dirname(path)
-    assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
-    os.chmod(directory, 0o755)
-    with pytest.raises(AddressError, match="is not a private directory of this user"):
-        chosen()

@@ -115,7 +115,7 @@ SETTINGS: tuple[Setting, ...] = (
         str.strip,
         "",
         "a directory",
-        "where processes of one host see each other's claims (default: XDG_RUNTIME_DIR or the temporary directory)",
+        "the directory, yours alone, of the allocation server's socket and of claims (default: the system's for this user)",
     ),
     Setting(
         "TTMESH_LAUNCHED", _switch, False, "0 or 1", "set by `ttmesh launch`, which hears of a crash through stderr"

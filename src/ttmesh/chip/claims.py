@@ -17,7 +17,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttmesh.base import settings
+from ttmesh.base.directories import runtime_directory
 from ttmesh.base.errors import BusyError, MeshError, SettingError
 
 
@@ -88,7 +88,7 @@ def claim(system_name: str, chips: Iterable[int]) -> Claim:
     wanted = tuple(sorted(set(chips)))
     if not is_exclusive():
         return Claim(system_name, wanted, ())
-    folder = directory()
+    folder = runtime_directory()
     taken: list[Path] = []
     with _guard:
         try:
@@ -110,7 +110,7 @@ def claim(system_name: str, chips: Iterable[int]) -> Claim:
 
 def holder(system_name: str, chip: int) -> Holder | None:
     """Who has claimed a chip, or None."""
-    path = directory() / _file_name(system_name, chip)
+    path = runtime_directory() / _file_name(system_name, chip)
     if path in _held:
         return _read(path)
     try:
@@ -126,34 +126,11 @@ def holder(system_name: str, chip: int) -> Holder | None:
     return None
 
 
-def directory() -> Path:
-    """Where the locks are: TTMESH_RUNTIME_DIR, else a private directory of the user."""
-    named = settings.get_str("TTMESH_RUNTIME_DIR")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if named:
-        folder = Path(named)
-    elif runtime and Path(runtime).is_dir():
-        folder = Path(runtime) / "ttmesh"
-    else:
-        folder = Path(tempfile.gettempdir()) / f"ttmesh-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unusable(folder, error) from None
-    if not named and folder.stat().st_uid != os.getuid():
-        raise BusyError(
-            f"{folder} belongs to another user",
-            expected="a directory of one's own for claims",
-            fix="Set TTMESH_RUNTIME_DIR.",
-        )
-    return folder
-
-
 def _unusable(path: Path, error: OSError) -> SettingError:
     return SettingError(
         f"{path} cannot be written: {error.strerror}",
         expected="a directory where processes see each other's claims",
-        fix="Set TTMESH_RUNTIME_DIR to one that may be written to, or TTMESH_CLAIMS=shared.",
+        fix="Set TTMESH_RUNTIME_DIR to another, or TTMESH_CLAIMS=shared.",
     )
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 from ttmesh.base import settings
+from ttmesh.base.directories import runtime_directory
 from ttmesh.base.errors import MeshError
 
 
@@ -57,23 +55,6 @@ def chosen(text: str = "") -> Address:
     """The address given, else TTMESH_SOCKET, else the user's own socket."""
     text = text or settings.get_str("TTMESH_SOCKET")
     return parse(text) if text else Address(path=str(runtime_directory() / "ttmesh.sock"))
-
-
-def runtime_directory() -> Path:
-    """$XDG_RUNTIME_DIR, or a directory in tmp that only this user can enter."""
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    if given and os.path.isdir(given) and os.access(given, os.W_OK):
-        return Path(given)
-    directory = Path(tempfile.gettempdir()) / f"ttmesh-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    found = directory.lstat()  # somebody else may have made it, or linked it to a place of theirs
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise AddressError(
-            f"{directory} is not a private directory of this user",
-            expected="a directory of mode 0700 that you own",
-            fix="Remove it, or set TTMESH_SOCKET.",
-        )
-    return directory
 
 
 def connect(address: Address, *, timeout_s: float) -> socket.socket:
