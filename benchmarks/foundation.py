@@ -12,10 +12,10 @@ from rich.table import Table
 import ttmesh
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshShape
-from ttmesh.mesh.command_queue import Cells, Command
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
-from ttmesh.mesh.tracing import begin_trace_capture, end_trace_capture, execute_trace
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.functions.trace_capture import begin_trace_capture, end_trace_capture, execute_trace
+from ttmesh.mesh.queue.command_queue import Cells, Command
 
 
 def best_us(call: Callable[[], object], repeats: int, rounds: int = 7) -> float:

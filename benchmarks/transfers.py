@@ -17,11 +17,11 @@ import torch
 from ttmesh.base import settings
 from ttmesh.base.dtypes import TILE_LAYOUT, bfloat8_b, bfloat16
 from ttmesh.base.geometry import MeshShape
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
-from ttmesh.tensor.composers import ConcatMesh2dToTensor, ConcatMeshToTensor
-from ttmesh.tensor.mappers import ReplicateTensorToMesh, ShardTensor2dMesh, ShardTensorToMesh
-from ttmesh.tensor.transfers import copy_host_to_device_tensor, from_torch, to_torch
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.tensor.distribution.composers import ConcatMesh2dToTensor, ConcatMeshToTensor
+from ttmesh.tensor.distribution.mappers import ReplicateTensorToMesh, ShardTensor2dMesh, ShardTensorToMesh
+from ttmesh.tensor.transfer.transfers import copy_host_to_device_tensor, from_torch, to_torch
 
 Rows = dict[str, Callable[[], object]]
 

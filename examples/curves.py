@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import ttmesh.ttnn as ttnn
-from ttmesh.mesh.memory_reports import peak_bytes
+from ttmesh.mesh.functions.memory_reports import peak_bytes
 
 # Where several ranks train together (`ttmesh launch -n 2 examples/train_gpt.py`) the first one speaks for all.
 console = Console(highlight=False, quiet=int(ttnn.distributed_context_get_rank()) > 0)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ttmesh.ttnn as ttnn
-from ttmesh.mesh.memory_reports import peak_bytes
+from ttmesh.mesh.functions.memory_reports import peak_bytes
 
 console = Console(highlight=False, soft_wrap=True)
 LEAST_PCC = {ttnn.bfloat16: 0.999, ttnn.bfloat8_b: 0.99}  # by the weights' format

@@ -11,15 +11,15 @@ from ttmesh.base import settings
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.formats.storage import lane_dtype
-from ttmesh.fabric.config import FabricConfig
-from ttmesh.mesh.fabric_setup import set_fabric_config
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import open_mesh_device
-from ttmesh.tensor.allocate import Footprint
-from ttmesh.tensor.kind import kind_of
-from ttmesh.tensor.spec import TensorSpec
+from ttmesh.fabric.fabric_config import FabricConfig
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import open_mesh_device
+from ttmesh.mesh.functions.process_fabric import set_fabric_config
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.topology import TensorTopology
 
 SYSTEMS = {(1, 2): "t3000", (1, 8): "t3000", (2, 4): "t3000", (8, 4): "galaxy"}
 

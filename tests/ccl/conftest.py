@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from ttmesh.base import settings
-from ttmesh.fabric.config import FabricConfig
-from ttmesh.mesh.fabric_setup import set_fabric_config
-from ttmesh.mesh.mesh_device import open_meshes
+from ttmesh.fabric.fabric_config import FabricConfig
+from ttmesh.mesh.device.mesh_device import open_meshes
+from ttmesh.mesh.functions.process_fabric import set_fabric_config
 
 
 @pytest.fixture(autouse=True)

@@ -15,14 +15,14 @@ from ccl_meshes import lanes_of, on, opened, parts
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.ccl.all_to_all import all_to_all
-from ttmesh.ccl.choose import algorithm, names
-from ttmesh.ccl.collective import Request
-from ttmesh.ccl.collectives import all_gather, all_reduce, reduce_scatter
-from ttmesh.ccl.copies import all_broadcast, broadcast, mesh_partition
-from ttmesh.ccl.placed import placed
+from ttmesh.ccl.collectives.all_to_all import all_to_all
+from ttmesh.ccl.collectives.broadcast import all_broadcast, broadcast, mesh_partition
+from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
+from ttmesh.ccl.planning.algorithm_choice import algorithm, names
+from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ccl.planning.group_plan import placed
 from ttmesh.chip.formats.storage import finish
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
 
 MESHES = ((1, 2), (1, 8), (2, 4), (8, 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ttmesh.ccl.choose import names
+from ttmesh.ccl.planning.algorithm_choice import names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text(encoding="utf-8")
 

@@ -12,12 +12,12 @@ from test_agreement import DTYPES, check_sum, tensor_on, ways
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.ccl.all_to_all import all_to_all
-from ttmesh.ccl.choose import algorithm
-from ttmesh.ccl.collectives import all_gather, all_reduce, reduce_scatter
-from ttmesh.ccl.copies import all_broadcast, broadcast, mesh_partition
-from ttmesh.fabric.config import FabricConfig
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.ccl.collectives.all_to_all import all_to_all
+from ttmesh.ccl.collectives.broadcast import all_broadcast, broadcast, mesh_partition
+from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
+from ttmesh.ccl.planning.algorithm_choice import algorithm
+from ttmesh.fabric.fabric_config import FabricConfig
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
 
 

@@ -8,7 +8,7 @@ from ccl_meshes import lanes_of, on, opened, parts
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import float32
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
 
 LOCAL = (1, 2, 4, 6, 8)

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from ttmesh.ccl.choose import AlgorithmError, algorithm, choose, names, plan_of
-from ttmesh.ccl.plans import Group, Plan, chunk_bytes
+from ttmesh.ccl.planning.algorithm_choice import AlgorithmError, algorithm, choose, names, plan_of
+from ttmesh.ccl.planning.transfer_plan import Group, Plan, chunk_bytes
 
 LINES = [Group((1, n), (False, closes and n > 2)) for n in (2, 3, 4, 8) for closes in (False, True)]
 GRIDS = [Group((2, 4)), Group((2, 4), (False, True)), Group((8, 4), (True, True)), Group((4, 8), (True, False))]

@@ -14,16 +14,16 @@ from ttmesh.base import settings
 from ttmesh.base.dtypes import bfloat16, float32
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.links import HOST
+from ttmesh.base.link_notation import HOST
 from ttmesh.base.placement import Replicate, Shard
-from ttmesh.ccl.collective import CollectiveFunction
-from ttmesh.ccl.socket_config import MeshCoreCoord, SocketConfig, SocketConnection, SocketMemoryConfig
-from ttmesh.ccl.sockets import create_socket_pair
-from ttmesh.fabric.config import FabricConfig, Topology
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import open_mesh_device
-from ttmesh.ops.entry import catalogue
-from ttmesh.ops.parameter_tags import COMMON, PER_OPERATION
+from ttmesh.ccl.planning.collective_call import CollectiveFunction
+from ttmesh.ccl.sockets.mesh_sockets import create_socket_pair
+from ttmesh.ccl.sockets.socket_config import MeshCoreCoord, SocketConfig, SocketConnection, SocketMemoryConfig
+from ttmesh.fabric.fabric_config import FabricConfig, Topology
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import open_mesh_device
+from ttmesh.ops.catalogue.definition import catalogue
+from ttmesh.ops.catalogue.parameter_tags import COMMON, PER_OPERATION
 
 LOCAL = (1, 1, 32, 256)
 

@@ -12,16 +12,16 @@ from closed_forms import LINES, Loads, on_grid, on_line
 
 from ttmesh.base.dtypes import DataType, bfloat16, float32
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.base.links import HOST
-from ttmesh.ccl.all_to_all import all_to_all
-from ttmesh.ccl.choose import algorithm, names
-from ttmesh.ccl.collective import Request
-from ttmesh.ccl.collectives import all_gather, all_reduce, reduce_scatter
-from ttmesh.ccl.copies import broadcast
-from ttmesh.ccl.placed import placed
-from ttmesh.ccl.plans import Group
-from ttmesh.fabric.config import FabricConfig
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.base.link_notation import HOST
+from ttmesh.ccl.collectives.all_to_all import all_to_all
+from ttmesh.ccl.collectives.broadcast import broadcast
+from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
+from ttmesh.ccl.planning.algorithm_choice import algorithm, names
+from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ccl.planning.group_plan import placed
+from ttmesh.ccl.planning.transfer_plan import Group
+from ttmesh.fabric.fabric_config import FabricConfig
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
 
 MESHES = ((1, 2), (1, 8), (2, 4), (8, 4))

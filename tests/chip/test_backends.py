@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ttmesh.chip.backends import cpu
-from ttmesh.chip.backends.protocol import Backend
+from ttmesh.chip.backends.backend_protocol import Backend
 from ttmesh.chip.backends.registry import backend, backend_names, described
 
 

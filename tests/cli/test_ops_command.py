@@ -11,9 +11,9 @@ import pytest
 
 import ttmesh.ttnn as ttnn
 from ttmesh import cli
-from ttmesh.ops.coverage import MISSING, REASONS, rows
-from ttmesh.ops.families import load
-from ttmesh.ops.signature_table import registered_names
+from ttmesh.ops.catalogue.coverage import MISSING, REASONS, rows
+from ttmesh.ops.catalogue.families import load
+from ttmesh.ops.catalogue.signatures import registered_names
 
 
 def test_a_pattern_lists_matching_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_
 
 def test_a_file_in_the_folder_is_an_engine() -> None:
     assert {"mpi", "torchdist"} <= set(engines.names())
-    assert not {"protocol", "_job"} & set(engines.names())
+    assert not {"_transport_protocol", "_job"} & set(engines.names())
 
 
 @pytest.mark.parametrize("name", engines.names())

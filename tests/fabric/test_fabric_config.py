@@ -6,7 +6,7 @@ import pytest
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
-from ttmesh.fabric.config import (
+from ttmesh.fabric.fabric_config import (
     FabricConfig,
     FabricManagerMode,
     FabricRouterConfig,

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from ttmesh.chip.catalogue import load_system
-from ttmesh.fabric.report import draw_loads, fabric_report
+from ttmesh.fabric.link_report import draw_loads, fabric_report
 
 BOX = load_system("t3000")
 LOADS = {(4, 0): 3 * 2**20, (0, 4): 2048, (4, 5): 500, (-1, 0): 2**20, (5, -1): 4096}

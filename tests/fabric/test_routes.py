@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttmesh.base.errors import MeshError
-from ttmesh.base.links import Links, pair
+from ttmesh.base.link_notation import Links, pair
 from ttmesh.base.records import Crossed, Record
 from ttmesh.base.signals import signals
 from ttmesh.chip.catalogue import load_system, system_names
-from ttmesh.fabric.links import LinkCounters
+from ttmesh.fabric.link_counters import LinkCounters
 from ttmesh.fabric.routes import Routes
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.catalogue import load_system
-from ttmesh.fabric.config import FabricType, Topology
-from ttmesh.fabric.topology import AxisForm, Fabric, axis_form, axis_lines, fabric_type, link_width, mesh_topology
+from ttmesh.fabric.chip_topology import AxisForm, Fabric, axis_form, axis_lines, fabric_type, link_width, mesh_topology
+from ttmesh.fabric.fabric_config import FabricType, Topology
 
 T3000 = Fabric(load_system("t3000").links)
 ROUND = (4, 0, 3, 7, 6, 2, 1, 5)

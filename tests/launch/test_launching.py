@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ttmesh.base import launching
+from ttmesh.base import launcher_messages
 from ttmesh.launch.bindings import one_mesh
 from ttmesh.launch.commands import Plan, commands, find_mpirun, host_of
 from ttmesh.launch.rank import MARK
@@ -72,7 +72,7 @@ def test_the_rank_that_raised_is_the_first_cause_though_it_ends_last(engine: str
 
     assert done.returncode == 1
     assert "first cause: rank 0 failed: ZeroDivisionError: division by zero; stopping the others" in done.stderr
-    assert MARK == launching.MARK
+    assert MARK == launcher_messages.MARK
     assert MARK not in done.stderr
 
 

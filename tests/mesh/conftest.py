@@ -11,10 +11,10 @@ from ttmesh.base import settings
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.buffer import Buffer
-from ttmesh.mesh.command_queue import Cells, Command
-from ttmesh.mesh.mesh_device import MeshDevice, open_meshes
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.queue.command_queue import Cells, Command
 
 SIZE = 16
 

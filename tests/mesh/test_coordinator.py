@@ -7,8 +7,8 @@ import pytest
 from ttmesh.base.errors import CoordinatorError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.catalogue import load_system
-from ttmesh.mesh.coordinator import MeshType, check_mesh_type, lead, place_mesh
-from ttmesh.mesh.reservations import reservations, reserved_bytes
+from ttmesh.mesh.allocation.reservations import reservations, reserved_bytes
+from ttmesh.mesh.system.coordinator import MeshType, check_mesh_type, lead, place_mesh
 
 T3000 = load_system("t3000")
 WALK = (4, 0, 3, 7, 6, 2, 1, 5)

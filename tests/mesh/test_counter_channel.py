@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from ttmesh.base.errors import MeshError
-from ttmesh.mesh.counter_channel import InterProcessCounterChannel
+from ttmesh.mesh.ranks.counter_channel import InterProcessCounterChannel
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no shared memory here")
 
@@ -57,7 +57,7 @@ def test_another_process_sees_the_count(name) -> None:
     owner = InterProcessCounterChannel(name)
     owner.inject(6)
     code = (
-        "import sys\nfrom ttmesh.mesh.counter_channel import InterProcessCounterChannel as C\n"
+        "import sys\nfrom ttmesh.mesh.ranks.counter_channel import InterProcessCounterChannel as C\n"
         "c = C.connect(sys.argv[1]); print(c.try_consume_all()); c.shutdown()"
     )
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ttmesh.base.errors import NotEmulatedError, RankError, ShapeError
-from ttmesh.mesh.division import cut_box, described_grids, rank_grid
-from ttmesh.mesh.opening import check_visible
-from ttmesh.mesh.part import Part
+from ttmesh.mesh.device.opening import check_visible
+from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_division import cut_box, described_grids, rank_grid
 
 
 @pytest.mark.parametrize(

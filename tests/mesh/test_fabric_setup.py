@@ -8,9 +8,9 @@ import pytest
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshShape
-from ttmesh.fabric.config import FabricConfig
-from ttmesh.mesh.fabric_setup import fabric_setup, get_fabric_config, set_fabric_config
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device, open_meshes
+from ttmesh.fabric.fabric_config import FabricConfig
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device, open_meshes
+from ttmesh.mesh.functions.process_fabric import fabric_setup, get_fabric_config, set_fabric_config
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,11 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.records import Allocated, Closed, Freed, Opened, Reserved
 from ttmesh.base.signals import signals
-from ttmesh.fabric.config import FabricTensixConfig
-from ttmesh.mesh.coordinator import MeshType
-from ttmesh.mesh.dispatch import DispatchCoreAxis, DispatchCoreConfig, DispatchCoreType
-from ttmesh.mesh.memory_reports import dump_device_memory_state, get_buffers, get_memory_view, peak_bytes
-from ttmesh.mesh.mesh_device import open_meshes
-from ttmesh.mesh.opening import (
+from ttmesh.fabric.fabric_config import FabricTensixConfig
+from ttmesh.mesh.allocation.sub_devices import SubDevice, SubDeviceId
+from ttmesh.mesh.device.dispatch_cores import DispatchCoreAxis, DispatchCoreConfig, DispatchCoreType
+from ttmesh.mesh.device.mesh_device import open_meshes
+from ttmesh.mesh.device.opening import (
     close_device,
     close_mesh_device,
     create_mesh_device,
@@ -29,7 +28,8 @@ from ttmesh.mesh.opening import (
     open_mesh_device,
     set_default_device,
 )
-from ttmesh.mesh.sub_devices import SubDevice, SubDeviceId
+from ttmesh.mesh.functions.memory_reports import dump_device_memory_state, get_buffers, get_memory_view, peak_bytes
+from ttmesh.mesh.system.coordinator import MeshType
 
 
 def reserved_l1(mesh) -> dict[int, int]:

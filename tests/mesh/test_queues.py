@@ -12,9 +12,8 @@ from ttmesh.base import settings as ttmesh_settings
 from ttmesh.base.geometry import MeshShape
 from ttmesh.base.records import Enqueued, Finished
 from ttmesh.base.signals import signals
-from ttmesh.mesh.command_queue import Command
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
-from ttmesh.mesh.queues import (
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.functions.queue_functions import (
     command_queue,
     event_query,
     event_synchronize,
@@ -24,6 +23,7 @@ from ttmesh.mesh.queues import (
     synchronize_mesh_device,
     wait_for_event,
 )
+from ttmesh.mesh.queue.command_queue import Command
 
 SCHEDULES = ["eager", "async", "adversarial"]
 

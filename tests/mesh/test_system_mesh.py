@@ -13,14 +13,14 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.catalogue import load_system
 from ttmesh.chip.system import System
-from ttmesh.mesh.system_descriptor import SystemMeshDescriptor
-from ttmesh.mesh.system_mesh import (
+from ttmesh.mesh.ranks.system_descriptor import SystemMeshDescriptor
+from ttmesh.mesh.system.grid_path import Place, walk
+from ttmesh.mesh.system.system_mesh import (
     PERIMETER_SHAPES,
     get_line_coordinates,
     get_ring_coordinates,
     map_devices,
 )
-from ttmesh.mesh.walk import Place, walk
 
 # tt-umd's example descriptor numbers a t3000 like this; TT-Metal's published orders are for it.
 EXAMPLE = replace(load_system("t3000"), grid=((4, 0, 2, 6), (5, 1, 3, 7)))

@@ -9,11 +9,11 @@ import pytest
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshShape
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
-from ttmesh.mesh.queues import event_synchronize, record_event, synchronize_device, wait_for_event
-from ttmesh.mesh.traces import trace_bytes
-from ttmesh.mesh.tracing import begin_trace_capture, end_trace_capture, execute_trace, release_trace
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.functions.queue_functions import event_synchronize, record_event, synchronize_device, wait_for_event
+from ttmesh.mesh.functions.trace_capture import begin_trace_capture, end_trace_capture, execute_trace, release_trace
+from ttmesh.mesh.queue.trace import trace_bytes
 
 
 def test_a_capture_records_and_does_not_run(mesh, program) -> None:

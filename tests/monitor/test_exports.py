@@ -28,9 +28,9 @@ from ttmesh import ttnn
 from ttmesh.base.records import Allocated, ChipFacts, Finished, Freed, Opened, TensorFacts
 from ttmesh.base.signals import signals
 from ttmesh.monitor.exports import shared_memory
+from ttmesh.monitor.exports.json_csv import to_csv, to_json
 from ttmesh.monitor.exports.prometheus import to_prometheus
 from ttmesh.monitor.exports.shared_memory import SharedChip, SharedDevice, SharedProcess
-from ttmesh.monitor.exports.tables import to_csv, to_json
 from ttmesh.monitor.exports.torch_snapshot import to_torch_snapshot
 from ttmesh.monitor.exports.visualizer import record_report, write_live_report
 from ttmesh.monitor.source import Source

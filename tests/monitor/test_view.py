@@ -14,8 +14,8 @@ from rich.console import Console
 from ttmesh.base.records import Allocated
 from ttmesh.monitor import device_screen, plain, tables
 from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
-from ttmesh.monitor.drawing import bar_cells, draw_trend
 from ttmesh.monitor.rows import Widths, device_cells, fitted, process_cells
+from ttmesh.monitor.text_drawing import bar_cells, draw_trend
 from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level, short_name
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended, sum_up

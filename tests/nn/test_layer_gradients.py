@@ -20,7 +20,7 @@ from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
 from ttmesh.nn.parameters import Parameter, ParameterSet, collect
 from ttmesh.nn.synchronise import synchronize_gradients
 from ttmesh.nn.tape import tape
-from ttmesh.ops.conv_weights import as_matrix
+from ttmesh.ops.conv.conv_weights import as_matrix
 
 PLACES = {"one chip": ((1, 1), None), "weights over 4": ((1, 4), 1), "weights over 2 of 2x2": ((2, 2), 1)}
 WIDTH, HEADS, TOKENS, BATCH, VOCABULARY = 32, 4, 8, 2, 16

@@ -13,7 +13,7 @@ import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
 from ttmesh.base.records import Enqueued, Finished
 from ttmesh.base.signals import signals
-from ttmesh.mesh.command_queue import Command
+from ttmesh.mesh.queue.command_queue import Command
 from ttmesh.nn.pipelines import PipelineConfig, create_pipeline_from_config
 
 INPUTS = 5

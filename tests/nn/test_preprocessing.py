@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
-from ttmesh.base.config import CONFIG
+from ttmesh.base.ttnn_config import CONFIG
 from ttmesh.nn.preprocessing import fold_batch_norm2d_into_conv2d, preprocess_model, preprocess_model_parameters
 
 

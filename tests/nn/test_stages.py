@@ -14,14 +14,14 @@ import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
 from ttmesh.base.records import Finished
 from ttmesh.base.signals import signals
-from ttmesh.mesh.memory_reports import peak_bytes
+from ttmesh.mesh.functions.memory_reports import peak_bytes
 from ttmesh.nn.batches import pad_batch
 from ttmesh.nn.checkpoints import load_checkpoint, save_checkpoint
 from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
 from ttmesh.nn.losses import cross_entropy
 from ttmesh.nn.optimisers import SGD, AdamW
-from ttmesh.nn.stage_schedules import SCHEDULES, Action, issue_order, planned
 from ttmesh.nn.stages import Staged
+from ttmesh.nn.staging.stage_schedules import SCHEDULES, Action, issue_order, planned
 from ttmesh.nn.zero import Zero
 
 

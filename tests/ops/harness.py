@@ -18,16 +18,16 @@ import torch
 from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, INTEGERS, TILE_LAYOUT, DataType, Layout, bfloat16, float32
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.formats.storage import inferred_dtype, to_lane
-from ttmesh.mesh.command_queue import Command
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
-from ttmesh.ops import families
-from ttmesh.tensor.allocate import Footprint
-from ttmesh.tensor.kind import kind_of
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
-from ttmesh.tensor.spec import TensorSpec
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.queue.command_queue import Command
+from ttmesh.ops.catalogue import families
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.topology import TensorTopology
 
 Arguments = tuple[list[Any], dict[str, Any]]
 MESHES = ((1, 1), (1, 8), (2, 4))

@@ -13,7 +13,7 @@ import torch
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.signals import signals
-from ttmesh.tensor.launch import watchers
+from ttmesh.tensor.calls.launch_op import watchers
 
 Pool = list[ttnn.Tensor]
 

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
-from ttmesh.ops.conv_buffers import circular_buffers
-from ttmesh.ops.conv_sharding import ParallelConfig, Window
-from ttmesh.ops.conv_weights import as_matrix, from_matrix
+from ttmesh.ops.conv.conv_buffers import circular_buffers
+from ttmesh.ops.conv.conv_sharding import ParallelConfig, Window
+from ttmesh.ops.conv.conv_weights import as_matrix, from_matrix
 
 
 @pytest.fixture

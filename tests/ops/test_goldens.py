@@ -14,8 +14,8 @@ sys.path.insert(0, str(HERE))
 
 import harness  # noqa: E402
 
-from ttmesh.ops import coverage  # noqa: E402
-from ttmesh.ops.signature_table import registered_names  # noqa: E402
+from ttmesh.ops.catalogue import coverage  # noqa: E402
+from ttmesh.ops.catalogue.signatures import registered_names  # noqa: E402
 
 
 def _cases() -> list[harness.Case]:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from ttmesh.ops.lanes import aligned, flat, flat_together, folded, from_front, mesh_dims, ranked, unflat, unfolded
+from ttmesh.ops.lane_functions.lane_broadcast import (
+    aligned,
+    flat,
+    flat_together,
+    folded,
+    from_front,
+    mesh_dims,
+    ranked,
+    unflat,
+    unfolded,
+)
 
 
 def test_local_ranks_are_aligned_behind_the_mesh_dims() -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from ttmesh import ttnn
-from ttmesh.ops import families
-from ttmesh.ops.parameter_tags import PER_OPERATION
-from ttmesh.ops.parameters import named_in, page, unspoken
-from ttmesh.tensor.launch import Operation
+from ttmesh.ops.catalogue import families
+from ttmesh.ops.catalogue.parameter_audit import named_in, page, unspoken
+from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION
+from ttmesh.tensor.calls.launch_op import Operation
 
 CATALOGUE = families.load()
 NOT_YET = {"ttnn.sparse_matmul"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ttmesh import ttnn
-from ttmesh.ops import gemm
+from ttmesh.ops.lane_functions import gemm
 
 
 @pytest.fixture

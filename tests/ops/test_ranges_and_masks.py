@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
-from ttmesh.ops.uniform_range import inclusive_range
+from ttmesh.ops.creation.uniform_range import inclusive_range
 
 TINY = torch.finfo(torch.float32).tiny
 

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from ttmesh.ops import signature_table
-from ttmesh.ops.signature_table import REQUIRED, overloads, signatures
+from ttmesh.ops.catalogue import signatures as signature_table
+from ttmesh.ops.catalogue.signatures import REQUIRED, overloads, signatures
 
 
 @pytest.mark.parametrize("name", signature_table.names())

@@ -6,8 +6,8 @@ import pytest
 
 from ttmesh.base import settings
 from ttmesh.base.geometry import MeshCoordinateRange, MeshShape
-from ttmesh.mesh.mesh_device import MeshDevice, open_meshes
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.programs.program import Program
 from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 

@@ -8,16 +8,14 @@ import ttmesh
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, ShardOrientation
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.programs.buffer_configs import (
     DeviceLocalBufferConfig,
     MeshBufferLayout,
     ReplicatedBufferConfig,
     ShardedBufferConfig,
 )
-from ttmesh.programs.mesh_buffer import MeshBuffer, create_mesh_buffer
-from ttmesh.programs.page_layout import BufferShardingArgs, interleaved, sharded
-from ttmesh.programs.transfers import (
+from ttmesh.programs.buffer_transfers import (
     BufferRegion,
     enqueue_read_mesh_buffer,
     enqueue_read_shards,
@@ -27,6 +25,8 @@ from ttmesh.programs.transfers import (
     read_shard,
     write_shard,
 )
+from ttmesh.programs.mesh_buffer import MeshBuffer, create_mesh_buffer
+from ttmesh.programs.page_layout import BufferShardingArgs, interleaved, sharded
 
 ROW, COLUMN = ShardOrientation.ROW_MAJOR, ShardOrientation.COL_MAJOR
 

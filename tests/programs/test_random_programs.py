@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffer_transfers import enqueue_read_shards, enqueue_write_shards
 from ttmesh.programs.circular_buffers import CircularBufferConfig
 from ttmesh.programs.mesh_buffer import MeshBuffer
 from ttmesh.programs.program import ComputeConfig, Program, ReaderDataMovementConfig, WriterDataMovementConfig
-from ttmesh.programs.transfers import enqueue_read_shards, enqueue_write_shards
 from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 
 PAGE = 4096  # an int32 tile

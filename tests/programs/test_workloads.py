@@ -15,13 +15,13 @@ from ttmesh.base.dtypes import BufferType, DataType
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import open_mesh_device
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import open_mesh_device
 from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffer_transfers import enqueue_write_mesh_buffer, read_shard
 from ttmesh.programs.circular_buffers import CircularBufferConfig
 from ttmesh.programs.mesh_buffer import MeshBuffer
 from ttmesh.programs.program import ComputeConfig, DataMovementConfig, Program, ReaderDataMovementConfig
-from ttmesh.programs.transfers import enqueue_write_mesh_buffer, read_shard
 from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 
 ONE = CoreCoord(0, 0)

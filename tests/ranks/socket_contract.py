@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
-from ttmesh.mesh.queues import event_query
+from ttmesh.mesh.functions.queue_functions import event_query
 
 LOCAL = (1, 1, 32, 64)
 BYTES = 32 * 64 * 2

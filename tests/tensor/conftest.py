@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from ttmesh.base.geometry import MeshShape
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
-from ttmesh.tensor import conversions, indexing  # noqa: F401  they fill the operators table
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.tensor.calls import conversions  # noqa: F401  they fill the operators table
 
 
 @pytest.fixture

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.placement import Replicate, Shard
-from ttmesh.tensor.composers import (
+from ttmesh.tensor.distribution.composers import (
     ConcatMesh2dToTensor,
     ConcatMeshToTensor,
     ListMeshToTensor,
     MeshComposerConfig,
     create_mesh_composer,
 )
-from ttmesh.tensor.distribution import compute_distribution_to_mesh_mapping
-from ttmesh.tensor.mappers import (
+from ttmesh.tensor.distribution.mappers import (
     MeshMapperConfig,
     ReplicateTensorToMesh,
     ShardTensor2dMesh,
@@ -28,6 +27,7 @@ from ttmesh.tensor.mappers import (
     shard_tensor_to_mesh_mapper,
     unwrapped,
 )
+from ttmesh.tensor.spec.distribution_shape import compute_distribution_to_mesh_mapping
 
 MESHES = list(itertools.product(range(1, 5), repeat=2))
 

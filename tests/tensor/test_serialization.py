@@ -8,18 +8,18 @@ from safetensors.torch import save_file
 
 from ttmesh.base import dtypes as d
 from ttmesh.base.dtypes import Layout, ShardStrategy
-from ttmesh.tensor.composers import ConcatMeshToTensor
-from ttmesh.tensor.mappers import ReplicateTensorToMesh, ShardTensorToMesh
-from ttmesh.tensor.memory_config import L1_MEMORY_CONFIG
-from ttmesh.tensor.serialization import (
+from ttmesh.tensor.distribution.composers import ConcatMeshToTensor
+from ttmesh.tensor.distribution.mappers import ReplicateTensorToMesh, ShardTensorToMesh
+from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG
+from ttmesh.tensor.spec.shard_config import create_sharded_memory_config
+from ttmesh.tensor.transfer.serialization import (
     as_tensor,
     dump_tensor,
     dump_tensor_flatbuffer,
     load_tensor,
     load_tensor_flatbuffer,
 )
-from ttmesh.tensor.sharding import create_sharded_memory_config
-from ttmesh.tensor.transfers import from_torch, to_torch
+from ttmesh.tensor.transfer.transfers import from_torch, to_torch
 
 ALL = [d.float32, d.bfloat16, d.bfloat8_b, d.bfloat4_b, d.uint32, d.uint16, d.uint8, d.int32]
 

@@ -8,8 +8,8 @@ import torch
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet, DramGrid
 from ttmesh.base.dtypes import BufferType, ShardOrientation, ShardStrategy, TensorMemoryLayout
 from ttmesh.base.geometry import MeshShape
-from ttmesh.tensor.batch import pad_batch
-from ttmesh.tensor.sharding import create_sharded_memory_config, create_sharded_memory_config_
+from ttmesh.tensor.spec.shard_config import create_sharded_memory_config, create_sharded_memory_config_
+from ttmesh.tensor.transfer.batch_padding import pad_batch
 
 COL = ShardOrientation.COL_MAJOR
 

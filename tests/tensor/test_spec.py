@@ -8,7 +8,7 @@ from ttmesh.base import dtypes as d
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.tensor.memory_config import (
+from ttmesh.tensor.spec.memory_config import (
     DRAM_MEMORY_CONFIG,
     L1_MEMORY_CONFIG,
     MemoryConfig,
@@ -17,8 +17,8 @@ from ttmesh.tensor.memory_config import (
     ShardShapeAlignment,
     ShardSpec,
 )
-from ttmesh.tensor.shape import Shape
-from ttmesh.tensor.spec import TensorSpec
+from ttmesh.tensor.spec.shape import Shape
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE, ROW = Layout.TILE, Layout.ROW_MAJOR
 

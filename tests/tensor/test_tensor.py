@@ -11,8 +11,10 @@ from ttmesh.base import dtypes as d
 from ttmesh.base.dtypes import Layout, StorageType
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.tensor import operators
-from ttmesh.tensor.composers import ConcatMeshToTensor
-from ttmesh.tensor.distribute import (
+from ttmesh.tensor.distribution.composers import ConcatMeshToTensor
+from ttmesh.tensor.distribution.mappers import ReplicateTensorToMesh, ShardTensorToMesh
+from ttmesh.tensor.spec.tensor_text import set_printoptions
+from ttmesh.tensor.transfer.device_tensors import (
     aggregate_tensor,
     combine_device_tensors,
     distribute,
@@ -20,9 +22,7 @@ from ttmesh.tensor.distribute import (
     from_host_shards,
     get_device_tensors,
 )
-from ttmesh.tensor.mappers import ReplicateTensorToMesh, ShardTensorToMesh
-from ttmesh.tensor.printing import set_printoptions
-from ttmesh.tensor.transfers import copy_host_to_device_tensor, deallocate, from_torch, to_torch
+from ttmesh.tensor.transfer.transfers import copy_host_to_device_tensor, deallocate, from_torch, to_torch
 from ttmesh.tensor.visualize import tensor_slices, visualize_mesh_device, visualize_system_mesh, visualize_tensor
 
 

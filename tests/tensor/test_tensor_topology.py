@@ -6,7 +6,7 @@ import pytest
 
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.base.placement import Replicate, Shard
-from ttmesh.tensor.topology import TensorTopology, merged_topology
+from ttmesh.tensor.spec.tensor_topology import TensorTopology, merged_topology
 
 COORDS = MeshCoordinateRange(MeshShape(2, 4)).coords()
 

@@ -13,18 +13,18 @@ from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, StorageType
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.formats.storage import torch_dtype
-from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
-from ttmesh.mesh.tracing import begin_trace_capture, end_trace_capture, release_trace
-from ttmesh.tensor.composers import ConcatMesh2dToTensor, ConcatMeshToTensor, ListMeshToTensor
-from ttmesh.tensor.conversions import to_dtype, to_layout, to_memory_config
-from ttmesh.tensor.mappers import ReplicateTensorToMesh, ShardTensor2dMesh, ShardTensorToMesh
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig
-from ttmesh.tensor.partial_copy import copy_host_to_device_tensor_partial
-from ttmesh.tensor.sharding import create_sharded_memory_config
-from ttmesh.tensor.spec import TensorSpec
+from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.mesh.functions.trace_capture import begin_trace_capture, end_trace_capture, release_trace
+from ttmesh.tensor.calls.conversions import to_dtype, to_layout, to_memory_config
+from ttmesh.tensor.distribution.composers import ConcatMesh2dToTensor, ConcatMeshToTensor, ListMeshToTensor
+from ttmesh.tensor.distribution.mappers import ReplicateTensorToMesh, ShardTensor2dMesh, ShardTensorToMesh
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.shard_config import create_sharded_memory_config
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.topology import TensorTopology
-from ttmesh.tensor.transfers import (
+from ttmesh.tensor.transfer.partial_copy import copy_host_to_device_tensor_partial
+from ttmesh.tensor.transfer.transfers import (
     allocate_tensor_on_device,
     allocate_tensor_on_host,
     copy_device_to_host_tensor,

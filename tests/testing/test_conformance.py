@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ttmesh.testing.conformance import check_checkout, short_reason
+from ttmesh.testing.conformance_runs import check_checkout, short_reason
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 

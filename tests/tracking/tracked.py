@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ttmesh.tracking.address import Address
-from ttmesh.tracking.printing import Printer
-from ttmesh.tracking.server import Server
+from ttmesh.tracking.allocation_server import Server
+from ttmesh.tracking.server_log import Printer
 from ttmesh.tracking.state import State
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ class MeshShape:
 
     __slots__ = ("_dims",)
 
-    part: Any = None  # where several processes divide a mesh: what this one holds of it (mesh/part.py)
+    part: Any = None  # where several processes divide a mesh: what this one holds of it (mesh/ranks/rank_block.py)
 
     def __init__(self, *dims: int | Sequence[int]) -> None:
         values = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims

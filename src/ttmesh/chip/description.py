@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import Arch
 from ttmesh.base.errors import SystemError_, near, one_of
-from ttmesh.base.links import Pair, pair
+from ttmesh.base.link_notation import Pair, pair
 from ttmesh.chip.system import ChipSpec, System
 
 KEYS = ("name", "chip", "grid", "shape", "links", "wrap", "extra_links", "boards", "remote", "visible_by")

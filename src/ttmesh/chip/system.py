@@ -8,7 +8,7 @@ from functools import cached_property
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import Arch
 from ttmesh.base.geometry import MeshShape
-from ttmesh.base.links import Links, Pair, pair
+from ttmesh.base.link_notation import Links, Pair, pair
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ttmesh.base.errors import SystemError_
-from ttmesh.base.links import pair
+from ttmesh.base.link_notation import pair
 from ttmesh.chip.system import System
 
 

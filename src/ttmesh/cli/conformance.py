@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from ttmesh.testing.conformance import PROMISED, FileResult, check_checkout, run_files
+from ttmesh.testing.conformance_runs import PROMISED, FileResult, check_checkout, run_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

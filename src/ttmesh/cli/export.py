@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ttmesh.base.errors import MeshError
 from ttmesh.monitor.exports import shared_memory
-from ttmesh.monitor.exports.tables import to_csv, to_json
+from ttmesh.monitor.exports.json_csv import to_csv, to_json
 from ttmesh.monitor.exports.torch_snapshot import to_torch_snapshot
 from ttmesh.monitor.exports.visualizer import write_live_report
 from ttmesh.monitor.view import build, counted

@@ -19,13 +19,13 @@ from ttmesh.base import settings
 from ttmesh.base.errors import SettingError, near, one_of
 from ttmesh.base.sizes import size_text
 from ttmesh.chip.catalogue import System, current_system, load_system, system_names
-from ttmesh.fabric.topology import Fabric, axis_form, mesh_topology
-from ttmesh.mesh.coordinator import place_mesh
-from ttmesh.mesh.drawing import draw_grid
-from ttmesh.mesh.reservations import reservations, reserved_bytes
+from ttmesh.fabric.chip_topology import Fabric, axis_form, mesh_topology
+from ttmesh.mesh.allocation.reservations import reservations, reserved_bytes
+from ttmesh.mesh.device.grid_drawing import draw_grid
+from ttmesh.mesh.system.coordinator import place_mesh
 
 SECRETS = ("TTMESH_TOKEN",)  # said to be set, never shown
-NO_BACKENDS = ("protocol", "registry")  # files of chip/backends that hold none
+NO_BACKENDS = ("backend_protocol", "registry")  # files of chip/backends that hold none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ from rich.table import Table
 import ttmesh.ttnn as ttnn
 from ttmesh.base.errors import MeshError, near
 from ttmesh.monitor.tables import printer
-from ttmesh.ops import coverage, parameters
-from ttmesh.ops.entry import catalogue
+from ttmesh.ops.catalogue import coverage, parameter_audit
+from ttmesh.ops.catalogue.definition import catalogue
 
 STYLES = {coverage.MISSING: "red", coverage.FUNCTION: "cyan", coverage.SAME: "dim"}
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         print(coverage.page(found), end="")
         return 0
     if args.no_effect:
-        print(parameters.page(catalogue.values()), end="")
+        print(parameter_audit.page(catalogue.values()), end="")
         return 0
     pattern = args.pattern if any(c in args.pattern for c in "*?[") else f"*{args.pattern}*"
     # all_* means ttnn.all_gather, and ttnn.experimental.all_gather_async too

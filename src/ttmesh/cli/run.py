@@ -13,7 +13,7 @@ from ttmesh import dropin, shim
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import current_system
 from ttmesh.cli.info import chosen_backend
-from ttmesh.mesh.coordinator import place_mesh
+from ttmesh.mesh.system.coordinator import place_mesh
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ from ttmesh import cli
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
 from ttmesh.tracking.address import chosen, parse_tcp
-from ttmesh.tracking.printing import Printer
-from ttmesh.tracking.server import Server
+from ttmesh.tracking.allocation_server import Server
+from ttmesh.tracking.server_log import Printer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             expected="pip install 'ttmesh[web]'",
             fix="Install it, or use `ttmesh monitor`.",
         )
-    web = importlib.import_module("ttmesh.monitor.web")
+    web = importlib.import_module("ttmesh.monitor.web_server")
     uvicorn = importlib.import_module("uvicorn")
     _ask_for_port(args.host, args.port)
     source = Source(chosen(args.socket))

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ttmesh.base import settings
 from ttmesh.base.errors import RankError, SettingError, near, one_of
-from ttmesh.base.launching import tell_crash
+from ttmesh.base.launcher_messages import tell_crash
 
 if TYPE_CHECKING:
-    from ttmesh.fabric.transports.protocol import Transport
+    from ttmesh.fabric.transports._transport_protocol import Transport
 
 FOLDER = Path(__file__).parent / "transports"
 
 
 def names() -> list[str]:
     """Every engine: the files of `transports/`, less the protocol they share."""
-    return sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_") and p.stem != "protocol")
+    return sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_"))
 
 
 def load(name: str) -> ModuleType:

@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from ttmesh.base.errors import MeshError
-from ttmesh.base.links import Links
-from ttmesh.fabric.topology import Fabric
+from ttmesh.base.link_notation import Links
+from ttmesh.fabric.chip_topology import Fabric
 
 
 class Routes:

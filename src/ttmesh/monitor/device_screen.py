@@ -16,10 +16,10 @@ from textual.widgets import Footer, Static
 
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.address_map import AddressMap
-from ttmesh.monitor.drawing import COLOURS, LEVELS, class_name, draw_bar, draw_map, draw_trend
-from ttmesh.monitor.looking import LookingScreen
+from ttmesh.monitor.polling import LookingScreen
 from ttmesh.monitor.rows import STAR
 from ttmesh.monitor.source import Detail, Source
+from ttmesh.monitor.text_drawing import COLOURS, LEVELS, class_name, draw_bar, draw_map, draw_trend
 from ttmesh.monitor.view import Bar, DeviceKey, counted, printable
 from ttmesh.tracking.state import BufferState
 

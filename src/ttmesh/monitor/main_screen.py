@@ -13,10 +13,10 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static
 
 from ttmesh.monitor.device_screen import DeviceScreen
-from ttmesh.monitor.drawing import COLOURS, class_name
-from ttmesh.monitor.looking import LookingScreen
+from ttmesh.monitor.polling import LookingScreen
 from ttmesh.monitor.rows import STAR, Widths, device_cells, fitted, process_cells
 from ttmesh.monitor.source import Source
+from ttmesh.monitor.text_drawing import COLOURS, class_name
 from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, counted, nothing_shown
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from ttmesh.base.sizes import size_text
-from ttmesh.monitor.drawing import COLOURS, LEVELS, draw_bar, draw_trend
+from ttmesh.monitor.text_drawing import COLOURS, LEVELS, draw_bar, draw_trend
 from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, short_name
 
 STAR = "bold dark_orange3"

@@ -16,10 +16,10 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32, uint32
 from ttmesh.base.errors import ShapeError
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn.parameters import cut_along, mapper_for, whole
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import from_torch
+from ttmesh.tensor.transfer.transfers import from_torch
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from ttmesh.base.errors import MeshError
 from ttmesh.nn.parameters import ParameterSet
-from ttmesh.nn.saved import Saved
+from ttmesh.nn.weights.whole_tensors import Saved
 
 
 class Resumable(Protocol):

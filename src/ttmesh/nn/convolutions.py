@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from ttmesh.base.dtypes import DataType, bfloat16
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn.layers import Layer
 from ttmesh.nn.parameters import Parameter
-from ttmesh.ops.conv import conv2d
-from ttmesh.ops.conv_weights import as_matrix, from_matrix
+from ttmesh.ops.conv.conv2d import conv2d
+from ttmesh.ops.conv.conv_weights import as_matrix, from_matrix
 from ttmesh.tensor.tensor import Tensor
 
 

@@ -12,16 +12,16 @@ import torch
 
 from ttmesh.base.dtypes import DataType, bfloat16
 from ttmesh.base.errors import ShapeError
-from ttmesh.ccl.collectives import all_reduce
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.nn.lookup import vocabulary_lookup
+from ttmesh.ccl.collectives.reduce_gather import all_reduce
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.nn.autograd.vocabulary_lookup import vocabulary_lookup
 from ttmesh.nn.parameters import Parameter, ParameterSet, cut_along, place
-from ttmesh.ops.attention import scaled_dot_product_attention
-from ttmesh.ops.binary import binary
-from ttmesh.ops.norm import layer_norm
-from ttmesh.ops.ordering import permute
-from ttmesh.ops.products import linear
-from ttmesh.ops.shaping import reshape
+from ttmesh.ops.attention.sdpa_prefill import scaled_dot_product_attention
+from ttmesh.ops.elementwise.binary import binary
+from ttmesh.ops.matmul.matmul import linear
+from ttmesh.ops.movement.permute import permute
+from ttmesh.ops.movement.reshape import reshape
+from ttmesh.ops.norm.layer_norm import layer_norm
 from ttmesh.tensor.tensor import Tensor
 
 

@@ -6,16 +6,16 @@ import torch
 
 from ttmesh.base.dtypes import INTEGERS, float32
 from ttmesh.base.errors import ShapeError
-from ttmesh.nn.gradients import cross_entropy_grad, weighted_rows
-from ttmesh.nn.local_ops import local, same_as
+from ttmesh.nn.autograd.gradient_rules import cross_entropy_grad, weighted_rows
+from ttmesh.nn.autograd.local_ops import local, same_as
 from ttmesh.nn.tape import note
-from ttmesh.ops.specs import Inferred
-from ttmesh.tensor.distribute import get_device_tensors
-from ttmesh.tensor.launch import Call
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG
-from ttmesh.tensor.spec import TensorSpec
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import to_torch
+from ttmesh.tensor.transfer.device_tensors import get_device_tensors
+from ttmesh.tensor.transfer.transfers import to_torch
 
 
 def _loss_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -10,11 +10,11 @@ import torch
 
 from ttmesh.base.dtypes import float32
 from ttmesh.base.errors import MeshError
-from ttmesh.nn.local_ops import local, same_as
+from ttmesh.nn.autograd.local_ops import local, same_as
 from ttmesh.nn.parameters import Parameter, ParameterSet, collect, place, whole
-from ttmesh.nn.saved import Saved, refill
+from ttmesh.nn.weights.whole_tensors import Saved, refill
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import copy_host_to_device_tensor, from_torch
+from ttmesh.tensor.transfer.transfers import copy_host_to_device_tensor, from_torch
 
 
 def _ticked(step: torch.Tensor) -> torch.Tensor:

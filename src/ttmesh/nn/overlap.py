@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.collectives import all_reduce
-from ttmesh.mesh.queues import command_queue, record_event, wait_for_event
-from ttmesh.mesh.sub_devices import SubDeviceId
+from ttmesh.ccl.collectives.reduce_gather import all_reduce
+from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.mesh.functions.queue_functions import command_queue, record_event, wait_for_event
+from ttmesh.nn.autograd.row_packing import join_tensors, part_tensors, row_count
 from ttmesh.nn.parameters import Parameter, ParameterSet
-from ttmesh.nn.rows import join_tensors, part_tensors, row_count
 from ttmesh.nn.tape import Tape
 from ttmesh.tensor.tensor import Tensor
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import MeshError
-from ttmesh.nn.parameter_tree import ModuleArgs, ParameterDict, ParameterList
-from ttmesh.tensor.serialization import dump_tensor, load_tensor
+from ttmesh.nn.weights.parameter_tree import ModuleArgs, ParameterDict, ParameterList
 from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.serialization import dump_tensor, load_tensor
 
 VERSION = "version.txt"
 LIST_MARK = "is_list"

@@ -9,13 +9,13 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.placement import PlacementReplicate, PlacementShard
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.nn.gradients import add_gradients
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.nn.autograd.gradient_rules import add_gradients
 from ttmesh.nn.tape import Tape
-from ttmesh.tensor.composers import MeshComposerConfig, create_mesh_composer
-from ttmesh.tensor.mappers import MeshMapperConfig, TensorToMesh, create_mesh_mapper
+from ttmesh.tensor.distribution.composers import MeshComposerConfig, create_mesh_composer
+from ttmesh.tensor.distribution.mappers import MeshMapperConfig, TensorToMesh, create_mesh_mapper
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import from_torch, to_torch
+from ttmesh.tensor.transfer.transfers import from_torch, to_torch
 
 Cut = tuple[int | None, ...]
 

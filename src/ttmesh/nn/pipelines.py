@@ -9,15 +9,15 @@ from typing import Any
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, ShardOrientation, StorageType, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.mesh.events import MeshEvent
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.queues import record_event, synchronize_device, wait_for_event
-from ttmesh.mesh.traces import MeshTraceId
-from ttmesh.mesh.tracing import begin_trace_capture, end_trace_capture, execute_trace, release_trace
-from ttmesh.tensor.conversions import to_memory_config
-from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.queue_functions import record_event, synchronize_device, wait_for_event
+from ttmesh.mesh.functions.trace_capture import begin_trace_capture, end_trace_capture, execute_trace, release_trace
+from ttmesh.mesh.queue.events import MeshEvent
+from ttmesh.mesh.queue.trace import MeshTraceId
+from ttmesh.tensor.calls.conversions import to_memory_config
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import (
+from ttmesh.tensor.transfer.transfers import (
     allocate_tensor_on_device,
     copy_device_to_host_tensor,
     copy_host_to_device_tensor,

@@ -9,15 +9,21 @@ from typing import Any
 import torch
 
 from ttmesh.base import dtypes
-from ttmesh.base.config import CONFIG
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.base.ttnn_config import CONFIG
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn import parameter_cache
-from ttmesh.nn.module_args import infer_ttnn_module_args
-from ttmesh.nn.parameter_tree import ModuleArgs, ParameterDict, ParameterList, make_parameter_dict, move_to_device
+from ttmesh.nn.weights.module_args import infer_ttnn_module_args
+from ttmesh.nn.weights.parameter_tree import (
+    ModuleArgs,
+    ParameterDict,
+    ParameterList,
+    make_parameter_dict,
+    move_to_device,
+)
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfers import from_torch
+from ttmesh.tensor.transfer.transfers import from_torch
 
 Preprocessor = Callable[..., Any]
 Convert = Callable[[torch.nn.Module, str], bool]

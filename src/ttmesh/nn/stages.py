@@ -18,16 +18,16 @@ import torch
 
 from ttmesh.base.dtypes import DataType, bfloat16
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn.batches import place_rows
 from ttmesh.nn.layers import Layer
-from ttmesh.nn.links import Link
 from ttmesh.nn.losses import loss_value
 from ttmesh.nn.parameters import Parameter, ParameterSet
-from ttmesh.nn.stage_schedules import Action, issue_order, planned
+from ttmesh.nn.staging.stage_links import Link
+from ttmesh.nn.staging.stage_schedules import Action, issue_order, planned
 from ttmesh.nn.synchronise import scale_gradients, square_norm, synchronize_gradients
 from ttmesh.nn.tape import Tape, tape
-from ttmesh.ops.binary import binary
+from ttmesh.ops.elementwise.binary import binary
 from ttmesh.tensor.tensor import Tensor
 
 Loss = Callable[..., Tensor]  # (outputs, targets, weights or None) -> a number per chip

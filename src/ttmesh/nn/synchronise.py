@@ -8,11 +8,11 @@ import torch
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.collectives import all_reduce
-from ttmesh.nn.local_ops import local, same_as, scaled, square_sum
+from ttmesh.ccl.collectives.reduce_gather import all_reduce
+from ttmesh.nn.autograd.local_ops import local, same_as, scaled, square_sum
+from ttmesh.nn.autograd.row_packing import join_tensors, part_tensors, row_count
 from ttmesh.nn.parameters import Parameter, ParameterSet
-from ttmesh.nn.rows import join_tensors, part_tensors, row_count
-from ttmesh.ops.binary import binary
+from ttmesh.ops.elementwise.binary import binary
 from ttmesh.tensor.tensor import Tensor
 
 BUCKET_BYTES = 25 * 2**20  # as torch's DistributedDataParallel; one collective per bucket

@@ -4,10 +4,10 @@
         loss = model(x)
     gradients = record.backward(loss, parameters)
 
-A backward step is a command like any other: an explicit rule (`nn/gradients.py`), or torch's vjp of the lane function run
-inside the command. So a training step can be traced, counted and scheduled, and its memory is seen. `backward` seeds
-1/num_devices on every chip; the gradient of a parameter that is replicated along a mesh axis is then a part of a sum over
-that axis, and `synchronize_gradients` is that sum, explicit.
+A backward step is a command like any other: an explicit rule (`nn/autograd/gradient_rules.py`), or torch's vjp of the
+lane function run inside the command. So a training step can be traced, counted and scheduled, and its memory is seen.
+`backward` seeds 1/num_devices on every chip; the gradient of a parameter that is replicated along a mesh axis is then a
+part of a sum over that axis, and `synchronize_gradients` is that sum, explicit.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import torch
 
 from ttmesh.base.dtypes import FLOATS
 from ttmesh.base.errors import MeshError, NotEmulatedError
-from ttmesh.nn.local_ops import constant
-from ttmesh.ops.binary import binary
-from ttmesh.ops.entry import OpFunction
-from ttmesh.ops.instrumentation import register_post_operation_hook
-from ttmesh.ops.lanes import mesh_dims
-from ttmesh.ops.shaping import reshape
-from ttmesh.ops.specs import Inferred
-from ttmesh.tensor.lane_calls import parts_of
-from ttmesh.tensor.launch import Call, Operation, launch, tensors_in, watchers
-from ttmesh.tensor.spec import TensorSpec
+from ttmesh.nn.autograd.local_ops import constant
+from ttmesh.ops.catalogue.definition import OpFunction
+from ttmesh.ops.catalogue.hooks import register_post_operation_hook
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.elementwise.binary import binary
+from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.ops.movement.reshape import reshape
+from ttmesh.tensor.calls.lane_calls import parts_of
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch, tensors_in, watchers
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 GRAD = "grads_of_results"

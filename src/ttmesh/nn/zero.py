@@ -17,13 +17,13 @@ from math import prod
 import torch
 
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.collectives import all_gather, reduce_scatter
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.ccl.collectives.reduce_gather import all_gather, reduce_scatter
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.nn.autograd.row_packing import flat_rows, join_tensors, part_tensors, row_count
 from ttmesh.nn.optimisers import Optimiser
 from ttmesh.nn.parameters import Parameter, ParameterSet, collect
-from ttmesh.nn.rows import flat_rows, join_tensors, part_tensors, row_count
-from ttmesh.nn.saved import Saved, refill
 from ttmesh.nn.synchronise import clip_gradients, synchronize_gradients
+from ttmesh.nn.weights.whole_tensors import Saved, refill
 from ttmesh.tensor.tensor import Tensor
 
 

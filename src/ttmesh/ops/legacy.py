@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, PrintedEnum
-from ttmesh.ops.checks import dims_of, require
-from ttmesh.ops.entry import op
-from ttmesh.ops.lanes import ranked
-from ttmesh.ops.specs import Inferred, like, out_spec
-from ttmesh.tensor.launch import Call
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
-from ttmesh.tensor.spec import TensorSpec
+from ttmesh.ops.catalogue.checks import dims_of, require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 class BcastOpMath(PrintedEnum):

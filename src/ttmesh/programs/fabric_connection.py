@@ -6,7 +6,7 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.programs.addresses import NocAddress
-from ttmesh.programs.memory import Chips, CoreMemory, Memory
+from ttmesh.programs.kernel_memory import Chips, CoreMemory, Memory
 
 
 class FabricConnection:

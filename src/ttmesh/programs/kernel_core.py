@@ -9,8 +9,8 @@ from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.programs.circular_buffers import CircularBufferError, Ring
-from ttmesh.programs.memory import Chips, CoreMemory, Memory
-from ttmesh.programs.placement import Placement
+from ttmesh.programs.kernel_memory import Chips, CoreMemory, Memory
+from ttmesh.programs.l1_layout import Placement
 from ttmesh.programs.program import Kernel
 from ttmesh.programs.scheduler import Wait
 

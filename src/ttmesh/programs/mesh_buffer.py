@@ -10,8 +10,8 @@ from ttmesh.base.dtypes import BufferType, ShardOrientation
 from ttmesh.base.errors import MeshError, ShapeError, one_of
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.buffer import Buffer
-from ttmesh.mesh.mesh_device import MeshDevice
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.programs.buffer_configs import (
     DeviceLocalBufferConfig,
     MeshBufferConfig,

@@ -9,14 +9,14 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError, ShapeError, TraceError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.command_queue import Cells, Command
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.queues import command_queue
-from ttmesh.mesh.residents import Residents
-from ttmesh.mesh.traces import not_while_capturing
-from ttmesh.programs.execution import Launch, run
-from ttmesh.programs.placement import Placement, check_clash, place
+from ttmesh.mesh.allocation.program_memory import Residents
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.queue_functions import command_queue
+from ttmesh.mesh.queue.command_queue import Cells, Command
+from ttmesh.mesh.queue.trace import not_while_capturing
+from ttmesh.programs.l1_layout import Placement, check_clash, place
 from ttmesh.programs.program import Program
+from ttmesh.programs.program_run import Launch, run
 
 
 class MeshWorkload:

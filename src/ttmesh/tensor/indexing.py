@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.tensor import operators
-from ttmesh.tensor.kind import kind_of
+from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.tensor import Tensor
 
 

@@ -14,19 +14,21 @@ from ttmesh.base.dtypes import Layout, StorageType
 from ttmesh.base.errors import DeallocatedError, MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.formats.storage import torch_dtype
-from ttmesh.mesh.buffer import Buffer
-from ttmesh.mesh.command_queue import Command, CommandQueue
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.tensor import host_shapes, movement, operators, printing
-from ttmesh.tensor.allocate import Footprint
-from ttmesh.tensor.building import built
-from ttmesh.tensor.composers import Composer, MeshToTensor
-from ttmesh.tensor.ingest import ALONE
-from ttmesh.tensor.kind import Kind, kind_of
-from ttmesh.tensor.memory_config import MemoryConfig
-from ttmesh.tensor.parted import Parted
-from ttmesh.tensor.spec import TensorSpec
-from ttmesh.tensor.topology import TensorTopology
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.queue.command_queue import Command, CommandQueue
+from ttmesh.tensor import operators
+from ttmesh.tensor.distribution import lane_transfers
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.composers import Composer, MeshToTensor
+from ttmesh.tensor.distribution.constructors import built
+from ttmesh.tensor.distribution.ingest import ALONE
+from ttmesh.tensor.distribution.presence import Parted
+from ttmesh.tensor.spec import host_shapes, tensor_text
+from ttmesh.tensor.spec.kind import Kind, kind_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
 _ids = itertools.count(1)
 _new = object.__new__
@@ -198,7 +200,7 @@ class Tensor(Parted):
             return self
         result = Tensor(self.kind, None, None, None)
         result._mesh_shape = self._mesh.shape
-        queue, command = movement.read(self._mesh, self.buffer.cell, self.kind.spec, result._arrive, cq_id)
+        queue, command = lane_transfers.read(self._mesh, self.buffer.cell, self.kind.spec, result._arrive, cq_id)
         result.arriving(queue, command)
         if blocking:
             queue.finish_through(command)
@@ -236,7 +238,10 @@ class Tensor(Parted):
         lanes, kind = self.lanes, self.kind
         spec = kind.spec if memory_config is None else kind.spec.with_memory_config(memory_config)
         if self.mesh_shape == mesh.shape:
-            kind, lanes = kind_of(spec, kind.topology, kind.presence), movement.lanes_on(mesh, lanes, self.mesh_shape)
+            kind, lanes = (
+                kind_of(spec, kind.topology, kind.presence),
+                lane_transfers.lanes_on(mesh, lanes, self.mesh_shape),
+            )
         elif self.mesh_shape.mesh_size() == 1:
             kind = kind_of(spec, TensorTopology.create_fully_replicated_tensor_topology(mesh.shape))
             lanes = lanes.reshape(*(1 for _ in mesh.shape), *self.shape)
@@ -248,7 +253,7 @@ class Tensor(Parted):
             )
         mesh.queue(cq_id)
         tensor = Tensor(kind, Footprint(spec, mesh.heap.map).allocate(mesh, "to_device"), mesh, None)
-        movement.write(mesh, tensor.buffer.cell, spec, lanes, None, cq_id)
+        lane_transfers.write(mesh, tensor.buffer.cell, spec, lanes, None, cq_id)
         for tell in arrivals:
             tell(tensor)
         return tensor
@@ -351,9 +356,9 @@ class Tensor(Parted):
 
     def __repr__(self) -> str:
         if not self.is_allocated():
-            return printing.freed_text(self.spec)
+            return tensor_text.freed_text(self.spec)
         host = self.cpu()
-        parts = [(coord, printing.tensor_text(host.lane(coord), self.spec)) for coord in host.local_coords()]
+        parts = [(coord, tensor_text.tensor_text(host.lane(coord), self.spec)) for coord in host.local_coords()]
         if self._mesh is None or self._mesh.get_num_devices() == 1:
             return "\n".join(text for _, text in parts)
         ids = ((self._mesh.get_device_id(MeshCoordinate(coord)), coord, text) for coord, text in parts)

@@ -15,9 +15,9 @@ from rich.text import Text
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.placement import Shard
-from ttmesh.mesh.mesh_device import MeshDevice
-from ttmesh.mesh.system_descriptor import SystemMeshDescriptor
-from ttmesh.tensor.distribution import Coord
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.ranks.system_descriptor import SystemMeshDescriptor
+from ttmesh.tensor.spec.distribution_shape import Coord
 from ttmesh.tensor.tensor import Tensor
 
 CELL_WIDTH = 30

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ttmesh.mesh.mesh_device import MeshDevice
+    from ttmesh.mesh.device.mesh_device import MeshDevice
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Usage:
 def usage(test: str, mesh: MeshDevice) -> Usage:
     """How a mesh's memory looks at the end of a test."""
     from ttmesh.base.dtypes import BufferType
-    from ttmesh.mesh.memory_reports import peak_bytes
-    from ttmesh.mesh.reservations import reserved_bytes
+    from ttmesh.mesh.allocation.reservations import reserved_bytes
+    from ttmesh.mesh.functions.memory_reports import peak_bytes
 
     peak_l1 = peak_bytes(mesh, BufferType.L1)
     leader = mesh.reference_device()

@@ -18,7 +18,7 @@ from ttmesh.testing.coordinators import arranged, choose
 from ttmesh.testing.memory_watch import Usage, leaks, usage
 
 if TYPE_CHECKING:
-    from ttmesh.mesh.mesh_device import MeshDevice
+    from ttmesh.mesh.device.mesh_device import MeshDevice
 
 TEXT_DEMO = "models/tt_transformers/demo/simple_text_demo.py"
 SEED = 213919  # TT-NN's own reset_seeds
@@ -112,7 +112,7 @@ def device_params(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def silicon_arch_name() -> str:
     """wormhole_b0 or blackhole."""
-    from ttmesh.mesh.cluster import get_arch_name
+    from ttmesh.mesh.functions.cluster import get_arch_name
 
     return get_arch_name()
 
@@ -120,7 +120,7 @@ def silicon_arch_name() -> str:
 @pytest.fixture
 def galaxy_type() -> str | None:
     """6U on a Galaxy, else None."""
-    from ttmesh.mesh.cluster import ClusterType, get_cluster_type
+    from ttmesh.mesh.functions.cluster import ClusterType, get_cluster_type
 
     return "6U" if get_cluster_type() in (ClusterType.GALAXY, ClusterType.BLACKHOLE_GALAXY) else None
 
@@ -129,7 +129,7 @@ def galaxy_type() -> str | None:
 def device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[MeshDevice]:
     """One chip, the default device while the test runs."""
     from ttmesh.base.geometry import MeshShape
-    from ttmesh.mesh.opening import get_default_device, set_default_device
+    from ttmesh.mesh.device.opening import get_default_device, set_default_device
 
     before = get_default_device()
     with _opened(request, MeshShape(1, 1), [device_params.pop("device_id", 0)], device_params) as opened:
@@ -200,8 +200,8 @@ def _mesh(request: pytest.FixtureRequest, wanted: Any, params: dict[str, Any]) -
 
 @contextlib.contextmanager
 def _opened(request: pytest.FixtureRequest, shape: Any, ids: list[int], params: dict[str, Any]) -> Iterator[MeshDevice]:
-    from ttmesh.mesh.fabric_setup import set_fabric_config
-    from ttmesh.mesh.opening import close_mesh_device, open_mesh_device
+    from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+    from ttmesh.mesh.functions.process_fabric import set_fabric_config
 
     fabric = params.pop("fabric_config", None)
     if fabric is not None:

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from ttmesh.base import settings
-from ttmesh.ops.entry import catalogue
+from ttmesh.ops.catalogue.definition import catalogue
 from ttmesh.tracking import client
 from ttmesh.ttnn.names import NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
 from ttmesh.ttnn.namespace import Namespace, install, load_folder

@@ -15,47 +15,47 @@ _MODULES = {
         "DEVICE_STORAGE_TYPE MathFidelity Arch"
     ),
     "ttmesh.base.placement": "PlacementShard PlacementReplicate",
-    "ttmesh.base.config": (
+    "ttmesh.base.ttnn_config": (
         "Config CONFIG CONFIG_PATH CONFIG_OVERRIDES load_config_from_dictionary load_config_from_json_file "
         "save_config_to_json_file manage_config"
     ),
     "ttmesh.chip.formats.tiles": "Tile",
     "ttmesh.chip.memory": "MemoryView",
-    "ttmesh.fabric.config": (
+    "ttmesh.fabric.fabric_config": (
         "FabricConfig FabricReliabilityMode FabricTensixConfig FabricUDMMode FabricManagerMode FabricRouterConfig "
         "FabricType Topology"
     ),
     "ttmesh.fabric.nodes": "MeshId FabricNodeId",
-    "ttmesh.mesh.opening": (
+    "ttmesh.mesh.device.opening": (
         "open_mesh_device close_mesh_device create_mesh_device open_device close_device manage_device get_device_ids "
         "get_num_devices get_num_pcie_devices"
     ),
-    "ttmesh.mesh.mesh_device": "MeshDevice",
-    "ttmesh.mesh.view": "MeshDeviceView",
-    "ttmesh.mesh.system_descriptor": "SystemMeshDescriptor",
-    "ttmesh.mesh.coordinator": "MeshType",
-    "ttmesh.mesh.dispatch": "DispatchCoreType DispatchCoreAxis DispatchCoreConfig",
-    "ttmesh.mesh.events": "MeshEvent",
-    "ttmesh.mesh.traces": "MeshTraceId",
-    "ttmesh.mesh.queues": (
+    "ttmesh.mesh.device.mesh_device": "MeshDevice",
+    "ttmesh.mesh.device.mesh_view": "MeshDeviceView",
+    "ttmesh.mesh.ranks.system_descriptor": "SystemMeshDescriptor",
+    "ttmesh.mesh.system.coordinator": "MeshType",
+    "ttmesh.mesh.device.dispatch_cores": "DispatchCoreType DispatchCoreAxis DispatchCoreConfig",
+    "ttmesh.mesh.queue.events": "MeshEvent",
+    "ttmesh.mesh.queue.trace": "MeshTraceId",
+    "ttmesh.mesh.functions.queue_functions": (
         "command_queue record_event wait_for_event event_synchronize synchronize_device synchronize_mesh_device "
         "synchronize_devices"
     ),
-    "ttmesh.mesh.tracing": "begin_trace_capture end_trace_capture execute_trace release_trace",
-    "ttmesh.mesh.semaphores": (
+    "ttmesh.mesh.functions.trace_capture": "begin_trace_capture end_trace_capture execute_trace release_trace",
+    "ttmesh.mesh.functions.global_semaphores": (
         "create_global_semaphore get_global_semaphore_address reset_global_semaphore_value GlobalSemaphore"
     ),
-    "ttmesh.mesh.global_buffers": "create_global_circular_buffer GlobalCircularBuffer",
-    "ttmesh.mesh.counter_channel": "InterProcessCounterChannel",
-    "ttmesh.mesh.sub_devices": "SubDevice SubDeviceId SubDeviceManagerId",
-    "ttmesh.mesh.memory_reports": "get_memory_view dump_device_memory_state get_buffers get_buffer_pages",
-    "ttmesh.mesh.cluster": (
+    "ttmesh.mesh.functions.global_circular_buffers": "create_global_circular_buffer GlobalCircularBuffer",
+    "ttmesh.mesh.ranks.counter_channel": "InterProcessCounterChannel",
+    "ttmesh.mesh.allocation.sub_devices": "SubDevice SubDeviceId SubDeviceManagerId",
+    "ttmesh.mesh.functions.memory_reports": "get_memory_view dump_device_memory_state get_buffers get_buffer_pages",
+    "ttmesh.mesh.functions.cluster": (
         "ClusterType get_cluster_type get_arch_name is_wormhole_b0 is_blackhole get_pcie_device_ids get_dram_alignment "
         "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address"
     ),
-    "ttmesh.mesh.fabric_setup": "set_fabric_config get_fabric_config get_tt_fabric_max_payload_size_bytes",
-    "ttmesh.mesh.fabric_queries": "get_all_mgd_fabric_types get_forwarding_link_indices",
-    "ttmesh.mesh.distributed_context": (
+    "ttmesh.mesh.functions.process_fabric": "set_fabric_config get_fabric_config get_tt_fabric_max_payload_size_bytes",
+    "ttmesh.mesh.functions.fabric_queries": "get_all_mgd_fabric_types get_forwarding_link_indices",
+    "ttmesh.mesh.functions.distributed_context": (
         "Rank Size using_distributed_env init_distributed_context distributed_context_is_initialized "
         "distributed_context_get_rank distributed_context_get_size distributed_context_barrier "
         "distributed_context_allgather_int distributed_context_send_bytes distributed_context_recv_bytes "
@@ -63,83 +63,83 @@ _MODULES = {
         "distributed_context_subcontext_id distributed_context_subcontext_count distributed_context_subcontext_size "
         "distributed_context_subcontext_sizes"
     ),
-    "ttmesh.tensor.shape": "Shape",
-    "ttmesh.tensor.memory_config": (
+    "ttmesh.tensor.spec.shape": "Shape",
+    "ttmesh.tensor.spec.memory_config": (
         "MemoryConfig ShardSpec NdShardSpec ShardDistributionStrategy ShardShapeAlignment DRAM_MEMORY_CONFIG "
         "L1_MEMORY_CONFIG L1_BLOCK_SHARDED_MEMORY_CONFIG L1_HEIGHT_SHARDED_MEMORY_CONFIG L1_WIDTH_SHARDED_MEMORY_CONFIG"
     ),
-    "ttmesh.tensor.sharding": "create_sharded_memory_config create_sharded_memory_config_",
-    "ttmesh.tensor.spec": "TensorSpec",
+    "ttmesh.tensor.spec.shard_config": "create_sharded_memory_config create_sharded_memory_config_",
+    "ttmesh.tensor.spec.tensor_spec": "TensorSpec",
     "ttmesh.tensor.tensor": "Tensor",
-    "ttmesh.tensor.topology": "TensorTopology",
-    "ttmesh.ccl.reductions": "ReduceType",
-    "ttmesh.ccl.fused_minimal": "MMSignalAggregatorMode",
-    "ttmesh.ccl.point_to_point": "p2p_compute_intermediate_tensor_spec",
-    "ttmesh.ccl.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
-    "ttmesh.ccl.topology": "get_usable_topology",
-    "ttmesh.ccl.sockets": "MeshSocket create_socket_pair",
-    "ttmesh.ccl.socket_config": "SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord",
-    "ttmesh.tensor.mappers": (
+    "ttmesh.tensor.spec.tensor_topology": "TensorTopology",
+    "ttmesh.ccl.planning.reduction_terms": "ReduceType",
+    "ttmesh.ccl.fused.fused_minimal_matmul": "MMSignalAggregatorMode",
+    "ttmesh.ccl.collectives.point_to_point": "p2p_compute_intermediate_tensor_spec",
+    "ttmesh.ccl.experts.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
+    "ttmesh.ccl.collectives.usable_topology": "get_usable_topology",
+    "ttmesh.ccl.sockets.mesh_sockets": "MeshSocket create_socket_pair",
+    "ttmesh.ccl.sockets.socket_config": "SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord",
+    "ttmesh.tensor.distribution.mappers": (
         "MeshMapperConfig TensorToMesh ReplicateTensorToMesh ReplicateTensorToMeshWrapper ShardTensorToMesh "
         "ShardTensor2dMesh create_mesh_mapper replicate_tensor_to_mesh_mapper shard_tensor_to_mesh_mapper"
     ),
-    "ttmesh.tensor.composers": (
+    "ttmesh.tensor.distribution.composers": (
         "MeshComposerConfig MeshToTensor ListMeshToTensor ConcatMeshToTensor ConcatMesh2dToTensor create_mesh_composer "
         "concat_mesh_to_tensor_composer"
     ),
-    "ttmesh.tensor.distribution": "compute_distribution_to_mesh_mapping",
-    "ttmesh.tensor.transfers": (
+    "ttmesh.tensor.spec.distribution_shape": "compute_distribution_to_mesh_mapping",
+    "ttmesh.tensor.transfer.transfers": (
         "from_torch to_torch to_device from_device copy_host_to_device_tensor copy_device_to_host_tensor "
         "allocate_tensor_on_device allocate_tensor_on_host deallocate reallocate get_memory_config "
         "is_tensor_storage_on_device has_storage_type_of tile_size element_size"
     ),
-    "ttmesh.tensor.partial_copy": "copy_host_to_device_tensor_partial",
-    "ttmesh.tensor.conversions": "to_layout to_dtype to_memory_config",
-    "ttmesh.tensor.serialization": "dump_tensor load_tensor as_tensor DumpTensorMode",
-    "ttmesh.tensor.distribute": (
+    "ttmesh.tensor.transfer.partial_copy": "copy_host_to_device_tensor_partial",
+    "ttmesh.tensor.calls.conversions": "to_layout to_dtype to_memory_config",
+    "ttmesh.tensor.transfer.serialization": "dump_tensor load_tensor as_tensor DumpTensorMode",
+    "ttmesh.tensor.transfer.device_tensors": (
         "distribute distribute_tensor aggregate_tensor get_device_tensors from_host_shards combine_device_tensors"
     ),
-    "ttmesh.tensor.batch": "pad_batch",  # ours: TT-NN leaves batches that do not divide to the program
+    "ttmesh.tensor.transfer.batch_padding": "pad_batch",  # ours: TT-NN leaves batches that do not divide to the program
     "ttmesh.tensor.visualize": "visualize_mesh_device visualize_tensor visualize_system_mesh",
-    "ttmesh.tensor.printing": "set_printoptions",
-    "ttmesh.tensor.worker_cores": "get_optimal_worker_cores_for_sharded_tensor",
-    "ttmesh.ops.activations": "UnaryOpType UnaryWithParam GeluVariant SigmoidMode string_to_unary_with_param",
-    "ttmesh.ops.complex": "ComplexTensor",
-    "ttmesh.ops.losses": "LossReductionMode",
-    "ttmesh.ops.compute_config": (
+    "ttmesh.tensor.spec.tensor_text": "set_printoptions",
+    "ttmesh.tensor.transfer.worker_cores": "get_optimal_worker_cores_for_sharded_tensor",
+    "ttmesh.ops.configs.activations": "UnaryOpType UnaryWithParam GeluVariant SigmoidMode string_to_unary_with_param",
+    "ttmesh.ops.complex.complex_tensors": "ComplexTensor",
+    "ttmesh.ops.reduction.mse_l1_loss": "LossReductionMode",
+    "ttmesh.ops.configs.compute_config": (
         "WormholeComputeKernelConfig BlackholeComputeKernelConfig DeviceComputeKernelConfig ThrottleLevel "
         "init_device_compute_kernel_config layernorm_default_compute_config rmsnorm_default_compute_config"
     ),
-    "ttmesh.ops.conv_config": (
+    "ttmesh.ops.configs.conv_config": (
         "Conv1dConfig Conv2dConfig Conv3dConfig Conv2dSliceConfig Op2DSliceConfig Conv2dL1Full Conv2dDRAMSliceHeight "
         "Conv2dDRAMSliceWidth Op2DL1Full Op2DDRAMSliceHeight Op2DDRAMSliceWidth Conv2dL1FullSliceConfig "
         "Op2DL1FullSliceConfig PaddingMode get_conv_output_dim"
     ),
-    "ttmesh.ops.entry": "get_golden_function",
-    "ttmesh.ops.group_norm_grids": (
+    "ttmesh.ops.catalogue.definition": "get_golden_function",
+    "ttmesh.ops.norm.group_norm_grids": (
         "find_closest_largest_divisor dram_group_norm_virtual_columns create_group_norm_input_mask "
         "create_group_norm_input_negative_mask create_group_norm_weight_bias_rm create_group_norm_reciprocals "
         "create_layer_norm_reciprocals get_group_norm_cores_across_channel dram_group_norm_params_from_torch "
         "determine_expected_group_norm_sharded_config_and_grid_size determine_expected_group_norm_dram_grid_size"
     ),
-    "ttmesh.ops.attention_sparse": "SparseKVFormat",
-    "ttmesh.ops.kimi": "QkvCausalConv1dSiluProgramConfig",
-    "ttmesh.ops.indexer": "IndexerScoreProgramConfig",
-    "ttmesh.ops.prefill_experts": "RoutedExpertActivation",
-    "ttmesh.ops.program_configs": (
+    "ttmesh.ops.attention.sparse_attention": "SparseKVFormat",
+    "ttmesh.ops.models.kimi": "QkvCausalConv1dSiluProgramConfig",
+    "ttmesh.ops.attention.indexer": "IndexerScoreProgramConfig",
+    "ttmesh.ops.models.deepseek_experts": "RoutedExpertActivation",
+    "ttmesh.ops.configs.program_configs": (
         "LayerNormDefaultProgramConfig LayerNormShardedMultiCoreProgramConfig LayerNormProgramConfig LayerNormType "
         "DistributedLayerNormStage create_layernorm_program_config SoftmaxDefaultProgramConfig "
         "SoftmaxShardedMultiCoreProgramConfig SoftmaxProgramConfig SDPAProgramConfig PagedCacheGeometryOverride"
     ),
-    "ttmesh.ops.embeddings": "EmbeddingsType",
+    "ttmesh.ops.movement.embedding": "EmbeddingsType",
     "ttmesh.ops.legacy": "BcastOpMath BcastOpDim",
-    "ttmesh.ops.shaping": "TileReshapeMapMode",
-    "ttmesh.ops.matmul_configs": (
+    "ttmesh.ops.movement.reshape": "TileReshapeMapMode",
+    "ttmesh.ops.configs.matmul_program_configs": (
         "MatmulMultiCoreProgramConfig MatmulMultiCoreReuseProgramConfig MatmulMultiCoreReuseMultiCastProgramConfig "
         "MatmulMultiCoreReuseMultiCast1DProgramConfig MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig "
         "MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig MinimalMatmulConfig"
     ),
-    "ttmesh.ops.generic": ("TensorAccessorArgs cb_descriptor_from_sharded_tensor"),
+    "ttmesh.ops.generic_op": ("TensorAccessorArgs cb_descriptor_from_sharded_tensor"),
     "ttmesh.programs.program": "DataMovementProcessor",
     "ttmesh.programs.runtime_args": "RuntimeArgs",
     "ttmesh.programs.descriptors": (
@@ -147,26 +147,26 @@ _MODULES = {
         "WriterConfigDescriptor DataMovementConfigDescriptor ComputeConfigDescriptor KernelDescriptor SemaphoreDescriptor "
         "ProgramDescriptor MeshProgramDescriptor get_cb_address merge_program_descriptors"
     ),
-    "ttmesh.ops.instrumentation": "register_pre_operation_hook register_post_operation_hook",
+    "ttmesh.ops.catalogue.hooks": "register_pre_operation_hook register_post_operation_hook",
 }
 
 _RENAMED = {
-    "ReadDeviceProfiler": "ttmesh.mesh.queues:read_device_profiler",
-    "divup": "ttmesh.tensor.sharding:div_up",
-    "roundup": "ttmesh.tensor.sharding:round_up",
-    "EltwiseUnaryWithParam": "ttmesh.ops.activations:UnaryWithParam",
-    "Device": "ttmesh.mesh.mesh_device:MeshDevice",
-    "CreateDevice": "ttmesh.mesh.opening:create_device",
-    "CreateDevices": "ttmesh.mesh.opening:create_devices",
-    "CloseDevice": "ttmesh.mesh.opening:close_device",
-    "CloseDevices": "ttmesh.mesh.opening:close_devices",
-    "SetDefaultDevice": "ttmesh.mesh.opening:set_default_device",
-    "GetDefaultDevice": "ttmesh.mesh.opening:get_default_device",
-    "GetNumAvailableDevices": "ttmesh.mesh.opening:get_num_devices",
-    "GetNumPCIeDevices": "ttmesh.mesh.opening:get_num_pcie_devices",
-    "GetPCIeDeviceID": "ttmesh.mesh.cluster:get_pcie_device_id",
-    "CppTensorToMesh": "ttmesh.tensor.mappers:TensorToMesh",
-    "CppMeshToTensor": "ttmesh.tensor.composers:MeshToTensor",
+    "ReadDeviceProfiler": "ttmesh.mesh.functions.queue_functions:read_device_profiler",
+    "divup": "ttmesh.tensor.spec.shard_config:div_up",
+    "roundup": "ttmesh.tensor.spec.shard_config:round_up",
+    "EltwiseUnaryWithParam": "ttmesh.ops.configs.activations:UnaryWithParam",
+    "Device": "ttmesh.mesh.device.mesh_device:MeshDevice",
+    "CreateDevice": "ttmesh.mesh.device.opening:create_device",
+    "CreateDevices": "ttmesh.mesh.device.opening:create_devices",
+    "CloseDevice": "ttmesh.mesh.device.opening:close_device",
+    "CloseDevices": "ttmesh.mesh.device.opening:close_devices",
+    "SetDefaultDevice": "ttmesh.mesh.device.opening:set_default_device",
+    "GetDefaultDevice": "ttmesh.mesh.device.opening:get_default_device",
+    "GetNumAvailableDevices": "ttmesh.mesh.device.opening:get_num_devices",
+    "GetNumPCIeDevices": "ttmesh.mesh.device.opening:get_num_pcie_devices",
+    "GetPCIeDeviceID": "ttmesh.mesh.functions.cluster:get_pcie_device_id",
+    "CppTensorToMesh": "ttmesh.tensor.distribution.mappers:TensorToMesh",
+    "CppMeshToTensor": "ttmesh.tensor.distribution.composers:MeshToTensor",
 }
 
 # Names by the root's own spelling; every submodule without a table of its own looks names up here.
@@ -224,8 +224,8 @@ _PREPROCESSING = {
         "preprocess_layernorm_parameter preprocess_embedding_weight fold_batch_norm2d_into_conv2d default_preprocessor "
         "convert_torch_model_to_ttnn_model preprocess_remaining_children_and_parameters"
     ),
-    "ttmesh.nn.module_args": "infer_ttnn_module_args",
-    "ttmesh.nn.parameter_tree": (
+    "ttmesh.nn.weights.module_args": "infer_ttnn_module_args",
+    "ttmesh.nn.weights.parameter_tree": (
         "ParameterDict ParameterList make_parameter_dict move_to_device ModuleArgs Conv2dArgs ConvTranspose2dArgs "
         "MaxPool2dArgs GroupNormArgs"
     ),
@@ -240,15 +240,15 @@ _MOREH = (
 )
 
 _GRAPH = {
-    "ttmesh.ops.instrumentation": "reset_comparison_records_data",
-    "ttmesh.ops.graph_capture": (
+    "ttmesh.ops.catalogue.hooks": "reset_comparison_records_data",
+    "ttmesh.ops.graph.graph_capture": (
         "RunMode REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
         "track_function_start track_function_end"
     ),
-    "ttmesh.ops.graph_report": (
+    "ttmesh.ops.graph.graph_report": (
         "enable_detailed_buffer_tracing disable_detailed_buffer_tracing is_detailed_buffer_tracing_enabled"
     ),
-    "ttmesh.ops.graph_queries": (
+    "ttmesh.ops.graph.graph_queries": (
         "TensorInfo PeakMemoryUsagePerCore extract_calltrace extract_peak_L1_memory_usage extract_output_tensors "
         "extract_resource_usage_per_core extract_output_info count_intermediate_and_output_tensors "
         "extract_levelized_graph pretty_format pretty_print visualize"
@@ -264,21 +264,21 @@ _PROFILER = (
     "IsProgramRealtimeProfilerActive RegisterProgramRealtimeProfilerCallback UnregisterProgramRealtimeProfilerCallback"
 )
 _DEVICE = {
-    "DEFAULT_WORKER_L1_SIZE": "ttmesh.mesh.opening:DEFAULT_WORKER_L1_SIZE",
-    **{name: f"ttmesh.mesh.realtime_profiler:{name}" for name in _PROFILER.split()},
+    "DEFAULT_WORKER_L1_SIZE": "ttmesh.mesh.device.opening:DEFAULT_WORKER_L1_SIZE",
+    **{name: f"ttmesh.mesh.device.realtime_profiler:{name}" for name in _PROFILER.split()},
 }
 
 OWN_NAMES: dict[str, dict[str, str]] = {
     "distributed.ttrun": {"main": "ttmesh.cli.launch:main"},
     # Two kernels of TT-NN for one operation, which its tests force.
     "_ttnn.operations.data_movement": dict.fromkeys(
-        ("untilize_force_native", "untilize_force_codegen"), "ttmesh.ops.casting:untilize"
+        ("untilize_force_native", "untilize_force_codegen"), "ttmesh.ops.movement.tilize_typecast:untilize"
     ),
     "operations.activations": {
-        "get_golden_function_for_activation": "ttmesh.ops.activations:get_golden_function_for_activation"
+        "get_golden_function_for_activation": "ttmesh.ops.configs.activations:get_golden_function_for_activation"
     },
     "experimental": {
-        name: f"ttmesh.ops.colour:{name}"
+        name: f"ttmesh.ops.pool.color_conversion:{name}"
         for name in (
             "YUVColorSpace",
             "RGBRange",
@@ -290,45 +290,52 @@ OWN_NAMES: dict[str, dict[str, str]] = {
         )
     },
     "_ttnn.tensor": {
-        name: f"ttmesh.tensor.serialization:{name}" for name in ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
+        name: f"ttmesh.tensor.transfer.serialization:{name}"
+        for name in ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
     },
     "experimental.quasar": _QUASAR_NAMES,
     "_ttnn.operations.experimental.quasar": _QUASAR_NAMES,
-    "transformer": {"SparseKVFormat": "ttmesh.ops.attention_sparse:SparseKVFormat"},
+    "transformer": {"SparseKVFormat": "ttmesh.ops.attention.sparse_attention:SparseKVFormat"},
     # Names that models write in annotations.
-    "experimental.ccl_experimental": {"GlobalSemaphoreArg": "ttmesh.mesh.semaphores:GlobalSemaphore"},
-    "_ttnn.global_semaphore": {"global_semaphore": "ttmesh.mesh.semaphores:GlobalSemaphore"},
-    "_ttnn.global_circular_buffer": {"global_circular_buffer": "ttmesh.mesh.global_buffers:GlobalCircularBuffer"},
+    "experimental.ccl_experimental": {"GlobalSemaphoreArg": "ttmesh.mesh.functions.global_semaphores:GlobalSemaphore"},
+    "_ttnn.global_semaphore": {"global_semaphore": "ttmesh.mesh.functions.global_semaphores:GlobalSemaphore"},
+    "_ttnn.global_circular_buffer": {
+        "global_circular_buffer": "ttmesh.mesh.functions.global_circular_buffers:GlobalCircularBuffer"
+    },
     "device": _DEVICE,
     "_ttnn.device": _DEVICE,
-    "operations.pool": {f"golden_{name}": f"ttmesh.ops.pool_goldens:golden_{name}" for name in _POOL_GOLDENS.split()},
+    "operations.pool": {
+        f"golden_{name}": f"ttmesh.ops.pool.pool_goldens:golden_{name}" for name in _POOL_GOLDENS.split()
+    },
     "operations.moreh": {
         "abs": "ttmesh.ttnn:moreh_abs_pow",
         **dict.fromkeys(
             ("SoftmaxOpParallelizationStrategy", "SoftmaxBackwardOpParallelizationStrategy"),
-            "ttmesh.ops.moreh_softmax:MorehSoftmaxOpParallelizationStrategy",
+            "ttmesh.ops.moreh.moreh_softmax:MorehSoftmaxOpParallelizationStrategy",
         ),
         **{name: f"ttmesh.ttnn:moreh_{name}" for name in _MOREH.split()},
     },
     "model_preprocessing": {n: f"{module}:{n}" for module, names in _PREPROCESSING.items() for n in names.split()},
-    "dot_access": {name: f"ttmesh.nn.parameter_tree:{name}" for name in ("DotAccessDict", "make_dot_access_dict")},
-    "tracer": {name: f"ttmesh.ops.instrumentation:{name}" for name in _TRACER.split()},
-    "graph_tracer_utils": {"GraphTracerUtils": "ttmesh.ops.graph_json:GraphTracerUtils"},
+    "dot_access": {
+        name: f"ttmesh.nn.weights.parameter_tree:{name}" for name in ("DotAccessDict", "make_dot_access_dict")
+    },
+    "tracer": {name: f"ttmesh.ops.catalogue.hooks:{name}" for name in _TRACER.split()},
+    "graph_tracer_utils": {"GraphTracerUtils": "ttmesh.ops.graph.graph_json:GraphTracerUtils"},
     "graph": {n: f"{module}:{n}" for module, names in _GRAPH.items() for n in names.split()},
 }
 
 _EXTRA_MODULES = {
-    "ttmesh.ccl.all_to_all": "all_to_all",
-    "ttmesh.ccl.own": "all_gather",
-    "ttmesh.tensor.composers": "on_first_rank",
-    "ttmesh.mesh.queues": "event_query",
+    "ttmesh.ccl.collectives.all_to_all": "all_to_all",
+    "ttmesh.ccl.collectives.host_forms": "all_gather",
+    "ttmesh.tensor.distribution.composers": "on_first_rank",
+    "ttmesh.mesh.functions.queue_functions": "event_query",
     "ttmesh.programs.addresses": "TensorAccessorArgs",
     "ttmesh.programs.circular_buffers": "CircularBufferConfig CircularBufferError",
     "ttmesh.programs.host_api": (
         "CreateProgram CreateKernel CreateCircularBuffer CreateSemaphore SetRuntimeArgs SetCommonRuntimeArgs "
         "GetRuntimeArgs"
     ),
-    "ttmesh.programs.memory": "NocError",
+    "ttmesh.programs.kernel_memory": "NocError",
     "ttmesh.programs.buffer_configs": (
         "MeshBufferLayout DeviceLocalBufferConfig ReplicatedBufferConfig ShardedBufferConfig"
     ),
@@ -338,7 +345,7 @@ _EXTRA_MODULES = {
         "Program DataMovementProcessor DataMovementConfig ReaderDataMovementConfig WriterDataMovementConfig ComputeConfig"
     ),
     "ttmesh.programs.scheduler": "DeadlockError",
-    "ttmesh.programs.transfers": (
+    "ttmesh.programs.buffer_transfers": (
         "BufferRegion enqueue_write_mesh_buffer enqueue_read_mesh_buffer enqueue_write_shards enqueue_read_shards "
         "enqueue_write_shard_to_sub_grid write_shard read_shard"
     ),
@@ -348,13 +355,13 @@ _EXTRA_MODULES = {
 # TT-Metal's free functions (tt-metal e4f9f0b, distributed.hpp); here they take the mesh and cq_id= for a queue.
 _EXTRA_RENAMED = {
     "EnqueueMeshWorkload": "ttmesh.programs.workload:enqueue_mesh_workload",
-    "EnqueueWriteMeshBuffer": "ttmesh.programs.transfers:enqueue_write_mesh_buffer",
-    "EnqueueReadMeshBuffer": "ttmesh.programs.transfers:enqueue_read_mesh_buffer",
-    "WriteShard": "ttmesh.programs.transfers:write_shard",
-    "ReadShard": "ttmesh.programs.transfers:read_shard",
-    "EventSynchronize": "ttmesh.mesh.queues:event_synchronize",
-    "EventQuery": "ttmesh.mesh.queues:event_query",
-    "Synchronize": "ttmesh.mesh.queues:synchronize_device",
+    "EnqueueWriteMeshBuffer": "ttmesh.programs.buffer_transfers:enqueue_write_mesh_buffer",
+    "EnqueueReadMeshBuffer": "ttmesh.programs.buffer_transfers:enqueue_read_mesh_buffer",
+    "WriteShard": "ttmesh.programs.buffer_transfers:write_shard",
+    "ReadShard": "ttmesh.programs.buffer_transfers:read_shard",
+    "EventSynchronize": "ttmesh.mesh.functions.queue_functions:event_synchronize",
+    "EventQuery": "ttmesh.mesh.functions.queue_functions:event_query",
+    "Synchronize": "ttmesh.mesh.functions.queue_functions:synchronize_device",
 }
 
 # Names of `ttmesh` that TT-NN does not have: TT-Metal's low level.

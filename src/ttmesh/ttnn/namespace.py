@@ -73,8 +73,8 @@ def _public(name: str) -> str:
 def load_folder(package: str) -> None:
     """Import every module of a package, so that what they register is there."""
     folder = importlib.import_module(package)
-    for module in pkgutil.iter_modules(folder.__path__):
-        importlib.import_module(f"{package}.{module.name}")
+    for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
+        importlib.import_module(module.name)
 
 
 def install(module: ModuleType) -> None:

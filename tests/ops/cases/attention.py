@@ -19,8 +19,8 @@ from ttmesh.base.dtypes import (
     int32,
     uint32,
 )
-from ttmesh.ops.attention_sparse import SparseKVFormat
-from ttmesh.tensor.memory_config import MemoryConfig, ShardSpec
+from ttmesh.ops.attention.sparse_attention import SparseKVFormat
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 
 FLOATS = (bfloat16, float32, bfloat8_b)
 HALF = (bfloat16,)

@@ -9,8 +9,8 @@ import torch
 from harness import Case
 
 from ttmesh.base.dtypes import bfloat16, float32
-from ttmesh.ops.binary_bw import BINARY
-from ttmesh.ops.unary_bw import GRADIENTS
+from ttmesh.ops.elementwise.binary_backward import BINARY
+from ttmesh.ops.elementwise.unary_backward import GRADIENTS
 
 SHAPE = (1, 2, 33, 40)
 

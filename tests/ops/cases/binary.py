@@ -19,8 +19,8 @@ from ttmesh.base.dtypes import (
     uint16,
     uint32,
 )
-from ttmesh.ops.activations import UnaryOpType, UnaryWithParam
-from ttmesh.ops.binary import BINARY
+from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam
+from ttmesh.ops.elementwise.binary import BINARY
 
 SHAPE = (2, 33, 40)
 BOTH = (TILE_LAYOUT, ROW_MAJOR_LAYOUT)

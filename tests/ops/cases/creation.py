@@ -9,7 +9,7 @@ import torch
 from harness import Case
 
 from ttmesh.base.dtypes import bfloat16, float32
-from ttmesh.ops.losses import LossReductionMode
+from ttmesh.ops.reduction.mse_l1_loss import LossReductionMode
 
 SHAPE = (2, 33, 40)
 MESH = {"device": "mesh"}

@@ -22,9 +22,9 @@ from ttmesh.base.dtypes import (
     uint16,
     uint32,
 )
-from ttmesh.ops.colour import YUVCoefficients
-from ttmesh.ops.kimi import QkvCausalConv1dSiluProgramConfig
-from ttmesh.tensor.memory_config import MemoryConfig, NdShardSpec, ShardSpec
+from ttmesh.ops.models.kimi import QkvCausalConv1dSiluProgramConfig
+from ttmesh.ops.pool.color_conversion import YUVCoefficients
+from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec, ShardSpec
 
 HALF = (bfloat16,)
 ROWS = (ROW_MAJOR_LAYOUT,)

@@ -9,7 +9,7 @@ import torch
 from harness import Arguments, Case, On
 
 from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, bfloat16
-from ttmesh.ops.activations import UnaryOpType, UnaryWithParam
+from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam
 
 HALF = (bfloat16,)
 

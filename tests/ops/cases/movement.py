@@ -22,7 +22,7 @@ from ttmesh.base.dtypes import (
     uint32,
 )
 from ttmesh.ops.legacy import BcastOpDim, BcastOpMath
-from ttmesh.tensor.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
 
 SHAPE = (2, 3, 33, 40)
 BOTH = (TILE_LAYOUT, ROW_MAJOR_LAYOUT)

@@ -9,8 +9,8 @@ import torch
 from harness import Case, On
 
 from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, bfloat8_b, bfloat16, float32
-from ttmesh.ops.activations import UnaryOpType, UnaryWithParam
-from ttmesh.ops.matmul_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig
+from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam
+from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig
 
 FLOATS = (bfloat16, float32, bfloat8_b)
 

@@ -9,8 +9,8 @@ import torch
 from harness import Case
 
 from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, TILE_LAYOUT, bfloat8_b, bfloat16, float32, int32, uint16, uint32
-from ttmesh.ops.activations import GeluVariant, UnaryOpType, UnaryWithParam
-from ttmesh.ops.unary_functions import PLAIN
+from ttmesh.ops.configs.activations import GeluVariant, UnaryOpType, UnaryWithParam
+from ttmesh.ops.lane_functions.unary_functions import PLAIN
 
 SHAPE = (2, 33, 40)
 FLOATS = (bfloat16, float32, bfloat8_b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttmesh.ccl.algorithms import ring
-from ttmesh.ccl.plans import Group, Plan, Transfer, forwarded, merged
+from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded, merged
 
 ONE_LINE = True
 refuses = ring.refuses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ttmesh.ccl.algorithms import bidirectional_ring, line
-from ttmesh.ccl.plans import Group, Plan, Transfer, forwarded, merged
+from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded, merged
 
 ONE_LINE = False
 PARTS = 2  # a ring sends half of each piece either way

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.plans import Group, Plan, Transfer, forwarded
+from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded
 
 ONE_LINE = True
 

@@ -9,7 +9,7 @@ import platform
 
 import torch
 
-from ttmesh.chip.backends.protocol import Backend
+from ttmesh.chip.backends.backend_protocol import Backend
 
 # Below this a second thread hardly helps, and a busy neighbour turns 14 µs into milliseconds (1 MiB adds, two cores).
 ONE_THREAD_BYTES = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ttmesh.chip.backends.protocol import Backend
+from ttmesh.chip.backends.backend_protocol import Backend
 
 
 class MetaBackend(Backend):

@@ -8,9 +8,9 @@ import pkgutil
 
 import ttmesh.chip.backends as folder
 from ttmesh.base.errors import SettingError, near, one_of
-from ttmesh.chip.backends.protocol import Backend
+from ttmesh.chip.backends.backend_protocol import Backend
 
-_NOT_BACKENDS = {"protocol", "registry"}
+_NOT_BACKENDS = {"backend_protocol", "registry"}
 
 
 @functools.cache

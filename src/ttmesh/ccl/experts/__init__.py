@@ -1,0 +1,1 @@
+"""Tokens between the chips that hold their experts."""

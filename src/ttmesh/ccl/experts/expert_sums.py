@@ -1,0 +1,62 @@
+"""deepseek_moe_fast_reduce_nc: what the experts of one chip made of its tokens, summed and cut for the scatter after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, require, run
+from ttmesh.chip.formats.kernels.lane_sum import lane_sum
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+NAME = "ttnn.experimental.deepseek_moe_fast_reduce_nc"
+TILE = 32
+
+
+def _golden(input_tensor: torch.Tensor, dim: int, *, split_size: int, **_: Any) -> list[torch.Tensor]:
+    total = torch.zeros_like(input_tensor.select(dim, 0))
+    for part in input_tensor.unbind(dim):
+        total = total + part
+    return list(torch.split(total.unsqueeze(dim), split_size, dim=-1))
+
+
+@collective(NAME, golden=_golden)
+def deepseek_moe_fast_reduce_nc(
+    input_tensor: Tensor, dim: int, split_size: int, output_memory_config: MemoryConfig | None = None
+) -> list[Tensor]:
+    """The sum over a dim, cut along the last one into tensors of `split_size` columns."""
+    mesh_of(NAME, [input_tensor])
+    shape = input_tensor.shape
+    rank = len(shape)
+    require(input_tensor.layout is Layout.TILE, "input tensor must be tiled")
+    require(rank > 2, f"input tensor rank must be greater than 2, but has {rank}")
+    require(0 <= dim <= rank - 3, f"reduction dim must be between 0 and {rank - 3}, but has {dim}")
+    parts = shape[-1] // split_size
+    require(
+        parts > 0 and shape[-1] % (parts * TILE) == 0, f"input tensor width must be divisible by {max(parts, 1) * TILE}"
+    )
+    options = {
+        "dim": dim - rank, "parts": parts, "memory_config": output_memory_config or DRAM_MEMORY_CONFIG, "mode": "local",
+    }  # fmt: skip
+    results: list[Tensor] = run(NAME, _reduced, [input_tensor], options)
+    return results
+
+
+def _reduced(request: Request) -> Decision:
+    dim, parts = request["dim"], request["parts"]
+    shape = [*request.tensor.shape]
+    shape[dim] = 1
+    shape[-1] //= parts
+    axes = request.mesh.shape.dims()
+
+    def compute(lanes: torch.Tensor) -> list[torch.Tensor]:
+        terms = lanes.movedim(dim, axes).flatten(0, axes - 1)  # [lanes, terms, ...]
+        total = lane_sum(terms, (1,), dtype=torch.float32 if lanes.is_floating_point() else None)[:, 0]
+        joined = total.reshape(*lanes.shape[:axes], *total.shape[1:]).unsqueeze(dim)
+        return [part.contiguous() for part in joined.chunk(parts, -1)]
+
+    specs = tuple(request.result_spec(shape) for _ in range(parts))
+    return Decision(specs, compute, {}, request.tensor.tensor_topology(), single=False)

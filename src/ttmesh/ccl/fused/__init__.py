@@ -1,0 +1,1 @@
+"""Collectives fused with a matmul, norm or attention."""

@@ -1,0 +1,231 @@
+"""Norms of diffusion transformers over a row that is cut over chips, with head split and rotary embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
+from ttmesh.ccl.planning.group_plan import Placed, check_axis, placed
+from ttmesh.ccl.planning.plan_traffic import over_links
+from ttmesh.ccl.planning.reduction_terms import over_members
+from ttmesh.fabric.fabric_config import Topology
+from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.parameter_tags import Tag
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+RMS, LAYER = "ttnn.experimental.dit_fused_distributed_rmsnorm", "ttnn.experimental.dit_fused_distributed_layernorm"
+STATISTICS = {RMS: 1, LAYER: 2}  # float32 numbers per row that every member sends to every other
+TILE = 32
+_SIZES = Tag("no effect", "How TT-NN cuts the statistics into packets; here the buffer has one row per member.")
+GEOMETRY = dict.fromkeys(
+    ["num_heads_per_device", "num_links", "weight", "transformation_mat", "rope_cos", "rope_sin"], _SIZES
+)
+
+
+@collective(RMS)
+def dit_fused_distributed_rmsnorm(
+    input_tensor: Tensor,
+    cluster_axis: int,
+    mesh_device: MeshDevice,
+    topology: Topology | None = None,
+    epsilon: float = 1e-5,
+    num_heads_per_device: int = 1,
+    per_head_norm: bool = False,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    transformation_mat: Tensor | None = None,
+    rope_cos: Tensor | None = None,
+    rope_sin: Tensor | None = None,
+    dtype: Any = None,
+    num_preferred_links: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    memory_config: MemoryConfig | None = None,
+) -> Tensor:
+    """RMS norm over the rows of all members (or over each head), scaled, cut into heads and turned."""
+    rope = [transformation_mat, rope_cos, rope_sin]
+    require(len({part is None for part in rope}) == 1, _ROPE)
+    return _normed(
+        RMS, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
+        heads=num_heads_per_device, per_head=per_head_norm, dtype=dtype, memory_config=memory_config,
+        mode=check_common(mesh_device, None, num_preferred_links, subdevice_id),
+    )  # fmt: skip
+
+
+@collective(LAYER)
+def dit_fused_distributed_layernorm(
+    input_tensor: Tensor,
+    cluster_axis: int,
+    mesh_device: MeshDevice,
+    topology: Topology | None = None,
+    epsilon: float = 1e-5,
+    num_heads_per_device: int = 1,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    transformation_mat: Tensor | None = None,
+    rope_cos: Tensor | None = None,
+    rope_sin: Tensor | None = None,
+    dtype: Any = None,
+    num_preferred_links: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    memory_config: MemoryConfig | None = None,
+) -> Tensor:
+    """Layer norm over the rows of all members, scaled and cut into heads."""
+    rope = [transformation_mat, rope_cos, rope_sin]
+    require(
+        input_tensor.dtype is DataType.BFLOAT16,
+        f"LayerNorm currently requires BFLOAT16 input; got {input_tensor.dtype}",
+    )
+    require(all(part is None for part in rope), "LayerNorm does not support fused RoPE yet")
+    return _normed(
+        LAYER, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
+        heads=num_heads_per_device, per_head=False, dtype=dtype, memory_config=memory_config,
+        mode=check_common(mesh_device, None, num_preferred_links, subdevice_id),
+    )  # fmt: skip
+
+
+@collective(f"{RMS}_create_stats_buffer", no_effect=GEOMETRY)
+def dit_fused_distributed_rmsnorm_create_stats_buffer(
+    input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice, per_head_norm: bool = False
+) -> Tensor | None:
+    """Room for the statistics of all members; None where nothing is gathered."""
+    return None if per_head_norm else _statistics_buffer(RMS, input_tensor, cluster_axis, mesh_device)
+
+
+@collective(f"{LAYER}_create_stats_buffer", no_effect=GEOMETRY)
+def dit_fused_distributed_layernorm_create_stats_buffer(
+    input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice
+) -> Tensor | None:
+    """Room for the statistics of all members; None where nothing is gathered."""
+    return _statistics_buffer(LAYER, input_tensor, cluster_axis, mesh_device)
+
+
+def _statistics_buffer(name: str, tensor: Tensor, axis: int, mesh: MeshDevice) -> Tensor | None:
+    check_axis(mesh, axis)
+    members = mesh.shape[axis]
+    if members == 1:
+        return None
+    spec = TensorSpec(
+        (1, 1, members, _tile_rows(tensor) * TILE * STATISTICS[name]), DataType.FLOAT32, Layout.ROW_MAJOR,
+        memory_config=DRAM_MEMORY_CONFIG,
+    )  # fmt: skip
+    buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "statistics")
+    return Tensor.on_device(kind_of(spec, tensor.tensor_topology()), buffer, mesh)
+
+
+def _normed(
+    name: str,
+    tensor: Tensor,
+    axis: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rope: list[Tensor | None],
+    *,
+    heads: int,
+    per_head: bool,
+    **options: Any,
+) -> Tensor:
+    tensors = [t for t in (tensor, weight, bias, *rope) if t is not None]
+    check_axis(mesh_of(name, tensors), axis)
+    shape = tensor.shape
+    require(tensor.layout is Layout.TILE, f"Input layout must be TILE, got {tensor.layout}")
+    require(len(shape) == 4, f"Input rank must be 4, got {len(shape)}")
+    require(shape[0] == 1, f"Input dim0 must be 1 (shape [1, batch, N, H]); got {shape[0]}")
+    require(shape[1] == 1 or not per_head, f"Batched input (dim1={shape[1]}) does not support per_head_norm")
+    require(
+        heads >= 1 and shape[3] % heads == 0,
+        f"Input H ({shape[3]}) must be divisible by num_heads_per_device ({heads})",
+    )
+    require(not per_head or heads > 1, f"per_head_norm requires num_heads_per_device > 1 (got {heads})")
+    require(bias is None or weight is not None, "bias requires weight to also be provided")
+    for what, term in (("Weight", weight), ("Bias", bias)):
+        if term is not None:
+            require(term.layout is Layout.TILE, f"{what} layout must be TILE")
+            require(
+                term.shape[-2] in (1, shape[2]),
+                f"{what} second-to-last logical dim ({term.shape[-2]}) must be 1 (broadcast) or N ({shape[2]}) for "
+                "per-token",
+            )
+    given = {"axis": axis, "heads": heads, "per_head": per_head, "weight": weight is not None, "bias": bias is not None}
+    options["topology"] = options["topology"] or Topology.Ring
+    result: Tensor = run(name, _decide, tensors, {**given, **options})
+    return result
+
+
+def _decide(request: Request) -> Decision:
+    where, axes = placed(request, request["axis"]), request.mesh.shape.dims()
+    heads, epsilon, layer = request["heads"], request["epsilon"], request.name == LAYER
+    _, batch, rows, width = request.tensor.shape
+    head = width // heads
+    shape = (1, batch, rows, width) if heads == 1 else (1, heads, batch * rows, head)
+
+    def compute(lanes: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
+        rest = list(others)
+        values = lanes.float()
+        if request["per_head"]:
+            parts = _cut(values, heads)
+            values = (parts * torch.rsqrt(parts.square().mean(-1, keepdim=True) + epsilon)).flatten(-2)
+        else:
+            if layer:
+                values = values - _mean(where, values, width)
+            values = values * torch.rsqrt(_mean(where, values.square(), width) + epsilon)
+        if request["weight"]:
+            values = values * _aligned(rest.pop(0), axes)
+        if request["bias"]:
+            values = values + _aligned(rest.pop(0), axes)
+        if heads > 1:
+            values = _cut(values, heads).movedim(-2, axes + 1)  # [1, h, b, N, hd]
+        if rest:
+            values = _turned(values, rest, axes, split=heads > 1)
+        return [values.reshape(*values.shape[:axes], *shape)]
+
+    spec = request.result_spec(shape)
+    loads = {}
+    if not request["per_head"] and where.members > 1:
+        size = 4 * STATISTICS[request.name] * _tile_rows(request.tensor) * TILE * where.members
+        loads = over_links(where.plan("all_gather", size), size, where.lines, request.mesh.traffic.routes)
+    return Decision((spec,), compute, loads, request.tensor.tensor_topology())
+
+
+def _mean(where: Placed, values: torch.Tensor, width: int) -> torch.Tensor:
+    """Over the rows of all members."""
+    sums = where.arrangement.gather(values.sum(-1, keepdim=True))
+    return where.arrangement.spread(over_members(sums, where.members, "sum")) / (where.members * width)
+
+
+def _aligned(term: torch.Tensor, axes: int) -> torch.Tensor:
+    """[*mesh, ..., H] with four dims after the mesh."""
+    local = term.shape[axes:]
+    return term.float().reshape(*term.shape[:axes], *[1] * (4 - len(local)), *local)
+
+
+def _cut(values: torch.Tensor, parts: int) -> torch.Tensor:
+    """The last dim as [parts, rest]."""
+    return values.reshape(*values.shape[:-1], parts, values.shape[-1] // parts)
+
+
+def _turned(values: torch.Tensor, rope: list[torch.Tensor], axes: int, *, split: bool) -> torch.Tensor:
+    """Rotary embedding: every 32 columns times the transformation matrix give the other term."""
+    turn, cos, sin = (part.float() for part in rope)
+    if split:  # [*mesh, 1, heads, batch, N, head] beside [*mesh, batch or 1, heads or 1, N, head]
+        cos, sin = (part.movedim(axes, axes + 1).unsqueeze(axes) for part in (cos, sin))
+    else:
+        cos, sin = (part.movedim(axes, axes + 1) for part in (cos, sin))
+    matrix = turn.reshape(-1, TILE, TILE)[0]
+    other = (_cut(values, values.shape[-1] // TILE) @ matrix).flatten(-2)
+    return values * cos + other * sin
+
+
+def _tile_rows(tensor: Tensor) -> int:
+    padded = tensor.padded_shape
+    return padded[1] * (-(-padded[2] // TILE))
+
+
+_ROPE = "RoPE requires transformation_mat, rope_cos, and rope_sin all to be provided together"

@@ -1,0 +1,251 @@
+"""Collectives fused with the operation before or after them: here the two run one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ttmesh.base.errors import NotEmulatedError
+from ttmesh.ccl.collectives.reduce_gather import gather, reduce_all, scatter
+from ttmesh.ccl.planning.collective_call import collective
+from ttmesh.fabric.fabric_config import Topology
+from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.ops.catalogue.definition import OpFunction, catalogue
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+def operation(name: str) -> OpFunction:
+    """The operation that a fused one contains."""
+    entry = catalogue.get(name)
+    if entry is None or not isinstance(entry.function, OpFunction):
+        raise NotEmulatedError(f"{name} is not emulated", expected="the parts of a fused operation", fix="Unfuse it.")
+    return entry.function
+
+
+@collective("ttnn.experimental.all_gather_matmul_async")
+def all_gather_matmul_async(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    dim: int,
+    persistent_output_buffer: Tensor | None = None,
+    bias: Tensor | None = None,
+    num_links: int = 1,
+    memory_config_ag: MemoryConfig | None = None,
+    topology: Topology | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    memory_config_mm: MemoryConfig | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    dtype: Any = None,
+    program_config: Any = None,
+    activation: Any = None,
+    compute_kernel_config: Any = None,
+    core_grid: Any = None,
+) -> list[Tensor]:
+    """The gathered tensor, and its product with the weights."""
+    name = "ttnn.experimental.all_gather_matmul_async"
+    gathered = gather(
+        name, input_tensor, dim, memory_config=memory_config_ag, topology=topology or Topology.Ring,
+        num_links=num_links, subdevice_id=subdevice_id, output=persistent_output_buffer, whole_axis=True,
+    )  # fmt: skip
+    product = operation("ttnn.linear")(
+        gathered, weight_tensor, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b,
+        memory_config=memory_config_mm, dtype=dtype, program_config=program_config, activation=activation,
+        compute_kernel_config=compute_kernel_config, core_grid=core_grid,
+    )  # fmt: skip
+    return [gathered, product]
+
+
+@collective("ttnn.experimental.matmul_reduce_scatter_async")
+def matmul_reduce_scatter_async(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    persistent_output_buffer: Tensor,
+    dim: int,
+    bias: Tensor | None = None,
+    num_links: int | None = None,
+    memory_config_rs: MemoryConfig | None = None,
+    topology: Topology | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    memory_config_mm: MemoryConfig | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    dtype: Any = None,
+    program_config: Any = None,
+    activation: Any = None,
+    compute_kernel_config: Any = None,
+    core_grid: Any = None,
+) -> list[Tensor]:
+    """The product, and its scattered sum."""
+    product = operation("ttnn.linear")(
+        input_tensor, weight_tensor, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b,
+        memory_config=memory_config_mm, dtype=dtype, program_config=program_config, activation=activation,
+        compute_kernel_config=compute_kernel_config, core_grid=core_grid,
+    )  # fmt: skip
+    scattered = scatter(
+        "ttnn.experimental.matmul_reduce_scatter_async", product, dim, memory_config=memory_config_rs,
+        topology=topology or Topology.Ring, num_links=num_links, subdevice_id=subdevice_id,
+        output=persistent_output_buffer,
+    )  # fmt: skip
+    return [product, scattered]
+
+
+@collective("ttnn.experimental.llama_all_gather_matmul_async")
+def llama_all_gather_matmul_async(
+    input_tensor0: Tensor,
+    input_tensor1: Tensor,
+    dim: int,
+    cluster_axis: int,
+    topology: Topology,
+    num_links: int | None = None,
+    ag_memory_config: MemoryConfig | None = None,
+    mm_memory_config: MemoryConfig | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    program_config: Any = None,
+    compute_kernel_config: Any = None,
+    dtype: Any = None,
+) -> Tensor:
+    """The product of the gathered tensor with the weights."""
+    gathered = gather(
+        "ttnn.experimental.llama_all_gather_matmul_async", input_tensor0, dim, cluster_axis=cluster_axis,
+        memory_config=ag_memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id,
+        whole_axis=True,
+    )  # fmt: skip
+    product: Tensor = operation("ttnn.matmul")(
+        gathered, input_tensor1, memory_config=mm_memory_config, program_config=program_config,
+        compute_kernel_config=compute_kernel_config, dtype=dtype,
+    )  # fmt: skip
+    return product
+
+
+@collective("ttnn.experimental.llama_rs_matmul")
+def llama_rs_matmul(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    dim: int,
+    cluster_axis: int,
+    num_links: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    second_weight_tensor: Tensor | None = None,
+    rs_tensor: Tensor | None = None,
+    topology: Topology | None = None,
+    memory_config_rs: MemoryConfig | None = None,
+    memory_config_mm: MemoryConfig | None = None,
+    compute_kernel_config: Any = None,
+    core_grid: Any = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    dtype: Any = None,
+    program_config: Any = None,
+    activation: Any = None,
+    output_tile: Any = None,
+    optional_output_tensor: Tensor | None = None,
+) -> list[Tensor]:
+    """Products with one or two weights, and the scattered sum of another tensor, or of the first of two products."""
+    matmul = operation("ttnn.matmul")
+    weights = [weight_tensor] if second_weight_tensor is None else [weight_tensor, second_weight_tensor]
+    outputs = [optional_output_tensor, None]
+    products = [
+        matmul(
+            input_tensor, weight, transpose_a=transpose_a, transpose_b=transpose_b, memory_config=memory_config_mm,
+            dtype=dtype, program_config=program_config, activation=activation,
+            compute_kernel_config=compute_kernel_config, core_grid=core_grid,
+            output_tile=output_tile, optional_output_tensor=output,
+        )
+        for weight, output in zip(weights, outputs, strict=False)
+    ]  # fmt: skip
+    terms = products[0] if rs_tensor is None else rs_tensor
+    scattered = scatter(
+        "ttnn.experimental.llama_rs_matmul", terms, dim, cluster_axis=cluster_axis, memory_config=memory_config_rs,
+        topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id,
+    )  # fmt: skip
+    return [*products[-1:], scattered] if rs_tensor is None else [*products, scattered]
+
+
+@collective("ttnn.experimental.all_gather_concat")
+def all_gather_concat(
+    input_tensor: Tensor,
+    dim: int,
+    cluster_axis: int,
+    num_heads: int,
+    memory_config: MemoryConfig,
+    num_links: int = 1,
+    topology: Topology | None = None,
+    subdevice_id: SubDeviceId | None = None,
+) -> Tensor:
+    """The gathered heads side by side."""
+    gathered = gather(
+        "ttnn.experimental.all_gather_concat", input_tensor, dim, cluster_axis=cluster_axis,
+        topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, whole_axis=True,
+    )  # fmt: skip
+    joined: Tensor = operation("ttnn.experimental.nlp_concat_heads_decode")(
+        gathered, num_heads=num_heads, memory_config=memory_config
+    )
+    return joined
+
+
+@collective("ttnn.experimental.all_reduce_create_qkv_heads")
+def all_reduce_create_qkv_heads(
+    input_tensor: Tensor,
+    batch_offset: Tensor,
+    cluster_axis: int,
+    num_heads: int,
+    memory_config: MemoryConfig | None = None,
+    topology: Topology | None = None,
+    num_links: int | None = None,
+    subdevice_id: SubDeviceId | None = None,
+    num_kv_heads: int | None = None,
+    slice_size: int | None = None,
+    final_memory_config: MemoryConfig | None = None,
+    dtype: Any = None,
+) -> Any:
+    """The heads of the summed projection."""
+    total = reduce_all(
+        "ttnn.experimental.all_reduce_create_qkv_heads", input_tensor, cluster_axis=cluster_axis,
+        memory_config=memory_config, topology=topology or Topology.Linear, num_links=num_links,
+        subdevice_id=subdevice_id, dtype=dtype,
+    )  # fmt: skip
+    return operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
+        total, num_heads=num_heads, num_kv_heads=num_kv_heads, batch_offset=batch_offset, slice_size=slice_size,
+        memory_config=final_memory_config,
+    )  # fmt: skip
+
+
+@collective("ttnn.experimental.llama_rs_create_heads")
+def llama_rs_create_heads(
+    input_tensor: Tensor,
+    dim: int,
+    cluster_axis: int,
+    topology: Topology,
+    num_heads: int,
+    num_kv_heads: int,
+    subdevice_id: SubDeviceId | None = None,
+    num_links: int | None = None,
+    memory_config: MemoryConfig | None = None,
+    qkv_memory_config: MemoryConfig | None = None,
+) -> Any:
+    """The heads of the scattered sum."""
+    scattered = scatter(
+        "ttnn.experimental.llama_rs_create_heads", input_tensor, dim, cluster_axis=cluster_axis,
+        memory_config=memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id,
+    )  # fmt: skip
+    return operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
+        scattered, num_heads=num_heads, num_kv_heads=num_kv_heads, memory_config=qkv_memory_config
+    )
+
+
+@collective("ttnn.experimental.deepseek_moe_reduce_scatter")
+def deepseek_moe_reduce_scatter(
+    input_tensors: list[Tensor],
+    output_memory_config: MemoryConfig,
+    dim: int,
+    num_links: int | None = None,
+    topology: Topology | None = None,
+    cluster_axis: int | None = None,
+) -> Tensor:
+    """The scattered sum of tensors that are already cut: device i gets the sum of the i-th."""
+    whole = operation("ttnn.concat")(input_tensors, dim)
+    return scatter(
+        "ttnn.experimental.deepseek_moe_reduce_scatter", whole, dim, cluster_axis=cluster_axis,
+        memory_config=output_memory_config, topology=topology or Topology.Ring, num_links=num_links,
+    )  # fmt: skip

@@ -1,0 +1,362 @@
+"""How a collective becomes a command: request → decision → plan, made once per key, then allocate and enqueue."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ttmesh.base.errors import MeshError, RankError, ShapeError, one_of
+from ttmesh.ccl.planning.collective_parameters import TAGS
+from ttmesh.ccl.planning.plan_traffic import Loads
+from ttmesh.fabric.fabric_config import FabricConfig
+from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.mesh.device.mesh_device import MeshDevice, same_mesh
+from ttmesh.mesh.functions.process_fabric import get_fabric_config
+from ttmesh.mesh.functions.queue_functions import sub_device
+from ttmesh.mesh.queue.command_queue import Body, Cells
+from ttmesh.ops.catalogue.definition import Entry, Golden, OpFunction, catalogue
+from ttmesh.ops.catalogue.hooks import after, before
+from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
+from ttmesh.ops.catalogue.spec_rules import inherited
+from ttmesh.tensor.calls.lane_calls import only, rounder
+from ttmesh.tensor.calls.launch_op import Arguments, key_of, watchers
+from ttmesh.tensor.calls.plan import Plan, execute
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.lane_transfers import merged
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
+from ttmesh.tensor.tensor import Tensor
+
+MODES = ("fabric", "host")
+Presence = frozenset[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A collective as its rules see it."""
+
+    name: str
+    mesh: MeshDevice
+    tensors: tuple[Tensor, ...]
+    outputs: tuple[Tensor | None, ...]
+    options: dict[str, Any]
+
+    @property
+    def tensor(self) -> Tensor:
+        """The first tensor."""
+        return self.tensors[0]
+
+    @property
+    def over_host(self) -> bool:
+        """Whether data goes through the host."""
+        return self.options.get("mode") == "host"
+
+    def __getitem__(self, name: str) -> Any:
+        return self.options.get(name)
+
+    def result_spec(self, shape: Sequence[int], *, result: int = 0, source: int = 0) -> TensorSpec:
+        """The caller's output tensor decides, else memory_config and dtype of the options, else the source tensor."""
+        given = self.outputs[result] if result < len(self.outputs) else None
+        if given is not None:
+            if tuple(given.shape) != tuple(shape):
+                raise ShapeError(
+                    f"Output tensor shape must be {list(shape)}, got {list(given.shape)}",
+                    expected=f"an output tensor for {self.name}",
+                    fix="Allocate it with that shape.",
+                )
+            return given.spec
+        spec = self.tensors[source].spec
+        config: MemoryConfig = self["memory_config"] or inherited(spec, shape)
+        made = spec.with_memory_config(MemoryConfig(buffer_type=config.buffer_type)).with_shape(shape)
+        if self["dtype"] is not None:
+            made = TensorSpec(shape, self["dtype"], made.layout, memory_config=made.memory_config)
+        return made.with_memory_config(config)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a collective does. `compute` turns the lanes of the inputs into those of the results.
+
+    `changed`: the coordinates that change; the others keep what the output held.
+    `across`: the mesh axes along which chips exchange something (None: all), which `compute` needs whole; along others
+    it takes any extent. `over_ranks`: the same with the lanes of one rank, where that is cheaper than all of them.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    compute: Callable[..., Sequence[torch.Tensor]]
+    loads: Loads
+    topology: TensorTopology
+    programs: int = 1
+    single: bool = True
+    changed: Presence | None = None
+    presence: Presence | None = None
+    across: tuple[int, ...] | None = None
+    over_ranks: Callable[..., Sequence[torch.Tensor]] | None = None
+
+
+Decide = Callable[[Request], Decision]
+
+# What `run` executed since a collective was called: how a call finds the plan to go to directly the next time.
+Trail = list[tuple[Plan, Sequence[Tensor], Sequence[Tensor | None]]]
+_trail: ContextVar[Trail | None] = ContextVar("trail", default=None)
+
+
+def run(
+    name: str, decide: Decide, tensors: Sequence[Tensor], options: dict[str, Any], outputs: Sequence[Tensor | None] = ()
+) -> Any:
+    """Carry a collective out on the queue in force."""
+    mesh = mesh_of(name, tensors)
+    if options.get("mode", "fabric") == "fabric" and mesh.get_num_devices() > 1:  # one chip sends nothing
+        require_fabric(name)
+    key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *options.values())
+    plan = mesh.program_cache.plans.get(key)
+    if plan is None:
+        request = Request(name, mesh, tuple(map(_shadow, tensors)), tuple(map(_shadow_or_none, outputs)), options)
+        plan = mesh.program_cache.plans[key] = _planned(request, decide(request), key)
+    trail = _trail.get()
+    if trail is not None:
+        trail.append((plan, tensors, outputs))
+    return execute(plan, mesh, tensors, {}, outputs)
+
+
+def _shadow(tensor: Tensor) -> Tensor:
+    """The same kind without the memory: a plan is kept, and must not keep the tensors of its first call alive."""
+    return Tensor(tensor.kind, None, tensor.device(), None)
+
+
+def _shadow_or_none(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _shadow(tensor)
+
+
+def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
+    """The open mesh that holds all the tensors."""
+    mesh = tensors[0].device()
+    if mesh is None:
+        raise MeshError(
+            f"Mesh device is required for {name.rpartition('.')[2]} operation",
+            expected="a tensor on a device",
+            fix="Move it with to_device() first.",
+        )
+    for tensor in tensors[1:]:
+        other = tensor.device()
+        if other is not mesh and other is not None:
+            same_mesh(mesh, other)
+    mesh.check_open()
+    return mesh
+
+
+def require_fabric(name: str) -> None:
+    """Refuse what needs links between chips while the fabric is disabled."""
+    if get_fabric_config() is FabricConfig.DISABLED:
+        raise MeshError(
+            f"{name}: Trying to get un-initialized fabric context",
+            expected="a fabric: set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened",
+            fix='Configure one, or pass mode="host".',
+        )
+
+
+def require(condition: bool, text: str) -> None:
+    """Refuse with TT-NN's text what TT-NN refuses."""
+    if not condition:
+        raise MeshError(text, expected="what TT-NN takes", fix="Convert the tensor or change the argument.")
+
+
+def check_common(
+    mesh: MeshDevice, mode: str | None, num_links: int | None, subdevice_id: SubDeviceId | None = None
+) -> str:
+    """The mode, after the checks that all collectives share."""
+    if num_links is not None and num_links <= 0:
+        raise MeshError(
+            f"Error, num_links should be more than 0 but has {num_links}", expected="1 or more", fix="Change num_links."
+        )
+    if subdevice_id is not None:
+        mesh.sub_devices.check([subdevice_id])
+    if mode not in (None, *MODES):
+        raise MeshError(f"no mode named {mode!r}", expected=one_of(MODES), fix="Choose one of them.")
+    return mode or "fabric"
+
+
+class CollectiveFunction(OpFunction):
+    """A collective of TT-NN, which takes ttmesh's own options too, by keyword."""
+
+    def __init__(
+        self,
+        name: str,
+        call: Callable[[Arguments], Any],
+        golden: Golden | None,
+        doc: str | None,
+        takes: frozenset[str],
+        *,
+        direct: bool,
+    ) -> None:
+        super().__init__(name, call, golden, doc, takes=takes)
+        self._own = takes & OWN_OPTIONS
+        self._repeats = direct
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        """TT-NN's arguments through its overloads, ttmesh's beside them."""
+        own = {name: value for name, value in kwargs.items() if name in self._own}
+        try:
+            return {**super().bind(args, {k: v for k, v in kwargs.items() if k not in own}), **own}
+        except TypeError as problem:
+            if not self._own:
+                raise
+            raise TypeError(f"{problem} | ttmesh's own options: {', '.join(sorted(self._own))}") from None
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What it does, every way to call it, and ttmesh's own options."""
+        own = f"\n    ttmesh's own options: {', '.join(sorted(self._own))}" if self._own else ""
+        return (super().__doc__ or "") + own
+
+    def __call__(  # noqa: D102  (the operation documents itself)
+        self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
+    ) -> Any:
+        # Straight to the plan of an earlier call with the same arguments, where that is all the call did.
+        if self._repeats and args and queue_id is None and cq_id is None and not (before or after or watchers):
+            tensor = args[0]
+            mesh = tensor._mesh if type(tensor) is Tensor else None
+            if mesh is not None:
+                key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
+                try:
+                    plan = mesh.program_cache.plans.get(key)
+                except TypeError:  # an argument without a hash
+                    plan = None
+                if plan is not None:
+                    return plan.run(mesh, (tensor.buffer.cell,), plan.body)
+        return super().__call__(*args, queue_id=queue_id, cq_id=cq_id, **kwargs)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
+        """The long way; where it came to one plan for the first argument, the next such call goes straight to it."""
+        if kwargs.get("subdevice_id") is not None:
+            with sub_device(kwargs["subdevice_id"]):
+                return super()._called(args, kwargs, queue)
+        tensor = args[0] if args and type(args[0]) is Tensor else None
+        mesh = None if tensor is None else tensor._mesh
+        if not self._repeats or queue is not None or "subdevice_id" in kwargs or tensor is None or mesh is None:
+            return super()._called(args, kwargs, queue)
+        trail: Trail = []
+        token = _trail.set(trail)
+        try:
+            result = super()._called(args, kwargs, queue)
+        finally:
+            _trail.reset(token)
+        if len(trail) == 1 and len(trail[0][1]) == 1 and trail[0][1][0] is tensor and not trail[0][2]:
+            key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
+            with suppress(TypeError):  # an argument without a hash
+                mesh.program_cache.plans[key] = trail[0][0]
+        return result
+
+
+OWN_OPTIONS = frozenset({"mode", "algorithm", "reduction"})
+
+
+def collective(
+    name: str,
+    *,
+    golden: Golden | None = None,
+    direct: bool = False,
+    no_effect: Mapping[str, Tag] = MappingProxyType({}),
+) -> Callable[[Callable[..., Any]], CollectiveFunction]:
+    """Enter a function as the collective of this name; it gets the arguments it names.
+
+    `direct`: all it does is one `run` on its first argument, so that a second call can skip it. `no_effect`: what it
+    takes and does not use, with the reasons, beside what `parameters.TAGS` says of all collectives.
+    """
+
+    def enter(function: Callable[..., Any]) -> CollectiveFunction:
+        wanted = frozenset(inspect.signature(function).parameters)
+
+        def call(arguments: Arguments) -> Any:
+            return function(**{key: value for key, value in arguments.items() if key in wanted})
+
+        assert name not in catalogue, f"{name} is entered twice"
+        entered = CollectiveFunction(name, call, golden, function.__doc__, wanted, direct=direct)
+        catalogue[name] = Entry(name, entered, None, golden)
+        tags = {**TAGS, **no_effect}
+        found = {p: tags[p] for p in entered.parameters() if p in tags and p not in wanted}
+        PER_OPERATION[name] = {**found, **PER_OPERATION.get(name, {})}
+        return entered
+
+    return enter
+
+
+def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
+    mesh, specs = request.mesh, decision.specs
+    kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
+    footprints = tuple(Footprint(spec, mesh.heap.map) for spec in specs)
+    body = _body(request, decision)
+    programs = tuple((*key, i) for i in range(decision.programs))
+    return Plan(request.name, kinds, footprints, programs, 0, only if decision.single else list, lambda: body)
+
+
+def _body(request: Request, decision: Decision) -> Body:
+    """Read lanes, compute, round, write, and count what went over links; errors of ranks say which collective it was."""
+    name = request.name
+    in_specs = [tensor.spec for tensor in request.tensors]
+    finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
+    compute, counters = over_ranks(request, decision), request.mesh.traffic.counters
+    tally = counters.tally(decision.loads) if decision.loads else None
+    shape, changed, part = request.mesh.lane_shape, decision.changed, request.mesh.part
+    if changed is not None and part is not None:
+        changed = part.own(changed)
+    if len(in_specs) == len(finishing) == 1 and changed is None and tally is not None:
+        in_spec, (round_one, out_spec) = in_specs[0], finishing[0]
+
+        def short(reads: Cells, writes: Cells) -> None:
+            try:
+                (part,) = compute(reads[0].read(in_spec))
+            except RankError as error:
+                raise error.during(name) from error
+            writes[0].write(round_one(part), out_spec)
+            counters.count(tally)
+
+        return short
+
+    def body(reads: Cells, writes: Cells) -> None:
+        lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
+        try:
+            results = compute(*lanes)
+        except RankError as error:
+            raise error.during(name) from error
+        for part, (round_, spec), cell in zip(results, finishing, writes, strict=True):
+            values = round_(part)
+            cell.write(values if changed is None else merged(cell.read(spec), values, changed, shape), spec)
+        if tally is not None:
+            counters.count(tally)
+
+    return body
+
+
+def _own_copy(whole: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """This rank's lanes in memory of their own: a view would keep those of all ranks alive."""
+    return own if own.shape == whole.shape else own.clone(memory_format=torch.contiguous_format)
+
+
+def over_ranks(request: Request, decision: Decision) -> Callable[..., Sequence[torch.Tensor]]:
+    """What turns this rank's lanes into this rank's results: the collective itself where no rank is crossed.
+
+    Where one is: what the collective says itself, or else the lanes of all ranks along the axes it needs, the same
+    function as in one process, and of its results this rank's block. So every collective gives the bits of one process.
+    """
+    part, compute, across = request.mesh.part, decision.compute, decision.across
+    if part is None:
+        return compute
+    axes = [axis for axis in range(len(part.grid)) if part.is_cut(axis) and (across is None or axis in across)]
+    if not axes:
+        return compute
+
+    def everything(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
+        results = compute(*(part.over_ranks(own, axes) for own in lanes))
+        return [_own_copy(whole, part.own_block(whole, axes)) for whole in results]
+
+    return decision.over_ranks or everything

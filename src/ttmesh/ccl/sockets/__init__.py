@@ -1,0 +1,1 @@
+"""Sockets: tensors stream between meshes, in one process or between ranks."""

@@ -1,0 +1,285 @@
+"""Sockets: tensors stream from one mesh to another through a FIFO that holds the sender back when it is full."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from itertools import pairwise
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.base.link_notation import HOST
+from ttmesh.ccl.planning.collective_call import collective, require_fabric
+from ttmesh.ccl.planning.plan_traffic import Loads
+from ttmesh.ccl.sockets.rank_sockets import Ends, connect, meet, pair_ranks
+from ttmesh.ccl.sockets.rank_streams import Stream
+from ttmesh.ccl.sockets.socket_channels import Channel, FromSeveral, Message, Receiving, Sending, ToSeveral
+from ttmesh.ccl.sockets.socket_config import (
+    MeshCoreCoord,
+    Routes,
+    SocketConfig,
+    SocketConnection,
+    SocketEndpoint,
+    allocate_fifo,
+    check_coordinates,
+)
+from ttmesh.fabric.engines import world
+from ttmesh.fabric.nodes import FabricNodeId
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.process_fabric import get_fabric_config
+from ttmesh.mesh.queue.command_queue import Cells, Command
+from ttmesh.tensor.distribution.lane_transfers import merged
+from ttmesh.tensor.tensor import Tensor
+
+
+class MeshSocket:
+    """One end of a socket: both ends are made by `create_socket_pair` in one process, or each one by its own rank."""
+
+    def __init__(self, device: MeshDevice, config: SocketConfig) -> None:
+        ends = connect(device, config) or Ends()
+        self._set(device, config, None, ends.end, ends)
+
+    @staticmethod
+    def _made(
+        device: MeshDevice, config: SocketConfig, other: MeshDevice, end: SocketEndpoint, ends: Ends
+    ) -> MeshSocket:
+        socket = object.__new__(MeshSocket)
+        socket._set(device, config, other, end, ends)
+        return socket
+
+    def _set(
+        self,
+        device: MeshDevice,
+        config: SocketConfig,
+        other: MeshDevice | None,
+        end: SocketEndpoint | None,
+        ends: Ends,
+    ) -> None:
+        self._device, self._config, self._other, self._end, self._nodes = device, config, other, end, ends.nodes
+        self.checked: dict[object, Loads] = {}  # what a message puts on links, by kinds that were found to be in order
+        outgoing, incoming = ends.outgoing, ends.incoming
+        self._sending: Sending | None = None
+        self._receiving: Receiving | None = None
+        if end is SocketEndpoint.SENDER and outgoing:
+            self._sending = outgoing[0] if len(outgoing) == 1 else ToSeveral(outgoing)
+        if end is SocketEndpoint.RECEIVER and incoming:
+            self._receiving = incoming[0] if len(incoming) == 1 else FromSeveral(incoming)
+        self._buffer: Buffer | None = ends.fifo
+        own = outgoing if end is SocketEndpoint.SENDER else incoming
+        for stream in own:
+            if isinstance(stream, Stream):
+                weakref.finalize(self, stream.close)
+
+    def sending(self) -> Sending:
+        """What a send goes into."""
+        assert self._sending is not None, "checked before"
+        return self._sending
+
+    def receiving(self) -> Receiving:
+        """What a receive takes from."""
+        assert self._receiving is not None, "checked before"
+        return self._receiving
+
+    def get_mesh_device(self) -> MeshDevice:
+        """The mesh at this end."""
+        return self._device
+
+    def get_socket_config(self) -> SocketConfig:
+        """Connections and memory."""
+        return self._config
+
+    get_config = get_socket_config
+
+    def get_connection_config(self) -> list[SocketConnection]:
+        """The connections."""
+        return list(self._config.connections)
+
+    def get_socket_endpoint_type(self) -> SocketEndpoint:
+        """SENDER or RECEIVER; an error on a rank that has no part in the socket."""
+        if self._end is None:
+            raise MeshError(
+                "this rank has no end of the socket",
+                expected=f"rank {self._config.sender_rank} or {self._config.receiver_rank}",
+                fix="Use the socket on its two ranks only.",
+            )
+        return self._end
+
+    def get_active_cores(self) -> list[MeshCoreCoord]:
+        """The cores at this end."""
+        ends = self._config.connections
+        return [c.sender_core if self._end is SocketEndpoint.SENDER else c.receiver_core for c in ends]
+
+    def get_fabric_node_id(self, endpoint: SocketEndpoint, coord: MeshCoordinate) -> FabricNodeId:
+        """The fabric's name of a connected chip at either end."""
+        found = self._nodes.get(endpoint, {}).get(tuple(coord))
+        if found is None:
+            raise MeshError(
+                f"{coord!r} is not connected at the {endpoint.name.lower()}'s end",
+                expected=f"one of {sorted(self._nodes.get(endpoint, {}))}",
+                fix="Ask for a coordinate of the connections.",
+            )
+        return found
+
+
+def create_socket_pair(
+    sender_mesh_device: MeshDevice, receiver_mesh_device: MeshDevice, socket_config: SocketConfig
+) -> tuple[MeshSocket, MeshSocket]:
+    """Both ends of a socket; the receiver's FIFO is allocated on its mesh. All ranks that hold the meshes call it."""
+    if not isinstance(socket_config, SocketConfig):
+        raise TypeError(f"socket_config={socket_config!r} is a {type(socket_config).__name__}; pass a SocketConfig")
+    socket_config.check()
+    sender, receiver = sender_mesh_device, receiver_mesh_device
+    meshes = {SocketEndpoint.SENDER: sender, SocketEndpoint.RECEIVER: receiver}
+    held_by, joined = pair_ranks(meshes), world()
+    if held_by is not None and joined is not None:
+        ends = meet(joined, socket_config, meshes, *held_by)
+    else:
+        ends = _own_ends(meshes, socket_config)
+    made = MeshSocket._made
+    return (
+        made(sender, socket_config, receiver, SocketEndpoint.SENDER, replace(ends, fifo=None)),
+        made(receiver, socket_config, sender, SocketEndpoint.RECEIVER, ends),
+    )
+
+
+def _own_ends(meshes: dict[SocketEndpoint, MeshDevice], config: SocketConfig) -> Ends:
+    """Both ends in one process."""
+    sender, receiver = meshes.values()
+    routes = Routes(config.pairs(), sender.shape.to_tuple(), receiver.shape.to_tuple())
+    coords = {SocketEndpoint.SENDER: routes.starts, SocketEndpoint.RECEIVER: routes.ends}
+    for end, mesh in meshes.items():
+        check_coordinates(mesh, coords[end])
+    channel = Channel(f"{sender!r} → {receiver!r}", routes, config.capacity_bytes)
+    fifo = allocate_fifo(receiver, config)
+    nodes = {
+        end: {coord: mesh.get_fabric_node_id(MeshCoordinate(coord)) for coord in coords[end]}
+        for end, mesh in meshes.items()
+    }
+    return Ends(None, [channel], [channel], fifo, nodes)
+
+
+def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
+    mesh, loads = _checked(name, tensor, socket, SocketEndpoint.SENDER)
+    if socket._sending is None:  # other ranks have the connected chips
+        return
+    channel, cell = socket.sending(), tensor.buffer.cell
+    message = Message(tensor.spec, tensor.spec.packed_size_bytes, (cell,))
+    counters = mesh.traffic.counters
+
+    def body(reads: Cells, writes: Cells) -> None:
+        socket.sending().put(message, reads)  # through the socket, so that the command keeps it alive
+        counters.add(loads)
+
+    mesh.launch(
+        Command(
+            name, body, (cell,), (), programs=1, ready=lambda: channel.may_send(message), remote=channel.remote,
+            waits_for=f"a receive, or room in the FIFO of {channel.name}", offers=True,
+        )
+    )  # fmt: skip
+
+
+def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
+    mesh, loads = _checked(name, tensor, socket, SocketEndpoint.RECEIVER)
+    if socket._receiving is None:
+        return
+    channel, wanted, place = socket.receiving(), tensor.spec, mesh.backend.device
+    routes, counters = channel.routes, mesh.traffic.counters
+
+    def body(reads: Cells, writes: Cells) -> None:
+        spec, lanes = socket.receiving().take(wanted)
+        lanes = lanes.to(place)
+        if not routes.covers:
+            lanes = merged(writes[0].read(spec), lanes, routes.ends, routes.receiver_shape)
+        writes[0].write(lanes, spec)
+        counters.add(loads)
+
+    mesh.launch(
+        Command(
+            name, body, (), (tensor.buffer.cell,), programs=1, ready=channel.may_receive, remote=channel.remote,
+            waits_for=f"a send through {channel.name}", offers=True,
+        )
+    )  # fmt: skip
+
+
+def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint) -> tuple[MeshDevice, Loads]:
+    short = name.rpartition(".")[2]
+    mesh = tensor.device()
+    if mesh is None:
+        raise MeshError(f"{short} op requires a device", expected="a device tensor", fix="Move it with to_device().")
+    key = (name, tensor.kind, get_fabric_config())
+    if key in socket.checked:
+        return mesh, socket.checked[key]
+    require_fabric(name)
+    if socket.get_socket_endpoint_type() is not end:
+        raise MeshError(
+            f"{short} op requires a {end.name} socket",
+            expected=f"the {end.name.lower()}'s end",
+            fix="Swap the sockets of the pair.",
+        )
+    config = socket.get_socket_config().memory_config
+    if config.fifo_size < tensor.spec.page_size_bytes:
+        raise MeshError(
+            f"{short} op requires a fifo size of at least {tensor.spec.page_size_bytes} bytes, got {config.fifo_size}",
+            expected="room for one page",
+            fix="Enlarge fifo_size.",
+        )
+    if name.endswith("direct_async") and config.socket_storage_type is not BufferType.L1:
+        raise MeshError(
+            f"{short} requires an L1 socket storage type", expected="BufferType.L1", fix="Change the socket's memory."
+        )
+    at = 0 if end is SocketEndpoint.SENDER else 1
+    ends = {pair[at] for pair in socket.get_socket_config().pairs()}
+    if not ends & set(tensor.coords()):
+        raise MeshError(
+            f"{end.name.capitalize()} socket coordinates do not intersect with tensor coordinates.",
+            expected=f"some of {sorted(ends)}",
+            fix="Connect devices that hold the tensor.",
+        )
+    loads = socket.checked[key] = _loads(socket, tensor.spec.packed_size_bytes)
+    return mesh, loads
+
+
+def _loads(socket: MeshSocket, size_bytes: int) -> Loads:
+    """What one message puts on each link. The sender of a pair counts its way; to another rank it leaves by the host."""
+    mesh, other, loads = socket._device, socket._other, Loads()
+    for start, end in socket.get_socket_config().pairs():
+        if socket._end is SocketEndpoint.RECEIVER:
+            way = [HOST, mesh.chip_at(MeshCoordinate(end))] if other is None else []
+        elif other is None:
+            way = [mesh.chip_at(MeshCoordinate(start)), HOST]
+        else:
+            chips = mesh.chip_at(MeshCoordinate(start)), other.chip_at(MeshCoordinate(end))
+            way = list(mesh.traffic.routes.route(*chips))
+        for hop in pairwise(way):
+            loads[hop] = loads.get(hop, 0) + size_bytes
+    return loads
+
+
+@collective("ttnn.experimental.send_async")
+def send_async(input_tensor: Tensor, mesh_socket: MeshSocket) -> list[Tensor]:
+    """Stream a tensor into a socket; one larger than the FIFO waits for the receive."""
+    _send("ttnn.experimental.send_async", input_tensor, mesh_socket)
+    return []
+
+
+@collective("ttnn.experimental.recv_async")
+def recv_async(output_tensor: Tensor, mesh_socket: MeshSocket) -> list[Tensor]:
+    """Fill a tensor from a socket."""
+    _receive("ttnn.experimental.recv_async", output_tensor, mesh_socket)
+    return [output_tensor]
+
+
+@collective("ttnn.experimental.send_direct_async")
+def send_direct_async(input_tensor: Tensor, mesh_socket: MeshSocket) -> list[Tensor]:
+    """`send_async` for a FIFO in L1."""
+    _send("ttnn.experimental.send_direct_async", input_tensor, mesh_socket)
+    return []
+
+
+@collective("ttnn.experimental.recv_direct_async")
+def recv_direct_async(output_tensor: Tensor, mesh_socket: MeshSocket) -> list[Tensor]:
+    """`recv_async` for a FIFO in L1."""
+    _receive("ttnn.experimental.recv_direct_async", output_tensor, mesh_socket)
+    return [output_tensor]

@@ -1,0 +1,304 @@
+"""Making a socket between ranks: who is at which end, and handshakes in which both sides compare what they were told."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ttmesh.base.errors import MeshError, RankError
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl.sockets.socket_channels import Channel, Receiving, Sending
+from ttmesh.ccl.sockets.socket_config import (
+    Coord,
+    Routes,
+    SocketConfig,
+    SocketEndpoint,
+    allocate_fifo,
+    check_coordinates,
+)
+from ttmesh.ccl.sockets.stream_ends import Incoming, Outgoing
+from ttmesh.fabric.engines import bindings, fellows, world
+from ttmesh.fabric.fabric_config import is_2d
+from ttmesh.fabric.nodes import FabricNodeId, MeshId
+from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.process_fabric import get_fabric_config
+
+log = logging.getLogger("ttmesh.ccl")
+
+Description = dict[str, Any]
+
+FIRST_TAG = 1 << 20  # programs' own messages (distributed_context_send_bytes) have the tags below
+
+_numbers: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)  # of the sockets with each other rank
+
+
+Meshes = dict[SocketEndpoint, MeshDevice]
+Nodes = dict[SocketEndpoint, dict[Coord, FabricNodeId]]
+
+
+@dataclass
+class Ends:
+    """This rank's ends of a socket: what goes out and comes in, by the rank on the other side."""
+
+    end: SocketEndpoint | None = None  # which one, where it is one only
+    outgoing: list[Sending] = field(default_factory=list)
+    incoming: list[Receiving] = field(default_factory=list)
+    fifo: Buffer | None = None
+    nodes: Nodes = field(default_factory=lambda: {SocketEndpoint.SENDER: {}, SocketEndpoint.RECEIVER: {}})
+
+
+def connect(device: MeshDevice, config: SocketConfig) -> Ends | None:
+    """This rank's ends, once the other ranks have made theirs; None on ranks that have no part in it."""
+    config.check()
+    joined = world()
+    if joined is None:
+        raise MeshError(
+            "MeshSocket(device, config) joins two ranks, and this process was started alone",
+            expected="`ttmesh launch`, mpirun or torchrun to start several",
+            fix="Start it so, or use create_socket_pair() for two meshes of one process.",
+        )
+    senders, receivers = socket_ranks(config, fellows())
+    if joined.rank not in (*senders, *receivers):
+        log.warning(
+            "Creating a null rank-scoped socket on rank %d (sender=%s, receiver=%s).", joined.rank,
+            *(",".join(map(str, ranks)) for ranks in (senders, receivers)),
+        )  # fmt: skip
+        return None
+    endpoint = SocketEndpoint.SENDER if joined.rank in senders else SocketEndpoint.RECEIVER
+    return replace(meet(joined, config, {endpoint: device}, senders, receivers), end=endpoint)
+
+
+def pair_ranks(meshes: Meshes) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The ranks that hold two meshes of one program, which all of them know; None where this process has both alone."""
+    joined = world()
+    if joined is None or all(mesh.part is None for mesh in meshes.values()):
+        return None
+    sender, receiver = ((joined.rank,) if mesh.part is None else mesh.part.ranks for mesh in meshes.values())
+    return sender, receiver
+
+
+def meet(
+    joined: Transport, config: SocketConfig, meshes: Meshes, senders: Sequence[int], receivers: Sequence[int]
+) -> Ends:
+    """Shake hands with every rank at the other end, in one order on all of them, and join the chips that are connected."""
+    ends, refused = Ends(), None
+    one_each = len(senders) == len(receivers) == 1
+    mesh_ids = {bindings()[rank].mesh_id for rank in (*senders, *receivers)}
+    try:
+        ends.fifo = _prepared(config, meshes, mesh_ids, all_here=one_each and len(meshes) == 1)
+    except MeshError as error:
+        refused = error
+    for sender, receiver in sorted(itertools.product(senders, receivers)):
+        if joined.rank not in (sender, receiver):
+            continue
+        if sender == receiver:
+            if refused is None:
+                _join_own(ends, config, meshes)
+            continue
+        endpoint = SocketEndpoint.SENDER if joined.rank == sender else SocketEndpoint.RECEIVER
+        peer = sender + receiver - joined.rank
+        number = next(_numbers[peer])
+        name = f"socket #{number} (rank {sender} → rank {receiver})"
+        link, tag = joined.for_messages(name, (sender, receiver)), FIRST_TAG + number
+        device = meshes[endpoint]
+        own = _description(device, config, sender, receiver)
+        own |= {"refused": refused.wrong} if refused else _own_chips(device, config, endpoint)
+        other = _swapped(link, peer, tag, own)
+        if refused is not None:
+            continue
+        _compare(own, other, name, joined.rank, peer)
+        sides = (own, other) if endpoint is SocketEndpoint.SENDER else (other, own)
+        for end, side in zip(SocketEndpoint, sides, strict=True):
+            ends.nodes[end] |= _nodes(side)
+        pairs = _joint_pairs(config, *sides)
+        if not pairs:
+            link.close()
+            continue
+        routes = Routes(pairs, tuple(sides[0]["shape"]), tuple(sides[1]["shape"]))
+        nudge = device.queues[0].schedule.nudge
+        if endpoint is SocketEndpoint.SENDER:
+            ends.outgoing.append(Outgoing(link, peer, tag, name, routes, nudge, config.capacity_bytes))
+        else:
+            ends.incoming.append(Incoming(link, peer, tag, name, routes, nudge))
+    if refused is not None:
+        raise refused
+    return ends
+
+
+def _join_own(ends: Ends, config: SocketConfig, meshes: Meshes) -> None:
+    """Chips of this rank at both ends: no other process has a part in it."""
+    sides = [_own_chips(mesh, config, end) for end, mesh in meshes.items()]
+    for end, side in zip(SocketEndpoint, sides, strict=True):
+        ends.nodes[end] |= _nodes(side)
+    pairs = _joint_pairs(config, *sides)
+    if pairs:
+        sender, receiver = meshes.values()
+        routes = Routes(pairs, sender.lane_shape, receiver.lane_shape)
+        channel = Channel(f"{sender!r} → {receiver!r}", routes, config.capacity_bytes)
+        ends.outgoing.append(channel)
+        ends.incoming.append(channel)
+
+
+def _joint_pairs(config: SocketConfig, sender: Description, receiver: Description) -> tuple[tuple[Coord, Coord], ...]:
+    """The connected chips that these two sides hold, as the places of their lanes."""
+    starts, ends = ({tuple(coord): tuple(place) for coord, place in side["places"]} for side in (sender, receiver))
+    return tuple((starts[a], ends[b]) for a, b in config.pairs() if a in starts and b in ends)
+
+
+def socket_ranks(config: SocketConfig, ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sending and the receiving ranks of the world, by number in this context or by the mesh they are bound to."""
+    ids = config.sender_mesh_id, config.receiver_mesh_id
+    if (ids[0] is None) != (ids[1] is None):
+        raise MeshError(
+            "SocketConfig must specify both sender and receiver mesh IDs or neither.",
+            expected="two mesh ids, or two ranks",
+            fix="Add the other one.",
+        )
+    if ids[0] is not None and ids[1] is not None and int(ids[0]) != int(ids[1]):
+        return _ranks_of(int(ids[0]), ranks), _ranks_of(int(ids[1]), ranks)
+    size = len(ranks)
+    sender, receiver = config.sender_rank or 0, config.receiver_rank or 0
+    if not (0 <= sender < size and 0 <= receiver < size):
+        raise RankError(
+            f"Invalid socket sender rank {sender} or receiver rank {receiver} specified.",
+            expected=f"ranks from 0 to {size - 1}",
+            fix="Correct sender_rank and receiver_rank.",
+        )
+    if sender == receiver:
+        raise RankError(
+            f"the socket's sender and receiver are both rank {sender}",
+            expected="two ranks",
+            fix="Give sender_rank and receiver_rank, or use create_socket_pair() within a rank.",
+        )
+    return (ranks[sender],), (ranks[receiver],)
+
+
+def _ranks_of(mesh_id: int, ranks: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(rank for rank in ranks if bindings()[rank].mesh_id == mesh_id)
+    if not found:
+        raise RankError(
+            f"no rank is bound to mesh {mesh_id}",
+            expected=f"one of the meshes {sorted({bindings()[rank].mesh_id for rank in ranks})}",
+            fix="Correct the mesh ids of the socket or of the rank bindings.",
+        )
+    return found
+
+
+def _prepared(config: SocketConfig, meshes: Meshes, mesh_ids: set[int], *, all_here: bool) -> Buffer | None:
+    """Everything this side can check alone, and its memory. `all_here`: a connected chip of another rank is an error."""
+    for device in meshes.values():
+        device.check_open()
+    fabric = get_fabric_config()
+    if fabric.name == "DISABLED":
+        raise MeshError(
+            "Can only create multi-device sockets with fabric enabled.",
+            expected="set_fabric_config(FabricConfig.FABRIC_2D) before the mesh is opened",
+            fix="Configure the fabric on every rank.",
+        )
+    if len(mesh_ids) > 1 and not is_2d(fabric):
+        raise MeshError(
+            f"1D Fabric requires sender and receiver to be on the same mesh (they are on meshes {sorted(mesh_ids)})",
+            expected="FABRIC_2D between meshes",
+            fix="Call set_fabric_config(FabricConfig.FABRIC_2D) before the mesh is opened.",
+        )
+    for endpoint, device in meshes.items():
+        coords = [pair[endpoint.value] for pair in config.pairs()]
+        check_coordinates(device, coords)
+        if all_here and device.part is not None:
+            for coord in coords:
+                device.part.locally(coord)
+    receiver = meshes.get(SocketEndpoint.RECEIVER)
+    if receiver is None and len(mesh_ids) == 1:  # ranks of one mesh allocate in lock step: the sender keeps room too
+        receiver = meshes[SocketEndpoint.SENDER]
+    return None if receiver is None else allocate_fifo(receiver, config)
+
+
+def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver: int) -> Description:
+    """What both ends must agree on, named as TT-Metal's handshake names it, and this end's shape."""
+    memory = config.memory_config
+    by_mesh = config.sender_mesh_id is not None
+    ends = [
+        [[*core.device_coord, core.core_coord.x, core.core_coord.y] for core in (c.sender_core, c.receiver_core)]
+        for c in config.connections
+    ]
+    return {
+        "shape": device.lane_shape,
+        "agreed": {
+            "sender rank": sender,
+            "receiver rank": receiver,
+            "number of socket connections": len(ends),
+            "sender core": [start for start, _ in ends],
+            "receiver core": [end for _, end in ends],
+            "socket storage type": memory.socket_storage_type.name,
+            "socket FIFO size": memory.fifo_size,
+            "sender sub-device": str(memory.sender_sub_device),
+            "receiver sub-device": str(memory.receiver_sub_device),
+            "socket per-core allocation flag": memory.per_core_allocation,
+            "sender mesh ID": config.sender_mesh_id if by_mesh else bindings()[sender].mesh_id,
+            "receiver mesh ID": config.receiver_mesh_id if by_mesh else bindings()[receiver].mesh_id,
+            "backend's values": device.backend.device.type != "meta",
+        },
+    }
+
+
+def _own_chips(device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint) -> Description:
+    """The connected chips of this end that this rank has: where their lanes are, and what the fabric calls them."""
+    part = device.part
+    coords = dict.fromkeys(pair[endpoint.value] for pair in config.pairs())
+    own = [coord for coord in coords if part is None or part.holds(coord)]
+    nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in own}
+    return {
+        "places": [(coord, coord if part is None else part.locally(coord)) for coord in own],
+        "chips": [(coord, int(node.mesh_id), node.chip_id) for coord, node in nodes.items()],
+    }
+
+
+def _nodes(side: Description) -> dict[Coord, FabricNodeId]:
+    return {tuple(coord): FabricNodeId(MeshId(mesh), chip) for coord, mesh, chip in side["chips"]}
+
+
+def _swapped(link: Transport, peer: int, tag: int, own: Description) -> Description:
+    """The other side's description for ours; the lower rank speaks first."""
+    operation = "MeshSocket: handshake"
+    text = json.dumps(own).encode()
+    sizes = torch.tensor([len(text)]), torch.empty(1, dtype=torch.int64)
+
+    def speak() -> None:
+        link.send(sizes[0], peer, tag=tag, operation=operation)
+        link.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), peer, tag=tag, operation=operation)
+
+    if link.rank < peer:
+        speak()
+    link.recv(sizes[1], peer, tag=tag, operation=operation)
+    said = link.recv(torch.empty(int(sizes[1]), dtype=torch.uint8), peer, tag=tag, operation=operation)
+    if link.rank > peer:
+        speak()
+    described: Description = json.loads(bytes(said.tolist()))
+    return described
+
+
+def _compare(own: Description, other: Description, name: str, rank: int, peer: int) -> None:
+    if "refused" in other:
+        raise MeshError(
+            f"rank {peer} could not make its end of {name}: {other['refused']}",
+            expected="both ends",
+            fix=f"Look at the output of rank {peer}.",
+        )
+    ours, theirs = own["agreed"], other["agreed"]
+    for what, value in ours.items():
+        if theirs.get(what) != value:
+            raise MeshError(
+                f"Mismatch in {what} during handshake. Rank {rank} has {value}, rank {peer} has {theirs.get(what)} "
+                f"for {name}",
+                expected="the same SocketConfig on both ranks",
+                fix="Create sockets with the same arguments and in the same order on both.",
+            )

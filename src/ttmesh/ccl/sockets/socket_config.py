@@ -1,0 +1,182 @@
+"""What a socket joins: cores, connections, the memory of its FIFO, and which lanes go where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ttmesh.base.cores import CoreCoord
+from ttmesh.base.dtypes import BufferType, PrintedEnum
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.mesh.device.mesh_device import MeshDevice
+
+Coord = tuple[int, ...]
+
+
+class SocketEndpoint(PrintedEnum):
+    """Which end of a connection a socket is."""
+
+    SENDER = 0
+    RECEIVER = 1
+
+
+@dataclass(frozen=True)
+class MeshCoreCoord:
+    """A core of one chip of a mesh."""
+
+    device_coord: MeshCoordinate
+    core_coord: CoreCoord
+
+
+@dataclass(frozen=True)
+class SocketConnection:
+    """The cores at both ends of one stream."""
+
+    sender_core: MeshCoreCoord
+    receiver_core: MeshCoreCoord
+
+
+@dataclass
+class SocketMemoryConfig:
+    """Where the receiver's FIFO lies and how large it is, per connection. Sub-devices do not change what is emulated."""
+
+    socket_storage_type: BufferType
+    fifo_size: int
+    sender_sub_device: SubDeviceId | None = None
+    receiver_sub_device: SubDeviceId | None = None
+    per_core_allocation: bool = False
+
+
+class SocketConfig:
+    """The connections of a socket and their memory; ranks or mesh ids where the ends are in different processes."""
+
+    def __init__(
+        self,
+        connections: Sequence[SocketConnection],
+        memory_config: SocketMemoryConfig,
+        sender_rank: int | None = None,
+        receiver_rank: int | None = None,
+        *,
+        sender_mesh_id: int | None = None,
+        receiver_mesh_id: int | None = None,
+    ) -> None:
+        self.connections = list(connections)
+        self.memory_config = memory_config
+        self.sender_rank, self.receiver_rank = sender_rank, receiver_rank
+        self.sender_mesh_id, self.receiver_mesh_id = sender_mesh_id, receiver_mesh_id
+
+    def check(self) -> None:
+        """Refuse what no socket can be; the texts are TT-Metal's (tt-metal e4f9f0b, distributed/mesh_socket*.cpp)."""
+        if not self.connections:
+            raise MeshError(
+                "Socket connection config cannot be empty.", expected="one connection or more", fix="Add one."
+            )
+        receivers = [connection.receiver_core for connection in self.connections]
+        if len(set(receivers)) != len(receivers):
+            raise MeshError(
+                "Cannot reuse receiver cores in a single socket.",
+                expected="a receiver core of its own for every connection",
+                fix="Give the connections different receiver cores.",
+            )
+        memory = self.memory_config
+        if memory.per_core_allocation and memory.socket_storage_type is not BufferType.L1:
+            raise MeshError(
+                f"Per-core socket allocation is only supported for L1 storage (got {memory.socket_storage_type.name}).",
+                expected="BufferType.L1",
+                fix="Change the storage type, or leave per_core_allocation out.",
+            )
+        if memory.per_core_allocation and len(receivers) != 1:
+            raise MeshError(
+                "Per-core socket allocation (v1) supports exactly one distinct receiver core (device + core) per "
+                f"socket, but the connection config resolves to {len(receivers)} distinct (device, core) receivers.",
+                expected="one receiver core",
+                fix="Make a socket for each, or leave per_core_allocation out.",
+            )
+
+    def pairs(self) -> tuple[tuple[Coord, Coord], ...]:
+        """The chips that are joined, each pair once: (sender's coordinate, receiver's)."""
+        ends = ((c.sender_core.device_coord, c.receiver_core.device_coord) for c in self.connections)
+        return tuple(dict.fromkeys((tuple(start), tuple(end)) for start, end in ends))
+
+    @property
+    def streams(self) -> int:
+        """How many connections join one pair of chips."""
+        return max(1, len(self.connections) // len(self.pairs()))
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the FIFOs between one pair of chips hold."""
+        return self.memory_config.fifo_size * self.streams
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Which lane of the sender's mesh goes to which lane of the receiver's."""
+
+    pairs: tuple[tuple[Coord, Coord], ...]
+    sender_shape: Coord
+    receiver_shape: Coord
+
+    @property
+    def starts(self) -> frozenset[Coord]:
+        """The sending coordinates."""
+        return frozenset(start for start, _ in self.pairs)
+
+    @property
+    def ends(self) -> frozenset[Coord]:
+        """The receiving coordinates."""
+        return frozenset(end for _, end in self.pairs)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every chip sends to its like: lanes then travel as they are stored, what is replicated once."""
+        size = MeshShape(self.sender_shape).mesh_size()
+        same = self.sender_shape == self.receiver_shape and all(start == end for start, end in self.pairs)
+        return same and len(self.pairs) == size
+
+    @property
+    def covers(self) -> bool:
+        """Whether every chip of the receiver gets something."""
+        return len(self.ends) == MeshShape(self.receiver_shape).mesh_size()
+
+    def picked(self, lanes: torch.Tensor) -> torch.Tensor:
+        """What travels: the lanes as stored, or one part per pair (a single one when all are the same)."""
+        if self.whole:
+            return lanes
+        axes = len(self.sender_shape)
+        if all(extent == 1 for extent in lanes.shape[:axes]):
+            return lanes.reshape(1, *lanes.shape[axes:])
+        extents = lanes.shape[:axes]
+        return torch.stack([lanes[tuple(map(min, start, (n - 1 for n in extents)))] for start, _ in self.pairs])
+
+    def placed(self, parts: torch.Tensor) -> torch.Tensor:
+        """What arrived, as lanes of the receiver's mesh; zeros where nothing went."""
+        if self.whole:
+            return parts
+        axes, local = len(self.receiver_shape), parts.shape[1:]
+        if parts.shape[0] == 1:
+            return parts.reshape(*[1] * axes, *local)
+        lanes = parts.new_zeros(*self.receiver_shape, *local)
+        for part, (_, end) in zip(parts, self.pairs, strict=True):
+            lanes[end] = part
+        return lanes
+
+
+def check_coordinates(mesh: MeshDevice, coords: Iterable[Coord]) -> None:
+    """Refuse coordinates outside the mesh."""
+    for coord in coords:
+        mesh.chip_at(MeshCoordinate(coord))
+
+
+def allocate_fifo(mesh: MeshDevice, config: SocketConfig) -> Buffer:
+    """The receiver's memory."""
+    memory, streams = config.memory_config, config.streams
+    kind = memory.socket_storage_type
+    alignment = mesh.heap.map.banks[kind].alignment
+    size = -(-memory.fifo_size // alignment) * alignment
+    return mesh.heap.allocate(kind, size * streams, size, size, streams, "socket fifo")

@@ -1,0 +1,317 @@
+"""What every engine offers: collectives and messages between the ranks of a group, each with a deadline.
+
+An engine is a file in this folder with `started(environ) -> bool` (did its launcher start this process?) and
+`connect(timeout_s) -> Transport`. It implements the underscored primitives on contiguous tensors; dtypes, shapes,
+pieces, deadlines and the naming of culprits are solved here once.
+
+Order of additions: with two ranks every engine gives a + b. With more, the engine chooses (Open MPI: recursive doubling
+for short messages, ring or reduce-scatter for long ones; gloo: ring by segments), so float32 sums may differ in the last
+bits between engines and sizes; every rank gets the same bits. `ordered=True` adds in rank order, 0 first, in every engine,
+at the traffic of an all_gather. bfloat16, float16 and fp8 are added in float32 and rounded once; narrow integers wrap as
+torch's do.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from ttmesh.base import settings
+from ttmesh.base.errors import RankError, ShapeError
+from ttmesh.fabric.transports._job import Done, Job, apart
+from ttmesh.fabric.transports._layout import (
+    COMBINE,
+    ENGINE_DTYPES,
+    PIECE_BYTES,
+    as_bytes,
+    check_out,
+    deliver,
+    paired,
+    pieces,
+    room,
+    sum_dtype,
+)
+from ttmesh.fabric.transports._messages import Messages
+from ttmesh.fabric.transports._persistent import Standing as Standing
+from ttmesh.fabric.transports._persistent import StandingSums
+
+Tensor = torch.Tensor
+WORLD = "world"
+SAID_BYTES = 128  # of what ranks tell each other with TTMESH_CHECK_RANKS
+PAUSE_S = 0.0001  # between two looks of a thread that waits for messages while others compute
+
+
+class Transport(Messages, ABC):
+    """One group of ranks; `rank` and `size` count within it, `ranks` are the world's numbers."""
+
+    name: str  # the engine
+    in_place = True  # whether reducing into the source's own memory is the quicker way
+    spins = 0  # so many quick looks at an operation before the clock is asked
+
+    def __init__(self, job: Job, group: str, ranks: tuple[int, ...], rank: int, timeout_s: float) -> None:
+        self.group = group
+        self.ranks = ranks
+        self.rank = rank
+        self.size = len(ranks)
+        self.timeout_s = timeout_s
+        self._job = job
+        self._place = job.place(f"group {group!r}", ranks, ranks[rank], self.spins)
+        self._checks = settings.get_bool("TTMESH_CHECK_RANKS")
+        self._children: list[Transport] = []
+        finish = partial(self._job.run, self._place, "all_reduce", limit_s=timeout_s)
+        self._standing = StandingSums(self._standing_all_reduce, self._all_reduce_from, finish)
+        self._borrows = False  # the communicator belongs to another object
+        self._closed = False
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Return when every rank of the group has come here."""
+        if self._checks:
+            self._agree("barrier")
+        self._run("barrier", self._start_barrier, timeout_s)
+
+    def all_reduce(
+        self,
+        tensor: Tensor,
+        op: str = "sum",
+        *,
+        out: Tensor | None = None,
+        ordered: bool = False,
+        timeout_s: float | None = None,
+    ) -> Tensor:
+        """The sum (max, min) over the ranks, on every rank; in `out` when given (it may be the tensor itself)."""
+        if self._checks:
+            self._agree(f"all_reduce ({op})", tensor)
+        dtype = sum_dtype(tensor.dtype, op)
+        check_out(out, tensor.shape, tensor)
+        if ordered:
+            rows = self.all_gather(tensor, timeout_s=timeout_s)
+            total = rows[0].to(dtype, copy=True)
+            for row in rows[1:]:
+                COMBINE[op](total, row.to(dtype))
+            return deliver(total, tensor.shape, tensor, out)
+        source = self._staged(tensor)
+        if source.dtype is not dtype:
+            source = source.to(dtype)
+        private = out is None and source is not tensor and source.data_ptr() != tensor.data_ptr()
+        if out is None:
+            into = source if private else torch.empty_like(source)  # contiguous, and quicker than naming everything
+        else:
+            into = room(out, source.shape, dtype, source.device)
+        for given, result in paired(source, into):
+            self._run("all_reduce", partial(self._start_all_reduce, given, result, op), timeout_s)
+        return deliver(into, tensor.shape, tensor, out)
+
+    def standing_sum(self, shape: Sequence[int], dtype: torch.dtype, result: torch.dtype) -> Standing | None:
+        """Memory whose sum over the ranks is wanted again and again, and the engine's quickest way to it.
+
+        None where the engine works best in the memory that it is given, and for what is too large to be kept. Every rank
+        asks at the same point.
+        """
+        return None if self.in_place or self._checks else self._standing.make(shape, dtype, result)
+
+    def all_reduce_given(self, tensor: Tensor, op: str = "sum") -> Tensor:
+        """The same of memory that nobody else looks at (it may change): a short way where the engine takes it as it is."""
+        if (
+            self._checks
+            or not tensor.is_cpu
+            or tensor.dtype not in ENGINE_DTYPES
+            or not tensor.is_contiguous()
+            or not 0 < tensor.nbytes <= PIECE_BYTES
+        ):
+            return self.all_reduce(tensor, op, out=tensor if self.in_place else None)
+        into = tensor if self.in_place else torch.empty_like(tensor)
+        start = partial(self._start_all_reduce, tensor, into, op)
+        self._job.run(self._place, "all_reduce", start, self.timeout_s)
+        return into
+
+    def all_gather(self, tensor: Tensor, *, out: Tensor | None = None, timeout_s: float | None = None) -> Tensor:
+        """Every rank's tensor, stacked: [size, *shape]."""
+        if self._checks:
+            self._agree("all_gather", tensor)
+        shape = (self.size, *tensor.shape)
+        check_out(out, shape, tensor)
+        source = self._staged(tensor)
+        flat = as_bytes(source)
+        stacked = room(out, shape, tensor.dtype, source.device)
+        rows = as_bytes(stacked).view(self.size, flat.numel())
+        for a, b in pieces(flat):
+            whole = b - a == flat.numel()
+            piece = rows if whole else rows.new_empty((self.size, b - a))
+            self._run("all_gather", partial(self._start_all_gather, flat[a:b], piece.view(-1)), timeout_s)
+            if not whole:
+                rows[:, a:b] = piece
+        return deliver(stacked, shape, tensor, out)
+
+    def all_gather_ints(self, values: Sequence[int]) -> list[list[int]]:
+        """Every rank's numbers (equally many), in rank order."""
+        rows: list[list[int]] = self.all_gather(torch.tensor([*values], dtype=torch.int64)).tolist()
+        return rows
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in rank order; they may differ in length."""
+        lengths = [row[0] for row in self.all_gather_ints([len(data)])]
+        padded = torch.tensor([*data.ljust(max(lengths), b"\0")], dtype=torch.uint8)
+        rows = self.all_gather(padded)
+        return [bytes(row[:length].tolist()) for row, length in zip(rows, lengths, strict=True)]
+
+    def reduce_scatter(
+        self, tensor: Tensor, op: str = "sum", *, out: Tensor | None = None, timeout_s: float | None = None
+    ) -> Tensor:
+        """From [size, *shape] on every rank: the reduced row of this rank."""
+        if tensor.dim() == 0 or tensor.shape[0] != self.size:
+            raise ShapeError(
+                f"reduce_scatter over {self.size} ranks got shape {list(tensor.shape)}",
+                expected=f"a first dimension of {self.size}, one row per rank",
+                fix="Split the dimension to scatter and move it to the front.",
+            )
+        if self._checks:
+            self._agree(f"reduce_scatter ({op})", tensor)
+        dtype = sum_dtype(tensor.dtype, op)
+        check_out(out, tensor.shape[1:], tensor)
+        rows = self._staged(tensor).to(dtype).view(self.size, tensor.numel() // self.size)
+        into = room(out, tensor.shape[1:], dtype, rows.device)
+        row = into.view(-1)
+        for a, b in pieces(row):
+            part = rows[:, a:b].contiguous().view(-1)
+            self._run("reduce_scatter", partial(self._start_reduce_scatter, part, row[a:b], op), timeout_s)
+        return deliver(into, tensor.shape[1:], tensor, out)
+
+    def all_to_all(self, tensor: Tensor, *, timeout_s: float | None = None) -> Tensor:
+        """From [size, *shape] on every rank, one row for each of them: the rows that were for this rank, by sender."""
+        if self._checks:
+            self._agree("all_to_all", tensor)
+        source = self._staged(tensor)
+        rows = as_bytes(source).view(self.size, source.nbytes // self.size)
+        into = torch.empty_like(source)
+        got = as_bytes(into).view(rows.shape)
+        for a, b in pieces(rows[0]):
+            given, piece = rows[:, a:b].contiguous(), rows.new_empty(self.size, b - a)
+            self._run("all_to_all", partial(self._start_all_to_all, given.view(-1), piece.view(-1)), timeout_s)
+            got[:, a:b] = piece
+        return deliver(into, tensor.shape, tensor, None)
+
+    def broadcast(self, tensor: Tensor, root: int, *, timeout_s: float | None = None) -> Tensor:
+        """The root's tensor on every rank; the others pass one of the same shape and dtype, which is filled."""
+        if self._checks:
+            self._agree(f"broadcast from rank {self.ranks[root]}", tensor)
+        self._check_member(root)
+        staged = self._staged(tensor)
+        flat = as_bytes(staged)
+        for a, b in pieces(flat):
+            self._run("broadcast", partial(self._start_broadcast, flat[a:b], root), timeout_s)
+        return tensor if self.rank == root else deliver(staged, tensor.shape, tensor, tensor)
+
+    def for_messages(self, name: str, members: tuple[int, ...]) -> Transport:
+        """The same communicator under another name in errors, for messages between some ranks that may wait long.
+
+        For one thread beside others; ranks are numbered as here.
+        """
+        beside = copy.copy(self)
+        ranks = tuple(self.ranks[m] for m in sorted(members))
+        beside._place = self._job.place(name, ranks, self.world_rank, self.spins, PAUSE_S)
+        beside._children, beside._borrows = [], True
+        return beside
+
+    def subgroup(self, members: Sequence[int], name: str) -> Transport:
+        """A group of some ranks (numbered as here) with its own communicator; every member calls it, no one else."""
+        for member in members:
+            self._check_member(member)
+        if list(members) != sorted(set(members)) or self.rank not in members:
+            raise RankError(
+                f"rank {self.rank} asked for group {name!r} of ranks {list(members)}",
+                expected="ranks in ascending order, the caller's among them",
+                fix="Sort them, and call subgroup on the members only.",
+            )
+        made: list[Transport] = []
+        ranks = tuple(self.ranks[m] for m in members)
+        start = partial(apart, lambda: made.append(self._split(tuple(members), name)))
+        self._run(f"subgroup {name!r}", start, None, ranks)
+        self._children += made
+        return made[0]
+
+    def _agree(self, operation: str, tensor: Tensor | None = None) -> None:
+        """Refuse a collective that the ranks do not all call alike, before the engine mixes up their data."""
+        what = operation if tensor is None else f"{operation} of {list(tensor.shape)} {str(tensor.dtype)[6:]}"
+        own = torch.frombuffer(bytearray(what.encode()[:SAID_BYTES].ljust(SAID_BYTES)), dtype=torch.uint8)
+        rows = own.new_empty(self.size, SAID_BYTES)
+        self._run("check", partial(self._start_all_gather, own, rows.view(-1)), None)
+        said = [bytes(row.tolist()).decode(errors="replace").rstrip() for row in rows]
+        if any(text != said[0] for text in said):
+            calls = "; ".join(f"rank {rank}: {text}" for rank, text in zip(self.ranks, said, strict=True))
+            raise RankError(
+                f"ranks call different operations on group {self.group!r}: {calls}",
+                expected="the same collective with the same shape and dtype on every rank",
+                fix="Look for code before it that depends on the rank.",
+                ranks=self.ranks,
+            )
+
+    def abort(self, reason: str) -> None:
+        """Make the running and later operations of every rank fail with this reason."""
+        self._job.fail(
+            RankError(
+                f"rank {self.world_rank} aborted: {reason}",
+                expected="every rank to carry on",
+                fix=f"Look at the output of rank {self.world_rank}.",
+                ranks=(self.world_rank,),
+            )
+        )
+
+    def close(self) -> None:
+        """Leave: the whole job when this is the world, where all ranks meet once more; else only this group."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._borrows:
+            self._job.forget(self._place)
+            return
+        ended_well = self._job.broken is None
+        if self.group == WORLD:
+            ended_well = self._job.leave(self._place, self._start_barrier)
+        # Freeing is collective: in a failed job, or with a message on its way, it would wait for ever.
+        if ended_well and not self._job.in_use():
+            for child in self._children:
+                child.close()
+            self._free()
+        self._children.clear()
+
+    @abstractmethod
+    def _start_barrier(self) -> Done: ...
+
+    @abstractmethod
+    def _start_all_reduce(self, source: Tensor, out: Tensor, op: str) -> Done: ...
+
+    def _standing_all_reduce(self, memory: Tensor) -> Callable[[], Done] | None:
+        """What starts the sum of this memory over the ranks, in place, as often as it is called."""
+        return None
+
+    def _all_reduce_from(self, memory: Tensor) -> Callable[[Tensor], Done]:
+        """What starts the sum of this memory over the ranks, into the tensor it is called with."""
+        return lambda into: self._start_all_reduce(memory, into, "sum")
+
+    @abstractmethod
+    def _start_all_gather(self, source: Tensor, out: Tensor) -> Done: ...
+
+    @abstractmethod
+    def _start_all_to_all(self, source: Tensor, out: Tensor) -> Done: ...
+
+    @abstractmethod
+    def _start_reduce_scatter(self, source: Tensor, out: Tensor, op: str) -> Done: ...
+
+    @abstractmethod
+    def _start_broadcast(self, data: Tensor, root: int) -> Done: ...
+
+    @abstractmethod
+    def _start_send(self, data: Tensor, dest: int, tag: int, until_received: bool) -> Done: ...
+
+    @abstractmethod
+    def _start_recv(self, data: Tensor, source: int, tag: int) -> Done: ...
+
+    @abstractmethod
+    def _split(self, members: tuple[int, ...], name: str) -> Transport: ...
+
+    @abstractmethod
+    def _free(self) -> None: ...

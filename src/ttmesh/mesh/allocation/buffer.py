@@ -1,0 +1,263 @@
+"""Buffers: memory at one address on every chip of a mesh, and the lock-step heap they come from."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from threading import Lock, local
+
+import torch
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import DeallocatedError, OutOfMemoryError
+from ttmesh.base.records import Allocated, Freed
+from ttmesh.base.signals import signals
+from ttmesh.chip.cells import Cell, Room
+from ttmesh.chip.memory import Allocator, MemoryMap, MemoryView, Space
+from ttmesh.mesh.allocation.allocation_digest import Digest
+
+log = logging.getLogger("ttmesh")
+DRAM = BufferType.DRAM
+_buffer_ids = itertools.count(1)
+_new = object.__new__
+_warned = local()
+
+
+def next_buffer_id() -> int:
+    """A number that no buffer had before."""
+    return next(_buffer_ids)
+
+
+class Heap:
+    """The memory of one mesh: allocates cells, frees them, knows what is live. Buffers hold it, it holds no buffer."""
+
+    __slots__ = (
+        "_allocator", "_freed_by_gc", "_lock", "chips", "closed", "device", "digest", "freed_mark", "lane_axes", "live",
+        "mesh_id", "taken_mark", "traces_live", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, mesh_id: int, space: Space, chips: tuple[int, ...], lane_axes: int, device: torch.device
+    ) -> None:
+        self.mesh_id = mesh_id
+        self.chips = chips
+        self.lane_axes = lane_axes
+        self.device = device
+        self.closed = False
+        self.live: dict[BufferType, dict[int, Cell]] = {kind: {} for kind in BufferType}
+        self.version = 0  # changes with every allocation and free: what traces bind to
+        self.taken_mark = 0  # highest end of a DRAM buffer allocated since a capture began
+        self.freed_mark = 0
+        self.traces_live = 0
+        self.digest: Digest | None = None  # only where several ranks must allocate alike
+        self._allocator = Allocator(space, chips)
+        self._lock = Lock()
+        self._freed_by_gc: deque[Cell] = deque()
+
+    @property
+    def map(self) -> MemoryMap:
+        """Where each buffer type lies."""
+        return self._allocator.map
+
+    def allocate(
+        self,
+        kind: BufferType,
+        size_bytes: int,
+        page_bytes: int,
+        bank_bytes: int,
+        banks: int,
+        label: str = "",
+        *,
+        bottom_up: bool | None = None,
+    ) -> Buffer:
+        """A new buffer of `bank_bytes` in each bank; raises when no span is free on all chips."""
+        return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, bottom_up)
+
+    def take(self, room: Room, label: str, bottom_up: bool | None = None, at: int | None = None) -> Buffer:
+        """A new buffer with this room, at this address if one is named. Every result of every operation comes from here.
+
+        That is why the cell and the buffer are made without calling their classes: it takes half the time.
+        """
+        self._lock.acquire()  # `with` takes twice as long
+        try:
+            if self._freed_by_gc:
+                self._drain()
+            kind, bank_bytes = room.buffer_type, room.bank_bytes
+            address = self._allocator.allocate(kind, bank_bytes, bottom_up) if at is None else at
+            if address is None:
+                raise self._out_of_memory(room, label)
+            if at is not None and not self._allocator.allocate_at(kind, at, bank_bytes):
+                raise OutOfMemoryError(
+                    f"{kind.name} address {at} is not free for {bank_bytes} B per bank",
+                    expected="a free span on every chip of the mesh",
+                    fix="Free what lies there first, or let the allocator choose the address.",
+                )
+            cell = _new(Cell)
+            cell.buffer_id = next(_buffer_ids)
+            cell.room = room
+            cell.address = address
+            cell.label = label
+            cell.lane_axes = self.lane_axes
+            cell.device = self.device
+            cell.values = cell.format = cell.raw = None
+            self.live[kind][address] = cell
+            self.version += 1
+            if kind is DRAM and address + bank_bytes > self.taken_mark:
+                self.taken_mark = address + bank_bytes
+            if self.digest is not None:
+                self.digest.add(kind, address, bank_bytes, label)
+            if self.traces_live:
+                _warn_of_traces()
+            if signals.listening:
+                signals.emit(allocated(cell, self.mesh_id, self.chips))
+        finally:
+            self._lock.release()
+        buffer = _new(Buffer)
+        buffer._cell = cell
+        buffer.heap = self
+        return buffer
+
+    def allocate_at(
+        self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
+    ) -> Buffer:
+        """A new buffer at exactly this address."""
+        return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, at=address)
+
+    def free(self, cell: Cell) -> None:
+        """Give a cell's memory back."""
+        with self._lock:
+            self._release(cell)
+
+    def resolve(self, cell: Cell) -> Cell:
+        """The live cell at the same place, else the cell itself: how a traced command finds its memory."""
+        return self.live[cell.buffer_type].get(cell.address, cell)
+
+    def view(self, kind: BufferType) -> MemoryView:
+        """The state of one buffer type."""
+        with self._lock:
+            self._drain()
+            return self._allocator.view(kind)
+
+    def peak_bank_bytes(self, kind: BufferType) -> int:
+        """The most bytes per bank ever in use."""
+        return self._allocator.peak(kind)
+
+    def lowest_used(self, kind: BufferType) -> int | None:
+        """The lowest address in use."""
+        with self._lock:
+            self._drain()
+            return self._allocator.lowest_used(kind)
+
+    def cells(self) -> list[Cell]:
+        """Everything live, oldest first."""
+        with self._lock:
+            self._drain()
+            return sorted((c for kind in self.live.values() for c in kind.values()), key=lambda c: c.buffer_id)
+
+    def close(self) -> None:
+        """Free whatever is left; buffers that still point here are dead from now on."""
+        for cell in self.cells():
+            self.free(cell)
+            cell.clear()
+        self.closed = True
+
+    def _release(self, cell: Cell) -> None:
+        if self.closed:
+            return
+        room, address = cell.room, cell.address
+        kind = room.buffer_type
+        del self.live[kind][address]
+        for spans in self._allocator.lists[kind]:
+            spans.free(address)
+        self.version += 1
+        if kind is DRAM and address + room.bank_bytes > self.freed_mark:
+            self.freed_mark = address + room.bank_bytes
+        if signals.listening:
+            signals.emit(Freed(self.mesh_id, cell.buffer_id))
+
+    def _drain(self) -> None:
+        while self._freed_by_gc:
+            self._release(self._freed_by_gc.popleft())
+
+    def _out_of_memory(self, room: Room, label: str) -> OutOfMemoryError:
+        kind, bank_bytes = room.buffer_type, room.bank_bytes
+        view = self._allocator.view(kind)
+        largest = sorted(self.live[kind].values(), key=lambda cell: -cell.size_bytes)[:3]
+        names = ", ".join(f"{cell.label or 'unnamed'} {cell.size_bytes} B at {cell.address}" for cell in largest)
+        return OutOfMemoryError(
+            f"Out of Memory: Not enough space to allocate {room.size_bytes} B {kind.name} buffer across {room.banks} banks, "
+            f"where each bank needs to store {bank_bytes} B, but bank size is {view.total_bytes_per_bank} B (allocated: "
+            f"{view.total_bytes_allocated_per_bank} B, free: {view.total_bytes_free_per_bank} B, largest free block: "
+            f"{view.largest_contiguous_bytes_free_per_bank} B)",
+            expected=f"a free span of {bank_bytes} B in every {kind.name} bank{f' for {label}' if label else ''}",
+            fix=f"Deallocate something; the largest live buffers are: {names}."
+            if names
+            else "Nothing is live: ask for less.",
+        )
+
+
+class Buffer:
+    """Owns a cell: the memory is freed when the last tensor on it goes, or by `deallocate`."""
+
+    __slots__ = ("_cell", "heap")
+
+    def __init__(self, cell: Cell, heap: Heap) -> None:
+        self._cell: Cell | None = cell
+        self.heap = heap
+
+    @property
+    def cell(self) -> Cell:
+        """What the buffer holds; raises after it was freed."""
+        cell = self._cell
+        if cell is None or self.heap.closed:
+            raise DeallocatedError(
+                "Buffer must be allocated on device: this tensor's memory was freed"
+                if cell is None
+                else "Buffer must be allocated on device: its mesh was closed",
+                expected="a tensor that was not deallocated",
+                fix="Use it before deallocate() or close_mesh_device(), or make a copy.",
+            )
+        return cell
+
+    def is_allocated(self) -> bool:
+        """Whether the memory is still held."""
+        return self._cell is not None and not self.heap.closed
+
+    def deallocate(self) -> None:
+        """Free the memory now, for every tensor on it; a second time does nothing."""
+        cell, self._cell = self._cell, None
+        if cell is not None and not self.heap.closed:
+            self.heap.free(cell)
+
+    def __del__(self) -> None:
+        cell, heap = self._cell, self.heap
+        if cell is not None and not heap.closed:
+            self._cell = None
+            if heap._lock.acquire(False):
+                try:
+                    heap._release(cell)
+                finally:
+                    heap._lock.release()
+            else:  # in the middle of an allocation: it waits its turn
+                heap._freed_by_gc.append(cell)
+
+
+def allocated(cell: Cell, mesh_id: int, chips: tuple[int, ...]) -> Allocated:
+    """The record that says a cell exists."""
+    room = cell.room
+    return Allocated(
+        mesh_id, cell.buffer_id, chips, room.buffer_type._name_, cell.address, room.size_bytes, room.bank_bytes,
+        room.banks, room.page_bytes, cell.label,
+    )  # fmt: skip
+
+
+def _warn_of_traces() -> None:
+    """TT-Metal's warning, once per thread."""
+    if not getattr(_warned, "said", False):
+        _warned.said = True
+        log.warning(
+            "Allocating device buffers is potentially unsafe due to the existence of an active trace. These buffers may "
+            "be corrupted once a trace is executed if they are not released before then. Use the trace allocation "
+            "tracker to verify."
+        )

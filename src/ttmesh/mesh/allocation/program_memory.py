@@ -1,0 +1,56 @@
+"""What programs hold on the chips of a mesh besides buffers: circular buffers and kernels, as trackers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ttmesh.base.records import Allocated, Freed
+from ttmesh.base.signals import signals
+from ttmesh.mesh.allocation.buffer import next_buffer_id
+
+
+class Residents:
+    """The holdings of the programs launched last. They are reported, not allocated: programs use the same L1 in turn."""
+
+    __slots__ = ("_held", "_mesh_id")
+
+    def __init__(self, mesh_id: int) -> None:
+        self._mesh_id = mesh_id
+        self._held: dict[int, Allocated] = {}
+
+    def hold(
+        self, kind: str, chips: Iterable[int], address: int, bank_bytes: int, banks: int, page_bytes: int, label: str
+    ) -> int:
+        """Say that a program is on these chips with so many bytes on each of its cores; the number to release it by."""
+        number = next_buffer_id()
+        record = Allocated(
+            self._mesh_id, number, tuple(chips), kind, address, bank_bytes * banks, bank_bytes, banks, page_bytes, label
+        )  # fmt: skip
+        self._held[number] = record
+        if signals.listening:
+            signals.emit(record)
+        return number
+
+    def release(self, number: int) -> None:
+        """The program is gone; once more, or after the mesh was closed, does nothing."""
+        if self._held.pop(number, None) is not None and signals.listening:
+            signals.emit(Freed(self._mesh_id, number))
+
+    def evict(self, chips: Iterable[int], keep: Iterable[int]) -> None:
+        """Another program takes these chips: what others held there is gone. L1 is theirs one after the other."""
+        taken, kept = frozenset(chips), frozenset(keep)
+        for number, record in list(self._held.items()):
+            if number not in kept and not taken.isdisjoint(record.chips):
+                self.release(number)
+
+    def holds(self, number: int) -> bool:
+        """Whether it was neither released nor evicted."""
+        return number in self._held
+
+    def records(self) -> list[Allocated]:
+        """Everything held now, oldest first."""
+        return list(self._held.values())
+
+    def clear(self) -> None:
+        """The mesh closes: what it says for itself stands for all of these."""
+        self._held.clear()

@@ -1,0 +1,1 @@
+"""MeshDevice: opening and closing, its chips and cores, submeshes, reshaping."""

@@ -1,0 +1,382 @@
+"""MeshDevice: many chips as one device."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any
+
+from rich.console import Console
+
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import ClosedError, MeshError, QueueError, one_of
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
+from ttmesh.base.signals import signals
+from ttmesh.chip.backends.backend_protocol import Backend
+from ttmesh.chip.claims import Claim
+from ttmesh.chip.memory import Space
+from ttmesh.chip.system import ChipSpec, System
+from ttmesh.mesh.allocation.allocation_digest import Digest
+from ttmesh.mesh.allocation.buffer import Buffer, Heap, allocated, next_buffer_id
+from ttmesh.mesh.allocation.program_memory import Residents
+from ttmesh.mesh.allocation.reservations import RESERVATIONS
+from ttmesh.mesh.allocation.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
+from ttmesh.mesh.device.chip_view import ChipView
+from ttmesh.mesh.device.core_view import CoreView
+from ttmesh.mesh.device.mesh_reshape import rearrange
+from ttmesh.mesh.device.submesh_rules import check_submesh, submesh_starts
+from ttmesh.mesh.queue import schedules
+from ttmesh.mesh.queue.command_queue import Command, CommandQueue, DividedQueue
+from ttmesh.mesh.queue.events import Ownership
+from ttmesh.mesh.queue.program_cache import ProgramCache
+from ttmesh.mesh.queue.trace import MeshTraceId, Trace
+from ttmesh.mesh.ranks.rank_block import DividedShape, Part
+from ttmesh.mesh.system.system_links import Traffic
+from ttmesh.mesh.system.system_mesh import reshaped
+
+current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
+current_sub_device: ContextVar[int] = ContextVar("current_sub_device", default=0)
+_mesh_ids = itertools.count(1)
+
+
+class MeshDevice(ChipView, CoreView):
+    """Chips in a grid that run one program; opened by `open_mesh_device`."""
+
+    def __init__(
+        self,
+        system: System,
+        shape: MeshShape,
+        physical_ids: tuple[int, ...],
+        space: Space,
+        backend: Backend,
+        *,
+        num_command_queues: int,
+        parent: MeshDevice | None = None,
+        part: Part | None = None,
+    ) -> None:
+        self._id = next(_mesh_ids)
+        self.part = part  # of a mesh that several ranks divide: what is here; None: everything
+        self._shape = shape if part is None else DividedShape(part)
+        self.physical_ids = physical_ids
+        self.system = system
+        self.backend = backend
+        self.parent = parent
+        self.space = space
+        self.heap = Heap(self._id, space, physical_ids, shape.dims(), backend.device)
+        self.heap.chips = self.reported_ids()
+        self.heap.digest = None if part is None else Digest()
+        self.claim: Claim | None = None
+        schedule = schedules.current() if part is None or part.place is not None else schedules.Elsewhere()
+        made = CommandQueue if part is None else DividedQueue
+        self.queues = tuple(made(i, self._id, repr(self), schedule) for i in range(num_command_queues))
+        self.program_cache = ProgramCache()
+        self.residents = Residents(self._id)
+        self.traffic: Traffic = (
+            Traffic(system, None if part is None else frozenset(self.local_ids())) if parent is None else parent.traffic
+        )
+        self.traces: dict[MeshTraceId, Trace] = {}
+        self.trace_bytes = 0
+        self.sub_devices = SubDeviceTracker(CoreRangeSet([CoreRange((0, 0), self._last_core())]))
+        self._ownership: dict[int, Ownership] = {}
+        self._local_l1: Buffer | None = None
+        self._submeshes: list[weakref.ref[MeshDevice]] = []
+        self._closed = False
+        live[self._id] = self
+        if signals.listening:
+            for record in self.holdings():
+                signals.emit(record)
+
+    # ---- who it is
+
+    def id(self) -> int:
+        """The number of this mesh in this process."""
+        return self._id
+
+    @property
+    def shape(self) -> MeshShape:
+        """The extent of the mesh."""
+        return self._shape
+
+    @property
+    def chip(self) -> ChipSpec:
+        """What each of its chips is."""
+        return self.system.chip
+
+    def is_parent_mesh(self) -> bool:
+        """Whether it was opened rather than cut out of another mesh."""
+        return self.parent is None
+
+    def get_parent_mesh(self) -> MeshDevice | None:
+        """The mesh it was cut out of."""
+        return self.parent
+
+    def fabric_report(self) -> None:
+        """Print what crossed each link and went over the host since the mesh was opened: a drawing and a table."""
+        Console().print(self.traffic.report())
+
+    # ---- submeshes
+
+    def create_submesh(self, submesh_shape: MeshShape, offset: MeshCoordinate | None = None) -> MeshDevice:
+        """A mesh over part of the chips, sharing their memory."""
+        self.check_open()
+        start = offset if offset is not None else MeshCoordinate.zero_coordinate(self._shape.dims())
+        check_submesh(submesh_shape, start, self._shape)
+        last = MeshCoordinate([o + s - 1 for o, s in zip(start, submesh_shape, strict=True)])
+        ids = tuple(self.chip_at(coord) for coord in MeshCoordinateRange(start, last))
+        part = None if self.part is None else self.part.box(start.coords(), submesh_shape.to_tuple())
+        if part is not None and len(part.ranks) > 1:
+            part.join(len(self.queues), f"submesh {submesh_shape!r} at {start!r} of {self!r}")
+        self.space.split(ids)
+        child = MeshDevice(
+            self.system, submesh_shape, ids, self.space, self.backend, num_command_queues=len(self.queues), parent=self,
+            part=part,
+        )  # fmt: skip
+        self._submeshes.append(weakref.ref(child))
+        return child
+
+    def create_submeshes(self, submesh_shape: MeshShape) -> list[MeshDevice]:
+        """As many submeshes of this shape as tile the mesh, in row-major order."""
+        starts = submesh_starts(submesh_shape, self._shape)
+        return [self.create_submesh(submesh_shape, start) for start in starts]
+
+    def reshape(self, new_shape: MeshShape) -> None:
+        """Give the mesh another shape over the same chips; what they hold moves with them. All ranks of the mesh call it."""
+        self.check_open()
+        ids = reshaped(self.system, self._shape, self.physical_ids, new_shape)
+        if new_shape != self._shape:
+            rearrange(self, new_shape, ids)
+
+    def get_submeshes(self) -> list[MeshDevice]:
+        """The open submeshes, in the order they were made."""
+        return [child for ref in self._submeshes if (child := ref()) is not None and not child._closed]
+
+    def quiesce_devices(self) -> None:
+        """Wait until this mesh and its submeshes are idle."""
+        for mesh in (self, *self.get_submeshes()):
+            for queue in mesh.queues:
+                queue.finish()
+
+    # ---- queues
+
+    def queue(self, cq_id: int | None = None) -> CommandQueue:
+        """The queue of that number, or the one that `command_queue(...)` put in force."""
+        self.check_open()
+        number = current_queue_id.get() if cq_id is None else int(cq_id)
+        if not 0 <= number < len(self.queues):
+            raise QueueError(
+                f"cq_id {number} is out of range",
+                expected=one_of(range(len(self.queues))),
+                fix="Open the mesh with num_command_queues=2." if number == 1 else "A mesh has one queue or two.",
+            )
+        return self.queues[number]
+
+    def launch(self, command: Command) -> None:
+        """Enqueue a program on the queue in force."""
+        self.program_queue().enqueue(command)
+
+    def program_queue(self) -> CommandQueue:
+        """The queue in force, for a program: TT-Metal's ownership rule between queues is kept."""
+        if self._closed:
+            self.check_open()
+        if len(self.queues) == 1 and not current_queue_id.get():
+            return self.queues[0]
+        queue = self.queue()
+        if len(self.queues) > 1:
+            self.ownership(current_sub_device.get()).take(queue.id)
+        return queue
+
+    def ownership(self, sub_device: int = 0) -> Ownership:
+        """Who may launch on a sub-device."""
+        return self._ownership.setdefault(sub_device, Ownership(sub_device))
+
+    def ownerships(self) -> Iterable[Ownership]:
+        """Every sub-device that was launched on."""
+        return self._ownership.values()
+
+    # ---- program cache
+
+    def enable_program_cache(self) -> None:
+        """Remember programs (the default)."""
+        self.program_cache.enabled = True
+
+    def clear_program_cache(self) -> None:
+        """Forget the programs."""
+        self.program_cache.clear()
+
+    def disable_and_clear_program_cache(self) -> None:
+        """Forget the programs and remember none from now on."""
+        self.program_cache.clear()
+        self.program_cache.enabled = False
+
+    def set_program_cache_misses_allowed(self, allowed: bool) -> None:
+        """Whether an operation may run that was not run before."""
+        self.program_cache.misses_allowed = allowed
+
+    def num_program_cache_entries(self) -> int:
+        """How many device programs are cached."""
+        return self.program_cache.count()
+
+    # ---- sub-devices
+
+    def create_sub_device_manager(self, sub_devices: Iterable[SubDevice], local_l1_size: int) -> SubDeviceManagerId:
+        """Describe a partition of the cores."""
+        return self.sub_devices.create(sub_devices, local_l1_size)
+
+    def load_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
+        """Put a partition in force; its local L1 is taken from the bottom of the banks."""
+        manager = self.sub_devices.get(sub_device_manager_id)
+        self.clear_loaded_sub_device_manager()
+        if manager.local_l1_size:
+            banks = self.heap.map.banks[BufferType.L1]
+            size = -(-manager.local_l1_size // banks.alignment) * banks.alignment
+            self._local_l1 = self.heap.allocate(
+                BufferType.L1, size * banks.count, size, size, banks.count, "sub-device local L1", bottom_up=True
+            )
+        self.sub_devices.load(manager)
+
+    def clear_loaded_sub_device_manager(self) -> None:
+        """Go back to one sub-device that is the whole chip."""
+        for queue in self.queues:
+            queue.finish()
+        if self._local_l1 is not None:
+            self._local_l1.deallocate()
+            self._local_l1 = None
+        self._ownership.clear()
+        self.sub_devices.load(self.sub_devices.default)
+
+    def remove_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
+        """Forget a partition."""
+        self.sub_devices.remove(sub_device_manager_id)
+
+    def set_sub_device_stall_group(self, sub_device_ids: Iterable[SubDeviceId]) -> None:
+        """Say which sub-devices transfers wait for."""
+        self.sub_devices.set_stall_group(sub_device_ids)
+
+    def reset_sub_device_stall_group(self) -> None:
+        """Transfers wait for all sub-devices again."""
+        self.sub_devices.reset_stall_group()
+
+    # ---- life
+
+    def check_open(self) -> None:
+        """Refuse to be used after close."""
+        if self._closed:
+            raise ClosedError(
+                f"{self!r} was closed", expected="an open mesh", fix="Open it again with open_mesh_device()."
+            )
+
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return not self._closed
+
+    def close(self) -> None:
+        """Finish all work, close the submeshes, free what is left. A second close is an error of the caller."""
+        self.check_open()
+        for child in self.get_submeshes():
+            child.close()
+        for queue in self.queues:
+            queue.finish()
+        self._shut()
+
+    def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], part: Part | None) -> None:
+        """Take another shape, when everything it holds has moved."""
+        self._shape, self.physical_ids, self.part = shape, physical_ids, part
+        self.heap.chips, self.heap.lane_axes = self.reported_ids(), shape.dims()
+        if part is not None and self.parent is None:
+            self.traffic.counters.own = frozenset(self.local_ids())
+
+    def holdings(self) -> list[Any]:
+        """Records that say what this mesh holds now: itself, its reservations, its buffers."""
+        everyone = self.reported_ids()
+        buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
+        held = sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)
+        return [*self.standing(), *held]
+
+    def standing(self) -> list[Any]:
+        """The records of the mesh itself and its reservations."""
+        now = time.time_ns()
+        parent = self.parent.id() if self.parent else None
+        opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
+        everyone = self.reported_ids()
+        first = everyone[:1] if self.is_local(MeshCoordinate.zero_coordinate(self._shape.dims())) else ()
+        reserved = [
+            Reserved(self._id, first if part.coordinator_only else everyone, "L1", part.size_bytes, part.label, now)
+            for part in (RESERVATIONS if self.parent is None else ())
+            if first or not part.coordinator_only
+        ]
+        return [opened, *reserved]
+
+    def _chip_facts(self) -> tuple[ChipFacts, ...]:
+        banks = self.heap.map.banks
+        dram, l1 = banks[BufferType.DRAM], banks[BufferType.L1]
+        small, trace = banks[BufferType.L1_SMALL], banks[BufferType.TRACE]
+        coords = MeshCoordinateRange(self._shape).coords()
+        return tuple(
+            ChipFacts(
+                self.system.original_id(chip), i, coord.coords(), self.chip.arch.name, dram.count, dram.size, l1.count,
+                l1.size, chip in self.system.remote, dram.start, l1.start, small.size, trace.size,
+            )
+            for i, (chip, coord) in enumerate(zip(self.physical_ids, coords, strict=True))
+            if self.part is None or self.part.holds(coord)
+        )  # fmt: skip
+
+    def _last_core(self) -> CoreCoord:
+        return CoreCoord(self.chip.compute_grid.x - 1, self.chip.compute_grid.y - 1)
+
+    def _shut(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.traces.clear()
+        self.program_cache.clear()
+        self.program_cache.plans.clear()
+        self.residents.clear()
+        live.pop(self._id, None)
+        if signals.listening:  # before the heap goes: what the program never freed is told apart from what it did
+            signals.emit(Closed(self._id, time.time_ns()))
+        self.heap.close()
+        if self.claim is not None:
+            self.claim.release()
+        if self.parent is None:
+            self.backend.release()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._shut()
+
+    def __repr__(self) -> str:
+        return f"MeshDevice({'x'.join(map(str, self._shape))} grid, {self.get_num_devices()} devices)"
+
+
+live: weakref.WeakValueDictionary[int, MeshDevice] = weakref.WeakValueDictionary()
+
+
+def open_meshes() -> list[MeshDevice]:
+    """Every mesh and submesh open in this process, oldest first."""
+    return [mesh for _, mesh in sorted(live.items()) if mesh.is_open()]
+
+
+def _holdings() -> list[Any]:
+    from_all: list[Any] = []
+    for mesh in open_meshes():
+        from_all += mesh.holdings()
+    return from_all
+
+
+def same_mesh(a: MeshDevice, b: MeshDevice) -> None:
+    """Refuse operands on different devices, naming both."""
+    if a is not b:
+        raise MeshError(
+            f"operands live on different devices: {a!r} (id {a.id()}) and {b!r} (id {b.id()})",
+            expected="tensors on one mesh",
+            fix="Move one with to_device() first.",
+        )
+
+
+signals.provide("holdings", _holdings)
+signals.provide("unused ids", lambda: (next(_mesh_ids), next_buffer_id()))

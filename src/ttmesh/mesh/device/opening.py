@@ -1,0 +1,265 @@
+"""Open and close meshes and devices."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+
+from ttmesh.base import settings
+from ttmesh.base.errors import BusyError, MeshError, RankError
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.chip.backends.registry import backend
+from ttmesh.chip.catalogue import current_system
+from ttmesh.chip.claims import claim, is_exclusive
+from ttmesh.chip.memory import MemoryMap, Space
+from ttmesh.mesh.device.dispatch_cores import DispatchCoreConfig, with_dispatch
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.ranks.rank_block import part_here, shared_system
+from ttmesh.mesh.system.coordinator import MeshType, check_mesh_type, place_mesh
+
+MAX_COMMAND_QUEUES = 2
+
+_in_use: dict[int, weakref.ref[MeshDevice]] = {}
+_default: MeshDevice | None = None
+
+DEFAULT_WORKER_L1_SIZE = 0  # all of L1 that the runtime leaves
+
+
+def open_mesh_device(
+    mesh_shape: MeshShape | None = None,
+    l1_small_size: int | Sequence[int | str] = 0,
+    trace_region_size: int = 0,
+    num_command_queues: int = 1,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    offset: MeshCoordinate | None = None,
+    physical_device_ids: Sequence[int | str] = (),
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
+    *,
+    device_ids: Sequence[int | str] | None = None,
+    mesh_type: MeshType | None = None,
+) -> MeshDevice:
+    """Open chips as one mesh; without a shape, the whole system. Ranks of one mesh divide it in equal blocks.
+
+    A list in second position, or `device_ids`, names physical devices (or /dev/tenstorrent/N), the first of which
+    coordinates.
+    """
+    if mesh_shape is not None and not isinstance(mesh_shape, MeshShape):
+        raise TypeError(
+            f"open_mesh_device(): incompatible function arguments. mesh_shape={mesh_shape!r} is a "
+            f"{type(mesh_shape).__name__}; pass ttnn.MeshShape(2, 4), say"
+        )
+    if not isinstance(l1_small_size, int):
+        device_ids, l1_small_size = l1_small_size, 0
+    explicit = physical_device_ids if device_ids is None else device_ids
+    # Physical ids are this process's own; otherwise ranks of one mesh divide it.
+    system = with_dispatch(current_system() if explicit else shared_system(), dispatch_core_config)
+    shape, chips = place_mesh(
+        system,
+        mesh_shape,
+        offset=offset,
+        devices=explicit,
+        coordinator=settings.get_int("TT_COORDINATOR_DEVICE_ID"),
+    )
+    if mesh_type is not None:
+        check_mesh_type(mesh_type, shape, chips, system.links)
+    if not 1 <= num_command_queues <= MAX_COMMAND_QUEUES:
+        raise MeshError(
+            f"num_hw_cqs can be between 1 and {MAX_COMMAND_QUEUES}",
+            expected=f"1 or 2, not {num_command_queues}",
+            fix="Ask for one or two command queues.",
+        )
+    _refuse_busy(chips)
+    part = None if explicit else part_here(shape)
+    own = chips if part is None else part.among(chips)
+    if part is not None:
+        check_visible(own)
+    memory_map = MemoryMap.of(
+        system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
+    )
+    lanes = backend(settings.get_str("TTMESH_BACKEND"))
+    lanes.start()
+    held = claim(system.name, [system.original_id(chip) for chip in own]) if is_exclusive() else None
+    if part is not None:
+        sizes = f"l1_small_size {l1_small_size}, trace_region_size {trace_region_size}, worker_l1_size {worker_l1_size}"
+        try:
+            part.join(num_command_queues, f"{shape!r} of {system.name} on chips {list(chips)}, {sizes}")
+        except RankError:
+            if held is not None:
+                held.release()
+            raise
+    mesh = MeshDevice(
+        system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues, part=part
+    )
+    mesh.claim = held
+    for chip in chips:
+        _in_use[chip] = weakref.ref(mesh)
+    return mesh
+
+
+def close_mesh_device(mesh_device: MeshDevice) -> None:
+    """Finish its work and give the chips back."""
+    global _default
+    mesh_device.close()
+    if _default is mesh_device:
+        _default = None
+
+
+@contextmanager
+def create_mesh_device(
+    mesh_shape: MeshShape | None = None,
+    l1_small_size: int | Sequence[int | str] = 0,
+    trace_region_size: int = 0,
+    num_command_queues: int = 1,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    offset: MeshCoordinate | None = None,
+    physical_device_ids: Sequence[int | str] = (),
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
+) -> Iterator[MeshDevice]:
+    """A mesh that is closed at the end of the `with` block."""
+    mesh = open_mesh_device(
+        mesh_shape, l1_small_size, trace_region_size, num_command_queues, dispatch_core_config, offset,
+        physical_device_ids, worker_l1_size,
+    )  # fmt: skip
+    try:
+        yield mesh
+    finally:
+        if mesh.is_open():
+            close_mesh_device(mesh)
+
+
+def open_device(
+    *,
+    device_id: int,
+    l1_small_size: int = 0,
+    trace_region_size: int = 0,
+    num_command_queues: int = 1,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
+) -> MeshDevice:
+    """One chip, as a 1x1 mesh."""
+    return open_mesh_device(
+        MeshShape(1, 1), l1_small_size, trace_region_size, num_command_queues, dispatch_core_config, None,
+        [device_id], worker_l1_size,
+    )  # fmt: skip
+
+
+def create_device(
+    device_id: int,
+    num_command_queues: int = 1,
+    l1_small_size: int = 0,
+    trace_region_size: int = 0,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    *,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
+) -> MeshDevice:
+    """TT-NN's `CreateDevice`: one chip, with another order of arguments."""
+    return open_device(
+        device_id=device_id,
+        l1_small_size=l1_small_size,
+        trace_region_size=trace_region_size,
+        num_command_queues=num_command_queues,
+        dispatch_core_config=dispatch_core_config,
+        worker_l1_size=worker_l1_size,
+    )
+
+
+def create_devices(
+    device_ids: Sequence[int],
+    num_command_queues: int = 1,
+    l1_small_size: int = 0,
+    trace_region_size: int = 0,
+    dispatch_core_config: DispatchCoreConfig | None = None,
+    *,
+    worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
+) -> dict[int, MeshDevice]:
+    """TT-NN's `CreateDevices`: several chips, each a mesh of its own."""
+    return {
+        device_id: create_device(
+            device_id, num_command_queues, l1_small_size, trace_region_size, dispatch_core_config,
+            worker_l1_size=worker_l1_size,
+        )
+        for device_id in device_ids
+    }  # fmt: skip
+
+
+def close_device(device: MeshDevice) -> None:
+    """Give one chip back."""
+    close_mesh_device(device)
+
+
+def close_devices(devices: dict[int, MeshDevice]) -> None:
+    """Give several chips back."""
+    for device in devices.values():
+        close_device(device)
+
+
+@contextmanager
+def manage_device(device_id: int) -> Iterator[MeshDevice]:
+    """One chip for the length of a `with` block."""
+    device = open_device(device_id=device_id)
+    try:
+        yield device
+    finally:
+        close_device(device)
+
+
+def set_default_device(device: MeshDevice | None) -> None:
+    """The device that operations use when none is named."""
+    global _default
+    _default = device
+
+
+def get_default_device() -> MeshDevice | None:
+    """What `set_default_device` set."""
+    return _default
+
+
+def get_device_ids() -> list[int]:
+    """Ids that can be opened: 0 to the number of devices."""
+    return list(range(get_num_devices()))
+
+
+def get_num_devices() -> int:
+    """How many chips this process can use: of a system that ranks divide, its part."""
+    if settings.get("TT_VISIBLE_DEVICES") is not None:
+        return len(current_system().ids)
+    system = shared_system()
+    part = part_here(system.shape)
+    return len(system.ids) if part is None else prod(part.block)
+
+
+def get_num_pcie_devices() -> int:
+    """How many of them sit on the host's own bus."""
+    return len(current_system().mmio)
+
+
+def open_meshes() -> list[MeshDevice]:
+    """The meshes of this process that hold chips now."""
+    held = {id(mesh): mesh for ref in _in_use.values() if (mesh := ref()) is not None and mesh.is_open()}
+    return list(held.values())
+
+
+def check_visible(own: Sequence[int]) -> None:
+    """A rank that may see some chips only must be given a block of those."""
+    system = current_system()
+    seen = [system.original_id(chip) for chip in system.ids]
+    hidden = sorted(set(own) - set(seen))
+    if hidden:
+        raise RankError(
+            f"this rank's block of the mesh has chips {sorted(own)}, of which TT_VISIBLE_DEVICES hides {hidden}",
+            expected=f"a block of the visible chips {sorted(seen)}",
+            fix="Give each rank the chips of its block (docs/ranks.md says how a mesh is divided), or unset the variable.",
+        )
+
+
+def _refuse_busy(chips: Sequence[int]) -> None:
+    for chip in chips:
+        holder = _in_use[chip]() if chip in _in_use else None
+        if holder is not None and holder.is_open():
+            raise BusyError(
+                f"device {chip} is in use by {holder!r} (id {holder.id()}) of this process",
+                expected="chips that no open mesh holds",
+                fix="Close that mesh first, or cut a submesh out of it with create_submesh().",
+            )

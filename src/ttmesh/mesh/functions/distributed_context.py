@@ -1,0 +1,172 @@
+"""The ranks of this program as TT-NN's `distributed_context_*` functions see them; one process is rank 0 of 1."""
+
+from __future__ import annotations
+
+from ttmesh.base import settings
+from ttmesh.base.errors import MeshError
+from ttmesh.fabric.engines import bindings, chosen, fellows, world
+from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.mesh.device.mesh_device import open_meshes
+
+_initialised = False
+_split: Transport | None = None  # the ranks of this sub-context, once something was sent between them
+
+
+class ContextError(MeshError, IndexError):
+    """A rank or sub-context that this job does not have; TT-NN raises IndexError."""
+
+
+class Rank(int):
+    """A rank's number."""
+
+    def __repr__(self) -> str:
+        return f"Rank({int(self)})"
+
+
+class Size(int):
+    """How many ranks."""
+
+    def __repr__(self) -> str:
+        return f"Size({int(self)})"
+
+
+def using_distributed_env() -> bool:
+    """Whether a launcher (mpirun, torchrun, ttmesh launch) started this process as one of several ranks."""
+    return chosen() is not None and world_size() > 1
+
+
+def init_distributed_context() -> None:
+    """Join the other ranks; harmless when repeated."""
+    global _initialised
+    world()
+    _initialised = True
+
+
+def distributed_context_is_initialized() -> bool:
+    """Whether the ranks were joined."""
+    return _initialised or chosen() is not None
+
+
+def world_rank() -> int:
+    """This process's number among all ranks."""
+    transport = world()
+    return 0 if transport is None else transport.rank
+
+
+def world_size() -> int:
+    """How many ranks there are."""
+    transport = world()
+    return 1 if transport is None else transport.size
+
+
+def distributed_context_get_rank() -> Rank:
+    """This process's rank in its context: among all, unless tt-run split the job."""
+    return Rank(fellows().index(world_rank()))
+
+
+def distributed_context_get_size() -> Size:
+    """How many ranks this context has."""
+    return Size(len(fellows()))
+
+
+def distributed_context_barrier() -> None:
+    """Return when every rank has come here; ranks that present one mesh compare what they allocated on it."""
+    transport = _context()
+    if transport is None:
+        return
+    for mesh in open_meshes():
+        if mesh.part is not None and mesh.part.place is not None and mesh.heap.digest is not None:
+            mesh.heap.digest.compare(mesh.part.host, repr(mesh))
+    transport.barrier()
+
+
+def distributed_context_allgather_int(value: int) -> list[int]:
+    """Every rank's number, in rank order."""
+    transport = _context()
+    if transport is None:
+        return [int(value)]
+    return [row[0] for row in transport.all_gather_ints([int(value)])]
+
+
+def distributed_context_send_bytes(data: bytes, dest: int, tag: int = 0) -> None:
+    """Send bytes to a rank that receives as many."""
+    _joined("send").send_bytes(data, int(dest), tag=tag)
+
+
+def distributed_context_recv_bytes(size: int, source: int, tag: int = 0) -> bytes:
+    """Receive so many bytes from a rank."""
+    return _joined("receive").recv_bytes(size, int(source), tag=tag)
+
+
+def distributed_context_world_rank() -> Rank:
+    """This process's rank among all, whatever its context."""
+    return Rank(world_rank())
+
+
+def distributed_context_world_size() -> Size:
+    """How many ranks there are in all contexts."""
+    return Size(world_size())
+
+
+def distributed_context_subcontext_id() -> int | None:
+    """The number of this rank's context; None where the job is not split."""
+    return settings.get_int("TT_RUN_SUBCONTEXT_ID")
+
+
+def distributed_context_subcontext_count() -> int:
+    """How many contexts there are: one where the job is not split."""
+    return len(distributed_context_subcontext_sizes())
+
+
+def distributed_context_subcontext_sizes() -> list[int]:
+    """How many ranks each context has."""
+    contexts = [place.context for place in bindings()]
+    return [contexts.count(number) for number in range(max(contexts) + 1)]
+
+
+def distributed_context_subcontext_size(subcontext_id: int) -> Size:
+    """How many ranks a context has."""
+    sizes = distributed_context_subcontext_sizes()
+    if not 0 <= subcontext_id < len(sizes):
+        raise ContextError(
+            f"subcontext_id out of range: expected 0 <= subcontext_id < {len(sizes)}, got {subcontext_id}",
+            expected="a sub-context of this job",
+            fix="Ask distributed_context_subcontext_count() first.",
+        )
+    return Size(sizes[subcontext_id])
+
+
+def distributed_context_local_to_world_rank(subcontext_id: int, local_rank: int) -> Rank:
+    """The number among all of a context's rank."""
+    size = distributed_context_subcontext_size(subcontext_id)
+    if not 0 <= local_rank < size:
+        raise ContextError(
+            f"local_rank out of range for subcontext {subcontext_id}: expected 0 <= local_rank < {int(size)}, got "
+            f"{local_rank}",
+            expected="a rank of that sub-context",
+            fix="Ask distributed_context_subcontext_size(subcontext_id) first.",
+        )
+    members = [rank for rank, place in enumerate(bindings()) if place.context == subcontext_id]
+    return Rank(members[local_rank])
+
+
+def _context() -> Transport | None:
+    """The ranks of this context: the world, or a group of its own where the job is split."""
+    global _split
+    transport, members = world(), fellows()
+    if transport is None or len(members) == transport.size:
+        return transport
+    if _split is None:
+        _split = transport.subgroup(members, f"sub-context {distributed_context_subcontext_id()}")
+    return _split
+
+
+def _joined(what: str) -> Transport:
+    transport = _context()
+    if transport is None:
+        raise MeshError(
+            f"cannot {what}: this process is on its own",
+            expected="several ranks",
+            fix="Start the program with `ttmesh launch -n 2 ...`.",
+        )
+    return transport

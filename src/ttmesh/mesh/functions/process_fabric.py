@@ -1,0 +1,53 @@
+"""The fabric configuration of this process."""
+
+from __future__ import annotations
+
+from ttmesh.fabric.fabric_config import (
+    FabricConfig,
+    FabricManagerMode,
+    FabricReliabilityMode,
+    FabricRouterConfig,
+    FabricTensixConfig,
+    FabricUDMMode,
+)
+from ttmesh.fabric.fabric_state import FabricSetup, replaced
+from ttmesh.mesh.device.opening import open_meshes
+
+PAYLOAD_BYTES = (
+    4 * 1088
+)  # of a packet unless the router config says otherwise: four tiles of bfloat8_b (tt-metal e4f9f0b)
+
+_setup = FabricSetup()
+
+
+def set_fabric_config(
+    config: FabricConfig,
+    reliability_mode: FabricReliabilityMode = FabricReliabilityMode.STRICT_INIT,
+    num_planes: int | None = None,
+    fabric_tensix_config: FabricTensixConfig = FabricTensixConfig.DISABLED,
+    fabric_udm_mode: FabricUDMMode = FabricUDMMode.DISABLED,
+    fabric_manager_mode: FabricManagerMode = FabricManagerMode.DEFAULT,
+    router_config: FabricRouterConfig | None = None,
+) -> None:
+    """Choose how chips are joined; before a mesh is opened. DISABLED takes it back."""
+    global _setup
+    router = FabricRouterConfig() if router_config is None else router_config
+    wanted = FabricSetup(
+        config, reliability_mode, num_planes, fabric_tensix_config, fabric_udm_mode, fabric_manager_mode, router
+    )
+    _setup = replaced(_setup, wanted, devices_open=bool(open_meshes()))
+
+
+def get_fabric_config() -> FabricConfig:
+    """The configuration in force."""
+    return _setup.config
+
+
+def get_tt_fabric_max_payload_size_bytes() -> int:
+    """The most bytes that one packet carries."""
+    return _setup.router_config.max_packet_payload_size_bytes or PAYLOAD_BYTES
+
+
+def fabric_setup() -> FabricSetup:
+    """The configuration in force with everything that was set beside it."""
+    return _setup

@@ -1,0 +1,133 @@
+"""What programs say to command queues: events, waiting, and which queue is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ttmesh.base.errors import QueueError
+from ttmesh.base.geometry import MeshCoordinateRange
+from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.mesh.device.mesh_device import MeshDevice, current_queue_id, current_sub_device, live
+from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
+from ttmesh.mesh.queue.events import MeshEvent
+from ttmesh.mesh.queue.trace import not_while_capturing
+
+
+@contextmanager
+def command_queue(cq_id: int) -> Iterator[None]:
+    """Inside, everything without an explicit cq_id goes to this queue."""
+    token = current_queue_id.set(int(cq_id))
+    try:
+        yield
+    finally:
+        current_queue_id.reset(token)
+
+
+@contextmanager
+def sub_device(sub_device_id: SubDeviceId) -> Iterator[None]:
+    """Inside, programs run on this sub-device: another queue than that of the rest of the chip may launch them."""
+    token = current_sub_device.set(int(sub_device_id))
+    try:
+        yield
+    finally:
+        current_sub_device.reset(token)
+
+
+def record_event(
+    mesh_device: MeshDevice,
+    cq_id: int | None = None,
+    sub_device_ids: Sequence[SubDeviceId] = (),
+    device_range: MeshCoordinateRange | None = None,
+) -> MeshEvent:
+    """An event that is set when everything enqueued on the queue so far has run."""
+    queue = mesh_device.queue(cq_id)
+    mesh_device.sub_devices.check(sub_device_ids)
+    _refuse_while_recording(queue)
+    event = MeshEvent(mesh_device.id(), queue.id, device_range or MeshCoordinateRange(mesh_device.shape))
+
+    def mark(reads: Cells, writes: Cells) -> None:
+        event.done = True
+
+    queue.enqueue(Command("record_event", mark))
+    for owner in mesh_device.ownerships():
+        owner.recorded(event)
+    return event
+
+
+def wait_for_event(cq_id: int | None = None, mesh_event: MeshEvent | None = None) -> None:
+    """Let a queue wait for an event of another queue of the same mesh."""
+    if not isinstance(mesh_event, MeshEvent):
+        raise QueueError(
+            f"wait_for_event got {mesh_event!r}", expected="a MeshEvent", fix="Pass what record_event() returned."
+        )
+    event = mesh_event
+    mesh_device = live.get(event.mesh_id)
+    if mesh_device is None:
+        raise QueueError(
+            f"{event!r} belongs to a mesh that was closed", expected="an event of an open mesh", fix="Record it again."
+        )
+    queue = mesh_device.queue(cq_id)
+    _refuse_while_recording(queue)
+    waits_for = f"event {event.id} of queue {event.mesh_cq_id}"
+    queue.enqueue(Command("wait_for_event", _nothing, ready=lambda: event.done, waits_for=waits_for))
+    for owner in mesh_device.ownerships():
+        owner.waited(event, queue.id)
+
+
+def event_synchronize(mesh_event: MeshEvent) -> None:
+    """Return when the event is set."""
+    mesh_device = live.get(mesh_event.mesh_id)
+    if mesh_device is None:
+        return
+    queue = mesh_device.queues[mesh_event.mesh_cq_id]
+    _refuse_while_recording(queue)
+    while not mesh_event.done:
+        queue.finish_through(mesh_event)
+
+
+def event_query(mesh_event: MeshEvent) -> bool:
+    """Whether the event is set."""
+    return mesh_event.done
+
+
+def synchronize_device(
+    device: MeshDevice, cq_id: int | None = None, sub_device_ids: Sequence[SubDeviceId] = ()
+) -> None:
+    """Return when one queue, or without a number every queue, has run all it was given."""
+    device.sub_devices.check(sub_device_ids)
+    queues = device.queues if cq_id is None else (device.queue(cq_id),)
+    device.check_open()
+    for queue in queues:
+        _refuse_while_recording(queue)
+        queue.finish()
+        for owner in device.ownerships():
+            owner.finished(queue.id)
+    device.backend.synchronize()
+
+
+def synchronize_mesh_device(mesh_device: MeshDevice) -> None:
+    """The older name of `synchronize_device` (seed 002)."""
+    synchronize_device(mesh_device)
+
+
+def synchronize_devices(
+    devices: MeshDevice | Iterable[MeshDevice], queue_id: int | None = None, sub_device_ids: Sequence[SubDeviceId] = ()
+) -> None:
+    """The older form for several devices."""
+    for device in [devices] if isinstance(devices, MeshDevice) else devices:
+        synchronize_device(device, queue_id, sub_device_ids)
+
+
+def read_device_profiler(device: MeshDevice) -> None:
+    """Wait for the device; an emulated chip keeps no profiler buffers, so there is nothing to read."""
+    synchronize_device(device)
+
+
+def _nothing(reads: Cells, writes: Cells) -> None:
+    """Waiting is all there is to do."""
+
+
+def _refuse_while_recording(queue: CommandQueue) -> None:
+    if queue.recording is not None:
+        raise not_while_capturing("Event Synchronization is not supported during trace capture.", queue.id)

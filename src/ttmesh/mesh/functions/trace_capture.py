@@ -1,0 +1,153 @@
+"""Capture, replay and release traces on a mesh."""
+
+from __future__ import annotations
+
+import itertools
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import TraceError, one_of
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.queue.command_queue import Cells, Command
+from ttmesh.mesh.queue.trace import (
+    TRACE_PAGE_BYTES,
+    MeshTraceId,
+    Part,
+    Trace,
+    dram_high_water,
+    not_while_capturing,
+    overlap_error,
+    trace_bytes,
+)
+
+_ids = itertools.count()
+
+
+def begin_trace_capture(mesh_device: MeshDevice, *, cq_id: int | None = None) -> MeshTraceId:
+    """Record, from now on, what is enqueued on this queue instead of running it."""
+    queue = mesh_device.queue(cq_id)
+    if queue.recording is not None:
+        current = next(t.id for t in mesh_device.traces.values() if t.commands is queue.recording)
+        raise TraceError(
+            f"CQ {queue.id} is already being used for tracing tid {current}",
+            expected="one capture at a time on a queue",
+            fix="End the other capture first.",
+        )
+    queue.finish()
+    trace = Trace(MeshTraceId(next(_ids)), queue.id)
+    mesh_device.traces[trace.id] = trace
+    mesh_device.heap.taken_mark = mesh_device.heap.freed_mark = 0
+    queue.recording = trace.commands
+    return trace.id
+
+
+def end_trace_capture(mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: int | None = None) -> None:
+    """Stop recording and put the trace into the chips' memory."""
+    queue = mesh_device.queue(cq_id)
+    trace = _trace(mesh_device, trace_id)
+    if queue.recording is not trace.commands:
+        raise TraceError(
+            f"CQ {queue.id} is not being used for tracing tid {trace_id}",
+            expected=f"the queue of begin_trace_capture, {trace.queue_id}",
+            fix="Pass the same cq_id to both.",
+        )
+    queue.recording = None
+    try:
+        trace.buffer = _trace_buffer(mesh_device, trace)
+    except BaseException:
+        del mesh_device.traces[trace_id]
+        raise
+
+
+def execute_trace(
+    mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: int | None = None, blocking: bool = True
+) -> None:
+    """Run a captured trace again."""
+    queue = mesh_device.queue(cq_id)
+    trace = _trace(mesh_device, trace_id)
+    if queue.recording is not None:
+        raise not_while_capturing("A trace cannot be executed during trace capture.", trace_id)
+    if trace.buffer is None:
+        raise TraceError(
+            f"trace {trace_id} is still being captured",
+            expected="a finished capture",
+            fix="Call end_trace_capture first.",
+        )
+    if len(mesh_device.queues) > 1:
+        mesh_device.ownership().take(queue.id)
+    for part in trace.parts():
+        command = _replayed(mesh_device, trace, part)
+        queue.enqueue(command)
+    if blocking:
+        queue.finish_through(command)
+
+
+def release_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> None:
+    """Free a trace; replays that are still queued finish first, on their own reference."""
+    trace = _trace(mesh_device, trace_id)
+    if any(queue.recording is trace.commands for queue in mesh_device.queues):
+        raise not_while_capturing("A trace cannot be released during its own capture.", trace_id)
+    del mesh_device.traces[trace_id]
+    if trace.buffer is not None:
+        mesh_device.trace_bytes -= trace.buffer.cell.size_bytes
+        trace.buffer.deallocate()
+        mesh_device.heap.traces_live -= 1
+
+
+def _replayed(mesh_device: MeshDevice, trace: Trace, part: Part) -> Command:
+    """Part of a trace as one command, which waits for what the first one in it waits for."""
+    heap, first = mesh_device.heap, part.first
+
+    def replay(reads: Cells, writes: Cells) -> None:
+        trace.replay(heap.resolve, heap.version, part)
+
+    name = f"execute_trace {trace.id}"
+    if first is None:
+        return Command(name, replay, part.cells, part.cells, programs=part.programs)
+    return Command(
+        f"{name}, {first.name}", replay, part.cells, part.cells, programs=part.programs, ready=first.ready,
+        waits_for=first.waits_for, remote=first.remote,
+    )  # fmt: skip
+
+
+def _trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> Trace:
+    mesh_device.check_open()
+    trace = mesh_device.traces.get(trace_id)
+    if trace is None:
+        manager = mesh_device.sub_devices.loaded.id.id
+        raise TraceError(
+            f"Trace instance {trace_id} must exist on Mesh device {mesh_device.id()}'s active sub-device manager {manager}",
+            expected=one_of(mesh_device.traces),
+            fix="Use the id that begin_trace_capture returned, before release_trace.",
+        )
+    return trace
+
+
+def _trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
+    """Memory for the trace: in the trace region, or from the top of DRAM when there is none."""
+    heap = mesh_device.heap
+    allocated, freed = heap.taken_mark, heap.freed_mark
+    others = max((t.high_water for t in mesh_device.traces.values() if t is not trace), default=0)
+    trace.high_water = max(dram_high_water(trace.cells()), allocated, freed)
+    size = -(-trace_bytes(trace.programs) // TRACE_PAGE_BYTES) * TRACE_PAGE_BYTES
+    region = heap.map.trace_region_bytes
+    if region and mesh_device.trace_bytes + size > region:
+        raise TraceError(
+            f"Creating trace buffers of size {mesh_device.trace_bytes + size}B on MeshDevice {mesh_device.id()}, but only "
+            f"{region}B is allocated for trace region.",
+            expected=f"traces of at most {region} B together",
+            fix="Open the mesh with a larger trace_region_size or release a trace.",
+        )
+    kind = BufferType.TRACE if region else BufferType.DRAM
+    banks = heap.map.banks[kind].count
+    pages = size // TRACE_PAGE_BYTES
+    bank_bytes = -(-pages // banks) * TRACE_PAGE_BYTES
+    buffer = heap.allocate(kind, size, TRACE_PAGE_BYTES, bank_bytes, banks, f"trace {trace.id}", bottom_up=False)
+    if not region:
+        overlap = overlap_error(buffer.cell.address, allocated=allocated, freed=freed, others=others)
+        if overlap is not None:
+            buffer.deallocate()
+            raise overlap
+    mesh_device.trace_bytes += size
+    heap.traces_live += 1
+    return buffer

@@ -1,0 +1,1 @@
+"""Command queues, events, schedules, traces and the program cache; TT-NN's functions on them are in mesh/functions."""

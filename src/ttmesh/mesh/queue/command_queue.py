@@ -1,0 +1,195 @@
+"""Command queues: the only place that makes lanes work. A command names the cells it reads and writes."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ttmesh.base.errors import QueueError
+from ttmesh.base.records import Enqueued, Finished, TensorFacts
+from ttmesh.base.signals import signals
+from ttmesh.chip.cells import Cell
+
+if TYPE_CHECKING:
+    from ttmesh.mesh.queue.schedules import Schedule
+
+Cells = Sequence[Cell]
+Body = Callable[[Cells, Cells], None]
+
+_ids = itertools.count(1)
+
+
+class _Worker(threading.local):
+    """Which queue a thread works for: ranks that divide a mesh meet in communicators of the queue's own."""
+
+    queue = 0
+
+
+worker = _Worker()
+
+
+class _Gate:
+    """Whether anything reaches the chips: a graph capture without dispatch shuts it, and asks for every command."""
+
+    shut = False
+
+
+gate = _Gate()
+
+
+class Command:
+    """One unit of work: `body(reads, writes)`. The cells are arguments so that a trace can hand over others.
+
+    `ready` (when given) says whether it may run yet, `waits_for` what it waits for; with `remote` that comes from
+    another process, which nudges the schedule. With `offers`, asking `ready` tells the other end that this command stands
+    at the head of its queue, so nobody may ask before it does. `programs` is how many device programs TT-NN would launch
+    for it (0 for transfers and events); it sizes traces.
+    """
+
+    __slots__ = ("body", "done", "id", "name", "offers", "programs", "reads", "ready", "remote", "waits_for", "writes")
+
+    def __init__(
+        self,
+        name: str,
+        body: Body,
+        reads: Cells = (),
+        writes: Cells = (),
+        *,
+        programs: int = 0,
+        ready: Callable[[], bool] | None = None,
+        waits_for: str = "",
+        offers: bool = False,
+        remote: bool = False,
+    ) -> None:
+        self.name = name
+        self.body = body
+        self.reads = reads
+        self.writes = writes
+        self.programs = programs
+        self.ready = ready
+        self.waits_for = waits_for
+        self.offers = offers
+        self.remote = remote
+        self.id = next(_ids)
+        self.done = False
+
+
+class Doable(Protocol):
+    """Something that is done at some time: a command, an event."""
+
+    done: bool
+
+
+class CommandQueue:
+    """An in-order queue of one mesh. What runs when is decided by its schedule."""
+
+    __slots__ = ("__weakref__", "failure", "id", "mesh_id", "mesh_name", "pending", "recording", "schedule")
+
+    def __init__(self, queue_id: int, mesh_id: int, mesh_name: str, schedule: Schedule) -> None:
+        self.id = queue_id
+        self.mesh_id = mesh_id
+        self.mesh_name = mesh_name
+        self.schedule = schedule
+        self.pending: deque[Command] = deque()
+        self.recording: list[Command] | None = None
+        self.failure: BaseException | None = None
+
+    def enqueue(self, command: Command) -> None:
+        """Take a command: record it while a trace is captured, else hand it to the schedule."""
+        if gate.shut and (command.programs or command.writes):
+            command.done = True
+            return
+        if self.recording is not None:
+            self.recording.append(command)
+            return
+        if self.failure is not None:
+            self.raise_failure()
+        if signals.timing:
+            now = time.monotonic_ns()
+            signals.emit_command(Enqueued(self.mesh_id, self.id, command.id, command.name, now))
+        self.schedule.submit(self, command)
+
+    def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
+        """Enqueue a program; where nothing stands before it and nobody watches, running it at once is all there is."""
+        if self.schedule.busy or self.recording is not None or signals.timing:
+            self.enqueue(Command(name, body, reads, writes, programs=programs))
+        else:
+            body(reads, writes)
+
+    def finish(self) -> None:
+        """Return when everything enqueued so far has run."""
+        self.schedule.drain(self)
+        if self.failure is not None:
+            self.raise_failure()
+
+    def finish_through(self, awaited: Doable) -> None:
+        """Return when this command has run, or this event is set."""
+        if not awaited.done:
+            self.schedule.drain(self, awaited)
+            if self.failure is not None:
+                self.raise_failure()
+
+    def run(self, command: Command) -> None:
+        """Carry a command out. Called by schedules, in queue order."""
+        if not signals.timing:
+            command.body(command.reads, command.writes)
+            command.done = True
+            return
+        reads = _tensors(command.reads)  # now: a command may change in place what it reads
+        start = time.monotonic_ns()
+        command.body(command.reads, command.writes)
+        command.done = True
+        end = time.monotonic_ns()
+        writes = _tensors(command.writes)
+        signals.emit_command(Finished(self.mesh_id, self.id, command.id, command.name, end, end - start, reads, writes))
+
+    def raise_failure(self) -> None:
+        """Raise what a command failed with on a worker, once."""
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def waiting(self) -> str:
+        """The head of the queue and what it waits for, for a deadlock report."""
+        head = self.pending[0]
+        return f"queue {self.id} of {self.mesh_name}: {head.name} waits for {head.waits_for or 'its turn'}"
+
+
+class DividedQueue(CommandQueue):
+    """A queue of a mesh that ranks divide: its commands know their queue, and so the communicator to use."""
+
+    __slots__ = ()
+
+    def enqueue(self, command: Command) -> None:
+        """Take a command."""
+        body, number = command.body, self.id
+
+        def told(reads: Cells, writes: Cells) -> None:
+            worker.queue = number
+            body(reads, writes)
+
+        command.body = told
+        super().enqueue(command)
+
+    def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
+        """Enqueue a program, or run it at once in the caller's thread."""
+        worker.queue = self.id
+        super().launch(name, body, reads, writes, programs)
+
+
+def _tensors(cells: Cells) -> tuple[TensorFacts, ...]:
+    return tuple(facts for cell in cells if (facts := cell.describe()) is not None)
+
+
+def deadlock(queues: Sequence[CommandQueue]) -> QueueError:
+    """The error that says who waits for whom."""
+    waiting = "; ".join(queue.waiting() for queue in queues if queue.pending)
+    return QueueError(
+        f"deadlock: {waiting}",
+        expected="every wait to be met by a command that was enqueued before",
+        fix="Enqueue the matching send, receive or record_event before you synchronise.",
+    )

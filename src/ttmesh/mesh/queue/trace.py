@@ -1,0 +1,136 @@
+"""Traces: the commands seen while recording, bound to addresses and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NewType
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import TraceError
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.queue.command_queue import Command
+
+MeshTraceId = NewType("MeshTraceId", int)
+
+# What a trace takes in DRAM: a prologue and, per device program, its dispatch commands. TT-Metal's real sizes depend
+# on kernels and runtime arguments; these stay under what its tests allow (three broadcasts in 10,000 B, fifty-two
+# dispatches of tokens in 50,000 B, three data-movement programs in 32,768 B) and are documented in docs/memory.md.
+TRACE_PROLOGUE_BYTES = 1024
+TRACE_PROGRAM_BYTES = 896
+TRACE_PAGE_BYTES = 1024
+
+Resolve = Callable[[Cell], Cell]
+
+
+def trace_bytes(programs: int) -> int:
+    """How much memory a trace of so many device programs takes."""
+    return TRACE_PROLOGUE_BYTES + programs * TRACE_PROGRAM_BYTES
+
+
+class Part:
+    """Commands of a trace that run as one: where they lie in it, what they touch, and the one that may have to wait."""
+
+    __slots__ = ("cells", "end", "first", "programs", "start")
+
+    def __init__(self, start: int, end: int, commands: list[Command]) -> None:
+        self.start, self.end = start, end
+        self.cells = [cell for command in commands for cell in (*command.reads, *command.writes)]
+        self.programs = sum(command.programs for command in commands)
+        self.first = commands[0] if commands and commands[0].ready is not None else None
+
+
+class Trace:
+    """A recorded list of commands with the memory that holds it on the chips."""
+
+    __slots__ = ("_bound", "_parts", "_version", "buffer", "commands", "high_water", "id", "queue_id")
+
+    def __init__(self, trace_id: MeshTraceId, queue_id: int) -> None:
+        self.id = trace_id
+        self.queue_id = queue_id
+        self.commands: list[Command] = []
+        self.buffer: Buffer | None = None
+        self.high_water = 0
+        self._bound: list[tuple[Command, list[Cell], list[Cell]]] = []
+        self._parts: list[Part] = []
+        self._version = -1
+
+    @property
+    def programs(self) -> int:
+        """How many device programs a replay launches."""
+        return sum(command.programs for command in self.commands)
+
+    def parts(self) -> list[Part]:
+        """The commands in runs that need not wait in between: one that waits begins a new run. Asked after the capture."""
+        if not self._parts:
+            starts = [0, *(i for i, command in enumerate(self.commands) if i and command.ready is not None)]
+            self._parts = [Part(a, b, self.commands[a:b]) for a, b in pairwise([*starts, len(self.commands)])]
+        return self._parts
+
+    def replay(self, resolve: Resolve, version: int, part: Part) -> None:
+        """Run these commands; an address means the live buffer there, else the trace's own cell.
+
+        The binding is kept until the allocator's `version` changes.
+        """
+        if version != self._version:
+            self._bound = [
+                (command, [resolve(cell) for cell in command.reads], [resolve(cell) for cell in command.writes])
+                for command in self.commands
+            ]
+            self._version = version
+        for command, reads, writes in self._bound[part.start : part.end]:
+            command.body(reads, writes)
+
+    def cells(self) -> list[Cell]:
+        """Every cell that a replay reads or writes."""
+        return [cell for command in self.commands for cell in (*command.reads, *command.writes)]
+
+
+def overlap_error(address: int, *, allocated: int, freed: int, others: int) -> TraceError | None:
+    """Why a trace buffer placed in DRAM at this address would be overwritten, or None.
+
+    The texts are TT-Metal's (tt-metal e4f9f0b, distributed/mesh_trace.cpp).
+    """
+    by_allocation, by_free = 0 < allocated > address, 0 < freed > address
+    if by_allocation and by_free:
+        wrong = (
+            f"Trace buffer at address {address} overlaps with DRAM activity during trace capture. Allocation high "
+            f"water mark: {allocated}, Deletion high water mark: {freed}. Reduce allocations during trace capture or "
+            "set a non-zero trace_region_size."
+        )
+    elif by_free:
+        wrong = (
+            f"Trace buffer at address {address} overlaps with buffers deallocated during trace capture (deletion high "
+            f"water mark: {freed}). Avoid deallocating DRAM buffers during trace capture or set a non-zero "
+            "trace_region_size."
+        )
+    elif by_allocation:
+        wrong = (
+            f"Trace buffer at address {address} overlaps with buffers allocated during trace capture (allocation high "
+            f"water mark: {allocated}). Reduce allocations during trace capture or set a non-zero trace_region_size."
+        )
+    elif 0 < others > address:
+        wrong = (
+            f"Trace buffer at address {address} overlaps with DRAM activity captured by another live trace (maximum "
+            f"live trace high water mark: {others}). Release the existing trace before capturing this trace or set a "
+            "non-zero trace_region_size."
+        )
+    else:
+        return None
+    return TraceError(wrong, expected="room above all traced buffers", fix="Open the mesh with a trace region.")
+
+
+def not_while_capturing(what: str, trace_id: int) -> TraceError:
+    """The error for something a capture cannot record."""
+    return TraceError(
+        f"{what} (trace {trace_id} is being captured)",
+        expected="only device work between begin_trace_capture and end_trace_capture",
+        fix="Move it before the capture or after its end.",
+    )
+
+
+def dram_high_water(cells: Sequence[Cell]) -> int:
+    """The end of the highest DRAM buffer among these cells, per bank."""
+    ends = [cell.address + cell.bank_bytes for cell in cells if cell.buffer_type is BufferType.DRAM]
+    return max(ends, default=0)

@@ -1,0 +1,1 @@
+"""One mesh over several processes: which block a rank holds and how ranks talk."""

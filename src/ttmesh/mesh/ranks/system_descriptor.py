@@ -1,0 +1,44 @@
+"""The whole system as a mesh, and which part of it this process drives."""
+
+from __future__ import annotations
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.chip.system import System
+from ttmesh.mesh.ranks.rank_block import part_here, shared_system
+
+
+class SystemMeshDescriptor:
+    """The whole system (by default the one in force) as a mesh; `local` is the part this process drives."""
+
+    def __init__(self, system: System | None = None, local: MeshCoordinateRange | None = None) -> None:
+        self._system = shared_system() if system is None else system
+        if local is None and system is None:
+            part = part_here(self._system.shape)
+            local = None if part is None else part.local_range
+        self._local = MeshCoordinateRange(self._system.shape) if local is None else local
+
+    def shape(self) -> MeshShape:
+        """The extent of the whole system."""
+        return self._system.shape
+
+    def local_shape(self) -> MeshShape:
+        """The extent of this process's part."""
+        return self._local.shape
+
+    def get_device_id(self, coord: MeshCoordinate) -> int:
+        """The physical id at a coordinate of this process's part."""
+        if not self.is_local(coord):
+            raise ShapeError(
+                f"Device at {coord!r} is remote.", expected=f"a coordinate in {self._local!r}", fix="Ask that host."
+            )
+        return self._system.grid[coord[0]][coord[1]]
+
+    def is_local(self, coord: MeshCoordinate) -> bool:
+        """Whether this process drives the chip there."""
+        coord.to_linear_index(self._system.shape)  # a coordinate outside the system is an error, not remote
+        return self._local.contains(coord)
+
+    def all_local(self) -> bool:
+        """Whether this process drives every chip."""
+        return self.local_shape() == self.shape()

@@ -1,0 +1,1 @@
+"""The system that meshes are taken from: chip order, coordinator, links."""

@@ -1,0 +1,23 @@
+"""The links of a system as its meshes share them: routes over them and what they carried."""
+
+from __future__ import annotations
+
+from rich.console import Group
+
+from ttmesh.chip.system import System
+from ttmesh.fabric.link_counters import LinkCounters
+from ttmesh.fabric.link_report import fabric_report
+from ttmesh.fabric.routes import Routes
+
+
+class Traffic:
+    """Routes and counters; one object for an opened mesh and all its submeshes."""
+
+    def __init__(self, system: System, own: frozenset[int] | None = None) -> None:
+        self._system = system
+        self.routes = Routes(system.grid, system.links)
+        self.counters = LinkCounters(self.routes.fabric, own)
+
+    def report(self) -> Group:
+        """The load of every link, drawn on the system's grid and as a table."""
+        return fabric_report(self._system.grid, self._system.links, self.counters.loads(), title=self._system.name)

@@ -1,0 +1,1 @@
+"""Gradient rules and the operations of ttmesh's own that training needs; the tape is nn/tape."""

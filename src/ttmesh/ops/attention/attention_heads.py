@@ -1,0 +1,292 @@
+"""Splitting fused projections into attention heads and putting heads back side by side, over sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.attention import head_goldens
+from ttmesh.ops.attention.head_goldens import Three
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+
+
+def as_heads(x: Lanes, heads: int) -> Lanes:
+    """[.., rows, heads · dim] → [.., heads, rows, dim]."""
+    return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)
+
+
+def side_by_side(x: Lanes) -> Lanes:
+    """[.., heads, rows, dim] → [.., rows, heads · dim]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+def fused(x: Lanes, kv: Lanes | None, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False) -> Three:
+    """Query, key and value heads of [.., rows, Q | K | V] (or of Q and K | V)."""
+    if kv is None:
+        parts = heads + (1 if tied else 2) * kv_heads
+        size = x.shape[-1] // parts
+        q, kv = x[..., : heads * size], x[..., heads * size :]
+    else:
+        q, size = x, x.shape[-1] // heads
+    k = kv[..., : kv_heads * size]
+    v = k if tied else kv[..., kv_heads * size : 2 * kv_heads * size]
+    return _finished(as_heads(q, heads), as_heads(k, kv_heads), as_heads(v, kv_heads), transpose_k=transpose_k)
+
+
+def interleaved(x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False) -> Three:
+    """Heads of [.., rows, (queries, key, value) per group of heads], the order sharded inputs have."""
+    group = heads // kv_heads
+    parts = torch.unflatten(x, -1, (kv_heads, group + (1 if tied else 2), -1))
+    q = parts[..., :group, :].flatten(-3, -2).transpose(-3, -2)
+    k, v = (parts[..., group if tied else group + i, :].transpose(-3, -2) for i in range(2))
+    return _finished(q, k, v, transpose_k=transpose_k)
+
+
+def interleaved_pairs(x: Lanes, kv: Lanes, heads: int, kv_heads: int, *, tied: bool) -> Three:
+    """Heads of queries and of [.., rows, (key, value) per group of heads], both sharded."""
+    parts = torch.unflatten(kv, -1, (kv_heads, 1 if tied else 2, -1))
+    k, v = (parts[..., i, :].transpose(-3, -2) for i in (0, -1))
+    return _finished(as_heads(x, heads), k, v, transpose_k=False)
+
+
+def _finished(q: Lanes, k: Lanes, v: Lanes, *, transpose_k: bool) -> Three:
+    q, k, v = (F.pad(part, (0, -part.shape[-1] % TILE)) for part in (q, k, v))  # heads have whole tiles
+    return q, k.transpose(-1, -2) if transpose_k else k, v
+
+
+def _heads_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    config = call["memory_config"] or call.specs[0].memory_config
+    if config.interleaved:
+        return [
+            out_spec(call, shape, layout=Layout.TILE, memory_config=config, result=i)
+            for i, (shape, _) in enumerate(inferred)
+        ]
+    grid = call.mesh.compute_with_storage_grid_size()
+    specs = []
+    for i, (shape, _) in enumerate(inferred):  # TT-NN: one head per core, however the input is sharded
+        cores = num_cores_to_corerangeset(shape[1], grid, row_wise=True)
+        rows = -(-shape[0] * shape[2] // TILE) * TILE
+        where = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, (rows, shape[3])))
+        given = call.outputs[i] if i < len(call.outputs) else None
+        specs.append(given.spec if given else _spec(call, shape, where))
+    return specs
+
+
+def _spec(call: Call, shape: tuple[int, ...], where: MemoryConfig) -> TensorSpec:
+    return TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=where)
+
+
+def _golden_heads(
+    input: Lanes,
+    input_kv: Lanes | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    transpose_k_heads: bool = True,
+    kv_tied: bool = False,
+    **_: Any,
+) -> Three:
+    other = None if input_kv is None else input_kv[:, 0]
+    return head_goldens.split(input[:, 0], other, num_heads, num_kv_heads, transpose_k=transpose_k_heads, tied=kv_tied)
+
+
+def _check_rank(call: Call) -> None:
+    x = call.specs[0]
+    if len(x.shape) != 4 or x.shape[1] != 1:
+        raise ShapeError(
+            f"Unsupported input shape {x.shape}", expected="[batch, 1, rows, width]", fix="Reshape the input."
+        )
+    heads, kv = call["num_heads"], call["num_kv_heads"]
+    if heads is None or call["input_kv"] is not None:
+        return
+    parts = heads + (1 if call["kv_tied"] else 2) * (heads if kv is None else kv)
+    if x.shape[3] % parts:
+        raise ShapeError(
+            f"input hidden dim ({x.shape[3]}) must be divisible by num_q_heads + 2 * num_kv_heads ({parts})",
+            expected="a whole head size",
+            fix="Check the head counts.",
+        )
+
+
+def _check_create(call: Call) -> None:
+    _check_rank(call)
+    shards = call.specs[0].memory_config.shard_spec
+    if shards is None:
+        return
+    heads, cores = call["num_heads"], shards.num_cores()
+    kv = heads if call["num_kv_heads"] is None else call["num_kv_heads"]
+    wrong = None
+    if call["transpose_k_heads"]:
+        wrong = "Transpose K heads must be false"
+    elif heads % cores:
+        wrong = f"Number of Q heads ({heads}) must be divisible by number of cores ({cores})"
+    elif call["input_kv"] is None and kv % cores:
+        wrong = f"Number of KV heads ({kv}) must be divisible by number of cores ({cores})"
+    if wrong:
+        raise ShapeError(wrong, expected="as many heads on every core", fix="Change the shards or unshard the input.")
+
+
+@op("ttnn.experimental.nlp_create_qkv_heads", golden=_golden_heads, out=_heads_spec, check=_check_create)
+def nlp_create_qkv_heads(
+    input: Lanes,
+    input_kv: Lanes | None,
+    num_heads: int,
+    num_kv_heads: int | None,
+    transpose_k_heads: bool,
+    kv_tied: bool,
+    specs: Sequence[TensorSpec],
+) -> Three:
+    """Query, key and value heads of a fused projection [batch, 1, rows, width]; every core of shards has its own."""
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    x, other = input.squeeze(-3), None if input_kv is None else input_kv.squeeze(-3)
+    if specs[0].memory_config.is_sharded():
+        if other is not None:
+            return interleaved_pairs(x, other, num_heads, kv, tied=kv_tied)
+        return interleaved(x, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
+    return fused(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
+
+
+def _fixed(heads: int, kv_heads: int) -> Any:
+    def split(input: Lanes, **_: Any) -> Three:
+        return head_goldens.split(input[:, 0], None, heads, kv_heads, transpose_k=False)
+
+    return split
+
+
+def _falcon_lane(input: Lanes) -> Three:
+    """Falcon-7B's 71 query heads and one key and value head."""
+    return fused(input.squeeze(-3), None, 71, 1, transpose_k=False)
+
+
+def _vit_lane(input: Lanes) -> Three:
+    """ViT's 12 heads of each kind."""
+    return fused(input.squeeze(-3), None, 12, 12, transpose_k=False)
+
+
+nlp_create_qkv_heads_falcon7b = op(
+    "ttnn.experimental.nlp_create_qkv_heads_falcon7b", golden=_fixed(71, 1), out=_heads_spec, check=_check_rank
+)(_falcon_lane)
+nlp_create_qkv_heads_vit = op(
+    "ttnn.experimental.nlp_create_qkv_heads_vit", golden=_fixed(12, 12), out=_heads_spec, check=_check_rank
+)(_vit_lane)
+
+
+def _golden_segformer(input: Lanes, **_: Any) -> Three:
+    split = head_goldens.columns(input[:, 0], range(0, input.shape[-1], TILE), TILE)
+    return split, split, split
+
+
+@op("ttnn.experimental.nlp_create_qkv_heads_segformer", golden=_golden_segformer, out=_heads_spec, check=_check_rank)
+def nlp_create_qkv_heads_segformer(input: Lanes) -> Three:
+    """Heads of 32 columns; query, key and value are the same."""
+    split = as_heads(input.squeeze(-3), input.shape[-1] // TILE)
+    return split, split, split
+
+
+def _golden_boltz(
+    input: Lanes,
+    input_kv: Lanes | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    transpose_k_heads: bool = True,
+    **_: Any,
+) -> Three:
+    other = None if input_kv is None else input_kv[0]
+    q, k, v = head_goldens.split(input[0], other, num_heads, num_kv_heads, transpose_k=False)
+    q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # [rows, heads, rows, dim] so far
+    return q, k.mT if transpose_k_heads else k, v
+
+
+@op("ttnn.experimental.nlp_create_qkv_heads_boltz", golden=_golden_boltz)
+def nlp_create_qkv_heads_boltz(
+    input: Lanes,
+    input_kv: Lanes | None,
+    num_heads: int,
+    num_kv_heads: int | None,
+    transpose_k_heads: bool,
+    lane_axes: int,
+) -> Three:
+    """Heads of pair representations [1, rows, rows, width]: [heads, rows, rows, dim]."""
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    x, other = input.squeeze(lane_axes), None if input_kv is None else input_kv.squeeze(lane_axes)
+    q, k, v = (part.transpose(-4, -3) for part in fused(x, other, num_heads, kv, transpose_k=False))
+    return q, k.transpose(-1, -2) if transpose_k_heads else k, v
+
+
+@op(
+    "ttnn.experimental.nlp_concat_heads_boltz",
+    golden=lambda input_tensor, **_: torch.cat(list(input_tensor), dim=-1)[None],
+)
+def nlp_concat_heads_boltz(input_tensor: Lanes, lane_axes: int) -> Lanes:
+    """[heads, rows, rows, dim] → [1, rows, rows, heads · dim]."""
+    return input_tensor.movedim(-4, -2).flatten(-2).unsqueeze(lane_axes)
+
+
+# -- heads back side by side -------------------------------------------------------------------------------------------
+
+
+def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    x, shape = call.specs[0], inferred[0][0]
+    config = call["memory_config"] or x.memory_config
+    shard = x.memory_config.shard_spec
+    if config.interleaved or (config.shard_spec is not None and call["memory_config"] is not None) or shard is None:
+        return [out_spec(call, shape, layout=Layout.TILE, memory_config=config)]
+    per_shard = max(shard.shape[0] // x.padded_shape[-2], 1)  # heads in one shard lie side by side afterwards
+    own = ShardSpec(shard.grid, (shard.shape[0] // per_shard, shard.shape[1] * per_shard), shard.orientation)
+    return [_spec(call, shape, MemoryConfig(config.memory_layout, config.buffer_type, own))]
+
+
+@op(
+    "ttnn.experimental.nlp_concat_heads",
+    golden=lambda input_tensor, **_: head_goldens.joined(input_tensor)[:, None],
+    out=_concat_spec,
+)
+def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
+    """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""
+    return side_by_side(input_tensor).unsqueeze(-3)
+
+
+@op(
+    "ttnn.experimental.concatenate_heads",
+    golden=lambda input_tensor, *_, **__: head_goldens.joined(input_tensor)[:, None],
+    out=_concat_spec,
+)
+def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
+    """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""
+    return side_by_side(input_tensor).unsqueeze(-3)
+
+
+def _check_concat(call: Call) -> None:
+    x = call.specs[0]
+    if x.shape[-1] % TILE:
+        raise ShapeError(
+            f"Head size must be a multiple of {TILE} but was found to be {x.shape[-1]}. Update the matmul that uses the "
+            "output of this operation to include padding in the weights",
+            expected=f"a multiple of {TILE}",
+            fix="Pad the weights.",
+        )
+
+
+@op(
+    "ttnn.transformer.concatenate_heads",
+    golden=lambda input_tensor, **_: head_goldens.joined(input_tensor),
+    out=_concat_spec,
+    check=_check_concat,
+)
+def concatenate_heads(input_tensor: Lanes) -> Lanes:
+    """[batch, heads, rows, dim] → [batch, rows, heads · dim]."""
+    return side_by_side(input_tensor)

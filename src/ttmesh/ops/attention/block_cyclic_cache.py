@@ -1,0 +1,269 @@
+"""Caches of chunked prefill over a mesh axis: every device holds a piece of each chunk, chunk after chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.errors import MeshError
+from ttmesh.chip.formats.storage import finish
+from ttmesh.ops.attention.kv_cache import writable
+from ttmesh.ops.attention.rotary_embedding import by_pairs
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+TILE = 32
+Count = int | Lanes
+
+
+def along(mesh_shape: tuple[int, ...], axis: int, device: torch.device) -> Lanes:
+    """Every device's place along an axis, [*mesh]."""
+    shape = [1] * len(mesh_shape)
+    shape[axis] = mesh_shape[axis]
+    return torch.arange(mesh_shape[axis], device=device).reshape(shape).expand(mesh_shape)
+
+
+def _each(count: Count, lane_axes: int, device: torch.device) -> Lanes:
+    """A number, or the first element of a tensor, per device: [*mesh]."""
+    if isinstance(count, Lanes):
+        return count.flatten(lane_axes)[..., 0].long()
+    return torch.full([1] * lane_axes, int(count), device=device)
+
+
+def starts(valid: Lanes, rows: int, place: Lanes, devices: int) -> Lanes:
+    """Where a device's next rows begin: those before the one that holds the first free row are a chunk ahead."""
+    chunk, boundary = valid // (devices * rows), (valid // rows) % devices
+    inside = torch.where(place == boundary, valid % rows, 0)
+    return chunk * rows + torch.where(place < boundary, rows, inside)
+
+
+def _mesh_shape(tensor: Tensor, cluster_axis: int) -> tuple[int, ...]:
+    mesh = tensor.device()
+    if mesh is None:
+        raise MeshError("cache must be on device", expected="a device tensor", fix="Move it with to_device().")
+    require(
+        cluster_axis in (0, 1),
+        f"cluster_axis ({cluster_axis}) must be 0 or 1",
+        "a mesh axis",
+        "Use 0 for rows or 1 for columns.",
+    )
+    return tuple(mesh.shape)
+
+
+def _once_per_layer(call: Call) -> tuple[Hashable, ...]:
+    """Lengths and users are no part of a program."""
+    fixed = tuple(call[name] for name in ("layer_idx", "num_layers", "chunk", "cluster_axis", "pad_align"))
+    return ((call.name, fixed, call.specs, call["memory_config"]),)
+
+
+def _check_update(call: Call) -> None:
+    cache, x = call["cache"].spec, call["input"].spec
+    require(
+        cache.dtype is x.dtype, "cache and input dtype must match", "equal formats", "Convert one with ttnn.typecast."
+    )
+    require(
+        cache.layout is x.layout,
+        "cache and input layout must match",
+        "equal layouts",
+        "Convert one with ttnn.to_layout.",
+    )
+    layer, layers = call["layer_idx"], call["num_layers"]
+    require(
+        0 <= layer < layers,
+        f"layer_idx {layer} out of range for num_layers {layers}",
+        "a smaller index",
+        "Count from 0.",
+    )
+    slots, slot, valid = cache.shape[0] // layers, call["slot_idx"], call["valid"]
+    devices, rows = call["mesh_shape"][call["cluster_axis"]], x.shape[-2]
+    if isinstance(slot, int):
+        require(
+            slot < slots, f"slot_idx ({slot}) out of range for num_slots ({slots})", "a smaller index", "Count from 0."
+        )
+    if isinstance(valid, int):
+        wrong = f"kv_actual_global ({valid}) must be tile-aligned (a multiple of {TILE})"
+        require(valid % TILE == 0, wrong, f"a multiple of {TILE}", "Pad it with ttnn.pad.")
+        room, chunk = devices * cache.shape[-2], devices * rows
+        wrong = f"kv_actual_global ({valid}) + chunk_global ({chunk}) would overflow global cache capacity ({room})"
+        require(valid + chunk <= room, wrong, "a shorter sequence", "Allocate a longer cache.")
+
+
+@part(
+    "ttnn.experimental.deepseek_prefill.update_padded_kv_cache",
+    out=like_written,
+    check=_check_update,
+    programs=_once_per_layer,
+    writes="cache",
+    in_place=True,
+)
+def _update(
+    cache: Lanes,
+    input: Lanes,
+    slot_idx: Count,
+    valid: Count,
+    layer_idx: int,
+    num_layers: int,
+    cluster_axis: int,
+    mesh_shape: tuple[int, ...],
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """Write a device's rows of the next chunk behind those it has."""
+    place = along(mesh_shape, cluster_axis, cache.device)
+    cache = writable(cache, [input, place[..., None]], lane_axes)
+    if cache.is_meta:
+        return cache
+    rows = finish(input, specs[0].dtype).expand(*cache.shape[:lane_axes], *input.shape[lane_axes:])
+    count = rows.shape[-2]
+    start = starts(_each(valid, lane_axes, cache.device), count, place, mesh_shape[cluster_axis])
+    batch = (_each(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(start.shape)
+    for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
+        at = tuple(int(i) for i in lane)
+        own = cache[at][int(batch[at])]
+        own[:, int(start[at]) : int(start[at]) + count] = rows[at][0]
+    return cache
+
+
+@composite("ttnn.experimental.deepseek_prefill.update_padded_kv_cache")
+def update_padded_kv_cache(
+    cache: Tensor,
+    input: Tensor,
+    slot_idx: int | Tensor,
+    layer_idx: int,
+    num_layers: int,
+    kv_actual_global: int | Tensor,
+    cluster_axis: int,
+) -> Tensor:
+    """Write the next chunk behind so many tokens into one user's layer of the cache, in place."""
+    if isinstance(layer_idx, Tensor):  # the form with tensors puts the length before the layers
+        kv_actual_global, layer_idx, num_layers = layer_idx, num_layers, kv_actual_global  # type: ignore[assignment]
+    result: Tensor = _update(
+        cache=cache,
+        input=input,
+        slot_idx=slot_idx,
+        valid=kv_actual_global,
+        layer_idx=layer_idx,
+        num_layers=num_layers,
+        cluster_axis=cluster_axis,
+        mesh_shape=_mesh_shape(cache, cluster_axis),
+    )
+    return result
+
+
+@part(
+    "ttnn.experimental.deepseek_prefill.zero_padded_kv_cache",
+    out=like_written,
+    programs=_once_per_layer,
+    writes="cache",
+    in_place=True,
+)
+def _zero(
+    cache: Lanes,
+    slot_idx: Count,
+    valid: Count,
+    layer_idx: int,
+    num_layers: int,
+    chunk: int,
+    cluster_axis: int,
+    pad_align: int,
+    mesh_shape: tuple[int, ...],
+    lane_axes: int,
+) -> Lanes:
+    """Zeros between the last token and the next multiple of pad_align, wherever those rows lie."""
+    place = along(mesh_shape, cluster_axis, cache.device)
+    cache = writable(cache, [place[..., None]], lane_axes)
+    if cache.is_meta:
+        return cache
+    per_device = chunk // mesh_shape[cluster_axis]
+    row = torch.arange(cache.shape[-2], device=cache.device)
+    # Row r of a device is row r % per_device of its piece of chunk r // per_device.
+    token = (row // per_device) * chunk + place[..., None] * per_device + row % per_device
+    first = _each(valid, lane_axes, cache.device)[..., None]
+    last = -(-first // pad_align) * pad_align
+    inside = (token >= first) & (token < last)
+    batch = (_each(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(place.shape)
+    for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
+        at = tuple(int(i) for i in lane)
+        cache[at][int(batch[at])][:, inside[at]] = 0
+    return cache
+
+
+@composite("ttnn.experimental.deepseek_prefill.zero_padded_kv_cache")
+def zero_padded_kv_cache(
+    cache: Tensor,
+    slot_idx: int | Tensor,
+    layer_idx: int,
+    num_layers: int,
+    valid_global: int | Tensor,
+    chunk_size_global: int,
+    cluster_axis: int,
+    pad_align: int,
+) -> Tensor:
+    """Zeros behind the last token of one user's layer up to the next multiple of pad_align, in place."""
+    if isinstance(layer_idx, Tensor):
+        valid_global, layer_idx, num_layers = layer_idx, num_layers, valid_global  # type: ignore[assignment]
+    result: Tensor = _zero(
+        cache=cache,
+        slot_idx=slot_idx,
+        valid=valid_global,
+        layer_idx=layer_idx,
+        num_layers=num_layers,
+        chunk=chunk_size_global,
+        cluster_axis=cluster_axis,
+        pad_align=pad_align,
+        mesh_shape=_mesh_shape(cache, cluster_axis),
+    )
+    return result
+
+
+@part("ttnn.experimental.deepseek_prefill.rotary_embedding_indexed", programs=_once_per_layer)
+def _turn(
+    input: Lanes,
+    cos: Lanes,
+    sin: Lanes,
+    trans_mat: Lanes,
+    valid: Count,
+    cluster_axis: int,
+    mesh_shape: tuple[int, ...],
+    lane_axes: int,
+) -> Lanes:
+    """Angles of the rows from a device's own start on."""
+    rows = input.shape[-2]
+    place = along(mesh_shape, cluster_axis, input.device)
+    start = starts(_each(valid, lane_axes, input.device), rows, place, mesh_shape[cluster_axis])
+    at = (start[..., None] + torch.arange(rows, device=input.device))[..., None, None, :, None]
+    own = [
+        torch.take_along_dim(cache.expand(*place.shape, *cache.shape[lane_axes:]), at, dim=-2) for cache in (cos, sin)
+    ]
+    return by_pairs(input, own[0], own[1], trans_mat)
+
+
+@composite("ttnn.experimental.deepseek_prefill.rotary_embedding_indexed")
+def rotary_embedding_indexed(
+    input: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    trans_mat: Tensor,
+    kv_actual_global: int | Tensor,
+    cluster_axis: int,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Rotary embedding of the chunk behind so many tokens; cos and sin lie as the cache does."""
+    result: Tensor = _turn(
+        input=input,
+        cos=cos,
+        sin=sin,
+        trans_mat=trans_mat,
+        valid=kv_actual_global,
+        cluster_axis=cluster_axis,
+        mesh_shape=_mesh_shape(input, cluster_axis),
+        memory_config=memory_config,
+    )
+    return result

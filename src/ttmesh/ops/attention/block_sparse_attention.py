@@ -1,0 +1,215 @@
+"""Attention over chosen blocks of keys, as MiniMax's models choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import Arch, DataType, Layout
+from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import part as part_of
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, mesh_dims, unflat
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+OP = "sparse_sdpa_msa"
+TILE = 32
+AT_ONCE = 64  # rows whose keys are picked together: 64 rows of 16 blocks of 128 keys of 128 numbers take 64 MiB
+
+
+def _need(ok: bool, wrong: str, expected: str) -> None:
+    require(ok, wrong, expected, "Change the call.")
+
+
+def _check(call: Call) -> None:
+    q, k, v, indices = call.specs[:4]
+    _need(call.mesh.arch() is Arch.BLACKHOLE, f"{OP} is Blackhole-only", "a Blackhole system")
+    for spec in (q, indices):
+        _need(spec.layout is Layout.ROW_MAJOR, f"{OP} q/indices must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+        _need(spec.memory_config.interleaved, f"{OP} q/indices must be interleaved", "interleaved memory")
+    for spec in (k, v):
+        _need(spec.layout is Layout.TILE, f"{OP} k/v must be TILE (pre-tiled cache)", "TILE_LAYOUT")
+    _need(q.dtype in (DataType.BFLOAT16, DataType.FP8_E4M3), f"{OP}: q must be bf16 or fp8_e4m3", "one of them")
+    causal = call["chunk_start_idx"] is not None
+    wrong = f"{OP}: causal masking (chunk_start_idx) with fp8_e4m3 q is not supported; use bf16 q"
+    _need(not causal or q.dtype is DataType.BFLOAT16, wrong, "bfloat16")
+    for name, spec in (("k", k), ("v", v)):
+        allowed = spec.dtype in (DataType.BFLOAT16, DataType.BFLOAT8_B)
+        _need(allowed, f"{OP}: {name} must be bf16 or bfp8_b", "one of them")
+    _need(indices.dtype is DataType.UINT32, "indices must be uint32", "uint32")
+    _need(len(q.shape) == 4 and q.shape[0] == 1, "q must be [1,H,S,d]", "one batch")
+    form = len(k.shape) == 4 and k.shape[3] == q.shape[3]
+    _need(form, f"k must be [B,n_kv,T,d] with d matching q ({q.shape[3]})", "such")
+    _need(tuple(v.shape[:3]) == tuple(k.shape[:3]), "v must be [B,n_kv,T,v_dim] matching k's B/n_kv/T", "such")
+    heads, groups, keys, block = q.shape[1], k.shape[1], k.shape[2], call["block_size"]
+    _need(heads % groups == 0, f"{OP}: H ({heads}) must be divisible by n_kv ({groups})", "whole groups")
+    per = heads // groups
+    wrong = f"{OP}: H / n_kv must be 16 or a multiple of {TILE} (got H {heads}, n_kv {groups}, H/n_kv {per})"
+    _need(per == TILE // 2 or per % TILE == 0, wrong, "such groups")
+    form = len(indices.shape) == 4 and tuple(indices.shape[:3]) == (1, groups, q.shape[2])
+    _need(form, "indices must be [1,n_kv,S,TOPK]", f"[1, {groups}, {q.shape[2]}, k]")
+    _need(block > 0 and block % TILE == 0, f"block_size must be a multiple of {TILE} (got {block})", "whole tiles")
+    _need(keys % block == 0, f"block_size must divide T (got block_size {block}, T {keys})", "a divisor")
+    slot, slots = call["cache_batch_idx"], k.shape[0]
+    if slot is None:
+        _need(slots == 1, f"k/v batch must be 1 unless cache_batch_idx is set (got {slots})", "cache_batch_idx=")
+    else:
+        _need(slot < slots, f"cache_batch_idx ({slot}) must be < kv batch slots ({slots})", "a slot of the cache")
+    scale = call["scale"]
+    _need(scale is None or scale > 0, "scale must be > 0", "a positive number")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [TensorSpec(inferred[0][0], call.specs[0].dtype, Layout.ROW_MAJOR, memory_config=DRAM_MEMORY_CONFIG)]
+
+
+def _programs(call: Call) -> tuple[Hashable, ...]:
+    """The caches' length, slot and start are no part of a program."""
+    q, k, v, indices = call.specs[:4]
+    names = ("scale", "block_size", "cluster_axis", "stripes")
+    causal = call["chunk_start_idx"] is not None
+    caches = (k.shape[1], k.shape[3], k.dtype, v.shape[3], v.dtype)
+    return ((call.name, q, indices, caches, causal, *(call[name] for name in names)),)
+
+
+@part_of(
+    f"ttnn.transformer.{OP}",
+    check=_check,
+    out=_spec,
+    programs=_programs,
+    runtime=("cache_batch_idx", "chunk_start_idx"),
+    recheck=True,
+)
+def _attend(
+    q: Lanes,
+    k: Lanes,
+    v: Lanes,
+    indices: Lanes,
+    scale: float | None,
+    block_size: int,
+    cache_batch_idx: int | None,
+    chunk_start_idx: int | None,
+    cluster_axis: int | None,
+    stripes: Stripes | None,
+    mesh_shape: tuple[int, ...],
+    part: Part | None,
+    lane_axes: int,
+) -> Lanes:
+    rows, groups = q.shape[-2], k.shape[-3]
+    given = [q, k, v, indices]
+    place: Lanes | None = None
+    if chunk_start_idx is not None:
+        place = positions(chunk_start_idx, rows, ranks(mesh_shape, cluster_axis, part, q.device))
+        place = place if cluster_axis is not None else place[(slice(0, 1),) * lane_axes]
+        given.append(place)
+    dims = mesh_dims(given, lane_axes)
+    lanes = [flat(x, lane_axes) for x in aligned(given, lane_axes)]
+    slot = cache_batch_idx or 0
+    # The block ids of every lane and group side by side: one batch of [rows, blocks].
+    keys, values = (x[:, slot].flatten(0, 1).float() for x in lanes[1:3])
+    asked = torch.unflatten(lanes[0][:, 0].float(), 1, (groups, -1)).flatten(0, 1)  # [N, heads, S, d]
+    chosen = lanes[3][:, 0].flatten(0, 1).long()  # [N, S, blocks]
+    own = None if place is None else lanes[4].repeat_interleave(groups, 0)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    parts = [
+        _rows(asked[:, :, i : i + AT_ONCE] * scale, keys, values, chosen[:, i : i + AT_ONCE],
+              None if own is None else own[:, i : i + AT_ONCE], block_size, stripes)
+        for i in range(0, rows, AT_ONCE)
+    ]  # fmt: skip
+    out = torch.unflatten(torch.cat(parts, 2), 0, (-1, groups)).flatten(1, 2)
+    return unflat(out.unsqueeze(1), dims)
+
+
+def _rows(
+    q: Lanes, keys: Lanes, values: Lanes, chosen: Lanes, own: Lanes | None, block: int, stripes: Stripes | None
+) -> Lanes:
+    total = keys.shape[1]
+    real = chosen < total // block
+    token = (chosen.where(real, 0)[..., None] * block + torch.arange(block, device=q.device)).flatten(-2)  # [N, S, K]
+    seen = real.repeat_interleave(block, -1)
+    if own is not None:
+        seen = seen & (token <= own[..., None])
+    at = token if stripes is None else stripes.physical(token, total)
+    batch = torch.arange(len(keys), device=q.device)[:, None, None]
+    scores = torch.einsum("nhsd,nskd->nhsk", q, keys[batch, at]).masked_fill(~seen[:, None], float("-inf"))
+    weights = torch.softmax(scores, -1).nan_to_num(0.0)
+    return torch.einsum("nhsk,nskd->nhsd", weights, values[batch, at])
+
+
+def _golden(
+    q: Lanes,
+    k: Lanes,
+    v: Lanes,
+    indices: Lanes,
+    *,
+    scale: float | None = None,
+    block_size: int = 128,
+    chunk_start_idx: int | None = None,
+    cache_batch_idx: int | None = None,
+    **_: Any,
+) -> Lanes:
+    slot, heads, total = cache_batch_idx or 0, q.shape[1], k.shape[2]
+    out = torch.zeros(*q.shape[:3], v.shape[-1])
+    for head in range(heads):
+        group = head * k.shape[1] // heads
+        for row in range(q.shape[2]):
+            blocks = [int(b) for b in indices[0, group, row] if int(b) < total // block_size]
+            tokens = [t for b in blocks for t in range(b * block_size, (b + 1) * block_size)]
+            tokens = [t for t in tokens if chunk_start_idx is None or t <= chunk_start_idx + row]
+            if tokens:
+                scores = k[slot, group, tokens] @ q[0, head, row] * (scale or q.shape[-1] ** -0.5)
+                out[0, head, row] = torch.softmax(scores, 0) @ v[slot, group, tokens]
+    return out
+
+
+@composite(f"ttnn.transformer.{OP}", golden=_golden)
+def sparse_sdpa_msa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    indices: Tensor,
+    scale: float | None,
+    block_size: int,
+    compute_kernel_config: WormholeComputeKernelConfig | None,
+    cache_batch_idx: int | None,
+    chunk_start_idx: int | None,
+    cluster_axis: int | None,
+    block_cyclic_sp_axis: int | None,
+    block_cyclic_chunk_local: int | None,
+) -> Tensor:
+    """Attention of every row over the blocks of keys chosen for it; with a start, none behind the row."""
+    mesh = mesh_of(q, OP)
+    shape, rows = tuple(mesh.shape), q.shape[2]
+    sp_axis, piece, stripes = block_cyclic_sp_axis, block_cyclic_chunk_local, None
+    wrong = "block_cyclic_sp_axis and block_cyclic_chunk_local must be set together"
+    _need((sp_axis is None) == (piece is None), wrong, "both or none")
+    if sp_axis is not None and piece is not None:
+        wrong = f"block_cyclic_sp_axis ({sp_axis}) out of range for mesh dims ({len(shape)})"
+        _need(0 <= sp_axis < len(shape), wrong, "a mesh axis")
+        others = torch.Size(shape).numel() // shape[sp_axis]
+        wrong = f"block_cyclic_chunk_local ({piece}) must equal q seq-len ({rows}) or tp*q seq-len ({others * rows})"
+        _need(piece in (rows, others * rows), wrong, "one of them")
+        length = k.shape[2] // shape[sp_axis]
+        wrong = f"block_cyclic: chunk_local ({piece}) must divide shard_len T/sp ({length})"
+        _need(length % piece == 0, wrong, "whole chunks")
+        wrong = f"block_cyclic: block_size ({block_size}) must divide chunk_local ({piece})"
+        _need(piece % block_size == 0, wrong, "whole blocks")
+        stripes = Stripes(shape[sp_axis], piece)
+    config = compute_kernel_config
+    exact = q.dtype is not DataType.FP8_E4M3 or config is None or config.fp32_dest_acc_en
+    _need(exact, "fp8 q requires fp32_dest_acc_en=true (32-bit DEST for the fp8 tilize)", "fp32_dest_acc_en=True")
+    result: Tensor = _attend(
+        q=q, k=k, v=v, indices=indices, scale=scale, block_size=block_size, cache_batch_idx=cache_batch_idx,
+        chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape, part=mesh.part,
+    )  # fmt: skip
+    return result

@@ -1,0 +1,165 @@
+"""Heads of one token per user: users are sharded over cores, one each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.core_work import num_cores_to_corerangeset, num_cores_to_corerangeset_in_subcoregrids
+from ttmesh.base.cores import CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.attention import head_goldens
+from ttmesh.ops.attention.attention_heads import TILE
+from ttmesh.ops.attention.head_goldens import Three
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+def _padded(extent: int) -> int:
+    return -(-extent // TILE) * TILE
+
+
+def _grid(call: Call) -> CoreRangeSet:
+    """The cores that hold users: those of memory_config, else of a sharded input's first core on, else all."""
+    config = call["memory_config"]
+    if config is not None and config.shard_spec is not None:
+        grid: CoreRangeSet = config.shard_spec.grid
+        return grid
+    size = call.mesh.compute_with_storage_grid_size()
+    return CoreRangeSet([CoreRange((0, 0), (size.x - 1, size.y - 1))])
+
+
+def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    grid, users = _grid(call), inferred[0][0][1]
+    config = call["memory_config"]
+    first = grid.ranges()[0].start
+    own = num_cores_to_corerangeset_in_subcoregrids(first, users, grid, row_wise=True)
+    beside = own
+    if not call["overlap_qk_coregrid"]:  # keys on the cores after the queries', so that both can be rotated at once
+        start = num_cores_to_corerangeset_in_subcoregrids(first, users + 1, grid, row_wise=True).ranges()[-1].end
+        beside = num_cores_to_corerangeset_in_subcoregrids(start, users, grid, row_wise=True)
+    kind = BufferType.L1 if config is None else config.buffer_type
+    specs = []
+    for i, ((shape, _), cores) in enumerate(zip(inferred, (own, beside, own), strict=True)):
+        given = call.outputs[i] if i < len(call.outputs) else None
+        shard = ShardSpec(cores, (_padded(shape[2]), shape[3]))
+        where = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, kind, shard)
+        specs.append(given.spec if given else TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=where))
+    return specs
+
+
+def _check_decode(call: Call) -> None:
+    x = call.specs[0]
+    if len(x.shape) != 4 or x.shape[0] != 1 or x.shape[1] != 1:
+        raise ShapeError(
+            f"Unsupported input shape {x.shape}", expected="[1, 1, users, width]", fix="Reshape the input."
+        )
+
+
+def _users(
+    x: Lanes, heads: int, kv_heads: int | None, offset: Lanes | None, slice_size: int | None, lane_axes: int
+) -> Three:
+    """Heads of [*mesh, 1, 1, users, width]; with an offset only of so many users from there on."""
+    kv = heads if kv_heads is None else kv_heads
+    size = x.shape[-1] // (heads + 2 * kv)
+    rows = x.squeeze(-3)
+    if slice_size is not None:
+        start = 0 if offset is None or offset.is_meta else int(offset.flatten()[0])
+        rows = rows.narrow(-2, start, slice_size)
+    q, k, v = torch.tensor_split(rows, (heads * size, (heads + kv) * size), dim=-1)
+    return tuple(torch.unflatten(part, -1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
+
+
+def _golden(
+    input_tensor: Lanes,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    batch_offset: Lanes | None = None,
+    slice_size: int | None = None,
+    **_: Any,
+) -> Three:
+    offset = 0 if batch_offset is None else int(batch_offset.flatten()[0])
+    return head_goldens.of_users(input_tensor, num_heads, num_kv_heads, offset, slice_size)
+
+
+@op("ttnn.experimental.nlp_create_qkv_heads_decode", golden=_golden, out=_decode_spec, check=_check_decode)
+def nlp_create_qkv_heads_decode(
+    input_tensor: Lanes,
+    num_heads: int,
+    num_kv_heads: int | None,
+    batch_offset: Lanes | None,
+    slice_size: int | None,
+    lane_axes: int,
+) -> Three:
+    """Query, key and value heads of one token per user, [1, users, heads, dim], a user per core."""
+    if batch_offset is None or slice_size is None or batch_offset.is_meta:
+        return _users(input_tensor, num_heads, num_kv_heads, batch_offset, slice_size, lane_axes)
+    # Devices take different users: every lane has its own offset.
+    start = batch_offset.flatten(lane_axes)[..., 0].long()[..., None, None, None, None]
+    x = input_tensor.expand(*start.shape[:lane_axes], *input_tensor.shape[lane_axes:])
+    chosen = start + _counting(slice_size, x)
+    rows = x.gather(-2, chosen.expand(*x.shape[:-2], slice_size, x.shape[-1]))
+    return _users(rows, num_heads, num_kv_heads, None, None, lane_axes)
+
+
+def _counting(count: int, like: Lanes) -> Lanes:
+    return like.new_ones(count, dtype=like.long().dtype).cumsum(0)[:, None] - 1
+
+
+def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        return [given.spec]
+    shape, heads = inferred[0][0], call["num_heads"]
+    x, sub = call.specs[0], call["sub_core_grids"]
+    if sub is not None and x.memory_config.shard_spec is not None:
+        start = x.memory_config.shard_spec.grid.ranges()[0].start
+        cores = num_cores_to_corerangeset_in_subcoregrids(start, heads, sub, row_wise=True)
+    else:
+        cores = num_cores_to_corerangeset(heads, call.mesh.compute_with_storage_grid_size(), row_wise=True)
+    where = MemoryConfig(
+        TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(cores, (_padded(shape[2]), shape[3] // heads))
+    )
+    spec = TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where)
+    wanted = call["memory_config"]
+    return [spec if wanted is None else spec.with_memory_config(wanted)]
+
+
+@op(
+    "ttnn.experimental.nlp_concat_heads_decode",
+    golden=head_goldens.joined_users,
+    out=_concat_spec,
+)
+def nlp_concat_heads_decode(input_tensor: Lanes, num_heads: int) -> Lanes:
+    """[1, users, heads, dim] → [1, 1, users, heads · dim], one head per core."""
+    rows = input_tensor[..., :num_heads, :].flatten(-2)
+    missing = max(TILE - rows.shape[-2], 0)  # TT-NN's result always has a whole tile of users
+    return F.pad(rows, (0, 0, 0, missing)).unsqueeze(-3)
+
+
+def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape, x = inferred[0][0], call.specs[0]
+    cores = shape[0] * shape[1]
+    grid = num_cores_to_corerangeset(cores, call.mesh.compute_with_storage_grid_size(), row_wise=True)
+    where = MemoryConfig(
+        TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, ShardSpec(grid, (_padded(shape[2]), _padded(shape[3])))
+    )
+    return [TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where)]
+
+
+@op(
+    "ttnn.experimental.nlp_kv_cache_load_slice",
+    golden=lambda input_tensor, *, seq_len_start, seq_len_end, **_: input_tensor[:, :, seq_len_start:seq_len_end],
+    out=_slice_spec,
+)
+def nlp_kv_cache_load_slice(input_tensor: Lanes, seq_len_start: int, seq_len_end: int) -> Lanes:
+    """Positions start to end of a cache, in L1, a head per core."""
+    return input_tensor[..., seq_len_start:seq_len_end, :]

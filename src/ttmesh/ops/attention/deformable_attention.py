@@ -1,0 +1,72 @@
+"""Deformable attention: weighted sums of a few points of a picture, read between its pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import aligned, folded, mesh_dims, unfolded
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+WIDTH = 16  # values that one face of a tile holds side by side
+
+
+def _check(call: Call) -> None:
+    named = list(zip(("value", "grid", "attn"), call.specs, strict=True))
+    for name, spec in named:
+        require_dtype(spec, {DataType.BFLOAT16}, f"{name} must be BFLOAT16")
+        rows = spec.layout is Layout.ROW_MAJOR
+        require(rows, f"{name} must be ROW_MAJOR", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+        plain = spec.memory_config.interleaved
+        require(plain, f"{name} memory_layout must be INTERLEAVED", "interleaved memory", "Use to_memory_config.")
+    value, grid, attn = (spec.shape for spec in call.specs)
+    for name, shape, rank, form in (
+        ("value", value, 4, "(N, h_in, w_in, D)"), ("grid", grid, 4, "(N, Q*P, 1, 2)"), ("attn", attn, 3, "(N, Q, P)"),
+    ):  # fmt: skip
+        require(len(shape) == rank, f"{name} rank must be {rank} {form}, got {shape!r}", form, "Reshape it.")
+    require(grid[-1] == 2, "grid last dim must be 2 (x, y)", "two coordinates", "Reshape it.")
+    require(grid[-2] == 1, "grid 3rd dim must be 1 (single sample per row)", "one sample", "Reshape it.")
+    require(value[0] == grid[0] == attn[0], "N (batch*head) dim mismatch", "equal first dims", "Check the shapes.")
+    wrong = f"value's last dim (D) must be a positive multiple of {WIDTH}, got {value[-1]}"
+    require(value[-1] > 0 and value[-1] % WIDTH == 0, wrong, f"a multiple of {WIDTH}", "Pad the heads.")
+    wrong = f"grid dim 1 (= Q*P = {grid[1]}) must equal attn Q*P (= {attn[1]} * {attn[2]} = {attn[1] * attn[2]})"
+    require(grid[1] == attn[1] * attn[2], wrong, "a point per weight", "Check the shapes.")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.ROW_MAJOR)]
+
+
+def _golden(value: Lanes, grid: Lanes, attn: Lanes, *, align_corners: bool = False, **_: Any) -> Lanes:
+    batch, high, wide, _depth = value.shape
+    result = torch.zeros(batch, attn.shape[1], value.shape[-1])
+    size = torch.tensor([wide, high])
+    at = (grid[:, :, 0] + 1) / 2 * (size - 1) if align_corners else ((grid[:, :, 0] + 1) * size - 1) / 2
+    corner = at.floor()
+    for dx in (0, 1):
+        for dy in (0, 1):
+            x, y = corner[..., 0].long() + dx, corner[..., 1].long() + dy
+            near = (1 - (at[..., 0] - x).abs()) * (1 - (at[..., 1] - y).abs())
+            inside = (x >= 0) & (x < wide) & (y >= 0) & (y < high)
+            pixel = value[torch.arange(batch)[:, None], y.clamp(0, high - 1), x.clamp(0, wide - 1)]
+            weight = (near * inside).reshape(attn.shape) * attn
+            result += (torch.unflatten(pixel, 1, tuple(attn.shape[1:])) * weight[..., None]).sum(2)
+    return result
+
+
+@op("ttnn.experimental.multi_scale_deformable_attn", golden=_golden, check=_check, out=_spec)
+def multi_scale_deformable_attn(value: Lanes, grid: Lanes, attn: Lanes, align_corners: bool, lane_axes: int) -> Lanes:
+    """Points of a picture at the grid's places, summed with attention's weights: [N, queries, depth]."""
+    dims = mesh_dims([value, grid, attn], lane_axes)
+    picture, places, weights = (folded(t, lane_axes).float() for t in aligned([value, grid, attn], lane_axes))
+    sampled = F.grid_sample(picture.permute(0, 3, 1, 2), places, mode="bilinear", align_corners=align_corners)
+    points = torch.unflatten(sampled.squeeze(-1), -1, tuple(weights.shape[1:]))  # [N, depth, queries, points]
+    return unfolded(torch.einsum("ndqp,nqp->nqd", points, weights), dims)

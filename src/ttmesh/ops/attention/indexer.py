@@ -1,0 +1,328 @@
+"""Indexers of sparse attention: how much every query wants every key, or every block of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import Arch, DataType, Layout
+from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import part as part_of
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+TILE = 32
+SLICE = 8  # bfloat16 numbers in the 16 bytes that a write to DRAM is aligned to
+NOTHING = float("-inf")
+HALVES = {DataType.BFLOAT16, DataType.BFLOAT8_B}
+
+
+@dataclass(unsafe_hash=True)
+class IndexerScoreProgramConfig:
+    """How TT-NN's kernel cuts the work; checked, the scores do not depend on it."""
+
+    q_chunk_size: int = TILE
+    k_chunk_size: int = TILE
+    head_group_size: int = 1
+
+
+def _need(ok: bool, wrong: str, expected: str) -> None:
+    require(ok, wrong, expected, "Change the call.")
+
+
+def _check(call: Call) -> None:
+    q, k, weights = call["q"].spec, call["k"].spec, call["weights"]
+    arch, config = call.mesh.arch(), call["compute_kernel_config"]
+    _need(arch is Arch.BLACKHOLE, f"indexer_score is only supported on Blackhole, got {arch}", "a Blackhole system")
+    if config is not None:
+        wrong = (
+            "indexer_score requires fp32_dest_acc_en=false (bf16 DEST; the custom LLK is not validated for fp32 DEST)"
+        )
+        _need(not config.fp32_dest_acc_en, wrong, "fp32_dest_acc_en=False")
+        wrong = "indexer_score requires dst_full_sync_en=false (the kernel is built half-sync)"
+        _need(not config.dst_full_sync_en, wrong, "dst_full_sync_en=False")
+    _need(len(q.shape) == len(k.shape) == 4, "q, k must be rank 4", "4 dims")
+    _need(k.shape[1] == 1, f"k must be single-head [B, 1, T, D], got {k.shape[1]} heads", "one head")
+    _need(q.shape[3] == k.shape[3], f"q head dim {q.shape[3]} != k head dim {k.shape[3]}", "equal lengths")
+    _need(q.shape[0] == 1, f"q batch 1 only, got {q.shape[0]}", "one batch")
+    slot = call["cache_batch_idx"]
+    if slot is None:
+        wrong = f"indexer_score k batch must be 1 unless cache_batch_idx is set (got {k.shape[0]})"
+        _need(k.shape[0] == 1, wrong, "cache_batch_idx=")
+    else:
+        wrong = f"indexer_score cache_batch_idx ({slot}) must be < k batch slots ({k.shape[0]})"
+        _need(slot < k.shape[0], wrong, "a slot of the cache")
+    _need(q.memory_config.interleaved, "indexer_score q must use interleaved memory", "interleaved memory")
+    for name, spec in (("q", q), ("k", k)):
+        _need(spec.dtype in HALVES, f"{name} must be bfloat16 or bfloat8_b (got {spec.dtype})", "one of them")
+    _need(q.layout is k.layout is Layout.TILE, "q, k must be TILE layout", "TILE_LAYOUT")
+    rows, keys, dim = q.shape[2], k.shape[2], q.shape[3]
+    tiled = all(length % TILE == 0 for length in (rows, keys, dim))
+    _need(tiled, f"Sq {rows}, T {keys}, D {dim} must be tile-aligned", "whole tiles")
+    if weights is not None:
+        form = tuple(weights.spec.shape) == (*q.shape[:3], 1)
+        _need(form, "weights must be [B, Hi, Sq, 1] matching q [B, Hi, Sq, D]", str([*q.shape[:3], 1]))
+        _need(weights.dtype is DataType.BFLOAT16, f"weights must be bfloat16 (got {weights.dtype})", "bfloat16")
+        _need(weights.layout is Layout.TILE, "weights must be TILE layout", "TILE_LAYOUT")
+    _check_cut(call, rows, keys, q.shape[1])
+    _check_window(call, rows, keys)
+
+
+def _check_cut(call: Call, rows: int, keys: int, heads: int) -> None:
+    config = call["program_config"] or IndexerScoreProgramConfig()
+    high, wide, group = config.q_chunk_size, config.k_chunk_size, config.head_group_size
+    wrong = f"q_chunk_size {high} / k_chunk_size {wide} must be tile-aligned"
+    _need(high > 0 and wide > 0 and high % TILE == wide % TILE == 0, wrong, "whole tiles")
+    _need(rows % high == 0, f"q_chunk_size {high} must divide Sq {rows}", "a divisor")
+    _need(wide <= keys, f"k_chunk_size {wide} out of range (T={keys})", f"at most {keys}")
+    _need(heads % (group or heads) == 0, f"head_group_size {group} must divide Hi {heads}", "a divisor")
+    groups, block = call["num_groups"], call["block_size"]
+    wrong = f"num_groups {groups} must be >= 1 and divide Hi {heads}"
+    _need(groups >= 1 and heads % groups == 0, wrong, "whole groups of heads")
+    if groups > 1:
+        resident = group in (0, heads)
+        wrong = f"num_groups {groups}>1 requires all heads resident (head_group_size 0 or Hi); got HB={group}"
+        _need(resident, wrong, "head_group_size=0")
+        wrong = f"num_groups {groups}>1 requires k_chunk_size>=64 (the full-strip path); got k_chunk_size={wide}"
+        _need(wide >= 2 * TILE, wrong, "k_chunk_size=64 or more")
+    if block:
+        _need(block % TILE == 0, f"block_size {block} must be a multiple of {TILE}", "whole tiles")
+        _need(keys % block == 0, f"block_size {block} must divide T {keys}", "a divisor")
+        wrong = f"block_size {block} must divide k_chunk_size {wide} (a block can't straddle a work unit)"
+        _need(wide % block == 0, wrong, "whole blocks")
+        wrong = f"block_size pooling requires k_chunk_size {wide} to divide T {keys}"
+        _need(keys % wide == 0, wrong, "a divisor")
+        wrong = (
+            f"block_size pooling needs k_chunk_size/block_size (= {wide // block}) to be a multiple of {SLICE} so each "
+            f"unit's row-major output slice is 16 B-aligned; set k_chunk_size to a multiple of {SLICE}*block_size"
+        )
+        _need(wide // block % SLICE == 0, wrong, f"{SLICE} blocks at a time")
+        wrong = (
+            f"blocks per work unit (k_chunk_size/block_size = {wide // block}) must be <= {TILE}; reduce k_chunk_size"
+        )
+        _need(wide // block <= TILE, wrong, f"at most {TILE} blocks")
+
+
+def _check_window(call: Call, rows: int, keys: int) -> None:
+    first, last, length = call["first"], call["last"], call["kv_len"]
+    _need(first % TILE == 0, f"chunk_start_idx {first} must be tile-aligned", "whole tiles")
+    wrong = f"fullest-device chunk window [{last}, {last}+{rows}) exceeds T={keys} (base={first}, per-rank stride Sq={rows})"
+    _need(last + rows <= keys, wrong, "a window inside the keys")
+    if length is not None:
+        _need(length % TILE == 0, f"indexer_score kv_len {length} must be tile-aligned", "whole tiles")
+        wrong = f"indexer_score kv_len {length} must be in (0, T={keys}] (the allocated k length)"
+        _need(0 < length <= keys, wrong, "a length of the cache")
+        wrong = (
+            f"fullest-device causal window [{last}, {last}+{rows}) exceeds kv_len={length} (cannot attend past the valid "
+            f"keys; base={first}, per-rank stride Sq={rows})"
+        )
+        _need(last + rows <= length, wrong, "a longer kv_len")
+        block = call["block_size"]
+        wrong = (
+            f"indexer_score kv_len {length} must be a multiple of block_size {block} when block-max-pooling (a kv_len "
+            "splitting a block drops the boundary block's score)"
+        )
+        _need(not block or length % block == 0, wrong, "whole blocks")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [TensorSpec(inferred[0][0], DataType.BFLOAT16, Layout.ROW_MAJOR, memory_config=DRAM_MEMORY_CONFIG)]
+
+
+def _programs(call: Call) -> tuple[Hashable, ...]:
+    """Starts, lengths and slots are no part of a program."""
+    names = ("program_config", "num_groups", "block_size", "stripes", "axes", "compute_kernel_config")
+    return ((call.name, call.specs, *(call[name] for name in names)),)
+
+
+@part_of("ttnn.experimental.indexer_score", check=_check, out=_spec, programs=_programs)
+def _score(
+    q: Lanes,
+    k: Lanes,
+    weights: Lanes | None,
+    scale: float,
+    num_groups: int,
+    block_size: int,
+    cache_batch_idx: int | None,
+    kv_len: int | None,
+    first: int,
+    stripes: Stripes | None,
+    axes: tuple[int, ...],
+    mesh_shape: tuple[int, ...],
+    part: Part | None,
+    lane_axes: int,
+) -> Lanes:
+    keys = k.select(lane_axes, cache_batch_idx or 0).select(lane_axes, 0).float()  # [*mesh, T, D]
+    total, rows = keys.shape[-2], q.shape[-2]
+    if stripes is not None:
+        at = stripes.physical(torch.arange(total, device=k.device), total)
+        keys = keys.index_select(-2, at)
+    heads = q.squeeze(lane_axes).float()  # [*mesh, H, S, D]
+    own = heads.shape[-3] // num_groups
+    planes = []
+    for group in range(num_groups):
+        plane: Lanes | None = None
+        for head in range(group * own, (group + 1) * own):
+            wanted = heads[..., head, :, :] @ keys.mT
+            if weights is not None:
+                wanted = wanted.relu_() * weights.squeeze(lane_axes)[..., head, :, :].float()
+            plane = wanted if plane is None else plane.add_(wanted)
+        assert plane is not None, "a group has heads"
+        planes.append(plane if weights is not None else plane * scale)
+    scores = torch.stack(planes, dim=-3)
+    rank = ranks(mesh_shape, axes[0] if axes else None, part, q.device)
+    within = ranks(mesh_shape, axes[1], part, q.device) if len(axes) > 1 else 0
+    place = positions(first, rows, rank, stripes if axes else None, within)  # [*mesh, S]
+    column = torch.arange(total, device=q.device)
+    hidden = column > place[..., None]
+    if kv_len is not None:
+        hidden = hidden | (column >= kv_len)
+    scores, hidden = aligned([scores, hidden[..., None, :, :]], lane_axes)
+    scores = scores.masked_fill(hidden, NOTHING)
+    if block_size:
+        scores = torch.unflatten(scores, -1, (-1, block_size)).amax(-1)
+        block = torch.arange(scores.shape[-1], device=q.device)
+        local = block == (place // block_size)[..., None]
+        scores = scores.masked_fill(local[..., None, :, :], float("inf"))
+    return scores.unsqueeze(lane_axes)
+
+
+def _run(q: Tensor, k: Tensor, weights: Tensor | None, **options: Any) -> Tensor:
+    mesh = mesh_of(q, "indexer_score q")
+    shape, rows, keys = tuple(mesh.shape), q.shape[2], k.shape[2]
+    axes = tuple(options.pop("seq_shard_axes") or ())
+    sp_axis, piece = options.pop("block_cyclic_sp_axis"), options.pop("block_cyclic_chunk_local")
+    start = options.pop("chunk_start_idx")
+    most = 2 if weights is not None else 1
+    named = "[SP, TP]" if most > 1 else "[SP]"
+    wrong = f"indexer_score: seq_shard_axes takes at most {most} axis/axes {named}, got {len(axes)}"
+    _need(len(axes) <= most, wrong, "fewer axes")
+    wrong = (
+        "indexer_score: block_cyclic_sp_axis and block_cyclic_chunk_local must both be set or both unset "
+        f"(got sp_axis={sp_axis is not None}, chunk_local={piece is not None})"
+    )
+    _need((sp_axis is None) == (piece is None), wrong, "both or none")
+    wrong = (
+        "indexer_score: seq_shard_axes[1] (TP sub-shard) requires a block-cyclic layout "
+        "(block_cyclic_sp_axis/chunk_local)"
+    )
+    _need(len(axes) < 2 or sp_axis is not None, wrong, "block_cyclic_sp_axis=")
+    stripes = None if sp_axis is None else _stripes(shape, rows, axes, sp_axis, piece)
+    ring = _ring(shape, axes)
+    first = start
+    if first is None:
+        first = keys - (stripes.chunk if stripes is not None else ring * rows)
+    # The device that sees farthest, where rows lie one device's behind the other's.
+    last = first + (ring - 1) * rows if stripes is None or not axes else first
+    result: Tensor = _score(
+        q=q, k=k, weights=weights, first=first, last=last, stripes=stripes, axes=axes, mesh_shape=shape, part=mesh.part,
+        **options,
+    )  # fmt: skip
+    return result
+
+
+def _ring(shape: Sequence[int], axes: Sequence[int]) -> int:
+    """How many devices share a sequence, one behind the other."""
+    if not axes:
+        return torch.Size(shape).numel()
+    return shape[axes[0]] if len(axes) == 1 or shape[axes[0]] > 1 else shape[axes[1]]
+
+
+def _stripes(shape: tuple[int, ...], rows: int, axes: tuple[int, ...], sp_axis: int, piece: int) -> Stripes | None:
+    wrong = f"indexer_score: block_cyclic_sp_axis ({sp_axis}) out of range for mesh rank {len(shape)}"
+    _need(0 <= sp_axis < len(shape), wrong, "a mesh axis")
+    others = torch.Size(shape).numel() // shape[sp_axis]
+    wrong = f"indexer_score: block_cyclic_chunk_local ({piece}) must be q_isl ({rows}) or tp*q_isl ({others * rows})"
+    _need(piece in (rows, others * rows), wrong, "one of them")
+    both = piece == rows * others and others > 1
+    wrong = (
+        f"indexer_score: block_cyclic_chunk_local == tp*q_isl (tp={others} > 1) with seq_shard_axes=[SP] needs the TP axis "
+        "too (seq_shard_axes=[SP, TP]) so the second axis's seq offset is applied; or pass seq_shard_axes=[] (flat "
+        "linearization)."
+    )
+    _need(not (both and len(axes) == 1), wrong, "seq_shard_axes=[SP, TP]")
+    return Stripes(shape[sp_axis], piece) if shape[sp_axis] > 1 else None
+
+
+def _golden(scores: Lanes, chunk_start_idx: int, block_size: int) -> Lanes:
+    rows = scores.shape[-2]
+    for row in range(rows):
+        scores[..., row, chunk_start_idx + row + 1 :] = NOTHING
+    if not block_size:
+        return scores
+    best = torch.stack([part.max(-1).values for part in torch.split(scores, block_size, dim=-1)], -1)
+    for row in range(rows):
+        best[..., row, (chunk_start_idx + row) // block_size] = float("inf")
+    return best
+
+
+def _golden_dsa(q: Lanes, k: Lanes, weights: Lanes, *, chunk_start_idx: int, **_: Any) -> Lanes:
+    wanted = torch.relu(torch.einsum("bhsd,btd->bhst", q, k[:, 0]))
+    return _golden((wanted * weights).sum(1, keepdim=True), chunk_start_idx, 0)
+
+
+def _golden_msa(
+    q: Lanes, k: Lanes, *, num_groups: int, chunk_start_idx: int, scale: float = 1.0, block_size: int = 0, **_: Any
+) -> Lanes:
+    grouped = torch.stack(q.chunk(num_groups, 1), 1).sum(2)  # no relu: the sum over heads may come first
+    return _golden(torch.einsum("bgsd,btd->bgst", grouped, k[:, 0]) * scale, chunk_start_idx, block_size)
+
+
+@composite("ttnn.experimental.indexer_score_dsa", golden=_golden_dsa)
+def indexer_score_dsa(
+    q: Tensor,
+    k: Tensor,
+    weights: Tensor,
+    chunk_start_idx: int | None,
+    program_config: IndexerScoreProgramConfig | None,
+    compute_kernel_config: WormholeComputeKernelConfig | None,
+    cache_batch_idx: int | None,
+    kv_len: int | None,
+    seq_shard_axes: Sequence[int] | None,
+    block_cyclic_sp_axis: int | None,
+    block_cyclic_chunk_local: int | None,
+) -> Tensor:
+    """relu of every head's products with the keys, weighted and summed; keys behind a query are -inf."""
+    return _run(
+        q, k, weights, chunk_start_idx=chunk_start_idx, program_config=program_config, scale=1.0, num_groups=1,
+        block_size=0, compute_kernel_config=compute_kernel_config, cache_batch_idx=cache_batch_idx, kv_len=kv_len,
+        seq_shard_axes=seq_shard_axes, block_cyclic_sp_axis=block_cyclic_sp_axis,
+        block_cyclic_chunk_local=block_cyclic_chunk_local,
+    )  # fmt: skip
+
+
+@composite("ttnn.experimental.indexer_score_msa", golden=_golden_msa)
+def indexer_score_msa(
+    q: Tensor,
+    k: Tensor,
+    num_groups: int,
+    chunk_start_idx: int | None,
+    scale: float,
+    block_size: int,
+    program_config: IndexerScoreProgramConfig | None,
+    compute_kernel_config: WormholeComputeKernelConfig | None,
+    cache_batch_idx: int | None,
+    kv_len: int | None,
+    seq_shard_axes: Sequence[int] | None,
+    block_cyclic_sp_axis: int | None,
+    block_cyclic_chunk_local: int | None,
+) -> Tensor:
+    """Products of every group's heads with the keys, summed and scaled; per block its largest, a query's own first."""
+    return _run(
+        q, k, None, chunk_start_idx=chunk_start_idx, program_config=program_config, scale=scale, num_groups=num_groups,
+        block_size=block_size, compute_kernel_config=compute_kernel_config, cache_batch_idx=cache_batch_idx,
+        kv_len=kv_len, seq_shard_axes=seq_shard_axes, block_cyclic_sp_axis=block_cyclic_sp_axis,
+        block_cyclic_chunk_local=block_cyclic_chunk_local,
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""Key-value caches, written in place: whole prompts, one token per user, contiguous or in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.chip.formats.storage import finish
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+def writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lanes:
+    """The cache with a lane for every lane of the others; a copy only when it was shared by devices until now."""
+    dims = mesh_dims([cache, *others], lane_axes)
+    if cache.shape[:lane_axes] == dims:
+        return cache
+    return cache.expand(*dims, *cache.shape[lane_axes:]).clone(memory_format=torch.contiguous_format)
+
+
+def _refuse(wrong: str, expected: str) -> None:
+    raise ShapeError(wrong, expected=expected, fix="Check the cache, the input and the index.")
+
+
+# -- contiguous caches -------------------------------------------------------------------------------------------------
+
+
+def _check_fill(call: Call) -> None:
+    cache, x = call.specs[0], call.specs[1]
+    if x.shape[-1] != cache.shape[-1] or x.shape[1] != cache.shape[1]:
+        _refuse(
+            f"fill_cache got an input of shape {x.shape} for a cache of shape {cache.shape}", "equal heads and widths"
+        )
+    if call["update_idx"] % 32:
+        _refuse(f"Update index ({call['update_idx']}) must be a multiple of tile height", "a multiple of 32")
+    if call["update_idx"] + x.shape[-2] > cache.padded_shape[-2]:
+        _refuse(f"Input seq len ({x.shape[-2]}) must be within cache seq len ({cache.shape[-2]})", "a shorter input")
+    if not 0 <= call["batch_idx"] < cache.shape[0]:
+        _refuse(
+            f"Batch idx ({call['batch_idx']}) must be within cache batch size ({cache.shape[0]})", "a smaller index"
+        )
+
+
+@part(
+    "ttnn.fill_cache", out=like_written, check=_check_fill, runtime=("batch_idx", "update_idx"), writes="cache",
+    in_place=True, recheck=True,
+)  # fmt: skip
+def _fill(
+    cache: Lanes, input: Lanes, batch_idx: int, update_idx: int, lane_axes: int, specs: Sequence[TensorSpec]
+) -> Lanes:
+    """Put a prompt's keys or values into one user's rows."""
+    cache = writable(cache, [input], lane_axes)
+    rows = finish(input.squeeze(-4), specs[0].dtype)
+    cache.select(-4, batch_idx).narrow(-2, update_idx, rows.shape[-2]).copy_(rows)
+    return cache
+
+
+def _check_update(call: Call) -> None:
+    cache, x = call.specs[0], call.specs[1]
+    if x.shape[-1] != cache.shape[-1] or x.shape[1] != cache.shape[1]:
+        _refuse(
+            f"update_cache got an input of shape {x.shape} for a cache of shape {cache.shape}", "equal heads and widths"
+        )
+    if not 0 <= call["update_idx"] < cache.padded_shape[-2]:
+        _refuse(f"Update idx ({call['update_idx']}) must be within cache length ({cache.shape[-2]})", "a smaller index")
+
+
+@part(
+    "ttnn.update_cache", out=like_written, check=_check_update, runtime=("update_idx",), writes="cache", in_place=True,
+    recheck=True,
+)  # fmt: skip
+def _update(
+    cache: Lanes, input: Lanes, update_idx: int, batch_offset: int, lane_axes: int, specs: Sequence[TensorSpec]
+) -> Lanes:
+    """Put one token of every user into the cache, all at the same position."""
+    cache = writable(cache, [input], lane_axes)
+    users = min(cache.shape[-4], input.shape[-2] - batch_offset)
+    rows = input.squeeze(-4).transpose(-3, -2).narrow(-3, batch_offset, users)
+    cache.narrow(-4, 0, users).select(-2, update_idx).copy_(finish(rows, specs[0].dtype))
+    return cache
+
+
+def _golden_fill(cache: Lanes, input: Lanes, batch_idx: int, *, update_idx: int = 0, **_: Any) -> Lanes:
+    filled = cache.clone()
+    filled[batch_idx, :, update_idx : update_idx + input.shape[-2]] = input[0]
+    return filled
+
+
+def _golden_update(cache: Lanes, input: Lanes, update_idx: int, *, batch_offset: int = 0, **_: Any) -> Lanes:
+    updated = cache.clone()
+    users = min(cache.shape[0], input.shape[-2] - batch_offset)
+    updated[:users, :, update_idx] = input[0, :, batch_offset : batch_offset + users].transpose(0, 1)
+    return updated
+
+
+@composite(
+    "ttnn.fill_cache",
+    golden=lambda cache_tensor, input_tensor, batch_idx, **k: _golden_fill(cache_tensor, input_tensor, batch_idx, **k),
+)
+def fill_cache(cache_tensor: Tensor, input_tensor: Tensor, batch_idx: int, update_idx: int) -> Tensor:
+    """Put a prompt's keys or values into one user's rows."""
+    result: Tensor = _fill(cache=cache_tensor, input=input_tensor, batch_idx=batch_idx, update_idx=update_idx)
+    return result
+
+
+@composite("ttnn.kv_cache.fill_cache_for_user_", golden=_golden_fill)
+def fill_cache_for_user_(cache: Tensor, input: Tensor, batch_index: int, update_idx: int) -> Tensor:
+    """Put a prompt's keys or values into one user's rows."""
+    result: Tensor = _fill(cache=cache, input=input, batch_idx=batch_index, update_idx=update_idx)
+    return result
+
+
+@composite("ttnn.update_cache", golden=_golden_update)
+def update_cache(cache: Tensor, input: Tensor, update_idx: int, batch_offset: int) -> Tensor:
+    """Put one token of every user into the cache."""
+    result: Tensor = _update(cache=cache, input=input, update_idx=update_idx, batch_offset=batch_offset)
+    return result
+
+
+@composite("ttnn.kv_cache.update_cache_for_token_", golden=_golden_update)
+def update_cache_for_token_(cache: Tensor, input: Tensor, update_index: int, batch_offset: int) -> Tensor:
+    """Put one token of every user into the cache."""
+    result: Tensor = _update(cache=cache, input=input, update_idx=update_index, batch_offset=batch_offset)
+    return result

@@ -1,0 +1,282 @@
+"""Caches addressed per user: by position, or through a page table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.chip.formats.storage import finish
+from ttmesh.ops.attention.attention_scores import retiled
+from ttmesh.ops.attention.kv_cache import writable
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Coords = tuple[tuple[int, ...], ...]
+
+
+def put(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, where: Lanes, lane_axes: int) -> None:
+    """cache[lane, block, :, row] = values where `where` is true; all but the cache are [*mesh, n(, heads, dim)]."""
+    if cache.is_meta:
+        return
+    dims = cache.shape[:lane_axes]
+    count = block.shape[-1]
+    block, row, where = (part.expand(*dims, count) for part in (block, row, where))
+    values = values.expand(*dims, *values.shape[lane_axes:])
+    chosen = where.nonzero(as_tuple=True)
+    cells: tuple[Lanes | slice, ...] = (*chosen[:-1], block[chosen], slice(None), row[chosen])
+    cache[cells] = values[chosen]
+
+
+def as_positions(given: Lanes) -> Lanes:
+    """Signed positions: unsigned formats hold -1 as their largest value."""
+    wide = given.long()
+    return torch.where(wide > 0x7FFFFFFF, wide - 0x100000000, wide)
+
+
+def chosen_lanes(coords: Coords | None, mesh_shape: tuple[int, ...], device: torch.device) -> Lanes | None:
+    """Which lanes write, [*mesh, 1]; None for all."""
+    if coords is None:
+        return None
+    chosen = torch.zeros(*mesh_shape, 1, dtype=torch.bool, device=device)
+    for coord in coords:
+        chosen[coord] = True
+    return chosen
+
+
+def _refuse(wrong: str, expected: str) -> None:
+    raise ShapeError(wrong, expected=expected, fix="Check the cache, the page table and the options.")
+
+
+def check_paging(call: Call, *, per_user: bool = True) -> None:
+    """What TT-NN refuses of options that need pages, and of views whose blocks have another size."""
+    paged = call["page_table"] is not None
+    block, heads, modulo = call["block_size"], call["num_kv_heads"], call["cache_position_modulo"]
+    for name, value in (
+        ("block_size_override", block),
+        ("num_kv_heads_override", heads),
+        ("cache_position_modulo", modulo),
+    ):
+        if value is not None and not paged:
+            _refuse(f"{name} is only supported in paged mode", "a page_table")
+    cache, x = call.specs[0], call.specs[1]
+    if block is not None or heads is not None:
+        have = math.prod(cache.shape[1:])
+        seen = heads or (cache.shape[1] if per_user else x.shape[1])  # a prompt's input says its own heads
+        want = seen * (block or cache.shape[2]) * x.shape[-1]
+        if have != want:
+            _refuse(f"paged cache geometry mismatch: {want} elems/block asked, {have} in the buffer", "equal sizes")
+    size = block or cache.shape[2]
+    if modulo is not None and (modulo <= 0 or modulo % size):
+        _refuse(
+            f"cache_position_modulo ({modulo}) must be a positive multiple of effective block_size ({size})",
+            f"a multiple of {size}",
+        )
+
+
+def viewed(cache: Lanes, block_size: int | None, num_kv_heads: int | None, head_dim: int) -> Lanes:
+    """The cache, or a copy with other heads and blocks over the same tiles."""
+    if block_size is None and num_kv_heads is None:
+        return cache
+    return retiled(cache, num_kv_heads or cache.shape[-3], block_size or cache.shape[-2], head_dim)
+
+
+def _check_update(call: Call) -> None:
+    check_paging(call)
+    cache, x = call.specs[0], call.specs[1]
+    if len(x.shape) != 4 or x.shape[0] != 1:
+        _refuse(f"paged_update_cache got an input of shape {x.shape}", "[1, users, heads, head size]")
+    shard = x.memory_config.shard_spec
+    if shard is not None and shard.grid.num_cores() != x.shape[1]:
+        _refuse(
+            f"Input must be sharded over one core per user: num_cores is {shard.grid.num_cores()}, users {x.shape[1]}",
+            f"{x.shape[1]} cores",
+        )
+    if call["page_table"] is None and not call["share_cache"] and cache.shape[0] < x.shape[1]:
+        _refuse(f"Cache batch size ({cache.shape[0]}) is smaller than the input's ({x.shape[1]})", "a cache per user")
+
+
+def _need_positions(update_idxs: Sequence[int], update_idxs_tensor: Tensor | None) -> list[int]:
+    """The positions as a list; asked at every call, for they are no part of a plan's key."""
+    if not update_idxs and update_idxs_tensor is None:
+        _refuse("paged_update_cache got no positions", "update_idxs or update_idxs_tensor")
+    return list(update_idxs)
+
+
+def _put_tokens(
+    cache: Lanes,
+    input: Lanes,
+    update_idxs: Sequence[int],
+    update_idxs_tensor: Lanes | None,
+    share_cache: bool | None,
+    page_table: Lanes | None,
+    coords: Coords | None,
+    mesh_shape: tuple[int, ...],
+    block_size: int | None,
+    num_kv_heads: int | None,
+    cache_position_modulo: int | None,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """Put one token of every user at its own position."""
+    only = chosen_lanes(coords, mesh_shape, cache.device)
+    others = [x for x in (input, update_idxs_tensor, page_table, only) if x is not None]
+    cache = writable(cache, others, lane_axes)
+    users = input.shape[lane_axes + 1]
+    if update_idxs_tensor is not None:
+        positions = as_positions(update_idxs_tensor.flatten(lane_axes)[..., :users])
+    else:
+        positions = torch.tensor(list(update_idxs), device=cache.device).reshape(*[1] * lane_axes, -1)[..., :users]
+    valid = positions >= 0
+    valid = valid if only is None else valid & only
+    if cache_position_modulo is not None:
+        positions = positions % cache_position_modulo
+    view = viewed(cache, block_size, num_kv_heads, input.shape[-1])
+    heads, size = view.shape[-3], view.shape[-2]
+    if page_table is None:
+        own = torch.arange(users, device=cache.device) * (not share_cache)
+        block, row = own.reshape(*[1] * lane_axes, -1), positions
+    else:
+        table = as_positions(page_table)
+        page = (positions.clamp(min=0) // size).expand(*mesh_dims([positions, table], lane_axes), users)
+        table = table.expand(*page.shape[:lane_axes], *table.shape[lane_axes:])[..., :users, :]
+        block = table.gather(-1, page[..., None])[..., 0]
+        valid, row = valid & (block >= 0), positions % size
+    rows = finish(input.squeeze(lane_axes)[..., :heads, :], specs[0].dtype)
+    put(view, block, row, rows, valid, lane_axes)
+    return cache if view is cache else retiled(view, *cache.shape[-3:])
+
+
+_update = part(
+    "ttnn.experimental.paged_update_cache",
+    out=like_written,
+    check=_check_update,
+    runtime=("update_idxs",),
+    writes="cache",
+    in_place=True,
+)(_put_tokens)
+_update_too = part(
+    "ttnn.experimental.paged_fused_update_cache second half",
+    out=like_written,
+    check=_check_update,
+    runtime=("update_idxs",),
+    programs=no_programs,
+    writes="cache",
+    in_place=True,
+)(_put_tokens)
+
+
+def coords_of(mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor) -> tuple[Coords | None, tuple[int, ...]]:
+    """The lanes of this process that write (None: all) and how many there are along each axis."""
+    mesh = cache.device()
+    assert mesh is not None, "checked by launch"
+    if mesh_coords is None:
+        return None, mesh.lane_shape
+    coords = frozenset(tuple(coord) for coord in mesh_coords)
+    if mesh.part is not None:
+        coords = mesh.part.own(coords)
+    return (None if len(coords) == math.prod(mesh.lane_shape) else tuple(sorted(coords))), mesh.lane_shape
+
+
+def _golden_update(
+    cache_tensor: Lanes,
+    input_tensor: Lanes,
+    *,
+    update_idxs: Sequence[int] = (),
+    update_idxs_tensor: Lanes | None = None,
+    page_table: Lanes | None = None,
+    share_cache: bool | None = None,
+    **_: Any,
+) -> Lanes:
+    updated = cache_tensor.clone()
+    positions = list(update_idxs) if update_idxs_tensor is None else update_idxs_tensor.flatten().tolist()
+    heads, size = updated.shape[1:3]
+    for user, position in enumerate(positions):
+        if position < 0:
+            continue
+        block = 0 if share_cache else user
+        if page_table is not None:
+            block = int(page_table[user, position // size])
+        updated[block, :, position % size if page_table is not None else position] = input_tensor[0, user, :heads]
+    return updated
+
+
+@composite("ttnn.experimental.paged_update_cache", golden=_golden_update)
+def paged_update_cache(
+    cache_tensor: Tensor,
+    input_tensor: Tensor,
+    update_idxs: Sequence[int],
+    update_idxs_tensor: Tensor | None,
+    share_cache: bool | None,
+    page_table: Tensor | None,
+    mesh_coords: Iterable[MeshCoordinate] | None,
+    block_size: int | None,
+    num_kv_heads: int | None,
+    cache_position_modulo: int | None,
+) -> Tensor:
+    """Put one token of every user at its own position, in place."""
+    coords, shape = coords_of(mesh_coords, cache_tensor)
+    result: Tensor = _update(
+        cache=cache_tensor,
+        input=input_tensor,
+        update_idxs=_need_positions(update_idxs, update_idxs_tensor),
+        update_idxs_tensor=update_idxs_tensor,
+        share_cache=share_cache,
+        page_table=page_table,
+        coords=coords,
+        mesh_shape=shape,
+        block_size=block_size,
+        num_kv_heads=num_kv_heads,
+        cache_position_modulo=cache_position_modulo,
+    )
+    return result
+
+
+def _golden_fused(
+    cache_tensor1: Lanes, input_tensor1: Lanes, cache_tensor2: Lanes, input_tensor2: Lanes, **options: Any
+) -> tuple[Lanes, Lanes]:
+    first = _golden_update(cache_tensor1, input_tensor1, **options)
+    return first, _golden_update(cache_tensor2, input_tensor2, **options)
+
+
+@composite("ttnn.experimental.paged_fused_update_cache", golden=_golden_fused)
+def paged_fused_update_cache(
+    cache_tensor1: Tensor,
+    input_tensor1: Tensor,
+    cache_tensor2: Tensor,
+    input_tensor2: Tensor,
+    update_idxs: Sequence[int],
+    update_idxs_tensor: Tensor | None,
+    share_cache: bool | None,
+    page_table: Tensor | None,
+    mesh_coords: Iterable[MeshCoordinate] | None,
+) -> tuple[Tensor, Tensor]:
+    """`paged_update_cache` of two caches (keys and values) at once."""
+    coords, shape = coords_of(mesh_coords, cache_tensor1)
+    results = []
+    for run, cache, values in ((_update, cache_tensor1, input_tensor1), (_update_too, cache_tensor2, input_tensor2)):
+        results.append(
+            run(
+                cache=cache,
+                input=values,
+                update_idxs=_need_positions(update_idxs, update_idxs_tensor),
+                update_idxs_tensor=update_idxs_tensor,
+                share_cache=share_cache,
+                page_table=page_table,
+                coords=coords,
+                mesh_shape=shape,
+                block_size=None,
+                num_kv_heads=None,
+                cache_position_modulo=None,
+            )
+        )
+    return results[0], results[1]

@@ -1,0 +1,151 @@
+"""A prompt's keys or values written into the pages of one or more users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.chip.formats.storage import finish
+from ttmesh.ops.attention.attention_scores import retiled
+from ttmesh.ops.attention.kv_cache import writable
+from ttmesh.ops.attention.paged_cache import Coords, as_positions, check_paging, chosen_lanes, coords_of, put, viewed
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+def _check(call: Call) -> None:
+    check_paging(call, per_user=False)
+    cache, x, table = call["cache"].spec, call["input"].spec, call["page_table"].spec
+    size = call["block_size"] or cache.shape[2]
+    pages = table.shape[-1]
+    if x.shape[-2] > pages * size and call["cache_position_modulo"] is None:
+        raise ShapeError(
+            f"Input seq_len ({x.shape[-2]}) must fit in max_num_blocks_per_seq ({pages}) * block_size ({size})",
+            expected=f"at most {pages * size} tokens",
+            fix="Give the user more pages.",
+        )
+    index = call["batch_idx_tensor"]
+    if index is not None and index.shape.volume() != x.shape[0]:
+        raise ShapeError(
+            f"batch_idx_tensor must have exactly {x.shape[0]} element{'s' if x.shape[0] > 1 else ''}, "
+            f"got {index.shape.volume()}",
+            expected="one user per input batch",
+            fix="Check the tensor.",
+        )
+    length = call["valid_seq_len_tensor"]
+    if length is not None and length.shape.volume() != 1:
+        raise ShapeError(
+            f"valid_seq_len_tensor must have exactly 1 element, got {length.shape.volume()}",
+            expected="one length",
+            fix="Check the tensor.",
+        )
+
+
+@part(
+    "ttnn.experimental.paged_fill_cache",
+    out=like_written,
+    check=_check,
+    runtime=("batch_idx",),
+    writes="cache",
+    in_place=True,
+)
+def _fill(
+    cache: Lanes,
+    input: Lanes,
+    page_table: Lanes,
+    batch_idx_tensor: Lanes | None,
+    batch_idx: int,
+    coords: Coords | None,
+    mesh_shape: tuple[int, ...],
+    block_size: int | None,
+    cache_position_modulo: int | None,
+    valid_seq_len_tensor: Lanes | None,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """Write tokens t of each input batch to page t // block of its user."""
+    only = chosen_lanes(coords, mesh_shape, cache.device)
+    others = [x for x in (input, page_table, batch_idx_tensor, valid_seq_len_tensor, only) if x is not None]
+    cache = writable(cache, others, lane_axes)
+    heads = None if block_size is None else input.shape[lane_axes + 1]
+    view = viewed(cache, block_size, heads, input.shape[-1])
+    size, tokens = view.shape[-2], input.shape[-2]
+    rows = finish(input, specs[0].dtype).transpose(-3, -2)
+    token = torch.arange(tokens, device=cache.device).reshape(*[1] * lane_axes, -1)
+    fits = torch.ones_like(token, dtype=torch.bool) if only is None else only
+    if valid_seq_len_tensor is not None:
+        length = valid_seq_len_tensor.flatten(lane_axes)
+        fits = fits & (token < length)
+        if cache_position_modulo is not None:  # the ring keeps the newest tokens; older ones would overwrite them
+            fits = fits & (token >= length - cache_position_modulo)
+    elif cache_position_modulo is not None:
+        fits = fits & (token >= tokens - cache_position_modulo)
+    slot = token if cache_position_modulo is None else token % cache_position_modulo
+    table = as_positions(page_table)
+    for batch in range(input.shape[lane_axes]):
+        if batch_idx_tensor is None:
+            pages = table.select(lane_axes, batch_idx + batch)
+        else:
+            user = batch_idx_tensor.flatten(lane_axes).narrow(lane_axes, batch, 1).long()
+            pages = torch.take_along_dim(table, user[..., None], dim=lane_axes).squeeze(lane_axes)
+        page = (slot // size).expand(*pages.shape[:lane_axes], tokens)
+        block = pages.gather(-1, page)
+        put(view, block, slot % size, rows.select(lane_axes, batch), fits & (block >= 0), lane_axes)
+    return cache if view is cache else retiled(view, *cache.shape[-3:])
+
+
+def _golden(
+    cache_tensor: Lanes,
+    input_tensor: Lanes,
+    page_table: Lanes,
+    *,
+    batch_idx: int = 0,
+    batch_idx_tensor: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    filled = cache_tensor.clone()
+    size = filled.shape[2]
+    for batch in range(input_tensor.shape[0]):
+        user = batch_idx + batch if batch_idx_tensor is None else int(batch_idx_tensor.flatten()[batch])
+        for token in range(input_tensor.shape[2]):
+            block = int(page_table[user, token // size])
+            if block >= 0:
+                filled[block, :, token % size] = input_tensor[batch, :, token]
+    return filled
+
+
+@composite("ttnn.experimental.paged_fill_cache", golden=_golden)
+def paged_fill_cache(
+    cache_tensor: Tensor,
+    input_tensor: Tensor,
+    page_table: Tensor,
+    batch_idx_tensor: Tensor | None,
+    batch_idx: int,
+    mesh_coords: Iterable[MeshCoordinate] | None,
+    block_size: int | None,
+    cache_position_modulo: int | None,
+    valid_seq_len_tensor: Tensor | None,
+) -> Tensor:
+    """Put a prompt's keys or values into the pages of its user, in place."""
+    coords, shape = coords_of(mesh_coords, cache_tensor)
+    result: Tensor = _fill(
+        cache=cache_tensor,
+        input=input_tensor,
+        page_table=page_table,
+        batch_idx_tensor=batch_idx_tensor,
+        batch_idx=batch_idx,
+        coords=coords,
+        mesh_shape=shape,
+        block_size=block_size,
+        cache_position_modulo=cache_position_modulo,
+        valid_seq_len_tensor=valid_seq_len_tensor,
+    )
+    return result

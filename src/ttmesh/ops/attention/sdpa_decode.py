@@ -1,0 +1,242 @@
+"""Attention of one new token per user over its kv cache, plain or paged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.formats.tiles import tile_bytes
+from ttmesh.ops.attention.attention_scores import attend_decode, banned, gathered_pages
+from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, paged_view
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
+from ttmesh.tensor.calls.launch_op import Call
+
+
+def decode_scratch(call: Call) -> int:
+    """Circular buffers per core: padded query heads, double-buffered key (and value) chunks, scores and results.
+
+    Partial results of other cores are left out: how many cores share a head depends on TT-NN's grouping.
+    """
+    q, k = call.specs[0], call.specs[1]
+    config = call["program_config"]
+    heads = math.ceil(q.shape[-2] / TILE)
+    length = k.shape[-2]
+    chunk = config.k_chunk_size if config and config.k_chunk_size else min(512, length & -length or TILE)
+    keys = max(chunk // TILE, 1)
+    width = math.ceil(q.shape[-1] / TILE)
+    scores = heads * keys * 2 + heads * width * 3 + 9 * heads + 2
+    latent = call["head_dim_v"] is not None and call["input_tensor_v"] is None  # values are columns of the keys
+    chunks = keys * width * (2 if latent else 4)
+    return chunks * tile_bytes(k.dtype, k.tile) + (heads * width + scores) * BFLOAT16_TILE
+
+
+def _check_decode(call: Call) -> None:
+    q = call.specs[0]
+    if len(q.shape) != 4 or q.shape[0] != 1:
+        raise ShapeError(
+            f"decode attention got a query of shape {q.shape}",
+            expected="[1, users, heads, head size]",
+            fix="Reshape the query.",
+        )
+    config = call["program_config"]
+    if config is not None and config.k_chunk_size & (config.k_chunk_size - 1):
+        raise MeshError(
+            f"User provided k_chunk_size must be power of 2, got: {config.k_chunk_size}",
+            expected="a power of 2",
+            fix="Round it.",
+        )
+    if call["is_causal"] and not call["cur_pos"] and call["cur_pos_tensor"] is None:
+        raise MeshError(
+            "causal decode attention needs the position of every user",
+            expected="cur_pos or cur_pos_tensor",
+            fix="Pass one of them, or is_causal=False.",
+        )
+    if call["page_table_tensor"] is not None:
+        check_geometry(call, call.specs[1], q.shape[-1])
+
+
+def attend_cached(
+    q: Lanes,
+    k: Lanes,
+    v: Lanes,
+    lane_axes: int,
+    *,
+    positions: Lanes | None,
+    mask: Lanes | None,
+    sink: Lanes | None,
+    scale: float | None,
+    window: int | None,
+    modulo: int | None = None,
+    table: Lanes | None = None,
+) -> Lanes:
+    """Decode attention; positions [*mesh, users] (None: no causality), mask [*mesh, users, 1, heads, keys]."""
+    keys = k.shape[-2] if table is None else k.shape[-2] * table.shape[-1]
+    if modulo is not None:
+        keys = min(keys, modulo)  # the ring uses no more slots
+    elif positions is not None and not positions.is_meta:
+        keys = min(keys, int(positions.max()) + 1) or 1  # keys behind every position have no weight
+    if table is None:
+        k, v = k[..., :keys, :], v[..., :keys, :]
+    else:
+        pages = table[..., : -(-keys // k.shape[-2])]
+        k, v = (gathered_pages(part, pages, lane_axes)[..., :keys, :] for part in (k, v))
+    masks: list[Lanes] = []
+    skipped = None
+    if positions is not None:
+        slots = torch.arange(keys, device=q.device)
+        own = positions[..., None]
+        if modulo is not None:  # slot j holds the newest position that is j modulo the ring's length
+            slots = own - (own - slots) % modulo
+        seen = (slots <= own) & (slots >= 0)
+        if window:
+            seen = seen & (slots > own - window)
+        skipped = positions < 0
+        allowed = seen | skipped[..., None]
+        if allowed.is_meta or not bool(allowed.all()):  # users at one position need no mask, and torch is faster then
+            masks.append(banned(allowed)[..., None, :])
+    if mask is not None:
+        masks.append(mask.squeeze(lane_axes + 1)[..., :keys].float())
+    both = None if not masks else masks[0] if len(masks) == 1 else masks[0] + masks[1]
+    factor = scale if scale is not None else q.shape[-1] ** -0.5
+    logits = None if sink is None else sink.flatten(lane_axes, -2)[..., : q.shape[-2], 0].float() * factor
+    return attend_decode(q, k, v, lane_axes, scale=factor, mask=both, sink=logits, skipped=skipped)
+
+
+def positions_of(cur_pos: Sequence[int], cur_pos_tensor: Lanes | None, q: Lanes, lane_axes: int) -> Lanes | None:
+    """Positions [*mesh, users] from whichever form was given; unsigned -1 is -1 again."""
+    users = q.shape[lane_axes + 1]
+    if cur_pos_tensor is not None:
+        given = cur_pos_tensor.flatten(lane_axes)[..., :users].long()
+        return torch.where(given > 0x7FFFFFFF, given - 0x100000000, given)
+    if not cur_pos:
+        return None
+    return torch.tensor(list(cur_pos), device=q.device).reshape(*[1] * lane_axes, -1)
+
+
+def golden_decode(
+    q: Lanes, k: Lanes, v: Lanes, positions: Sequence[int], scale: float | None, mask: Lanes | None
+) -> Lanes:
+    """Decode attention user by user, for comparisons."""
+    rows = []
+    for user in range(q.shape[1]):
+        keys, values = k[user % k.shape[0]].float(), v[user % v.shape[0]].float()
+        group = q.shape[2] // keys.shape[0]
+        keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
+        scores = torch.einsum("hd,hkd->hk", q[0, user].float(), keys)
+        scores = scores * (scale if scale is not None else q.shape[-1] ** -0.5)
+        if mask is not None:
+            scores = scores + mask[user, 0]
+        if len(positions):
+            scores[:, int(positions[user]) + 1 :] = float("-inf")
+        rows.append(torch.einsum("hk,hkd->hd", torch.softmax(scores, -1), values))
+    return torch.stack(rows)[None]
+
+
+def _golden(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    *,
+    cur_pos: Sequence[int] = (),
+    cur_pos_tensor: Lanes | None = None,
+    attn_mask: Lanes | None = None,
+    scale: float | None = None,
+    **_: Any,
+) -> Lanes:
+    positions = list(cur_pos) if cur_pos_tensor is None else cur_pos_tensor.flatten().tolist()
+    return golden_decode(input_tensor_q, input_tensor_k, input_tensor_v, positions, scale, attn_mask)
+
+
+@op(
+    "ttnn.transformer.scaled_dot_product_attention_decode",
+    golden=_golden,
+    out=attention_spec,
+    check=_check_decode,
+    scratch=decode_scratch,
+)
+def scaled_dot_product_attention_decode(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    is_causal: bool,
+    attn_mask: Lanes | None,
+    cur_pos: Sequence[int],
+    cur_pos_tensor: Lanes | None,
+    attention_sink: Lanes | None,
+    scale: float | None,
+    sliding_window_size: int | None,
+    lane_axes: int,
+) -> Lanes:
+    """Attention of one token per user over keys 0 to its position."""
+    return attend_cached(
+        input_tensor_q,
+        input_tensor_k,
+        input_tensor_v,
+        lane_axes,
+        positions=positions_of(cur_pos, cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
+        mask=attn_mask,
+        sink=attention_sink,
+        scale=scale,
+        window=sliding_window_size,
+    )
+
+
+def _golden_paged(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    page_table_tensor: Lanes,
+    *,
+    cur_pos_tensor: Lanes | None = None,
+    attn_mask: Lanes | None = None,
+    scale: float | None = None,
+    **_: Any,
+) -> Lanes:
+    k, v = (gathered_pages(part, page_table_tensor, 0) for part in (input_tensor_k, input_tensor_v))
+    positions = [] if cur_pos_tensor is None else cur_pos_tensor.flatten().tolist()
+    return golden_decode(input_tensor_q, k, v, positions, scale, attn_mask)
+
+
+@op(
+    "ttnn.transformer.paged_scaled_dot_product_attention_decode",
+    golden=_golden_paged,
+    out=attention_spec,
+    check=_check_decode,
+    scratch=decode_scratch,
+)
+def paged_scaled_dot_product_attention_decode(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    page_table_tensor: Lanes,
+    is_causal: bool,
+    attn_mask: Lanes | None,
+    cur_pos_tensor: Lanes | None,
+    attention_sink: Lanes | None,
+    scale: float | None,
+    sliding_window_size: int | None,
+    paged_cache_geometry: PagedCacheGeometryOverride | None,
+    cache_position_modulo: int | None,
+    lane_axes: int,
+) -> Lanes:
+    """Attention of one token per user over keys found through a page table."""
+    head_dim = input_tensor_q.shape[-1]
+    return attend_cached(
+        input_tensor_q,
+        paged_view(input_tensor_k, paged_cache_geometry, head_dim),
+        paged_view(input_tensor_v, paged_cache_geometry, head_dim),
+        lane_axes,
+        positions=positions_of((), cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
+        mask=attn_mask,
+        sink=attention_sink,
+        scale=scale,
+        window=sliding_window_size,
+        modulo=cache_position_modulo,
+        table=page_table_tensor,
+    )

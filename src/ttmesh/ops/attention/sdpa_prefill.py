@@ -1,0 +1,341 @@
+"""Attention over whole sequences: prefill, chunked, joint and latent forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
+from ttmesh.ops.attention.attention_scores import (
+    attend_prefill,
+    banned,
+    causal_allowed,
+    gathered_pages,
+    retiled,
+    window_allowed,
+)
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+BFLOAT16_TILE = tile_bytes(DataType.BFLOAT16, Tile((32, 32)))
+
+
+def attention_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Like the query, but in DRAM unless memory_config says otherwise."""
+    return [out_spec(call, shape, memory_config=DRAM_MEMORY_CONFIG) for shape, _ in inferred]
+
+
+def prefill_scratch(call: Call) -> int:
+    """Circular buffers per core: chunks of q, k, v (double-buffered), mask, scores and results, as TT-NN sizes them."""
+    q, k = call.specs[0], call.specs[1]
+    config = call["program_config"]
+    rows = max((config.q_chunk_size if config else TILE) // TILE, 1)
+    keys = max((config.k_chunk_size if config else TILE) // TILE, 1)
+    width = math.ceil(q.shape[-1] / TILE)
+    size_q, size_k = tile_bytes(q.dtype, q.tile), tile_bytes(k.dtype, k.tile)
+    buffers = rows * width * 2 * size_q + keys * width * 2 * 2 * size_k
+    intermediate = 2 * rows * keys + rows * keys + 3 * rows * width + 8 * rows + 2
+    return buffers + intermediate * BFLOAT16_TILE
+
+
+def check_attention(call: Call) -> None:
+    """What TT-NN refuses of every attention over sequences."""
+    q, k, v = (call[name].spec for name in ("input_tensor_q", "input_tensor_k", "input_tensor_v"))
+    for spec in (q, k, v):
+        if len(spec.shape) != 4 or spec.layout is not Layout.TILE:
+            raise ShapeError(
+                f"Inputs to SDPA must be tilized and of rank 4; got {spec.shape} in {spec.layout}",
+                expected="[batch, heads, sequence, head size] in TILE layout",
+                fix="Reshape or tilize.",
+            )
+    if q.shape[1] % k.shape[1]:
+        raise ShapeError(
+            f"Q num_heads must be divisible by K num_heads. Got Q: {q.shape[1]}, K: {k.shape[1]}",
+            expected="a whole number of query heads per key head",
+            fix="Check the head counts.",
+        )
+    if call["is_causal"] and call["attn_mask"] is not None:
+        raise MeshError(
+            "is_causal and attn_mask cannot both be present. Got is_causal: true, attn_mask: true",
+            expected="one of them",
+            fix="Pass is_causal=False, or no mask.",
+        )
+    if call["is_causal"] and q.shape[-2] != k.shape[-2]:
+        raise ShapeError(
+            f"Causal SDPA requires Q and K to have the same sequence length. Got Q: {q.shape[-2]}, K: {k.shape[-2]}",
+            expected="equal lengths",
+            fix="Use the chunked form for a part of a sequence.",
+        )
+
+
+def golden_attention(
+    q: Lanes,
+    k: Lanes,
+    v: Lanes,
+    *,
+    attn_mask: Lanes | None = None,
+    is_causal: bool = True,
+    scale: float | None = None,
+    sliding_window_size: int | None = None,
+    **_: Any,
+) -> Lanes:
+    """Attention written out, for comparisons."""
+    k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v))
+    scores = q.float() @ k.float().transpose(-1, -2) * (scale if scale is not None else q.shape[-1] ** -0.5)
+    rows, keys = scores.shape[-2:]
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(rows, keys, dtype=torch.bool).tril(), float("-inf"))
+    if sliding_window_size:
+        seen = window_allowed(rows, keys, sliding_window_size, q.device, causal=is_causal)
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return torch.softmax(scores if attn_mask is None else scores + attn_mask, -1) @ v.float()
+
+
+def _golden_sdpa(input_tensor_q: Lanes, input_tensor_k: Lanes, input_tensor_v: Lanes, **options: Any) -> Lanes:
+    return golden_attention(input_tensor_q, input_tensor_k, input_tensor_v, **options)
+
+
+@op(
+    "ttnn.transformer.scaled_dot_product_attention",
+    golden=_golden_sdpa,
+    out=attention_spec,
+    check=check_attention,
+    scratch=prefill_scratch,
+)
+def scaled_dot_product_attention(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    attn_mask: Lanes | None,
+    is_causal: bool,
+    scale: float | None,
+    sliding_window_size: int | None,
+    attention_sink: Lanes | None,
+    cu_window_seqlens: Lanes | None,
+    lane_axes: int,
+) -> Lanes:
+    """softmax(q·kᵀ·scale + mask)·v."""
+    q, k = input_tensor_q, input_tensor_k
+    rows, keys, device = q.shape[-2], k.shape[-2], q.device
+    mask, causal = attn_mask, is_causal
+    if sliding_window_size:
+        window = banned(window_allowed(rows, keys, sliding_window_size, device, causal=is_causal))
+        mask = _joined(mask, window, lane_axes)
+        causal = False
+    if cu_window_seqlens is not None:
+        mask, causal = _joined(mask, _windows(cu_window_seqlens, rows, keys, lane_axes), lane_axes), False
+    sink = None if attention_sink is None else _sink(attention_sink, q, scale)
+    return attend_prefill(q, k, input_tensor_v, lane_axes, scale=scale, mask=mask, causal=causal, sink=sink)
+
+
+def _sink(sink: Lanes, q: Lanes, scale: float | None) -> Lanes:
+    """TT-NN multiplies the sink by the scale like any other score."""
+    return sink.float() * (scale if scale is not None else q.shape[-1] ** -0.5)
+
+
+def _joined(mask: Lanes | None, local: Lanes, lane_axes: int) -> Lanes:
+    """A mask of rows and keys added to one that may differ by lane, batch and head."""
+    wide = local.reshape(*[1] * (lane_axes + 4 - local.dim()), *local.shape) if local.dim() < lane_axes + 4 else local
+    return wide if mask is None else wide + mask.float()
+
+
+def _windows(ends: Lanes, rows: int, keys: int, lane_axes: int) -> Lanes:
+    """Rows see keys of their own window; windows end at the given positions (cumulative lengths)."""
+    ends = ends.reshape(*ends.shape[:lane_axes], 1, 1, 1, -1)
+    own = (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(-1)
+    key = (torch.arange(keys, device=ends.device)[:, None] >= ends).sum(-1)
+    return banned(own[..., :, None] == key[..., None, :]).flatten(-4, -3)
+
+
+# -- part of a sequence against a paged cache --------------------------------------------------------------------------
+
+
+def paged_view(cache: Lanes, geometry: PagedCacheGeometryOverride | None, head_dim: int) -> Lanes:
+    """The cache as its shape says, or as the override says."""
+    if geometry is None:
+        return cache
+    return retiled(cache, geometry.num_kv_heads, geometry.block_size, head_dim)
+
+
+def check_geometry(call: Call, cache: TensorSpec, head_dim: int) -> None:
+    """Refuse an override whose blocks do not hold what the cache's blocks hold."""
+    geometry = call["paged_cache_geometry"]
+    if geometry is None:
+        return
+    if geometry.block_size <= 0 or geometry.num_kv_heads <= 0:
+        raise MeshError(
+            f"paged_cache_geometry.block_size must be > 0; got {geometry}", expected="positive sizes", fix="Set both."
+        )
+    have, want = math.prod(cache.shape[1:]), geometry.num_kv_heads * geometry.block_size * head_dim
+    if have != want:
+        raise ShapeError(
+            f"paged cache geometry mismatch: the override has {want} elems/block, the buffer {have} elems/block",
+            expected="equal sizes",
+            fix="Check block_size and num_kv_heads.",
+        )
+
+
+def _golden_chunked(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    page_table_tensor: Lanes,
+    chunk_start_idx: int = 0,
+    *,
+    scale: float | None = None,
+    **_: Any,
+) -> Lanes:
+    k, v = (gathered_pages(part, page_table_tensor, 0) for part in (input_tensor_k, input_tensor_v))
+    mask = banned(causal_allowed(input_tensor_q.shape[-2], k.shape[-2], k.device, chunk_start_idx))
+    return golden_attention(input_tensor_q, k, v, attn_mask=mask, is_causal=False, scale=scale)
+
+
+def _check_chunked(call: Call) -> None:
+    check_geometry(call, call.specs[1], call.specs[0].shape[-1])
+    if (call["chunk_start_idx"] is None) == (call["chunk_start_idx_tensor"] is None):
+        raise MeshError(
+            "chunked SDPA needs exactly one of chunk_start_idx and chunk_start_idx_tensor",
+            expected="one of them",
+            fix="Pass one.",
+        )
+
+
+@op(
+    "ttnn.transformer.chunked_scaled_dot_product_attention",
+    golden=_golden_chunked,
+    out=attention_spec,
+    check=_check_chunked,
+    scratch=prefill_scratch,
+)
+def chunked_scaled_dot_product_attention(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    page_table_tensor: Lanes,
+    chunk_start_idx: int | None,
+    chunk_start_idx_tensor: Lanes | None,
+    scale: float | None,
+    paged_cache_geometry: PagedCacheGeometryOverride | None,
+    lane_axes: int,
+) -> Lanes:
+    """Attention of rows that stand at chunk_start_idx of their sequence, over keys in pages."""
+    return attend_chunk(
+        input_tensor_q,
+        paged_view(input_tensor_k, paged_cache_geometry, input_tensor_q.shape[-1]),
+        paged_view(input_tensor_v, paged_cache_geometry, input_tensor_q.shape[-1]),
+        page_table_tensor,
+        chunk_start_idx if chunk_start_idx_tensor is None else chunk_start_idx_tensor,
+        scale,
+        lane_axes,
+    )
+
+
+def attend_chunk(
+    q: Lanes, k: Lanes, v: Lanes, table: Lanes, start: int | Lanes | None, scale: float | None, lane_axes: int
+) -> Lanes:
+    """Causal attention of a chunk whose first row stands at `start`."""
+    rows, block = q.shape[-2], k.shape[-2]
+    if isinstance(start, int):
+        table = table[..., : -(-(start + rows) // block)]
+        first: int | Lanes = start
+    else:
+        assert start is not None, "checked before"
+        first = start.reshape(*start.shape[:lane_axes], 1, 1, 1, 1)
+    k, v = gathered_pages(k, table, lane_axes), gathered_pages(v, table, lane_axes)
+    allowed = causal_allowed(rows, k.shape[-2], q.device, first)
+    mask = banned(allowed.reshape(*[1] * (lane_axes + 4 - allowed.dim()), *allowed.shape))
+    return attend_prefill(q, k, v, lane_axes, scale=scale, mask=mask)
+
+
+# -- two sequences that see each other ---------------------------------------------------------------------------------
+
+
+def _golden_joint(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    joint_tensor_q: Lanes,
+    joint_tensor_k: Lanes,
+    joint_tensor_v: Lanes,
+    *,
+    scale: float | None = None,
+    **_: Any,
+) -> tuple[Lanes, Lanes]:
+    q, k, v = (
+        torch.cat(pair, dim=-2)
+        for pair in (
+            (input_tensor_q, joint_tensor_q),
+            (input_tensor_k, joint_tensor_k),
+            (input_tensor_v, joint_tensor_v),
+        )
+    )
+    out = golden_attention(q, k, v, is_causal=False, scale=scale)
+    rows = input_tensor_q.shape[-2]
+    return out[..., :rows, :], out[..., rows:, :]
+
+
+def _joint_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [
+        out_spec(call, shape, source=source, memory_config=DRAM_MEMORY_CONFIG, result=i)
+        for i, ((shape, _), source) in enumerate(zip(inferred, (0, 3), strict=True))
+    ]
+
+
+def _check_joint(call: Call) -> None:
+    if call["joint_strategy"] != "rear":
+        raise MeshError(
+            f"Joint strategy must be 'rear'. Got: {call['joint_strategy']}", expected="'rear'", fix="Pass 'rear'."
+        )
+
+
+@op(
+    "ttnn.transformer.joint_scaled_dot_product_attention",
+    golden=_golden_joint,
+    out=_joint_spec,
+    check=_check_joint,
+    scratch=prefill_scratch,
+)
+def joint_scaled_dot_product_attention(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    joint_tensor_q: Lanes,
+    joint_tensor_k: Lanes,
+    joint_tensor_v: Lanes,
+    scale: float | None,
+    lane_axes: int,
+) -> tuple[Lanes, Lanes]:
+    """Full attention of two sequences put behind each other; the two parts of the result."""
+    return attend_joint(
+        (input_tensor_q, input_tensor_k, input_tensor_v),
+        (joint_tensor_q, joint_tensor_k, joint_tensor_v),
+        scale,
+        lane_axes,
+    )
+
+
+def attend_joint(
+    own: Sequence[Lanes], joint: Sequence[Lanes], scale: float | None, lane_axes: int
+) -> tuple[Lanes, Lanes]:
+    """Attention of (q, k, v) with a second (q, k, v) behind it."""
+    rows = own[0].shape[-2]
+    q, k, v = (_behind(a, b, lane_axes) for a, b in zip(own, joint, strict=True))
+    out = attend_prefill(q, k, v, lane_axes, scale=scale)
+    return out[..., :rows, :], out[..., rows:, :]
+
+
+def _behind(first: Lanes, second: Lanes, lane_axes: int) -> Lanes:
+    dims = [max(a, b) for a, b in zip(first.shape[:lane_axes], second.shape[:lane_axes], strict=True)]
+    both = [part.expand(*dims, *part.shape[lane_axes:]) for part in (first, second)]
+    return torch.cat(both, dim=-2)

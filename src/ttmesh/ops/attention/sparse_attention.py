@@ -1,0 +1,215 @@
+"""Attention over chosen keys, and over the part of a sequence that one device of a ring works on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
+from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
+from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.ops.attention.attention_scores import attend_prefill
+from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, golden_attention, prefill_scratch
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+class SparseKVFormat(PrintedEnum):
+    """How a sparse cache keeps its rows."""
+
+    BF16 = 0
+    FP8_E4M3 = 1
+    SCALED_FP8 = 2
+
+
+def _refuse(wrong: str, expected: str) -> None:
+    raise MeshError(wrong, expected=expected, fix="Change the call.")
+
+
+def _check_sparse(call: Call) -> None:
+    q, kv, indices = call.specs[:3]
+    if call.mesh.arch() is not Arch.BLACKHOLE:
+        _refuse("sparse_sdpa is Blackhole-only", "a Blackhole system")
+    for spec in (q, kv, indices):
+        if spec.layout is not Layout.ROW_MAJOR:
+            _refuse("sparse_sdpa q/indices and KV cache must be ROW_MAJOR", "ROW_MAJOR tensors")
+    if len(kv.shape) != 4 or kv.shape[1] != 1 or kv.shape[3] != q.shape[3]:
+        _refuse(f"kv must be [B,1,T,{q.shape[3]}] (got {kv.shape})", "one head as wide as the queries")
+    if not 0 < call["v_dim"] <= q.shape[3]:
+        _refuse(f"v_dim must be in (0, K_DIM={q.shape[3]}] (got {call['v_dim']})", "a part of the row")
+    slot = call["cache_batch_idx"]
+    if slot is None and kv.shape[0] != 1:
+        _refuse(f"kv batch must be 1 unless cache_batch_idx is set (got {kv.shape[0]})", "cache_batch_idx=")
+    if slot is not None and slot >= kv.shape[0]:
+        _refuse(f"cache_batch_idx ({slot}) must be < kv batch slots ({kv.shape[0]})", "a slot of the cache")
+    if call["kv_format"] is SparseKVFormat.SCALED_FP8 or call["block_cyclic_sp_axis"] is not None:
+        raise NotEmulatedError(
+            "sparse_sdpa with scaled fp8 rows or block-cyclic caches is not emulated",
+            expected="BF16 or FP8_E4M3 rows in order",
+            fix="Use one of those.",
+        )
+
+
+def _sparse(q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, slot: int, lane_axes: int) -> Lanes:
+    """q [*mesh, 1, heads, rows, d] over the keys that indices [*mesh, 1, 1, rows, k] name; too large ones are none."""
+    q, kv, indices = aligned([q, kv, indices], lane_axes)
+    keys = kv.select(lane_axes, slot).squeeze(lane_axes).float()
+    chosen = indices.squeeze(lane_axes).squeeze(lane_axes).long()
+    real = chosen < keys.shape[-2]
+    rows = chosen.clamp(max=keys.shape[-2] - 1).flatten(lane_axes)
+    picked = torch.take_along_dim(keys, rows[..., None], dim=-2)
+    picked = torch.unflatten(picked, -2, chosen.shape[-2:])
+    scores = torch.einsum("...hsd,...skd->...hsk", q.squeeze(lane_axes).float(), picked)
+    scores = scores * (scale if scale is not None else q.shape[-1] ** -0.5)
+    scores = scores.masked_fill(~real.unsqueeze(-3), float("-inf"))
+    weights = torch.softmax(scores, -1).nan_to_num(0.0)
+    return torch.einsum("...hsk,...skd->...hsd", weights, picked[..., :v_dim]).unsqueeze(lane_axes)
+
+
+def _golden_sparse(
+    q: Lanes,
+    kv: Lanes,
+    indices: Lanes,
+    v_dim: int,
+    *,
+    scale: float | None = None,
+    cache_batch_idx: int | None = None,
+    **_: Any,
+) -> Lanes:
+    keys = kv[cache_batch_idx or 0, 0].float()
+    result = torch.zeros(*q.shape[:3], v_dim)
+    for row, chosen in enumerate(indices[0, 0].long()):
+        own = keys[chosen[chosen < len(keys)]]
+        if len(own):
+            weights = torch.softmax(q[0, :, row].float() @ own.T * (scale or q.shape[-1] ** -0.5), dim=-1)
+            result[0, :, row] = weights @ own[:, :v_dim]
+    return result
+
+
+def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    dtype = DataType.BFLOAT16 if call.specs[0].dtype is DataType.FP8_E4M3 else call.specs[0].dtype
+    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=DRAM_MEMORY_CONFIG)]
+
+
+@op(
+    "ttnn.transformer.sparse_sdpa",
+    golden=_golden_sparse,
+    out=_sparse_spec,
+    check=_check_sparse,
+    runtime=("cache_batch_idx",),
+    recheck=True,
+)
+def sparse_sdpa(
+    q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, cache_batch_idx: int | None, lane_axes: int
+) -> Lanes:
+    """Attention of every row over the keys chosen for it; values are the keys' first columns."""
+    return _sparse(q, kv, indices, v_dim, scale, cache_batch_idx or 0, lane_axes)
+
+
+# -- one device's share of a causal sequence ---------------------------------------------------------------------------
+
+
+def shares(rows: int, ring: int, device: torch.device) -> Lanes:
+    """Which rows each device of a ring works on, [ring, 2 · rows / (2 · ring)]: one early and one late chunk."""
+    chunks = torch.arange(rows, device=device).reshape(2 * ring, -1)
+    return torch.stack([torch.cat([chunks[i], chunks[2 * ring - 1 - i]]) for i in range(ring)])
+
+
+def _check_ring(call: Call) -> None:
+    rows, ring = call.specs[0].shape[-2], call["ring_size"]
+    if rows % (2 * ring):
+        raise ShapeError(
+            f"a sequence of {rows} rows cannot be cut into 2 x {ring} chunks",
+            expected=f"a multiple of {2 * ring}",
+            fix="Pad the sequence.",
+        )
+
+
+@part(
+    "ttnn.transformer.ring_distributed_scaled_dot_product_attention",
+    out=attention_spec,
+    check=_check_ring,
+    scratch=prefill_scratch,
+)
+def _ring_share(
+    q: Lanes,
+    k: Lanes,
+    v: Lanes,
+    page_table: Lanes | None,
+    ring_size: int,
+    ring_id: int | None,
+    chunk_start_idx: int | None,
+    scale: float | None,
+    mesh_shape: tuple[int, ...],
+    part: Part | None,
+    lane_axes: int,
+) -> Lanes:
+    if page_table is not None:
+        whole = attend_chunk(q, k, v, page_table, chunk_start_idx or 0, scale, lane_axes)
+    else:
+        whole = attend_prefill(q, k, v, lane_axes, scale=scale, causal=True)
+    rows = shares(q.shape[-2], ring_size, q.device)
+    if ring_id is not None:
+        return whole.index_select(-2, rows[ring_id])
+    devices = torch.Size(mesh_shape).numel()
+    own = rows[torch.arange(devices, device=q.device) % ring_size].reshape(*mesh_shape, 1, 1, -1, 1)
+    if part is not None:
+        own = part.own_block(own)
+    whole = whole.expand(*own.shape[:lane_axes], *whole.shape[lane_axes:])
+    return whole.gather(-2, own.expand(*whole.shape[:-2], own.shape[-2], whole.shape[-1]))
+
+
+def _golden_ring(
+    input_tensor_q: Lanes,
+    input_tensor_k: Lanes,
+    input_tensor_v: Lanes,
+    ring_size: int,
+    ring_id: int | None = None,
+    *,
+    scale: float | None = None,
+    **_: Any,
+) -> Lanes:
+    whole = golden_attention(input_tensor_q, input_tensor_k, input_tensor_v, scale=scale)
+    return whole[..., shares(whole.shape[-2], ring_size, whole.device)[ring_id or 0], :]
+
+
+@composite("ttnn.transformer.ring_distributed_scaled_dot_product_attention", golden=_golden_ring)
+def ring_distributed_scaled_dot_product_attention(
+    input_tensor_q: Tensor,
+    input_tensor_k: Tensor,
+    input_tensor_v: Tensor,
+    ring_size: int,
+    ring_id: int | None,
+    scale: float | None,
+    memory_config: MemoryConfig | None,
+    program_config: object,
+    page_table: Tensor | None,
+    chunk_start_idx: int | None,
+) -> Tensor:
+    """Causal attention of the two chunks of rows that this device of a ring works on."""
+    mesh = input_tensor_q.device()
+    if mesh is None:
+        raise MeshError("the query is on the host", expected="device tensors", fix="Move it with to_device() first.")
+    result: Tensor = _ring_share(
+        q=input_tensor_q,
+        k=input_tensor_k,
+        v=input_tensor_v,
+        page_table=page_table,
+        ring_size=ring_size,
+        ring_id=ring_id,
+        chunk_start_idx=chunk_start_idx,
+        scale=scale,
+        mesh_shape=tuple(mesh.shape),
+        part=mesh.part,
+        memory_config=memory_config,
+        program_config=program_config,
+    )
+    return result

@@ -1,0 +1,153 @@
+"""Splitting into heads where the input's sharding decides the order: `transformer.split_…` and `create_qkv_heads`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.attention import head_goldens
+from ttmesh.ops.attention.attention_heads import TILE, as_heads, fused, interleaved
+from ttmesh.ops.attention.head_goldens import Three
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+def _check_split(call: Call) -> None:
+    x, kv = call["input_tensor"].spec, call["kv_input_tensor"]
+    if len(x.shape) != 3:
+        raise ShapeError(
+            f"Invalid input tensor: expected 3 dimensions, but found {len(x.shape)}.",
+            expected="[batch, rows, width]",
+            fix="Reshape the input.",
+        )
+    heads, kv_heads = call["num_heads"], call["num_kv_heads"] or call["num_heads"]
+    if kv is not None:
+        if kv.shape[0] != x.shape[0]:
+            raise ShapeError(
+                f"Dimension mismatch: KV tensor batch dimension ({kv.shape[0]}) must match Q tensor batch dimension "
+                f"({x.shape[0]}).",
+                expected="equal batches",
+                fix="Check the inputs.",
+            )
+        size = x.shape[2] // heads
+    else:
+        size = x.shape[2] // (heads + 2 * kv_heads)
+    if size % TILE:
+        raise ShapeError(
+            f"Invalid head size: {size}. The head size must be a multiple of the tile width ({TILE}). Please adjust the "
+            "dimensions accordingly.",
+            expected=f"a multiple of {TILE}",
+            fix="Pad the weights of the projection.",
+        )
+
+
+def _sharded_heads(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Heads of a sharded input stay on its cores, in equal parts; of an interleaved one they are interleaved."""
+    x = call.specs[0]
+    config = call["memory_config"] or x.memory_config
+    shard = x.memory_config.shard_spec
+    if shard is None or config.interleaved:
+        where = config if config.interleaved else MemoryConfig(buffer_type=config.buffer_type)
+        return [
+            out_spec(call, shape, layout=Layout.TILE, memory_config=where, result=i)
+            for i, (shape, _) in enumerate(inferred)
+        ]
+    cores = shard.grid.bounding_box().size()
+    specs = []
+    for shape, _ in inferred:
+        rows = -(-shape[0] * shape[1] * (-(-shape[2] // TILE) * TILE) // cores)
+        own = ShardSpec(shard.grid, (-(-rows // TILE) * TILE, -(-shape[3] // TILE) * TILE), shard.orientation)
+        where = MemoryConfig(config.memory_layout, config.buffer_type, own)
+        specs.append(TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where))
+    return specs
+
+
+def _golden_split(
+    input_tensor: Lanes,
+    kv_input_tensor: Lanes | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    transpose_key: bool = True,
+    **_: Any,
+) -> Three:
+    return head_goldens.split(
+        input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_k=transpose_key, whole_tiles=False
+    )
+
+
+@op(
+    "ttnn.transformer.split_query_key_value_and_split_heads",
+    golden=_golden_split,
+    out=_sharded_heads,
+    check=_check_split,
+)
+def split_query_key_value_and_split_heads(
+    input_tensor: Lanes,
+    kv_input_tensor: Lanes | None,
+    num_heads: int,
+    num_kv_heads: int | None,
+    transpose_key: bool,
+    specs: tuple[TensorSpec, ...],
+) -> Three:
+    """Query, key and value heads of a fused projection [batch, rows, width]; keys transposed by default."""
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    if not specs[0].memory_config.interleaved:
+        return interleaved(input_tensor, num_heads, kv, transpose_k=transpose_key)
+    return fused(input_tensor, kv_input_tensor, num_heads, kv, transpose_k=transpose_key)
+
+
+def _golden_interleaved(
+    input: Lanes, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True, **_: Any
+) -> Three:
+    return head_goldens.split_by_group(input[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
+
+
+@op("ttnn.experimental.create_qkv_heads", golden=_golden_interleaved, out=_sharded_heads)
+def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool) -> Three:
+    """Heads of a projection that holds queries, key and value group by group."""
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    return interleaved(input.squeeze(-3), num_heads, kv, transpose_k=transpose_k_heads)
+
+
+def _golden_separate(
+    input: Lanes,
+    input_kv: Lanes,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    transpose_k_heads: bool = True,
+    **_: Any,
+) -> Three:
+    return head_goldens.split_pairs(input[:, 0], input_kv[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
+
+
+@op("ttnn.experimental.create_qkv_heads_from_separate_tensors", golden=_golden_separate, out=_sharded_heads)
+def create_qkv_heads_from_separate_tensors(
+    input: Lanes, input_kv: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool
+) -> Three:
+    """Heads of a query projection and of one that holds (key, value) head by head."""
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    pairs = torch.unflatten(input_kv.squeeze(-3), -1, (kv, 2, -1))
+    k, v = (pairs[..., i, :].transpose(-3, -2) for i in range(2))
+    return as_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
+
+
+def _golden_thirds(
+    input_tensor: Lanes, compute_with_storage_grid_size: object, *, num_heads: int = 16, **_: Any
+) -> Three:
+    return head_goldens.split(input_tensor[:, 0], None, num_heads, num_heads, transpose_k=True)
+
+
+@op("ttnn.experimental.split_query_key_value_and_split_heads", golden=_golden_thirds, out=_sharded_heads)
+def split_on_grid(input_tensor: Lanes, num_heads: int) -> Three:
+    """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed."""
+    q, k, v = (as_heads(part, num_heads) for part in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))
+    return q, k.transpose(-1, -2), v

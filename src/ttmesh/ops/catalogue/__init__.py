@@ -1,0 +1,1 @@
+"""How operations are defined, named, checked and described; the operations themselves are in the family folders."""

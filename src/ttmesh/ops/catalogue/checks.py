@@ -1,0 +1,61 @@
+"""Refusals that many operations share, in TT-NN's words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError, one_of
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+def require(ok: bool, wrong: str, expected: str, fix: str) -> None:
+    """Raise with these parts unless it is so."""
+    if not ok:
+        raise ShapeError(wrong, expected=expected, fix=fix)
+
+
+def require_tiles(call: Call, wrong: str) -> None:
+    """Refuse a first tensor in ROW_MAJOR layout."""
+    require(call.specs[0].layout is Layout.TILE, wrong, "layout=ttnn.TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+
+
+def require_dtype(spec: TensorSpec, allowed: Collection[DataType], wrong: str) -> None:
+    """Refuse formats that an operation does not take."""
+    require(spec.dtype in allowed, wrong, one_of(allowed), "Convert it with ttnn.typecast.")
+
+
+def dim_of(dim: int, rank: int, wrong: str | None = None) -> int:
+    """A dim, negative ones counted from the end, as the negative dim that lanes need."""
+    low, high = (-rank, rank - 1) if rank else (-1, 0)
+    require(
+        low <= dim <= high,
+        wrong or f"Dimension out of range (expected to be in range of [{low},{high}], but got {dim})",
+        f"a dim in [{low}, {high}]",
+        "Check the rank.",
+    )
+    return dim if dim < 0 else dim - max(rank, 1)
+
+
+def dims_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """The dims of a reduction as negative dims: one, several, or all for None and an empty list."""
+    if dim is None or (not isinstance(dim, int) and not len(dim)):
+        return tuple(range(-rank, 0))
+    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = []
+    for i, one in enumerate(given):
+        wrong = (
+            f"Unsupported dim {one} at index {i}. After possible adjustment, needs to be at least 0 and less than rank "
+            f"{rank}, or exactly 0 for a rank 0 tensor."
+        )
+        dims.append(dim_of(one, rank, wrong))
+    ordered = sorted(dims)
+    for i, (a, b) in enumerate(pairwise(ordered)):
+        wrong = (
+            f"reduce dim list contains a duplicate axis after sorting (indices {i} and {i + 1}, value {a + max(rank, 1)}"
+            ")"
+        )
+        require(a != b, wrong, "different dims", "Name every dim once.")
+    return tuple(ordered) if rank else ()

@@ -1,0 +1,110 @@
+"""Rules for what comes out of an operation: the spec rules most families share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
+from ttmesh.base.errors import ShapeError
+from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shard_config import div_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+Inferred = Sequence[tuple[tuple[int, ...], torch.dtype]]
+
+
+def like_first(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """The first tensor's format, layout and memory, unless dtype=, memory_config= or an output tensor say otherwise."""
+    return [out_spec(call, shape, result=i) for i, (shape, _) in enumerate(inferred)]
+
+
+def like(position: int = 0, *, dtype: DataType | None = None, layout: Layout | None = None) -> SpecRule:
+    """The tensor argument at this position decides, except for what is given here."""
+
+    def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
+        return [
+            out_spec(call, shape, source=position, dtype=dtype, layout=layout, result=i)
+            for i, (shape, _) in enumerate(inferred)
+        ]
+
+    return rule
+
+
+def out_spec(
+    call: Call,
+    shape: Sequence[int],
+    *,
+    source: int = 0,
+    dtype: DataType | None = None,
+    layout: Layout | None = None,
+    memory_config: MemoryConfig | None = None,
+    result: int = 0,
+) -> TensorSpec:
+    """One output spec: what the caller asked for, else what the rule says, else what the source tensor has."""
+    given = call.outputs[result] if result < len(call.outputs) else None
+    if given is not None:
+        if len(shape) == 0 and given.shape.volume() == 1:  # a number goes into a tensor of one element
+            return given.spec.with_shape(shape)
+        if tuple(given.shape) != tuple(shape):
+            raise ShapeError(
+                f"{call.name}: the output tensor has shape {given.shape!r}, the result {list(shape)}",
+                expected="equal shapes",
+                fix="Allocate the output with the result's shape.",
+            )
+        return given.spec
+    spec = call.specs[source]
+    chosen = call["dtype"] or call["output_dtype"] or dtype or spec.dtype
+    config = call["memory_config"] or call["output_memory_config"] or memory_config or inherited(spec, shape)
+    placed = layout if layout is not None else spec.layout
+    tile = spec.tile if spec.layout is Layout.TILE and placed is Layout.TILE else None
+    if config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
+        plain = TensorSpec(shape, chosen, placed, tile=tile)
+        sharded = spec.memory_config.shard_spec is not None
+        config = with_shards(config, plain, spec.memory_config) if sharded else spread(config, plain, call)
+    return TensorSpec(shape, chosen, placed, tile=tile, memory_config=config)
+
+
+def spread(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
+    """A sharded config without a shard spec for a result whose source is not sharded: over all cores that get a shard."""
+    size = call.mesh.compute_with_storage_grid_size()
+    everyone = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(size.x - 1, size.y - 1))])
+    over_all = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(everyone, [0, 0]))
+    shard = with_shards(config, spec, over_all).shard_spec
+    assert shard is not None, "it was just made"
+    high, wide = (div_up(extent, part) for extent, part in zip(spec.physical_shape, shard.shape, strict=True))
+    if config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
+        cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(wide - 1, high - 1))])
+    else:
+        cores = num_cores_to_corerangeset(high * wide, size, row_wise=True)
+    return MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, shard.shape, shard.orientation))
+
+
+def with_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
+    """A sharded config without a shard spec: the source's cores, with shards that fit this shape."""
+    shards = source.shard_spec
+    if shards is None:
+        raise ShapeError(
+            f"MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}",
+            expected="a shard_spec, or a sharded input to take the cores from",
+            fix="Use create_sharded_memory_config.",
+        )
+    if config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
+        fitted = spec.height_sharded(shards.grid, shards.orientation)
+    elif config.memory_layout is TensorMemoryLayout.WIDTH_SHARDED:
+        fitted = spec.width_sharded(shards.grid, shards.orientation)
+    else:
+        fitted = spec.block_sharded(shards.grid, shards.orientation)
+    return MemoryConfig(config.memory_layout, config.buffer_type, fitted.memory_config.shard_spec)
+
+
+def inherited(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:
+    """The source's memory; a sharded one only when the shape stays, else the same memory interleaved."""
+    config = spec.memory_config
+    if config.interleaved or tuple(spec.shape) == tuple(shape):
+        return config
+    return MemoryConfig(buffer_type=config.buffer_type)

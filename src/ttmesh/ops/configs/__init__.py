@@ -1,0 +1,1 @@
+"""The option objects users pass to operations: compute, program and convolution configs, activations."""

@@ -1,0 +1,174 @@
+"""Chains of unary functions: the types users spell them with, and how they are applied to lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, PrintedEnum
+from ttmesh.base.errors import MeshError, NotEmulatedError, near
+from ttmesh.chip.formats.storage import finish
+from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS, wide
+
+
+class UnaryOpType(PrintedEnum):
+    """Every unary function that chains know (tt-metal e4f9f0b unary_op_types.hpp gives the order)."""
+
+    (
+        EXP, RECIP, GELU, GELU_TANH, RELU, SQRT, SIGMOID, LOG, LOG1P, TANH, LOG2, LOG10, SIN, COS, COSH, SINH, ABS,
+        ABS_INT32, SIGN, SQUARE, EQZ, NEZ, GTZ, LTZ, GEZ, LEZ, RELU_MAX, RELU_MIN, POWER, POWER_ITERATIVE, LEAKY_RELU,
+        ELU, EXP2, HEAVISIDE, EXPM1, SIGNBIT, ASIN, ACOS, ACOSH, RSQRT, RELU6, ATAN, ASINH, ATANH, ERF, ERFC, ISINF,
+        ISPOSINF, ISNEGINF, ISNAN, LOGICAL_NOT_UNARY, ISFINITE, ERFINV, I0, I1, TAN, RSUB, RDIV, SILU, SOFTPLUS,
+        IDENTITY, NEG, ADD_UNARY_SFPU, SUB_UNARY_SFPU, MUL_UNARY_SFPU, DIV_UNARY_SFPU, UNARY_NE, UNARY_EQ, UNARY_GT,
+        UNARY_LT, UNARY_GE, UNARY_LE, TILED_PROD, TYPECAST, BITCAST, BITWISE_XOR, BITWISE_NOT, BITWISE_AND, BITWISE_OR,
+        RIGHT_SHIFT, FLOOR, CEIL, TRUNC, FRAC, ROUND, LEFT_SHIFT, REMAINDER, FMOD, DROPOUT, FILL, PRELU_SFPU,
+        ZERO_POINT, ALT_COMPLEX_ROTATE90, MISH, HARDMISH, MAXIMUM, MINIMUM, TANHSHRINK, THRESHOLD, SOFTSHRINK,
+        HARDSHRINK, HARDTANH, HARDSIGMOID, HARDSWISH, WHERE_TSS, MAC_TSS, SOFTSIGN, CELU, CLAMP_TSS, SELU, RPOW, CBRT,
+        LOGSIGMOID, LOGIT, XIELU, LGAMMA, DIGAMMA, POLYGAMMA, SOFTCAP,
+    ) = range(119)  # fmt: skip
+
+
+class GeluVariant(Enum):
+    """How gelu is computed; only Tanh is another function."""
+
+    Accurate = auto()
+    FastLut = auto()
+    Tanh = auto()
+
+
+class SigmoidMode(Enum):
+    """How sigmoid is computed; precision only."""
+
+    Accurate = auto()
+    AccurateWithFastExp = auto()
+    FastApproximate = auto()
+
+
+class UnaryWithParam:
+    """A unary function with its parameters: UnaryWithParam(UnaryOpType.ELU, 0.5)."""
+
+    __slots__ = ("op_type", "params")
+
+    def __init__(self, op_type: UnaryOpType | Sequence[Any], *params: float) -> None:
+        self.op_type: UnaryOpType
+        self.op_type, *more = (op_type,) if isinstance(op_type, UnaryOpType) else op_type
+        self.params = (*more, *params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnaryWithParam) and (self.op_type, self.params) == (other.op_type, other.params)
+
+    def __hash__(self) -> int:
+        return hash((self.op_type, self.params))
+
+    def __repr__(self) -> str:
+        params = f", params=[{', '.join(map(str, self.params))}]" if self.params else ""
+        return f"UnaryWithParam(op_type={self.op_type}{params})"
+
+
+Activation = UnaryWithParam | UnaryOpType | tuple[UnaryOpType, float] | str
+
+
+def as_activation(given: Activation | Sequence[Any] | None) -> UnaryWithParam | str | None:
+    """What a configuration keeps of an activation: [UnaryOpType.GELU, True] and UnaryOpType.RELU are UnaryWithParams."""
+    return given if given is None or isinstance(given, (UnaryWithParam, str)) else UnaryWithParam(given)
+
+
+# Names that differ from the operation's, and functions that are no operation of their own.
+_SPELLED = {
+    "RECIP": "reciprocal", "LOGICAL_NOT_UNARY": "logical_not", "LOGSIGMOID": "log_sigmoid", "ABS_INT32": "abs",
+}  # fmt: skip
+_OWN: dict[str, Callable[..., torch.Tensor]] = {
+    "GELU": lambda x, *_: WITH_PARAMETERS["gelu"](x),  # the parameter chooses precision, as do those dropped below
+    "GELU_TANH": lambda x, *_: torch.nn.functional.gelu(x, approximate="tanh"),
+    "SIGMOID": lambda x, *_: torch.sigmoid(x),
+    "SOFTPLUS": lambda x, beta=1.0, threshold=20.0, *_: WITH_PARAMETERS["softplus"](x, beta, threshold),
+    "SELU": lambda x, alpha=1.67326, scale=1.0507: WITH_PARAMETERS["selu"](x, scale, alpha),
+    "POWER": lambda x, exponent: torch.pow(wide(x), exponent),
+    "POWER_ITERATIVE": lambda x, exponent: torch.pow(wide(x), exponent),
+    "RSUB": lambda x, value: value - x,
+    "ADD_UNARY_SFPU": lambda x, value: x + value,
+    "SUB_UNARY_SFPU": lambda x, value: x - value,
+    "MUL_UNARY_SFPU": lambda x, value: x * value,
+    "DIV_UNARY_SFPU": lambda x, value: x / value,
+    "UNARY_NE": lambda x, value: (x != value).to(x.dtype),
+    "UNARY_EQ": lambda x, value: (x == value).to(x.dtype),
+    "UNARY_GT": lambda x, value: (x > value).to(x.dtype),
+    "UNARY_LT": lambda x, value: (x < value).to(x.dtype),
+    "UNARY_GE": lambda x, value: (x >= value).to(x.dtype),
+    "UNARY_LE": lambda x, value: (x <= value).to(x.dtype),
+    "BITWISE_XOR": lambda x, value: x ^ int(value),
+    "BITWISE_AND": lambda x, value: x & int(value),
+    "BITWISE_OR": lambda x, value: x | int(value),
+    "RIGHT_SHIFT": lambda x, value: x >> int(value),
+    "LEFT_SHIFT": lambda x, value: x << int(value),
+    "REMAINDER": lambda x, value: torch.remainder(x, value),
+    "FMOD": lambda x, value: torch.fmod(x, value),
+    "PRELU_SFPU": lambda x, weight: torch.where(x < 0, x * weight, x),
+    "MAXIMUM": lambda x, value: x.clamp(min=value),
+    "MINIMUM": lambda x, value: x.clamp(max=value),
+    "CLAMP_TSS": lambda x, low, high: x.clamp(low, high),
+    "WHERE_TSS": lambda x, yes, no: torch.where(x != 0, yes, no),
+    "MAC_TSS": lambda x, factor, term: wide(x) * factor + term,
+    "TYPECAST": lambda x, *dtypes: finish(x, DataType(int(dtypes[-1]))),
+}
+# What follows only chooses precision in TT-NN: a parameter of these is dropped.
+_APPROXIMATE = {"EXP", "SQRT", "RSQRT", "LOG", "LOG1P", "LOG2", "LOG10", "TANH", "ERF", "ERFC", "MISH", "HARDMISH"}
+
+_STRINGS = (
+    "relu", "relu6", "gelu", "gelu_approx", "gelu_tanh", "silu", "sigmoid", "sigmoid_approx", "hardsigmoid",
+    "hardtanh", "sqrt", "rsqrt", "exp", "recip", "log", "log1p", "log2", "log10", "tanh", "sin", "cos", "cosh",
+    "sinh", "abs", "abs_int32", "sign", "square", "softplus", "xielu", "selu", "alt_complex_rotate90", "hardmish",
+    "mish", "mish_approx",
+)  # fmt: skip
+
+
+def string_to_unary_with_param(name: str) -> UnaryWithParam:
+    """The function that matmul's `activation=` strings name."""
+    if name not in _STRINGS:
+        raise MeshError(f"Unknown unary op: {name}", expected=f"one of {_STRINGS}", fix=near(name, _STRINGS))
+    return UnaryWithParam(UnaryOpType[name.removesuffix("_approx").upper()])
+
+
+def as_unary(activation: Activation) -> UnaryWithParam:
+    """Any spelling of a unary function as the type."""
+    if isinstance(activation, UnaryWithParam):
+        return activation
+    if isinstance(activation, str):
+        return string_to_unary_with_param(activation)
+    return UnaryWithParam(activation)
+
+
+def function_of(activation: Activation) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What an activation does to lanes."""
+    unary = as_unary(activation)
+    name, params = unary.op_type.name, unary.params
+    function = _OWN.get(name)
+    if function is None:
+        spelled = _SPELLED.get(name, name.lower())
+        function = PLAIN.get(spelled) or WITH_PARAMETERS.get(spelled)
+        if name in _APPROXIMATE or spelled in PLAIN:
+            params = ()
+    if function is None:
+        raise NotEmulatedError(
+            f"{unary.op_type} is not emulated in chains",
+            expected="a function of one element",
+            fix="Call the operation of that name instead.",
+        )
+    return lambda x: function(x, *params)
+
+
+def apply(x: torch.Tensor, activations: Iterable[Activation]) -> torch.Tensor:
+    """Lanes after all activations, left to right, without rounding in between."""
+    for activation in activations:
+        x = function_of(activation)(x)
+    return x
+
+
+def get_golden_function_for_activation(
+    activation: Activation | None,
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """The torch function of an activation, as TT-NN's tests ask for it."""
+    return None if activation is None else function_of(activation)

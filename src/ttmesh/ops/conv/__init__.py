@@ -1,0 +1,1 @@
+"""Convolutions in one to three dims: weights, sharding, circular buffers."""

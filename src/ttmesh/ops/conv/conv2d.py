@@ -1,0 +1,254 @@
+"""Convolutions in one and two dims and their transpose, on channels-last tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType
+from ttmesh.base.errors import MeshError
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.configs.conv_config import (
+    Conv2dConfig,
+    Op2DSliceConfig,
+    Op2DSliceType,
+    borders,
+    pair,
+)
+from ttmesh.ops.conv.sliding_window import convolve
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+def _with_options(
+    result: Tensor, dims: object, kept: tuple[Tensor, Tensor | None], return_output_dim: bool, return_weights: bool
+) -> Any:
+    if return_output_dim and return_weights:
+        return result, dims, kept
+    if return_output_dim:
+        return result, dims
+    return (result, kept) if return_weights else result
+
+
+def _golden_conv2d(
+    *,
+    input_tensor: Lanes,
+    weight_tensor: Lanes,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    bias_tensor: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
+    top, bottom, left, right = borders(padding)
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    framed = F.pad(images, (left, right, top, bottom))
+    return _rows(F.conv2d(framed, weight_tensor, bias, pair(stride), 0, pair(dilation), groups))
+
+
+def _golden_conv1d(
+    *,
+    input_tensor: Lanes,
+    weight_tensor: Lanes,
+    batch_size: int,
+    input_length: int,
+    stride: int = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    bias_tensor: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    rows = input_tensor.reshape(batch_size, input_length, -1).permute(0, 2, 1)
+    ends = (padding, padding) if isinstance(padding, int) else (int(padding[0]), int(padding[-1]))
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    return _rows(F.conv1d(F.pad(rows, ends), weight_tensor, bias, stride, 0, dilation, groups))
+
+
+def _golden_conv_transpose2d(
+    *,
+    input_tensor: Lanes,
+    weight_tensor: Lanes,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    output_padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    bias_tensor: Lanes | None = None,
+    mirror_kernel: bool = True,
+    **_: Any,
+) -> Lanes:
+    images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
+    top, bottom, left, right = borders(padding)
+    weight = weight_tensor if mirror_kernel else weight_tensor.flip(-1, -2)
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    out = F.conv_transpose2d(images, weight, bias, pair(stride), 0, pair(output_padding), groups, pair(dilation))
+    return _rows(out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right])
+
+
+def _rows(images: Lanes) -> Lanes:
+    """[n, c, ...] → [1, 1, rows, c]."""
+    return images.movedim(1, -1).reshape(1, 1, -1, images.shape[1])
+
+
+@composite("ttnn.conv2d", golden=_golden_conv2d)
+def conv2d(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    device: MeshDevice,
+    in_channels: int,
+    out_channels: int,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    dtype: DataType | None,
+    bias_tensor: Tensor | None,
+    conv_config: Conv2dConfig | None,
+    compute_config: WormholeComputeKernelConfig | None,
+    memory_config: MemoryConfig | None,
+    slice_config: Op2DSliceConfig | None,
+    return_output_dim: bool,
+    return_weights_and_bias: bool,
+) -> Any:
+    """A convolution of [batch, height, width, channels]: [1, 1, batch · height · width, channels]."""
+    result, out, kept = convolve(
+        input_tensor=input_tensor,
+        weight_tensor=weight_tensor,
+        bias_tensor=bias_tensor,
+        device=device,
+        size=(batch_size, input_height, input_width, in_channels),
+        out_channels=out_channels,
+        kernel=pair(kernel_size),
+        stride=pair(stride),
+        padding=borders(padding),
+        dilation=pair(dilation),
+        groups=groups,
+        dtype=dtype,
+        conv_config=conv_config,
+        compute_config=compute_config,
+        memory_config=memory_config,
+        slice_config=slice_config,
+    )
+    return _with_options(result, out, kept, return_output_dim, return_weights_and_bias)
+
+
+@composite("ttnn.conv1d", golden=_golden_conv1d)
+def conv1d(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    device: MeshDevice,
+    in_channels: int,
+    out_channels: int,
+    batch_size: int,
+    input_length: int,
+    kernel_size: int,
+    stride: int,
+    padding: int | Sequence[int],
+    dilation: int,
+    groups: int,
+    dtype: DataType | None,
+    bias_tensor: Tensor | None,
+    conv_config: Conv2dConfig | None,
+    compute_config: WormholeComputeKernelConfig | None,
+    memory_config: MemoryConfig | None,
+    slice_config: Op2DSliceConfig | None,
+    return_output_dim: bool,
+    return_weights_and_bias: bool,
+) -> Any:
+    """A convolution of [batch, length, channels]: [1, 1, batch · length, channels]."""
+    if slice_config is not None and slice_config.slice_type is Op2DSliceType.DRAM_HEIGHT:
+        raise MeshError(
+            "conv1d has no height to cut: DRAM_HEIGHT slices are not supported",
+            expected="DRAM_WIDTH or L1_FULL",
+            fix="Slice along the width.",
+        )
+    left, right = (padding, padding) if isinstance(padding, int) else (int(padding[0]), int(padding[-1]))
+    result, out, kept = convolve(
+        input_tensor=input_tensor,
+        weight_tensor=weight_tensor,
+        bias_tensor=bias_tensor,
+        device=device,
+        size=(batch_size, 1, input_length, in_channels),
+        out_channels=out_channels,
+        kernel=(1, kernel_size),
+        stride=(1, stride),
+        padding=(0, 0, left, right),
+        dilation=(1, dilation),
+        groups=groups,
+        dtype=dtype,
+        conv_config=None if conv_config is None else replace(conv_config),
+        compute_config=compute_config,
+        memory_config=memory_config,
+        slice_config=slice_config,
+    )
+    return _with_options(result, out[1], kept, return_output_dim, return_weights_and_bias)
+
+
+@composite("ttnn.conv_transpose2d", golden=_golden_conv_transpose2d)
+def conv_transpose2d(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    device: MeshDevice,
+    in_channels: int,
+    out_channels: int,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    dtype: DataType | None,
+    bias_tensor: Tensor | None,
+    conv_config: Conv2dConfig | None,
+    compute_config: WormholeComputeKernelConfig | None,
+    memory_config: MemoryConfig | None,
+    dram_slice_config: Op2DSliceConfig | None,
+    mirror_kernel: bool,
+    return_output_dim: bool,
+    return_weights_and_bias: bool,
+) -> Any:
+    """A transposed convolution of [batch, height, width, channels]."""
+    result, out, kept = convolve(
+        input_tensor=input_tensor,
+        weight_tensor=weight_tensor,
+        bias_tensor=bias_tensor,
+        device=device,
+        size=(batch_size, input_height, input_width, in_channels),
+        out_channels=out_channels,
+        kernel=pair(kernel_size),
+        stride=pair(stride),
+        padding=borders(padding),
+        dilation=pair(dilation),
+        groups=groups,
+        dtype=dtype,
+        conv_config=conv_config,
+        compute_config=compute_config,
+        memory_config=memory_config,
+        slice_config=dram_slice_config,
+        transposed=True,
+        output_padding=pair(output_padding),
+        mirror_kernel=mirror_kernel,
+    )
+    return _with_options(result, out, kept, return_output_dim, return_weights_and_bias)

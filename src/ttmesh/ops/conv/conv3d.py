@@ -1,0 +1,323 @@
+"""Convolutions over [batch, depth, height, width, channels], for models of video and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, lcm, prod
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.configs.conv_config import Conv3dConfig
+from ttmesh.ops.conv.conv_weights import TILE, host_lanes, on_device
+from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Three = tuple[int, int, int]
+L1_ALIGNMENT = 16
+
+
+def block_of(kernel: Sequence[int], wanted: int, channels: int | None = None) -> int:
+    """How many channels of a tap stand together in the weights' rows; 0 asks for the least that fills tiles."""
+    if wanted:
+        return wanted
+    least = lcm(L1_ALIGNMENT, TILE // gcd(prod(kernel), TILE))
+    return least if channels is None else min(least, channels)
+
+
+def _matrix(weight: Lanes, groups: int, block: int, alignment: int) -> Lanes:
+    """[*mesh, out, in / groups, d, h, w] → [*mesh, blocks · d · h · w · block, out], zeros between groups."""
+    out, per_group = weight.shape[-5:-3]
+    if groups > 1:
+        wide = weight.new_zeros(*weight.shape[:-4], groups * per_group, *weight.shape[-3:])
+        for group in range(groups):
+            own = slice(group * out // groups, (group + 1) * out // groups)
+            columns = slice(group * per_group, (group + 1) * per_group)
+            wide[..., own, columns, :, :, :] = weight[..., own, :, :, :, :]
+        weight = wide
+    weight = F.pad(weight.movedim(-4, -1), (0, -weight.shape[-4] % alignment))  # [out, d, h, w, in]
+    cut = torch.unflatten(weight, -1, (-1, block))
+    return cut.movedim(-2, -5).flatten(-5).transpose(-1, -2)
+
+
+def _filters(matrix: Lanes, kernel: Three, block: int) -> Lanes:
+    """The inverse of `_matrix`: [*mesh, out, in, d, h, w]."""
+    cut = torch.unflatten(matrix.transpose(-1, -2), -1, (-1, *kernel, block))  # [out, blocks, d, h, w, block]
+    return cut.movedim(-1, -4).flatten(-5, -4)
+
+
+@composite("ttnn.experimental.prepare_conv3d_weights")
+def prepare_conv3d_weights(
+    weight_tensor: Tensor, groups: int, C_in_block: int, alignment: int, device: MeshDevice | None
+) -> Tensor:
+    """Weights [out, in / groups, d, h, w] as the matrix that conv3d multiplies by."""
+    mesh = device if device is not None else weight_tensor.device()
+    if mesh is None:
+        raise MeshError("the weights have no device", expected="device=", fix="Pass the mesh that convolves.")
+    source, values = host_lanes(weight_tensor)
+    channels = -(-values.shape[-4] * groups // alignment) * alignment
+    block = block_of(values.shape[-3:], C_in_block, channels)
+    require(
+        channels % block == 0,
+        "C_in_aligned must be divisible by C_in_block",
+        f"a divisor of {channels}",
+        "Choose a number that divides it.",
+    )
+    return on_device(_matrix(values, groups, block, alignment), source, weight_tensor.dtype, mesh)
+
+
+def _check(call: Call) -> None:
+    x, weight, bias = call["input"].spec, call["weight"].spec, call["bias"]
+    kernel, dilation, padding, groups = call["kernel"], call["dilation"], call["padding"], call["groups"]
+    require(
+        len(x.shape) == 5,
+        f"Activation tensor must have 5 dimensions. got {len(x.shape)}",
+        "[N, D, H, W, C]",
+        "Reshape it to five dims.",
+    )
+    require(
+        x.layout is Layout.ROW_MAJOR,
+        "Activation tensor must be row-major.",
+        "ROW_MAJOR layout",
+        "Convert it with ttnn.to_layout.",
+    )
+    floats = (DataType.BFLOAT16, DataType.FLOAT32)
+    require(
+        x.dtype in floats,
+        f"Activation tensor must be bfloat16 or float32. got {x.dtype}",
+        "one of them",
+        "Choose one of them.",
+    )
+    same = f"Input and weight tensors must have the same dtype. got {x.dtype} vs {weight.dtype}"
+    require(x.dtype is weight.dtype, same, "equal formats", "Convert with ttnn.typecast.")
+    mode = call["padding_mode"]
+    require(
+        mode in ("zeros", "replicate"),
+        f"Padding mode must be zeros or replicate. got {mode}",
+        "one of them",
+        "Choose one of them.",
+    )
+    for what, count in (("Input", x.shape[4]), ("Output", call["out_channels"])):
+        wrong = f"{what} channels must be divisible by groups. Got {what.lower()} channels {count} and groups {groups}"
+        require(count % groups == 0, wrong, "whole groups", "Choose groups that divide the channels.")
+    for name, extent, pad, taps, step in zip("THW", x.shape[1:4], padding, kernel, dilation, strict=True):
+        low = name.lower()
+        wrong = (
+            f"Effective kernel size exceeds padded {name} dimension ({name}_in={extent}, pad_{low}={pad}, "
+            f"k_{low}={taps}, d_{low}={step})"
+        )
+        require(
+            extent + 2 * pad >= step * (taps - 1) + 1,
+            wrong,
+            "a smaller kernel",
+            "Use a smaller kernel, or more padding.",
+        )
+    patch = prod(kernel) * x.shape[4]
+    wrong = f"Weight patch size must match input patch size. got {weight.shape[0]} vs {patch}"
+    require(weight.shape[0] == patch, wrong, f"{patch} rows", "Reshape it to as many rows.")
+    wrong = f"Input channels ({x.shape[4]}) must be divisible by C_in_block ({call['block']})"
+    require(x.shape[4] % call["block"] == 0, wrong, "whole blocks", "Choose blocks that divide the channels.")
+    if bias is not None:
+        wrong = f"Bias must match output channels. got {bias.shape[-1]} vs {call['out_channels']}"
+        require(bias.shape[-1] == call["out_channels"], wrong, "one value per channel", "Reshape the bias to one row.")
+    if call["halo"] is not None:
+        _check_halo(call, x)
+
+
+def _check_halo(call: Call, x: TensorSpec) -> None:
+    kernel, dilation, (_, down, across) = call["kernel"], call["dilation"], call["padding"]
+    mode = call["padding_mode"]
+    require(
+        mode == "zeros", f'Halo mode requires padding_mode "zeros". got {mode}', "'zeros'", "Use padding_mode='zeros'."
+    )
+    wrong = (
+        f"Halo mode requires a kernel with spatial reuse and no dilation. got kernel_size={tuple(kernel)}, "
+        f"dilation={tuple(dilation)}"
+    )
+    require(max(kernel) > 1 and max(dilation) == 1, wrong, "such a kernel", "Use a kernel of that size.")
+    outer, height, width = x.shape[0] * x.shape[1], x.shape[2], x.shape[3]
+    needed = 2 * outer * (down * width + across * (height + 2 * down))
+    pages = prod(call["halo"].shape[:-1])
+    wrong = (
+        f"Halo buffer holds {pages} pages but the [Htop|Hbot|Wleft|Wright] sections need {needed} (N*T_in={outer}, "
+        f"H_in={height}, W_in={width}, pad_h={down}, pad_w={across})"
+    )
+    require(pages >= needed, wrong, f"{needed} rows", "Reshape it to as many rows.")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape = inferred[0][0]
+    where: MemoryConfig = call["memory_config"] or call.specs[0].memory_config
+    spec = TensorSpec(shape, call["out_dtype"], Layout.ROW_MAJOR, memory_config=where)
+    return [spec.with_padded_shape((*shape[:-1], -(-shape[-1] // TILE) * TILE))]
+
+
+@part("ttnn.experimental.conv3d", out=_spec, check=_check)
+def _convolve(
+    input: Lanes,
+    weight: Lanes,
+    bias: Lanes | None,
+    halo: Lanes | None,
+    offset: Lanes | None,
+    out_channels: int,
+    kernel: Three,
+    stride: Three,
+    padding: Three,
+    dilation: Three,
+    padding_mode: str,
+    block: int,
+    logical: tuple[int, int],
+    output_pad: tuple[int, int],
+    lane_axes: int,
+) -> Lanes:
+    """Slide the kernel over [batch, depth, height, width, channels] of every lane."""
+    given = [t for t in (input, weight, halo, offset) if t is not None]
+    dims = mesh_dims(given, lane_axes)
+    x = _unmasked(input.float(), offset, logical, lane_axes)
+    if halo is not None:
+        x, padding = _framed(x, halo.float(), padding, lane_axes), (padding[0], 0, 0)
+    filters = _filters(weight.float(), kernel, block)[..., :out_channels, :, :, :, :]
+    x = x.expand(*dims, *x.shape[lane_axes:]).movedim(-1, lane_axes + 1)  # [*mesh, n, c, d, h, w]
+    depth, down, across = padding
+    if padding_mode == "replicate" and any(padding):
+        batch = x.shape[: lane_axes + 1]
+        x = F.pad(x.flatten(0, lane_axes), (across, across, down, down, depth, depth), mode="replicate")
+        x, padding = x.reshape(*batch, *x.shape[1:]), (0, 0, 0)
+    lanes = prod(dims)
+    if lanes == 1 or prod(filters.shape[:lane_axes]) == 1:
+        own = filters.reshape(filters.shape[lane_axes:])
+        out = F.conv3d(x.flatten(0, lane_axes), own, None, stride, padding, dilation)
+        out = out.reshape(*x.shape[: lane_axes + 1], *out.shape[1:])
+    else:  # every device has its own weights: devices become groups of one convolution
+        own = filters.expand(*dims, *filters.shape[lane_axes:]).flatten(0, lane_axes)
+        images = x.flatten(0, lane_axes - 1).transpose(0, 1).flatten(1, 2)
+        out = F.conv3d(images, own, None, stride, padding, dilation, lanes)
+        out = torch.unflatten(out, 1, (lanes, -1)).transpose(0, 1)
+        out = out.reshape(*dims, *out.shape[1:])
+    out = out.movedim(lane_axes + 1, -1)
+    if bias is not None:
+        out = out + bias.float().reshape(*bias.shape[:lane_axes], 1, 1, 1, 1, -1)[..., :out_channels]
+    down, across = output_pad
+    return F.pad(out, (0, 0, across, across, down, down)) if down or across else out
+
+
+def _unmasked(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane_axes: int) -> Lanes:
+    """Zeros where the row or column of the whole picture, of which this device has a part, lies behind its end."""
+    for axis, end in enumerate(logical):
+        if not end:
+            continue
+        side = x.shape[axis - 3]
+        start = 0 if offset is None else offset.flatten(lane_axes)[..., axis : axis + 1].long()
+        inside = torch.arange(side, device=x.device) + start < end
+        shape = [1, 1, 1, 1, 1]
+        shape[axis + 2] = side
+        x = x * inside.reshape(*inside.shape[:-1], *shape)
+    return x
+
+
+def _framed(x: Lanes, halo: Lanes, padding: Three, lane_axes: int) -> Lanes:
+    """The picture with its neighbours' rows and columns around it: sections top, bottom, left, right."""
+    rows = halo.flatten(lane_axes, -2)
+    dims = mesh_dims([x, rows], lane_axes)
+    x, rows = (t.expand(*dims, *t.shape[lane_axes:]) for t in (x, rows))
+    batch, depth, height, width, channels = x.shape[lane_axes:]
+    _, down, across = padding
+    tall = height + 2 * down
+    sizes = [(down, width), (down, width), (tall, across), (tall, across)]
+    parts, start = [], 0
+    for high, wide in sizes:
+        count = batch * depth * high * wide
+        cut = rows[..., start : start + count, :].reshape(*dims, batch, depth, high, wide, channels)
+        parts.append(cut)
+        start += count
+    x = torch.cat([parts[0], x, parts[1]], dim=-3)
+    return torch.cat([parts[2], x, parts[3]], dim=-2)
+
+
+def _golden(
+    *,
+    input_tensor: Lanes,
+    weight_tensor: Lanes,
+    bias_tensor: Lanes | None = None,
+    stride: Sequence[int] = (1, 1, 1),
+    padding: Sequence[int] = (0, 0, 0),
+    dilation: Sequence[int] = (1, 1, 1),
+    padding_mode: str = "zeros",
+    groups: int = 1,
+    **_: Any,
+) -> Lanes:
+    depth, down, across = padding
+    mode = "constant" if padding_mode == "zeros" else padding_mode
+    x = F.pad(input_tensor.permute(0, 4, 1, 2, 3), (across, across, down, down, depth, depth), mode=mode)
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    out = F.conv3d(x, weight_tensor, bias, tuple(stride), 0, tuple(dilation), groups)
+    return out.permute(0, 2, 3, 4, 1)
+
+
+@composite("ttnn.experimental.conv3d", golden=_golden)
+def conv3d(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    device: MeshDevice | None,
+    bias_tensor: Tensor | None,
+    config: Conv3dConfig | None,
+    dtype: DataType,
+    output_channels: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    padding_mode: str,
+    groups: int,
+    memory_config: MemoryConfig | None,
+    halo_buffer: Tensor | None,
+    logical_h_mask: int,
+    logical_w_mask: int,
+    pad_offset_tensor: Tensor | None,
+    output_pad_h: int,
+    output_pad_w: int,
+) -> Tensor:
+    """A convolution of [batch, depth, height, width, channels]."""
+    options = config or Conv3dConfig()
+    block = block_of(kernel_size, options.C_in_block, input_tensor.shape[-1])
+    weight = weight_tensor
+    if len(weight.shape) == 5:
+        weight = prepare_conv3d_weights(
+            weight_tensor=weight,
+            groups=groups,
+            C_in_block=block,
+            alignment=options.alignment,
+            device=device if device is not None else input_tensor.device(),
+        )
+    result: Tensor = _convolve(
+        input=input_tensor,
+        weight=weight,
+        bias=bias_tensor,
+        halo=halo_buffer,
+        offset=pad_offset_tensor,
+        out_channels=output_channels,
+        kernel=tuple(kernel_size),
+        stride=tuple(stride),
+        padding=tuple(padding),
+        dilation=tuple(dilation),
+        padding_mode=padding_mode,
+        groups=groups,
+        block=block,
+        logical=(logical_h_mask, logical_w_mask),
+        output_pad=(output_pad_h, output_pad_w),
+        out_dtype=dtype,
+        memory_config=memory_config,
+    )
+    return result

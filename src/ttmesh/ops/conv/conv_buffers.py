@@ -1,0 +1,164 @@
+"""The circular buffers of a convolution's program, by tt-metal's own rules (its get_cb_info, e4f9f0b)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
+from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.configs.conv_config import Conv2dConfig
+from ttmesh.ops.conv.conv_sharding import BLOCK, HEIGHT, TILE, WIDTH, ParallelConfig, Window
+from ttmesh.tensor.spec.shard_config import div_up, round_up
+
+SCRATCHPAD = 64
+INDEX_BYTES = 2  # one uint16 per output row
+CHANNELS_OF_A_STICK = 8  # 16 bytes of bfloat16
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What one core works on, in tiles: its share of the result and the block of activations it holds at a time."""
+
+    rows: int
+    columns: int
+    act_rows: int
+    act_columns: int
+
+
+def blocks_of(window: Window, cores: ParallelConfig, options: Conv2dConfig) -> Blocks:
+    """TT-NN's choice of blocks: all rows of a core unless act_block_h_override says fewer, one row of taps."""
+    rows = div_up(window.rows, cores.cores_rows * TILE)
+    columns = div_up(window.out_channels, cores.cores_channels * TILE)
+    wanted = max(options.act_block_h_override // TILE, 1) if options.act_block_h_override else rows
+    act_rows = max(n for n in range(1, min(wanted, rows) + 1) if rows % n == 0)
+    high, wide = window.kernel
+    if cores.layout is HEIGHT:
+        channels = round_up(window.in_channels, CHANNELS_OF_A_STICK)
+        if window.depthwise:
+            width = channels * (wide if _coalesced(window) else 1)
+        else:
+            width = channels * wide * (high if options.enable_activation_reuse else 1)
+    elif cores.layout is BLOCK:
+        channels = round_up(window.in_channels, cores.cores_channels * CHANNELS_OF_A_STICK) // cores.cores_channels
+        width = channels * wide * (high if options.full_inner_dim else 1)
+    else:
+        share = cores.cores_channels * options.act_block_w_div
+        width = round_up(window.in_channels, TILE * share) * high * wide // share
+    return Blocks(rows, columns, act_rows, div_up(width, TILE))
+
+
+def _coalesced(window: Window) -> bool:
+    """Whether all taps of a depthwise row are read as one stick."""
+    return window.kernel[1] > 1 and window.in_channels % TILE == 0
+
+
+def circular_buffers(
+    window: Window, cores: ParallelConfig, options: Conv2dConfig, compute: WormholeComputeKernelConfig
+) -> int:
+    """Bytes per core, without the tensors that buffers lie on: the result, the shards and the index tensors."""
+    blocks = blocks_of(window, cores, options)
+    if window.product and cores.layout is not WIDTH:
+        return _product(window, cores, compute, blocks)
+    source = _tile(DataType.FLOAT32 if window.dtype is DataType.FLOAT32 else DataType.BFLOAT16)
+    result, weights = _tile(window.out_dtype), _tile(window.weights_dtype)
+    steps = blocks.rows // blocks.act_rows
+    act = blocks.act_rows * blocks.act_columns
+    one_core = cores.layout is not HEIGHT and cores.cores_channels == 1  # nothing to send to others
+
+    total = _weight_tiles(window, cores, options, blocks, steps) * weights
+    total += _partials(window, cores, options, compute, blocks, steps)
+    times = 2 if options.enable_act_double_buffer else 1
+    buffered = act * times
+    if _reuses(window, cores, options, blocks):
+        halves = (div_up(blocks.act_rows, 2), blocks.act_rows // 2)  # two readers
+        total += times * sum(_kept_tiles(window, blocks, rows, source) for rows in halves) * source
+    elif cores.layout is HEIGHT:
+        total += buffered * source
+    elif not one_core:
+        total += buffered * result
+    total += act * result  # the activations in tiles
+    total += blocks.columns * weights if window.has_bias else 0
+    if cores.layout is BLOCK:
+        alike = source == result and window.out_dtype is not DataType.BFLOAT8_B and not one_core
+        total += 0 if alike else buffered * source
+    elif cores.layout is not HEIGHT:
+        total += 2 * blocks.act_columns * source
+    if options.config_tensors_in_dram:
+        total += blocks.rows * TILE * INDEX_BYTES
+    return total + SCRATCHPAD
+
+
+def _product(window: Window, cores: ParallelConfig, compute: WormholeComputeKernelConfig, blocks: Blocks) -> int:
+    """The buffers of the product that TT-NN makes of it; rows that are sharded over all cores are read where they lie."""
+    several = cores.layout is BLOCK and cores.cores_channels > 1
+    depth = 2 if several else 1  # double-buffered where there is more than one step
+    total = blocks.columns * blocks.act_columns * depth * _tile(window.weights_dtype)
+    if cores.layout is BLOCK:
+        total += blocks.rows * blocks.act_columns * depth * _tile(window.dtype)
+    between = window.out_dtype
+    if compute.fp32_dest_acc_en:
+        between = DataType.FLOAT32
+    elif compute.packer_l1_acc and several:
+        between = DataType.BFLOAT16
+    if between is not window.out_dtype:
+        total += blocks.rows * blocks.columns * _tile(between)
+    return total + (blocks.columns * _tile(window.weights_dtype) if window.has_bias else 0)
+
+
+def _reuses(window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks) -> bool:
+    """Whether rows of the image stay in the activations' buffers for the next rows of the result."""
+    reuse = options.enable_activation_reuse and cores.layout is HEIGHT
+    return reuse and not window.depthwise and blocks.act_rows > 1
+
+
+def _kept_tiles(window: Window, blocks: Blocks, rows: int, source: int) -> int:
+    """Tiles of one reader: a row of the image, and what each further row adds to it."""
+    across = div_up(window.out_width, TILE)
+    high, wide = window.kernel
+    beyond = -window.out_width % TILE  # of the last tile of an image's row
+    datum = {DataType.FLOAT32: 4, DataType.BFLOAT8_B: 1}.get(window.dtype, 2)
+    stick = round_up(window.in_channels, CHANNELS_OF_A_STICK) * wide * datum
+    return across * blocks.act_columns + div_up(div_up(rows, across) * stick * (1 + beyond * high), source)
+
+
+def _tile(dtype: DataType) -> int:
+    return tile_bytes(dtype, Tile((32, 32)))
+
+
+def _weight_tiles(window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks, steps: int) -> int:
+    coalesced = window.depthwise and cores.layout is HEIGHT and _coalesced(window)
+    if window.depthwise:
+        inner = blocks.act_rows * (window.kernel[1] if coalesced else 1)
+    else:
+        inner = blocks.act_columns
+    tiles = blocks.columns * inner
+    if cores.layout is HEIGHT and not options.enable_activation_reuse and steps > 1:
+        taps = window.kernel[0] * window.kernel[1]
+        return tiles * ((1 if coalesced else taps) if window.depthwise else window.kernel[0])
+    return tiles * 2 if options.enable_weights_double_buffer and not options.enable_activation_reuse else tiles
+
+
+def _partials(
+    window: Window,
+    cores: ParallelConfig,
+    options: Conv2dConfig,
+    compute: WormholeComputeKernelConfig,
+    blocks: Blocks,
+    steps: int,
+) -> int:
+    """Sums that are not finished; they lie in the result itself where it has their format and tiles."""
+    if window.depthwise:
+        scratch = cores.layout is HEIGHT and not _coalesced(window) and steps > 1
+        return blocks.act_rows * blocks.act_columns * _tile(window.out_dtype) if scratch else 0
+    if cores.layout is HEIGHT:
+        passes = 1 if options.enable_activation_reuse else window.kernel[0]  # one pass holds every tap
+    else:
+        passes = max(window.kernel[0] * cores.cores_channels, 1)
+    kept = compute.packer_l1_acc and ((window.has_bias and passes > 1) or passes > 2)
+    dtype = window.out_dtype
+    if kept:
+        dtype = DataType.FLOAT32 if compute.fp32_dest_acc_en else DataType.BFLOAT16
+    if options.output_layout is Layout.TILE and dtype is window.out_dtype:
+        return 0
+    return blocks.act_rows * blocks.columns * _tile(dtype)

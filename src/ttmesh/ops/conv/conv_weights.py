@@ -1,0 +1,175 @@
+"""Convolution weights as TT-NN keeps them on the device: one matrix of taps by output channels, and a row of biases."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.chip.formats.storage import to_lane
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.configs.conv_config import Conv2dConfig
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.shard_config import round_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.transfers import from_device, to_device
+
+TILE = 32
+ROW_CHANNELS = 8  # TT-NN aligns a row of input channels to 16 bytes, 8 bfloat16 values
+
+
+def matrix_shape(out_channels: int, in_channels: int, kernel: tuple[int, int]) -> tuple[int, int, int, int]:
+    """The shape of prepared weights."""
+    taps = kernel[0] * kernel[1] * round_up(in_channels, ROW_CHANNELS)
+    return 1, 1, round_up(taps, TILE), round_up(out_channels, TILE)
+
+
+def as_matrix(weight: Lanes, groups: int) -> Lanes:
+    """[*mesh, out, in / groups, h, w] → [*mesh, 1, 1, taps, out], zeros between groups and behind channels."""
+    out, per_group, height, width = weight.shape[-4:]
+    if groups > 1:  # TT-NN's matrix engine has no groups: it multiplies by zeros
+        wide = weight.new_zeros(*weight.shape[:-4], groups, out // groups, groups, per_group, height, width)
+        index = torch.arange(groups, device=weight.device)
+        wide.movedim(-4, 0).movedim(-5, 1)[index, index] = torch.unflatten(weight, -4, (groups, -1)).movedim(-5, 0)
+        weight = wide.flatten(-4, -3).flatten(-5, -4)
+    channels = weight.shape[-3]
+    taps = weight.movedim(-4, -1).movedim(-4, -2)  # [h, w, in, out]
+    taps = torch.nn.functional.pad(taps, (0, -out % TILE, 0, -channels % ROW_CHANNELS)).flatten(-4, -2)
+    return torch.nn.functional.pad(taps, (0, 0, 0, -taps.shape[-2] % TILE))[..., None, None, :, :]
+
+
+def from_matrix(matrix: Lanes, out_channels: int, in_channels: int, kernel: tuple[int, int], groups: int) -> Lanes:
+    """The inverse of `as_matrix`."""
+    padded = round_up(in_channels, ROW_CHANNELS)
+    taps = matrix.squeeze(-4).squeeze(-3)[..., : kernel[0] * kernel[1] * padded, :out_channels]
+    cut = torch.unflatten(taps, -2, (*kernel, padded))[..., :in_channels, :]
+    weight = cut.movedim(-1, -4).movedim(-1, -3)
+    if groups == 1:
+        return weight
+    grouped = torch.unflatten(torch.unflatten(weight, -3, (groups, -1)), -5, (groups, -1))
+    own = torch.diagonal(grouped, dim1=-6, dim2=-4)  # [out / groups, in / groups, h, w, groups]
+    return own.movedim(-1, -5).flatten(-5, -4)
+
+
+def is_prepared(weight: Tensor) -> bool:
+    """Whether a tensor is a matrix that TT-NN would use as it is."""
+    shape = weight.shape
+    return (
+        weight.layout is Layout.TILE and len(shape) == 4 and shape[0] == shape[1] == 1 and weight.device() is not None
+    )
+
+
+def check_prepared(weight: Tensor, out_channels: int, in_channels: int, kernel: tuple[int, int]) -> None:
+    """Refuse prepared weights that belong to another convolution."""
+    wanted = matrix_shape(out_channels, in_channels, kernel)
+    if tuple(weight.shape) != wanted:
+        raise ShapeError(
+            f"prepared weights have shape {weight.shape}",
+            expected=f"{list(wanted)} for {out_channels} x {in_channels} channels and kernel {list(kernel)}",
+            fix="Prepare them with the options of this convolution.",
+        )
+
+
+def on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice) -> Tensor:
+    """Host lanes as a tiled tensor in DRAM, laid over the mesh as their source was."""
+    axes = len(source.mesh_shape)
+    spec = TensorSpec(values.shape[axes:], dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
+    lanes = to_lane(values, dtype)
+    return to_device(
+        Tensor.on_host(kind_of(spec, source.kind.topology, source.kind.presence), lanes, source.mesh_shape), device
+    )
+
+
+def host_lanes(tensor: Tensor) -> tuple[Tensor, Lanes]:
+    """A tensor on the host, and its lanes in float32."""
+    own = tensor if tensor.device() is None else from_device(tensor)
+    return own, own.lanes.float()
+
+
+def prepare_weights(
+    weight: Tensor,
+    device: MeshDevice,
+    groups: int,
+    dtype: DataType | None,
+    *,
+    transposed: bool = False,
+    mirror: bool = True,
+) -> Tensor:
+    """Weights [out, in / groups, h, w] (transposed: [in, out / groups, h, w]) as a matrix on the device."""
+    source, values = host_lanes(weight)
+    if values.dim() - len(source.mesh_shape) == 3:  # conv1d: [out, in, taps]
+        values = values.unsqueeze(-2)
+    if transposed:
+        values = swapped(values, groups)
+        values = values.flip(-1, -2) if mirror else values
+    return on_device(as_matrix(values, groups), source, dtype or weight.dtype, device)
+
+
+def swapped(weight: Lanes, groups: int) -> Lanes:
+    """[in, out / groups, h, w] ↔ [out, in / groups, h, w]."""
+    return torch.unflatten(weight, -4, (groups, -1)).transpose(-3, -4).flatten(-5, -4)
+
+
+def prepare_bias(bias: Tensor, device: MeshDevice, dtype: DataType | None) -> Tensor:
+    """A bias [1, 1, 1, out] as a row of whole tiles on the device."""
+    if len(bias.shape) != 4:
+        raise ShapeError(
+            f"Host conv bias should be 4D tensor; got {bias.shape}", expected="[1, 1, 1, channels]", fix="Reshape it."
+        )
+    source, values = host_lanes(bias)
+    padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % TILE))
+    return on_device(padded, source, dtype or bias.dtype, device)
+
+
+def _weights_dtype(conv_config: Conv2dConfig | None) -> DataType | None:
+    return None if conv_config is None else conv_config.weights_dtype
+
+
+def _check_format(weights_format: str, wanted: str) -> None:
+    if weights_format != wanted:
+        raise ShapeError(
+            f"PyTorch expects Conv Weights in {wanted} format. If you have passed the correct weights, then make sure "
+            f"that the weights_format string is set to '{wanted}'; got {weights_format!r}",
+            expected=wanted,
+            fix="Change weights_format.",
+        )
+
+
+@composite("ttnn.prepare_conv_weights")
+def prepare_conv_weights(
+    weight_tensor: Tensor, weights_format: str, groups: int, device: MeshDevice, conv_config: Conv2dConfig | None
+) -> Tensor:
+    """The weights that conv2d would make and keep."""
+    _check_format(weights_format, "OIHW")
+    return prepare_weights(weight_tensor, device, groups, _weights_dtype(conv_config))
+
+
+@composite("ttnn.prepare_conv_bias")
+def prepare_conv_bias(bias_tensor: Tensor, device: MeshDevice, conv_config: Conv2dConfig | None) -> Tensor:
+    """The bias that conv2d would make and keep."""
+    return prepare_bias(bias_tensor, device, _weights_dtype(conv_config))
+
+
+@composite("ttnn.prepare_conv_transpose2d_weights")
+def prepare_conv_transpose2d_weights(
+    weight_tensor: Tensor,
+    weights_format: str,
+    groups: int,
+    device: MeshDevice,
+    conv_config: Conv2dConfig | None,
+    mirror_kernel: bool,
+) -> Tensor:
+    """The weights that conv_transpose2d would make and keep."""
+    _check_format(weights_format, "IOHW")
+    dtype = _weights_dtype(conv_config)
+    return prepare_weights(weight_tensor, device, groups, dtype, transposed=True, mirror=mirror_kernel)
+
+
+@composite("ttnn.prepare_conv_transpose2d_bias")
+def prepare_conv_transpose2d_bias(bias_tensor: Tensor, device: MeshDevice, conv_config: Conv2dConfig | None) -> Tensor:
+    """The bias that conv_transpose2d would make and keep."""
+    return prepare_bias(bias_tensor, device, _weights_dtype(conv_config))

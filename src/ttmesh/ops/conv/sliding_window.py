@@ -1,0 +1,305 @@
+"""What every convolution does: prepare weights, decide where the result lies, slide the kernel over all lanes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.cores import CoreCoord
+from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.configs.activations import Activation, apply
+from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.configs.conv_config import (
+    Conv2dConfig,
+    Op2DSliceConfig,
+    Op2DSliceType,
+    PaddingMode,
+    output_size,
+    transposed_size,
+)
+from ttmesh.ops.conv import conv_weights
+from ttmesh.ops.conv.conv_buffers import circular_buffers
+from ttmesh.ops.conv.conv_sharding import TILE, ParallelConfig, Window, chosen, halo, parallel, same_cores
+from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.transfers import deallocate, to_device
+
+Four = tuple[int, int, int, int]
+Two = tuple[int, int]
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where: MemoryConfig = call["out_memory"]
+    rows = (TILE, 1) if where.is_sharded() else ()  # TT-NN's shards have whole tiles of rows in every layout
+    return [TensorSpec(inferred[0][0], call["out_dtype"], call["out_layout"], memory_config=where, alignment=rows)]
+
+
+def _check(call: Call) -> None:
+    x = call["input"].spec
+    batch, height, width, channels = call["size"]
+    if x.shape.volume() != batch * height * width * x.shape[-1] or x.shape[-1] < channels:
+        raise ShapeError(
+            f"conv got an input of shape {x.shape}",
+            expected=f"[{batch}, {height}, {width}, {channels}] or [1, 1, {batch * height * width}, {channels}]",
+            fix="Check batch_size, input_height, input_width and in_channels.",
+        )
+    if call["out_dtype"] in BLOCK_FLOATS and call["out_layout"] is not Layout.TILE:
+        raise MeshError(
+            "Only TILE layout is supported for BFLOAT8_B dtype!; conv was asked for row-major block floats",
+            expected="TILE output layout",
+            fix="Set conv_config.output_layout or another dtype.",
+        )
+
+
+@part("ttnn.conv2d", out=_spec, check=_check, scratch=lambda call: int(call["scratch_bytes"]))
+def _convolve(
+    input: Lanes,
+    weight: Lanes,
+    bias: Lanes | None,
+    size: Four,
+    out_channels: int,
+    kernel: Two,
+    stride: Two,
+    padding: Four,
+    dilation: Two,
+    groups: int,
+    transposed: bool,
+    output_padding: Two,
+    padding_mode: PaddingMode,
+    activation: Activation | None,
+    lane_axes: int,
+) -> Lanes:
+    """Slide the kernel over [batch, height, width, channels] of every lane."""
+    batch, height, width, channels = size
+    dims = mesh_dims([x for x in (input, weight) if x is not None], lane_axes)
+    x = input[..., :channels].reshape(*input.shape[:lane_axes], batch, height, width, channels)
+    filters = conv_weights.from_matrix(weight, out_channels, channels, kernel, groups)
+    shared = all(extent == 1 for extent in filters.shape[:lane_axes])
+    lanes = 1 if shared else torch.Size(dims).numel()
+    if shared:
+        images = x.flatten(0, lane_axes).movedim(-1, 1)
+        filters = filters.reshape(filters.shape[lane_axes:])
+        dims = x.shape[:lane_axes]
+    else:  # every device has its own weights: devices become groups of one convolution
+        wide = x.expand(*dims, *x.shape[lane_axes:]).flatten(0, lane_axes - 1)
+        images = wide.movedim(-1, 2).transpose(0, 1).flatten(1, 2)
+        filters = filters.expand(*dims, *filters.shape[lane_axes:]).flatten(0, lane_axes)
+    out = _slide(images, filters, stride, padding, dilation, groups * lanes, transposed, output_padding, padding_mode)
+    if shared:
+        rows = torch.unflatten(out.movedim(1, -1), 0, (*dims, batch)).flatten(lane_axes, -2)
+    else:
+        rows = torch.unflatten(out, 1, (lanes, -1)).movedim(1, 0).movedim(2, -1).flatten(1, -2)
+        rows = rows.reshape(*dims, *rows.shape[1:])
+    if bias is not None:
+        rows = rows + bias.flatten(lane_axes)[..., None, :out_channels].float()
+    if activation is not None:
+        rows = apply(rows, [activation])
+    return rows[..., None, None, :, :] if rows.dim() == lane_axes + 2 else rows
+
+
+def _slide(
+    images: Lanes,
+    filters: Lanes,
+    stride: Two,
+    padding: Four,
+    dilation: Two,
+    groups: int,
+    transposed: bool,
+    output_padding: Two,
+    padding_mode: PaddingMode,
+) -> Lanes:
+    """float32 results; products of bfloat16 values are exact, so the inputs' own precision is kept."""
+    top, bottom, left, right = padding
+    images, filters = images.float(), filters.float()
+    if transposed:
+        straight = conv_weights.swapped(filters, groups).flip(-1, -2)
+        out = F.conv_transpose2d(
+            images, straight, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
+        )
+        return out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right]
+    if padding_mode is PaddingMode.Replicate:
+        images, padding = F.pad(images, (left, right, top, bottom), mode="replicate"), (0, 0, 0, 0)
+    elif top != bottom or left != right:
+        images, padding = F.pad(images, (left, right, top, bottom)), (0, 0, 0, 0)
+    return F.conv2d(images, filters, None, stride, (padding[0], padding[2]), dilation, groups)
+
+
+def _cores(
+    window: Window, config: Conv2dConfig, compute: WormholeComputeKernelConfig, grid: CoreCoord
+) -> ParallelConfig:
+    layout, height, turned = config.shard_layout, config.act_block_h_override, config.transpose_shards
+    if layout is not None:
+        return parallel(layout, window, grid, transpose_shards=turned, block_height=height)
+
+    def buffers(cores: ParallelConfig) -> int:
+        return circular_buffers(window, cores, config, compute) + halo(window, cores)
+
+    return chosen(window, grid, transpose_shards=turned, block_height=height, buffers=buffers)
+
+
+def _in_slices(
+    window: Window,
+    out: Two,
+    config: Conv2dConfig,
+    compute: WormholeComputeKernelConfig,
+    slices: Op2DSliceConfig | None,
+    grid: CoreCoord,
+    room: int,
+) -> int:
+    """L1 per core of one slice, when there are as few of them as fit."""
+    by_width = slices is not None and slices.slice_type is Op2DSliceType.DRAM_WIDTH
+    across = by_width or (slices is None and out[0] < out[1])
+    most = out[1] if across else out[0]
+    pieces = 1
+    while True:
+        rows, input_rows = (-(-count // pieces) for count in (window.rows, window.input_rows))
+        part = replace(window, rows=rows, input_rows=input_rows)
+        cores = _cores(part, config, compute, grid)
+        needed = circular_buffers(part, cores, config, compute) + halo(part, cores)
+        if needed <= room * 3 // 4 or (pieces == most and needed <= room):  # tensors want their part of L1
+            return needed
+        if pieces == most:
+            raise MeshError(
+                f"DRAM Auto slice could not find valid slice configuration. Tried up to {most} slices for "
+                f"{'width' if across else 'height'}-slicing on output dimension {most}. Available L1: {room} bytes. "
+                "Operation requires more memory than available even with maximum slicing.",
+                expected=f"at most {room} B per core, not {needed}",
+                fix="Choose another shard_layout or a smaller act_block_h_override.",
+            )
+        pieces = min(2 * pieces, most)
+
+
+def _where(
+    x: Tensor,
+    on_host: bool,
+    window: Window,
+    out: Two,
+    config: Conv2dConfig,
+    compute: WormholeComputeKernelConfig,
+    memory: MemoryConfig | None,
+    slices: Op2DSliceConfig | None,
+) -> tuple[MemoryConfig, int]:
+    """Memory of the result and bytes of L1 that the programs need per core."""
+    mesh = x.device()
+    assert mesh is not None, "the input was moved to the device"
+    grid, held = mesh.compute_with_storage_grid_size(), x.memory_config()
+    in_l1 = on_host or held.is_l1()
+    if slices is not None:
+        in_l1 = slices.slice_type is Op2DSliceType.L1_FULL
+    if held.is_sharded() and held.shard_spec is not None and not config.reshard_if_not_optimal and held.is_l1():
+        cores = same_cores(held)
+    else:
+        cores = _cores(window, config, compute, grid)
+    needed = circular_buffers(window, cores, config, compute) + halo(window, cores)
+    if not in_l1:
+        room = mesh.heap.map.banks[BufferType.L1].size
+        if slices is None or not slices.num_slices:
+            return memory or DRAM_MEMORY_CONFIG, _in_slices(window, out, config, compute, slices, grid, room)
+        return memory or DRAM_MEMORY_CONFIG, needed // slices.num_slices
+    if memory is not None and not (memory.is_sharded() and memory.shard_spec is None):
+        return memory, needed
+    return cores.memory(window.rows, window.out_channels), needed
+
+
+def convolve(
+    *,
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    bias_tensor: Tensor | None,
+    device: MeshDevice,
+    size: Four,
+    out_channels: int,
+    kernel: Two,
+    stride: Two,
+    padding: Four,
+    dilation: Two,
+    groups: int,
+    dtype: DataType | None,
+    conv_config: Conv2dConfig | None,
+    memory_config: MemoryConfig | None,
+    slice_config: Op2DSliceConfig | None,
+    compute_config: WormholeComputeKernelConfig | None = None,
+    transposed: bool = False,
+    output_padding: Two = (0, 0),
+    mirror_kernel: bool = True,
+) -> tuple[Tensor, Two, tuple[Tensor, Tensor | None]]:
+    """The result, its height and width, and the weights and bias on the device."""
+    config = conv_config or Conv2dConfig()
+    batch, height, width, channels = size
+    weight, bias = weight_tensor, bias_tensor
+    if conv_weights.is_prepared(weight):
+        conv_weights.check_prepared(weight, out_channels, channels, kernel)
+    else:
+        _check_weight(weight, out_channels, channels, kernel, groups, transposed=transposed)
+        weight = conv_weights.prepare_weights(
+            weight, device, groups, config.weights_dtype, transposed=transposed, mirror=mirror_kernel
+        )
+    if bias is not None and bias.device() is None:
+        bias = conv_weights.prepare_bias(bias, device, config.weights_dtype)
+    on_host = input_tensor.device() is None
+    x = to_device(input_tensor, device) if on_host else input_tensor
+    if transposed:
+        out = transposed_size((height, width), kernel, stride, padding, dilation, output_padding)
+    else:
+        out = output_size((height, width), kernel, stride, padding, dilation)
+    if min(out) < 1:
+        raise ShapeError(
+            f"conv would give {out[0]} x {out[1]} outputs",
+            expected="at least one",
+            fix="Check kernel, padding, stride.",
+        )
+    window = Window(
+        batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
+        dtype or x.dtype, bias is not None,
+        product=kernel == stride == dilation == (1, 1) and not any(padding) and not transposed,
+        out_width=out[1],
+        depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
+    )  # fmt: skip
+    compute = compute_config or WormholeComputeKernelConfig()
+    where, scratch = _where(x, on_host, window, out, config, compute, memory_config, slice_config)
+    result: Tensor = _convolve(
+        input=x,
+        weight=weight,
+        bias=bias,
+        size=size,
+        out_channels=out_channels,
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        transposed=transposed,
+        output_padding=output_padding,
+        padding_mode=config.padding_mode,
+        activation=config.activation,
+        out_dtype=dtype or x.dtype,
+        out_layout=config.output_layout,
+        out_memory=where,
+        scratch_bytes=scratch,
+    )
+    if config.deallocate_activation and not on_host and x.memory_config().is_l1():
+        deallocate(x)
+    return result, out, (weight, bias)
+
+
+def _check_weight(
+    weight: Tensor, out_channels: int, in_channels: int, kernel: Two, groups: int, *, transposed: bool
+) -> None:
+    wanted = (out_channels, in_channels // groups) if not transposed else (in_channels, out_channels // groups)
+    taps = kernel if len(weight.shape) == 4 else kernel[1:]
+    if tuple(weight.shape) != (*wanted, *taps) or in_channels % groups or out_channels % groups:
+        raise ShapeError(
+            f"conv got weights of shape {weight.shape} for {groups} groups",
+            expected=f"{[*wanted, *taps]}",
+            fix="Check in_channels, out_channels, kernel_size and groups.",
+        )

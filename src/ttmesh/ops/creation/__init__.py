@@ -1,0 +1,1 @@
+"""Tensors made from nothing: constant, random and sampled values."""

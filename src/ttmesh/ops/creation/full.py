@@ -1,0 +1,310 @@
+"""Tensors out of nothing: full, zeros, ones, arange, empty and their likes, on a mesh or on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, bfloat16, float32
+from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.elementwise.unary import unary
+from ttmesh.tensor.calls.launch_op import Arguments, Call, Operation, launch
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.transfers import allocate_tensor_on_device, from_torch
+
+
+def asked_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """The spec that the caller made."""
+    spec: TensorSpec = call["spec"]
+    return [spec]
+
+
+def without_program(call: Call) -> tuple[()]:
+    """TT-NN fills on the host and copies: no device program."""
+    return ()
+
+
+def _full_lane(spec: TensorSpec, fill_value: float, lane_axes: int, torch_device: torch.device) -> torch.Tensor:
+    number = int(fill_value) if spec.dtype in INTEGERS else fill_value
+    return torch.full((*[1] * lane_axes, *spec.shape), number, dtype=_wide(spec.dtype), device=torch_device)
+
+
+def _wide(dtype: DataType) -> torch.dtype:
+    """Lanes of every format but those that are rounded or wrapped on the way in."""
+    if dtype in INTEGERS:
+        return torch.int64
+    return torch.float32 if dtype in BLOCK_FLOATS else lane_dtype(dtype)
+
+
+FULL = Operation(
+    "ttnn.full",
+    _full_lane,
+    asked_spec,
+    runtime=frozenset({"fill_value"}),
+    programs=without_program,
+    outputs=("optional_tensor",),
+    lane_arguments=frozenset({"spec", "fill_value", "lane_axes", "torch_device"}),
+)
+
+
+def filled(
+    shape: Sequence[int],
+    fill_value: float,
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+    optional_tensor: Tensor | None = None,
+) -> Tensor:
+    """A tensor of one value: in the given tensor, on the mesh, or on the host where none is given."""
+    if optional_tensor is not None:
+        spec, device = optional_tensor.spec, optional_tensor.device()
+    else:
+        chosen = dtype or bfloat16
+        default = Layout.TILE if chosen in BLOCK_FLOATS else Layout.ROW_MAJOR
+        spec = TensorSpec(
+            tuple(shape),
+            chosen,
+            default if layout is None else layout,
+            memory_config=memory_config or DRAM_MEMORY_CONFIG,
+        )
+    if spec.dtype is DataType.FP8_E4M3:
+        raise NotEmulatedError(
+            "full/zeros/ones: FP8_E4M3 is an output-only dtype, used exclusively by the DeepSeek V3 prefill combine and "
+            "dispatch ops; host-side construction via fill is not supported.",
+            expected="another format",
+            fix="Use bfloat8_b.",
+        )
+    if device is None:
+        values = _full_lane(spec, fill_value, 0, torch.device("cpu"))
+        return _on_host(values, spec)
+    arguments: Arguments = {
+        "spec": spec, "fill_value": fill_value, "device": device, "optional_tensor": optional_tensor,
+    }  # fmt: skip
+    made: Tensor = launch(FULL, arguments)
+    return made
+
+
+def _on_host(values: torch.Tensor, spec: TensorSpec) -> Tensor:
+    made = from_torch(values, spec.dtype, layout=spec.layout)
+    assert made is not None, "from_torch gives None only for None"
+    return made
+
+
+def _golden_full(shape: Sequence[int], fill_value: float, **_: Any) -> torch.Tensor:
+    return torch.full(tuple(shape), fill_value)
+
+
+@composite("ttnn.full", golden=_golden_full)
+def full(
+    shape: Sequence[int],
+    fill_value: float,
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+    optional_tensor: Tensor | None,
+) -> Tensor:
+    """A tensor of one value."""
+    return filled(shape, fill_value, dtype, layout, device, memory_config, optional_tensor)
+
+
+@composite("ttnn.zeros", golden=lambda shape, **_: torch.zeros(tuple(shape)))
+def zeros(
+    shape: Sequence[int],
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """A tensor of zeros."""
+    return filled(shape, 0, dtype, layout, device, memory_config)
+
+
+@composite("ttnn.ones", golden=lambda shape, **_: torch.ones(tuple(shape)))
+def ones(
+    shape: Sequence[int],
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """A tensor of ones."""
+    return filled(shape, 1, dtype, layout, device, memory_config)
+
+
+def filled_like(
+    tensor: Tensor,
+    fill_value: float,
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+    optional_tensor: Tensor | None,
+) -> Tensor:
+    """A tensor of one value with the rest taken from another; tiles of floats are filled by a program."""
+    out = optional_tensor
+    chosen = out.dtype if out is not None else dtype or tensor.dtype
+    wanted = out.layout if out is not None else tensor.layout if layout is None else layout
+    on_device = tensor.device() is not None
+    fast = chosen in (DataType.BFLOAT8_B, bfloat16, float32) and chosen is tensor.dtype
+    if on_device and fast and tensor.layout is wanted is Layout.TILE:
+        made: Tensor = unary["fill"](tensor, float(fill_value), memory_config=memory_config, output_tensor=out)
+        return made
+    if memory_config is None and on_device:
+        memory_config = tensor.memory_config()
+    return filled(tensor.shape, fill_value, chosen, wanted, device or tensor.device(), memory_config, out)
+
+
+@composite("ttnn.full_like", golden=lambda tensor, fill_value, **_: torch.full_like(tensor, fill_value))
+def full_like(
+    tensor: Tensor,
+    fill_value: float,
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+    optional_tensor: Tensor | None,
+) -> Tensor:
+    """One value in the shape of another tensor."""
+    return filled_like(tensor, fill_value, dtype, layout, device, memory_config, optional_tensor)
+
+
+@composite("ttnn.zeros_like", golden=lambda tensor, **_: torch.zeros_like(tensor), direct=True)
+def zeros_like(
+    tensor: Tensor,
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+    optional_tensor: Tensor | None,
+) -> Tensor:
+    """Zeros in the shape of another tensor."""
+    return filled_like(tensor, 0, dtype, layout, device, memory_config, optional_tensor)
+
+
+@composite("ttnn.ones_like", golden=lambda tensor, **_: torch.ones_like(tensor), direct=True)
+def ones_like(
+    tensor: Tensor,
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+    optional_tensor: Tensor | None,
+) -> Tensor:
+    """Ones in the shape of another tensor."""
+    return filled_like(tensor, 1, dtype, layout, device, memory_config, optional_tensor)
+
+
+def _arange_lane(
+    spec: TensorSpec, start: int, end: int, step: int, lane_axes: int, torch_device: torch.device
+) -> torch.Tensor:
+    values = torch.arange(start, end, step, dtype=torch.int64, device=torch_device)
+    return values.reshape(*[1] * lane_axes, -1).to(_wide(spec.dtype))
+
+
+ARANGE = Operation(
+    "ttnn.arange",
+    _arange_lane,
+    asked_spec,
+    programs=without_program,
+    lane_arguments=frozenset({"spec", "start", "end", "step", "lane_axes", "torch_device"}),
+)
+
+
+def _golden_arange(start: int, end: int | None = None, step: int = 1, **_: Any) -> torch.Tensor:
+    return torch.arange(0, start) if end is None else torch.arange(start, end, step)
+
+
+@composite("ttnn.arange", golden=_golden_arange)
+def arange(
+    end: int,
+    dtype: DataType | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+    layout: Layout | None,
+    start: int = 0,
+    step: int = 1,
+) -> Tensor:
+    """Whole numbers from start up to but without end, one dim."""
+    if step == 0:
+        raise MeshError("Step must be nonzero", expected="a step", fix="Use 1 or -1.")
+    if (step > 0) != (start < end) and start != end:
+        raise MeshError(
+            "Invalid range: Step direction does not match range bounds",
+            expected=f"a step from {start} towards {end}",
+            fix="Change the sign of step.",
+        )
+    length = max(0, -(-(end - start) // step))
+    spec = TensorSpec(
+        (length,), dtype or bfloat16, layout or Layout.ROW_MAJOR, memory_config=memory_config or DRAM_MEMORY_CONFIG
+    )
+    if device is None:
+        return _on_host(_arange_lane(spec, start, end, step, 0, torch.device("cpu")), spec)
+    made: Tensor = launch(ARANGE, {"spec": spec, "start": start, "end": end, "step": step, "device": device})
+    return made
+
+
+@composite("ttnn.empty", golden=lambda shape, **_: torch.empty(tuple(shape)))
+def empty(
+    shape: Sequence[int],
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Memory that nobody wrote."""
+    spec = TensorSpec(
+        tuple(shape), dtype or bfloat16, layout or Layout.ROW_MAJOR, memory_config=memory_config or DRAM_MEMORY_CONFIG
+    )
+    return allocate_tensor_on_device(spec, device)
+
+
+@composite("ttnn.empty_like", golden=lambda tensor, **_: torch.empty_like(tensor))
+def empty_like(
+    tensor: Tensor,
+    dtype: DataType | None,
+    layout: Layout | None,
+    device: MeshDevice | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Memory that nobody wrote, in the shape of another tensor."""
+    mesh = device or tensor.device()
+    wanted = tensor.layout if layout is None else layout
+    if mesh is None:
+        return filled(tensor.shape, 0, dtype or tensor.dtype, wanted, None, None)
+    config = memory_config or (tensor.memory_config() if tensor.device() is not None else DRAM_MEMORY_CONFIG)
+    made = allocate_tensor_on_device(
+        TensorSpec(tensor.shape, dtype or tensor.dtype, wanted, memory_config=config), mesh
+    )
+    same = mesh is tensor.device()  # its parts lie on the same devices then
+    return Tensor.on_device(kind_of(made.spec, tensor.kind.topology, None), made.buffer, mesh) if same else made
+
+
+@composite("ttnn.from_buffer")
+def from_buffer(
+    buffer: Sequence[float],
+    shape: Sequence[int],
+    dtype: DataType,
+    device: MeshDevice | None,
+    layout: Layout | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """A list of numbers as a tensor."""
+    if dtype in BLOCK_FLOATS:
+        raise MeshError("Unsupported DataType!", expected="a format with whole elements", fix="Use bfloat16.")
+    values = torch.tensor(buffer, dtype=_wide(dtype)).reshape(tuple(shape))
+    made = from_torch(
+        values, dtype, layout=layout or Layout.ROW_MAJOR, device=device, memory_config=memory_config
+    )  # fmt: skip
+    assert made is not None, "from_torch gives None only for None"
+    return made

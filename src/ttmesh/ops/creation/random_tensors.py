@@ -1,0 +1,293 @@
+"""Random numbers: rand, randn, uniform, bernoulli. The seed is fixed when the command is enqueued, so a trace repeats it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
+from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.base.placement import Shard
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.creation.full import asked_spec
+from ttmesh.ops.creation.uniform_range import inclusive_range
+from ttmesh.ops.elementwise.binary_rules import fatal
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.distribution.mappers import MeshMapperConfig
+from ttmesh.tensor.spec.distribution_shape import compute_distribution_to_mesh_mapping
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
+from ttmesh.tensor.tensor import Tensor
+
+GENERATED = (
+    DataType.BFLOAT16, DataType.FLOAT32, DataType.UINT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B, DataType.UINT16,
+    DataType.INT32, DataType.INT8,
+)  # fmt: skip
+
+
+def drawn_seed(seed: int | None, mesh: MeshDevice | None) -> int:
+    """The seed, or a fresh one for 0 and None as TT-NN draws it; ranks that divide a mesh take the first one's."""
+    if seed:
+        return seed
+    drawn = random.getrandbits(32) or 1
+    return drawn if mesh is None or mesh.part is None or mesh.part.place is None else mesh.part.agree(drawn)
+
+
+def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: torch.device) -> torch.Tensor:
+    if device.type == "meta":
+        return torch.empty(tuple(shape), device=device)
+    generator = torch.Generator(device).manual_seed(seed)
+    return (torch.rand(tuple(shape), generator=generator, device=device) * (high - low) + low).clamp_(max=high)
+
+
+def _rand_lane(
+    spec: TensorSpec,
+    mesh_dims: Sequence[int],
+    part: Part | None,
+    low: float,
+    high: float,
+    seed: int,
+    torch_device: torch.device,
+) -> torch.Tensor:
+    lanes = _uniform((*mesh_dims, *spec.shape), low, high, seed, torch_device)
+    return (
+        lanes if part is None else part.own_block(lanes).clone()
+    )  # one sequence of numbers, of which each has its own
+
+
+def _asked_topology(call: Call) -> TensorTopology:
+    topology: TensorTopology = call["topology"]
+    return topology
+
+
+RAND = Operation(
+    "ttnn.rand",
+    _rand_lane,
+    asked_spec,
+    topology=_asked_topology,
+    runtime=frozenset({"low", "high", "seed"}),
+    lane_arguments=frozenset({"spec", "mesh_dims", "part", "low", "high", "seed", "torch_device"}),
+)
+
+
+@composite("ttnn.rand")
+def rand(
+    shape: Sequence[int],
+    device: MeshDevice,
+    dtype: DataType | None,
+    layout: Layout | None,
+    memory_config: MemoryConfig | None,
+    low: float,
+    high: float,
+    seed: int,
+    mesh_mapper: MeshMapperConfig | None,
+) -> Tensor:
+    """Numbers in [low, high): the same on every device, or of its own per shard with a mesh_mapper."""
+    chosen = dtype or bfloat16
+    fatal(
+        chosen in GENERATED, f"[ttnn::rand] Output dtype {chosen} is not supported.", "another format", "Use bfloat16."
+    )
+    low, high = inclusive_range(low, high, chosen)
+    mesh_dims, topology = (
+        [1] * device.shape.dims(),
+        TensorTopology.create_fully_replicated_tensor_topology(device.shape),
+    )
+    local = list(shape)
+    if mesh_mapper is not None:
+        mesh_dims, topology = _cut(mesh_mapper, device, local)
+    spec = _spec(local, chosen, layout, memory_config)
+    made: Tensor = launch(
+        RAND,
+        {
+            "spec": spec, "mesh_dims": tuple(mesh_dims), "part": device.part, "low": low, "high": high,
+            "seed": drawn_seed(seed, device), "topology": topology, "device": device,
+        },
+    )  # fmt: skip
+    return made
+
+
+def _cut(mapper: MeshMapperConfig, device: MeshDevice, local: list[int]) -> tuple[list[int], TensorTopology]:
+    """Mesh dims and topology of a cut tensor; the local shape is changed in place."""
+    wanted = mapper.mesh_shape_override or device.shape
+    placements = mapper.placements
+    fatal(
+        len(placements) == wanted.dims(),
+        f"ttnn::rand: placements size ({len(placements)}) must match mesh dimensions ({wanted.dims()})",
+        "a placement per axis",
+        "Add or drop placements.",
+    )
+    if wanted != device.shape:
+        raise NotEmulatedError(
+            f"ttnn.rand over {wanted!r} of a {device.shape!r} mesh is not emulated",
+            expected="the mesh's own shape",
+            fix="Leave mesh_shape_override out.",
+        )
+    dims = [1] * wanted.dims()
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, Shard):
+            fatal(
+                placement.dim < len(local),
+                f"ttnn::rand: MeshMapperConfig shard dim {placement.dim} exceeds tensor rank {len(local)}",
+                "a dim of the shape",
+                "Choose another.",
+            )
+            fatal(
+                local[placement.dim] % wanted[axis] == 0,
+                f"ttnn::rand: shape[{placement.dim}]={local[placement.dim]} is not divisible by mesh dimension size "
+                f"{wanted[axis]}",
+                "equal shards",
+                "Pad the shape.",
+            )
+            local[placement.dim] //= wanted[axis]
+            dims[axis] = wanted[axis]
+    coords = compute_distribution_to_mesh_mapping(wanted, device.shape)
+    return dims, TensorTopology(wanted, placements, coords)
+
+
+def _spec(
+    shape: Sequence[int], dtype: DataType, layout: Layout | None, memory_config: MemoryConfig | None
+) -> TensorSpec:
+    wanted = Layout.TILE if layout is None else layout
+    return TensorSpec(tuple(shape), dtype, wanted, memory_config=memory_config or DRAM_MEMORY_CONFIG)
+
+
+def _randn_lane(spec: TensorSpec, seed: int, lane_axes: int, torch_device: torch.device) -> torch.Tensor:
+    shape = (*[1] * lane_axes, *spec.shape)
+    if torch_device.type == "meta":
+        return torch.empty(shape, device=torch_device)
+    return torch.randn(shape, generator=torch.Generator(torch_device).manual_seed(seed), device=torch_device)
+
+
+RANDN = Operation(
+    "ttnn.randn",
+    _randn_lane,
+    asked_spec,
+    runtime=frozenset({"seed"}),
+    lane_arguments=frozenset({"spec", "seed", "lane_axes", "torch_device"}),
+)
+
+
+@composite("ttnn.randn")
+def randn(
+    shape: Sequence[int],
+    device: MeshDevice,
+    dtype: DataType | None,
+    layout: Layout | None,
+    memory_config: MemoryConfig | None,
+    seed: int | None,
+) -> Tensor:
+    """Normally distributed numbers, the same on every device."""
+    chosen = dtype or bfloat16
+    if chosen not in (bfloat16, float32):
+        raise MeshError(
+            f"ttnn.randn makes no {chosen}", expected="bfloat16 or float32", fix="Convert with ttnn.typecast."
+        )
+    spec = _spec(shape, chosen, layout, memory_config)
+    made: Tensor = launch(RANDN, {"spec": spec, "seed": drawn_seed(seed, device), "device": device})
+    return made
+
+
+def _uniform_lane(
+    input: torch.Tensor, from_: float, to: float, seed: int, lane_axes: int, torch_device: torch.device
+) -> torch.Tensor:
+    shape = (*[1] * lane_axes, *input.shape[lane_axes:])
+    return _uniform(shape, from_, to, seed, torch_device)
+
+
+def _same(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [call.specs[0]]
+
+
+UNIFORM = Operation(
+    "ttnn.uniform",
+    _uniform_lane,
+    _same,
+    runtime=frozenset({"from_", "to", "seed"}),
+    writes="input",
+    lane_arguments=frozenset({"input", "from_", "to", "seed", "lane_axes", "torch_device"}),
+)
+
+
+@composite("ttnn.uniform")
+def uniform(input: Tensor, from_: float, to: float, seed: int, memory_config: MemoryConfig | None) -> Tensor:
+    """Numbers in [from, to) into the tensor itself."""
+    known = input.dtype in (bfloat16, float32)
+    fatal(known, "Uniform: Input tensor must be Float32 or Bfloat16", "one of them", "Convert with ttnn.typecast.")
+    first, last = inclusive_range(from_, to, input.dtype)
+    if memory_config is not None and memory_config != input.memory_config():
+        raise MeshError(
+            f"ttnn.uniform writes in place and cannot move the tensor to {memory_config}",
+            expected="the tensor's own memory config",
+            fix="Use ttnn.to_memory_config afterwards.",
+        )
+    made: Tensor = launch(
+        UNIFORM, {"input": input, "from_": first, "to": last, "seed": drawn_seed(seed, input.device())}
+    )
+    return made
+
+
+def _dropout_lane(
+    input_tensor: torch.Tensor,
+    probability: float,
+    scale: float,
+    seed: int,
+    use_per_device_seed: bool,
+    lane_axes: int,
+    torch_device: torch.device,
+) -> torch.Tensor:
+    """Zeros with this probability, the other values times the scale."""
+    shape = input_tensor.shape if use_per_device_seed else (*[1] * lane_axes, *input_tensor.shape[lane_axes:])
+    return torch.where(_uniform(shape, 0.0, 1.0, seed, torch_device) < probability, 0.0, input_tensor * scale)
+
+
+def _check_dropout(call: Call) -> None:
+    fatal(
+        0 <= call["probability"] <= 1,
+        f"Dropout probability must be between 0 and 1, got {call['probability']}",
+        "a probability",
+        "Use a number from 0 to 1.",
+    )
+
+
+dropout = op(
+    "ttnn.experimental.dropout", check=_check_dropout, runtime=("probability", "scale", "seed"), recheck=True,
+)(_dropout_lane)  # fmt: skip
+
+
+def _bernoulli_lane(input: torch.Tensor, seed: int, lane_axes: int, torch_device: torch.device) -> torch.Tensor:
+    shape = (*[1] * lane_axes, *input.shape[lane_axes:])
+    return _uniform(shape, 0.0, 1.0, seed, torch_device) < input
+
+
+def _bernoulli_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, shape, dtype=float32) for shape, _ in inferred]
+
+
+BERNOULLI = Operation(
+    "ttnn.bernoulli",
+    _bernoulli_lane,
+    _bernoulli_spec,
+    runtime=frozenset({"seed"}),
+    outputs=("output",),
+    lane_arguments=frozenset({"input", "seed", "lane_axes", "torch_device"}),
+)
+
+
+@composite("ttnn.bernoulli")
+def bernoulli(
+    input: Tensor, seed: int, output: Tensor | None, dtype: DataType | None, memory_config: MemoryConfig | None
+) -> Tensor:
+    """1 with the probability that the input gives, else 0; float32 unless another format is asked for."""
+    arguments: dict[str, Any] = {
+        "input": input, "seed": drawn_seed(seed, input.device()), "output": output, "dtype": dtype,
+        "memory_config": memory_config,
+    }  # fmt: skip
+    made: Tensor = launch(BERNOULLI, arguments)
+    return made

@@ -1,0 +1,163 @@
+"""Drawing tokens from logits: manual_seed and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+USERS = 32  # one core draws for one user
+KEEP = 0xFFFFFFFF  # a seed that leaves a user's stream alone
+INDEX_TYPES = {DataType.UINT32, DataType.INT32}
+
+_streams: dict[int, torch.Generator] = {}
+
+
+def seed_users(seeds: Sequence[int], users: Sequence[int]) -> None:
+    """Start the random stream of each user anew; users with the seed KEEP go on as they are."""
+    for user, seed in zip(users, seeds, strict=True):
+        if seed != KEEP:
+            _streams[user] = torch.Generator().manual_seed(seed)
+
+
+def draws(users: int, seed: int | None) -> torch.Tensor:
+    """One number in [0, 1) per user: from this seed, or from the users' own streams."""
+    if seed:
+        return torch.rand(users, generator=torch.Generator().manual_seed(seed))
+    for user in range(users):
+        if user not in _streams:
+            _streams[user] = torch.Generator().manual_seed(user)
+    return torch.cat([torch.rand(1, generator=_streams[user]) for user in range(users)])
+
+
+@composite("ttnn.manual_seed")
+def manual_seed(
+    seeds: int | Tensor, device: MeshDevice | None, user_ids: int | Tensor | None, sub_core_grids: object
+) -> Tensor | None:
+    """Seed the random streams that sampling draws from: of all users, of one, or of a list of them."""
+    if isinstance(seeds, Tensor):
+        if user_ids is not None and not isinstance(user_ids, Tensor):
+            raise MeshError(
+                "Seeds were provided as a tensor, so user_ids must not be provided as a scalar.",
+                expected="user_ids as a tensor",
+                fix="Pass a tensor of user ids, or one seed.",
+            )
+        require_dtype(seeds.spec, {DataType.UINT32}, "Seeds tensor must be of type UINT32.")
+        given = _listed(seeds)
+        users = list(range(len(given))) if user_ids is None else _listed(user_ids)
+        wrong = (
+            "Seeds tensor and User IDs tensor must have the same number of elements. Got seeds volume: "
+            f"{len(given)} and user_ids volume: {len(users)}"
+        )
+        require(len(given) == len(users), wrong, "equal lengths", "Give both the same number of entries.")
+        seed_users(given, users)
+        return seeds
+    if device is None and not isinstance(user_ids, Tensor):
+        raise MeshError(
+            "Device must be provided when seeds is a uint32_t value.", expected="device=", fix="Pass the mesh."
+        )
+    if isinstance(user_ids, Tensor):
+        users = _listed(user_ids)
+    else:
+        require(
+            user_ids is None or 0 <= user_ids < USERS,
+            "User IDs scalar must be in the range [0, 31].",
+            "0..31",
+            "Use an id from 0 to 31.",
+        )
+        users = list(range(USERS)) if user_ids is None else [user_ids]
+    seed_users([seeds] * len(users), users)
+    return None
+
+
+def _listed(tensor: Tensor) -> list[int]:
+    values: list[int] = tensor.cpu().lanes.flatten().tolist()[: tensor.shape.volume()]
+    return values
+
+
+def _check(call: Call) -> None:
+    values, indices, k, p, temp = call.specs
+    require_dtype(values, {DataType.BFLOAT16}, "Only BFLOAT16 is supported for inputs!")
+    require(
+        values.layout is Layout.TILE,
+        "Only TILE_LAYOUT is supported for inputs!",
+        "TILE_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require_dtype(indices, INDEX_TYPES, "Only UINT32 & INT32 dtypes are supported for input indices!")
+    require(
+        indices.layout is Layout.ROW_MAJOR,
+        "Only ROW_MAJOR is supported for input indices!",
+        "ROW_MAJOR",
+        "Convert it with ttnn.to_layout.",
+    )
+    wrong = "Input values and indices must have the same shape!"
+    require(tuple(values.shape) == tuple(indices.shape), wrong, "equal shapes", "Allocate one with the other's shape.")
+    rank = len(values.shape)
+    require(
+        rank == 4,
+        f"Sampling input_values must be rank-4; got rank {rank}",
+        "[1, 1, users, width]",
+        "Reshape it to four dims.",
+    )
+    n, c, users, width = values.shape
+    wrong = f"Sampling requires input dims 0 and 1 (N, C) to be 1; got [{n}, {c}, {users}, {width}]!"
+    require(n == c == 1, wrong, "[1, 1, users, width]", "Reshape it to four dims.")
+    wrong = f"Sampling currently supports between 1 and 32 users (one core per user); got {users}!"
+    require(1 <= users <= USERS, wrong, "1 to 32 users", "Sample at most 32 users at a time.")
+    wrong = f"Input inner dim ({width}) must be non-zero and divisible by 32, pad if needed!"
+    require(width > 0 and width % 32 == 0, wrong, "a multiple of 32", "Pad the vocabulary with ttnn.pad.")
+    require_dtype(k, INDEX_TYPES, "Only UINT32 & INT32 dtypes are supported for k!")
+    for name, spec in (("p", p), ("temp", temp)):
+        require_dtype(spec, {DataType.BFLOAT16}, f"Only BFLOAT16 dtypes are supported for {name}!")
+    for name, spec in (("k", k), ("p", p), ("temp", temp)):
+        require(
+            spec.layout is Layout.ROW_MAJOR,
+            f"Only ROW_MAJOR layout is supported for {name}!",
+            "ROW_MAJOR",
+            "Convert it with ttnn.to_layout.",
+        )
+        wrong = f"{name} must have shape [{users}] (one per user)!"
+        require(tuple(spec.shape) == (users,), wrong, f"[{users}]", "Reshape it to that shape.")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
+
+
+@op("ttnn.sampling", check=_check, out=_spec, runtime=("seed",))
+def sampling(
+    input_values_tensor: torch.Tensor,
+    input_indices_tensor: torch.Tensor,
+    k: torch.Tensor,
+    p: torch.Tensor,
+    temp: torch.Tensor,
+    seed: int | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """One index per user, drawn from softmax(values * temp) cut to the k likeliest and to a total chance of p."""
+    values, indices, k, p, temp = aligned([input_values_tensor, input_indices_tensor, k, p, temp], lane_axes)
+    local = (*values.shape[:lane_axes], 1, 1, values.shape[-2], 1)
+    logits, order = torch.sort(values.float() * temp.float().reshape(local), stable=True, descending=True)
+    place = torch.arange(values.shape[-1], device=values.device)
+    logits = logits.masked_fill(place >= k.reshape(local), -torch.inf)
+    chance = torch.softmax(logits, -1)
+    before = chance.cumsum(-1) - chance
+    chance = chance.masked_fill((before >= p.float().reshape(local)) & (place > 0), 0.0)
+    edges = chance.cumsum(-1)
+    users = values.shape[-2]
+    drawn = draws(users, seed).reshape(users, 1) if not values.is_meta else chance.new_empty((users, 1))
+    chosen = (edges <= drawn.to(edges.device) * edges[..., -1:]).sum(-1, keepdim=True).clamp(max=values.shape[-1] - 1)
+    found = torch.gather(indices.expand_as(order), -1, torch.gather(order, -1, chosen))
+    return found.transpose(-1, -2)

@@ -1,0 +1,1 @@
+"""Element-wise operations: unary, binary and ternary, with their gradients and quantisation."""

@@ -1,0 +1,158 @@
+"""Arithmetic that TT-NN composes of binary operations: scaled sums, guarded quotients, polynomials, outer products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.elementwise.binary import OPERANDS, fused, golden_of
+from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast, fatal
+from ttmesh.ops.elementwise.ternary import together
+from ttmesh.ops.goldens import exact
+from ttmesh.ops.lane_functions.unary_functions import wide
+from ttmesh.tensor.calls.launch_op import Call
+
+EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
+
+
+def _check(call: Call) -> None:
+    check_broadcast(*(spec.shape for spec in call.specs))
+
+
+def _scaled_sum(a: Tensor, b: Tensor, alpha: float) -> Tensor:
+    return torch.add(wide(a), wide(b), alpha=alpha)
+
+
+@op(
+    "ttnn.addalpha",
+    golden=lambda a, b, alpha: torch.add(a, b, alpha=alpha),
+    out=binary_spec(),
+    check=_check,
+    runtime=("alpha",),
+)
+def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
+    """a + alpha · b."""
+    a, b = together(lane_axes, input_tensor_a, input_tensor_b)
+    return _scaled_sum(a, b, alpha)
+
+
+def _scaled_difference(a: Tensor, b: Tensor, alpha: float) -> Tensor:
+    return torch.sub(wide(a), wide(b), alpha=alpha)
+
+
+@op(
+    "ttnn.subalpha",
+    golden=lambda a, b, alpha: torch.sub(a, b, alpha=alpha),
+    out=binary_spec(),
+    check=_check,
+    runtime=("alpha",),
+)
+def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
+    """a - alpha · b."""
+    a, b = together(lane_axes, input_tensor_a, input_tensor_b)
+    return _scaled_difference(a, b, alpha)
+
+
+def _div_no_nan(a: Tensor, b: Any) -> Tensor:
+    a = wide(a)
+    if not isinstance(b, Tensor):
+        return a / b if b else torch.zeros_like(a)
+    return torch.where(b == 0, 0.0, a / b)
+
+
+def _golden_div_no_nan(a: Tensor, b: Any) -> Tensor:
+    return torch.nan_to_num(torch.div(a, b), 0.0, 0.0, 0.0)
+
+
+def _floor_div(a: Tensor, b: Any) -> Tensor:
+    a = wide(a)
+    if not isinstance(b, Tensor):
+        if not b:
+            return torch.where(a == 0, math.nan, torch.sign(a) * math.inf)
+        return torch.floor(a * (1 / b))
+    quotient = a / b
+    return torch.where(torch.isinf(quotient), quotient, torch.floor(quotient))
+
+
+def _nextafter(a: Tensor, b: Tensor) -> Tensor:
+    """TT-NN's own: a step of the chip's epsilon, in the direction opposite to torch's."""
+    a = wide(a)
+    return torch.where(a < b, a - EPSILON, torch.where(a > b, a + EPSILON, a))
+
+
+for _name, _function, _golden in (
+    ("div_no_nan", _div_no_nan, golden_of(_golden_div_no_nan)),
+    ("floor_div", _floor_div, golden_of(lambda a, b: torch.div(a, b, rounding_mode="floor"))),
+    ("nextafter", _nextafter, torch.nextafter),
+):
+    _lane = fused(_function)
+    _lane.__doc__ = f"{_name} of two tensors, or of a tensor and a number."
+    op(
+        f"ttnn.{_name}", golden=_golden, out=binary_spec(), check=_check, runtime=("input_tensor_b",),
+        names=OPERANDS,
+    )(_lane)  # fmt: skip
+
+
+def _polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
+    x = wide(x)
+    result = torch.full_like(x, coeffs[0])
+    for coefficient in coeffs[1:]:
+        result = result * x + coefficient
+    return result
+
+
+def _golden_polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
+    powers = range(len(coeffs) - 1, -1, -1)
+    return torch.stack([coefficient * x**power for coefficient, power in zip(coeffs, powers, strict=True)]).sum(0)
+
+
+def _check_polyval(call: Call) -> None:
+    fatal(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
+
+
+@op("ttnn.polyval", golden=exact(_golden_polyval), check=_check_polyval, runtime=("coeffs",), recheck=True)
+def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
+    """A polynomial, highest power first."""
+    return _polyval(input_tensor_a, coeffs)
+
+
+def _check_outer(call: Call) -> None:
+    a, b = call.specs
+    fatal(
+        len(a.shape) >= 1 and len(b.shape) >= 1,
+        f"ttnn.outer: inputs must be at least 1D, but got shapes {a.shape!r} and {b.shape!r}",
+        "vectors",
+        "Reshape them.",
+    )
+    fatal(
+        {a.dtype, b.dtype} <= {bfloat16, bfloat8_b, float32, int32, uint32},
+        f"ttnn.outer: unsupported dtype (got {a.dtype} and {b.dtype}); supported dtypes are BFLOAT16, BFLOAT8_B, FLOAT32, "
+        "INT32, UINT32",
+        "one of those",
+        "Convert with ttnn.typecast.",
+    )
+    fatal(
+        a.dtype is b.dtype,
+        f"ttnn.outer: inputs must have the same dtype, but got {a.dtype} and {b.dtype}",
+        "one format",
+        "Convert with ttnn.typecast.",
+    )
+
+
+@op(
+    "ttnn.outer",
+    golden=lambda a, b: a.unsqueeze(-1) * b.unsqueeze(-2),
+    out=binary_spec(),
+    check=_check_outer,
+)
+def outer(input_tensor_a: Tensor, input_tensor_b: Tensor, lane_axes: int) -> Tensor:
+    """Every product of two vectors; leading dims broadcast."""
+    a, b = together(lane_axes, input_tensor_a.unsqueeze(-1), input_tensor_b.unsqueeze(-2))
+    product: Tensor = a * b
+    return product

@@ -1,0 +1,390 @@
+"""Binary operations: arithmetic, comparisons, logic and bits, with broadcasting, scalars and fused activations."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
+from ttmesh.base.errors import MeshError
+from ttmesh.ops import goldens
+from ttmesh.ops.catalogue.definition import OpFunction, alias, catalogue, op
+from ttmesh.ops.configs.activations import Activation, apply, function_of
+from ttmesh.ops.elementwise.binary_rules import (
+    ARITHMETIC,
+    BITS,
+    BITS_32,
+    FLOAT,
+    FLOAT_32_BIT,
+    FLOAT_INT32,
+    INT32,
+    RELATIONAL,
+    binary_spec,
+    check_binary,
+    check_options,
+    fatal,
+    is_tensor,
+)
+from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
+from ttmesh.ops.elementwise.program_keys import binary_programs
+from ttmesh.ops.goldens import activated
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.unary_functions import in_input_dtype, nan_packed, wide
+from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
+from ttmesh.tensor.operators import fill
+
+# What overloads call the two operands.
+OPERANDS = {
+    "input_a": "input_tensor_a", "input_tensor": "input_tensor_a", "input_b": "input_tensor_b",
+    "value": "input_tensor_b", "scalar": "input_tensor_b", "exponent": "input_tensor_b",
+}  # fmt: skip
+
+
+COMPARISONS = (torch.eq, torch.ne, torch.gt, torch.ge, torch.lt, torch.le)
+FUSED = ("activations", "input_tensor_a_activations", "input_tensor_b_activations")
+
+
+class Kind(NamedTuple):
+    """What a table entry says of a binary operation."""
+
+    function: Callable[[Any, Any], Tensor]
+    op_type: str
+    formats: frozenset[DataType]
+    mixed: bool = False
+    in_place: bool = False
+    takes_dtype: bool = True
+    dtype: Any = None
+    also: Callable[[Call], None] | None = None  # a check of its own
+
+
+def _shifted_right(a: Tensor, b: Any) -> Tensor:
+    """Zero-filled: the bits of int32 seen as unsigned."""
+    return torch.bitwise_right_shift(a.long() & 0xFFFFFFFF, b)
+
+
+def _shifted(a: Tensor, b: Any) -> Tensor:
+    """Sign-filled: uint32 is shifted as if it were int32, as the chip does."""
+    if a.dtype is torch.int64:
+        a, b = a.to(torch.int32), b.to(torch.int32) if isinstance(b, Tensor) else b
+    return torch.bitwise_right_shift(a, b)
+
+
+def _cut_to_bfloat16(number: float) -> float:
+    """The upper half of a float32: the chip gets numbers that way, without rounding."""
+    with contextlib.suppress(OverflowError):
+        (bits,) = struct.unpack("<I", struct.pack("<f", number))
+        (number,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))
+    return number
+
+
+def _bounded(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
+    """The larger or smaller of two; a number may lie outside of what the tensor's format holds."""
+
+    def bound(a: Tensor, b: Any) -> Tensor:
+        if isinstance(b, Tensor):
+            return pick(a, b)
+        if isinstance(b, float) and a.dtype is torch.bfloat16:
+            b = _cut_to_bfloat16(b)
+        return (wide(a) if isinstance(b, float) else a).clamp(**{side: b})
+
+    return bound
+
+
+def _pow(a: Any, b: Any) -> Tensor:
+    """Negative powers of 0 are NaN where the chip takes logarithms: for all exponents but whole numbers."""
+    base, exponent = (wide(value) if isinstance(value, Tensor) else value for value in (a, b))
+    result = torch.pow(base, exponent)
+    if not isinstance(a, Tensor) or not (isinstance(b, Tensor) or (b < 0 and b != int(b))):
+        return result
+    return nan_packed(torch.where((base == 0) & (exponent < 0), math.nan, result), a.dtype)
+
+
+def _ldexp(a: Tensor, b: Any) -> Tensor:
+    return wide(a) * torch.exp2(wide(b) if isinstance(b, Tensor) else torch.tensor(float(b)))
+
+
+def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """A function of two tensors that also takes a number."""
+    return lambda a, b: function(a, b if isinstance(b, Tensor) else torch.full_like(a, b))
+
+
+def _float32_for_isclose(call: Call) -> DataType | None:
+    return float32 if call.specs[0].dtype is int32 else None
+
+
+BINARY = {
+    "add": Kind(torch.add, "ADD", ARITHMETIC, mixed=True, in_place=True),
+    "subtract": Kind(torch.sub, "SUB", ARITHMETIC, mixed=True, in_place=True),
+    "multiply": Kind(torch.mul, "MUL", ARITHMETIC, mixed=True, in_place=True),
+    "rsub": Kind(lambda a, b: b - a, "RSUB", ARITHMETIC, mixed=True, in_place=True),
+    "squared_difference": Kind(
+        lambda a, b: torch.square(wide(a) - b) if a.dtype.is_floating_point else torch.square(a - b),
+        "SQUARED_DIFFERENCE", ARITHMETIC, mixed=True, in_place=True,
+    ),
+    "eq": Kind(torch.eq, "EQ", RELATIONAL, mixed=True, in_place=True),
+    "ne": Kind(torch.ne, "NE", RELATIONAL, mixed=True, in_place=True),
+    "gt": Kind(torch.gt, "GT", RELATIONAL, mixed=True, in_place=True),
+    "ge": Kind(torch.ge, "GE", RELATIONAL, mixed=True, in_place=True),
+    "lt": Kind(torch.lt, "LT", RELATIONAL, mixed=True, in_place=True),
+    "le": Kind(torch.le, "LE", RELATIONAL, mixed=True, in_place=True),
+    "logical_and": Kind(_pair(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
+    "logical_or": Kind(_pair(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
+    "logical_xor": Kind(_pair(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
+    "logaddexp": Kind(_pair(lambda a, b: torch.logaddexp(wide(a), wide(b))), "LOGADDEXP", FLOAT, in_place=True),
+    "logaddexp2": Kind(_pair(lambda a, b: torch.logaddexp2(wide(a), wide(b))), "LOGADDEXP2", FLOAT, in_place=True),
+    "ldexp": Kind(_ldexp, "LDEXP", FLOAT, in_place=True),
+    "bias_gelu": Kind(lambda a, b: functional.gelu(wide(a) + b), "BIAS_GELU", FLOAT, in_place=True),
+    "xlogy": Kind(_pair(torch.xlogy), "XLOGY", FLOAT),
+    "atan2": Kind(torch.atan2, "ATAN2", FLOAT),
+    "hypot": Kind(lambda a, b: torch.hypot(wide(a), wide(b)), "HYPOT", FLOAT),
+    "maximum": Kind(_bounded(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "minimum": Kind(_bounded(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "gcd": Kind(torch.gcd, "GCD", INT32, takes_dtype=False),
+    "lcm": Kind(torch.lcm, "LCM", INT32, takes_dtype=False),
+    "pow": Kind(_pow, "POWER", FLOAT, takes_dtype=False),
+    "remainder": Kind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else wide(a), b),
+                      "REMAINDER", FLOAT_32_BIT, also=lambda call: _check_divisor(call)),
+    "fmod": Kind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else wide(a), b), "FMOD", FLOAT_INT32),
+    "bitwise_and": Kind(lambda a, b: a & b, "BITWISE_AND", BITS),
+    "bitwise_or": Kind(lambda a, b: a | b, "BITWISE_OR", BITS),
+    "bitwise_xor": Kind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
+    "bitwise_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
+    "bitwise_right_shift": Kind(_shifted, "RIGHT_SHIFT", BITS),
+    "logical_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
+    "logical_right_shift": Kind(_shifted_right, "LOGICAL_RIGHT_SHIFT", BITS_32),
+}  # fmt: skip
+
+
+def fused(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
+    """The lane function around one of two operands: rank alignment, a number for either, activations."""
+
+    def lane(
+        input_tensor_a: Any,
+        input_tensor_b: Any,
+        lane_axes: int,
+        dtype: DataType | None = None,
+        activations: Sequence[Activation] = (),
+        input_tensor_a_activations: Sequence[Activation] = (),
+        input_tensor_b_activations: Sequence[Activation] = (),
+    ) -> Tensor:
+        a, b = input_tensor_a, input_tensor_b
+        if type(b) is Tensor and type(a) is Tensor and a.dim() != b.dim():
+            a, b = ranked((a, b), lane_axes)
+        if dtype is float32 and a.dtype is torch.bfloat16:
+            a = a.float()
+        if input_tensor_a_activations:
+            a = apply(a, input_tensor_a_activations)
+        if input_tensor_b_activations and type(b) is Tensor:
+            b = apply(b, input_tensor_b_activations)
+        result = function(a, b)
+        if not activations:
+            return result
+        return apply(result.float() if result.dtype is torch.bool else result, activations)
+
+    return lane
+
+
+def alone(function: Callable[[Any, Any], Tensor]) -> Specialise:
+    """The function itself, where nothing is fused around it; ranks that differ by one are made equal."""
+
+    def specialise(case: Case) -> Callable[..., Tensor] | None:
+        wider = case["dtype"] is float32 and case.specs[0].dtype is not float32
+        alone = "input_tensor_a" in case.tensors and not any(map(case.arguments.get, FUSED))
+        missing = len(case.specs[0].shape) - len(case.specs[-1].shape)
+        if not alone or wider or case["rounding_mode"] is not None or missing not in (0, 1):
+            return None
+        if missing:
+            axes = case.lane_axes
+            return lambda a, b: function(a, b.unsqueeze(axes))
+        if function in COMPARISONS and case.one_format(bfloat16, float32, int32):
+            return functools.partial(_compared, function)
+        return function
+
+    return specialise
+
+
+def _compared(compare: Callable[..., Tensor], a: Tensor, b: Any) -> Tensor:
+    """1 and 0 in the operands' own format, which torch writes several times faster than it makes them of bools."""
+    return compare(a, b, out=a.new_empty(0))
+
+
+def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
+    """torch's answer, activations included."""
+
+    def golden(input_tensor_a: Any, input_tensor_b: Any, *_: Any, **options: Any) -> Tensor:
+        a, b = input_tensor_a, input_tensor_b
+        if options.get("input_tensor_a_activations"):
+            a = activated(a, options["input_tensor_a_activations"], function_of)
+        if options.get("input_tensor_b_activations") and isinstance(b, Tensor):
+            b = activated(b, options["input_tensor_b_activations"], function_of)
+        result = function(a.float() if options.get("dtype") is float32 else a, b)
+        return activated(result, options.get("activations") or (), function_of)
+
+    return in_input_dtype(golden)
+
+
+in_place: dict[str, OpFunction] = {}
+
+
+def _golden_in_place(golden: Callable[..., Tensor], input_tensor_a: Tensor, *args: Any, **options: Any) -> Tensor:
+    return golden(input_tensor_a, *args, **options).to(input_tensor_a.dtype)
+
+
+def _check_divisor(call: Call) -> None:
+    """Unsigned integers are divided by positive whole numbers only."""
+    divisor = call["input_tensor_b"]
+    if call.specs[0].dtype is not uint32 or is_tensor(divisor):
+        return
+    fatal(
+        not isinstance(divisor, float),
+        "Expected integer scalar divisor (uint32 or int32)",
+        "a whole number",
+        "Convert the tensor to a float format.",
+    )
+    fatal(divisor > 0, f"Divisor must be positive, got {divisor}", "a positive number", "Change it.")
+
+
+def _enter(name: str, kind: Kind) -> OpFunction:
+    lane = fused(kind.function)
+    lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
+    check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)
+    golden, programs = golden_of(goldens.BINARY.get(name, kind.function)), binary_programs(kind.op_type)
+    if kind.in_place:
+        into = functools.partial(_golden_in_place, golden)
+        in_place[name] = op(f"ttnn.{name}_", golden=into, out=binary_spec(), check=check, runtime=("input_tensor_b",),
+           programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
+           specialise=alone(kind.function))(lane)  # fmt: skip
+    rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
+    return op(
+        f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
+        scratch=binary_buffers, names=OPERANDS, specialise=alone(kind.function), recheck=kind.also is not None,
+    )(lane)  # fmt: skip
+
+
+binary = {name: _enter(name, kind) for name, kind in BINARY.items()}
+
+
+@op(
+    "ttnn.isclose",
+    golden=lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False, **_: torch.isclose(a, b, rtol, atol, equal_nan),
+    out=binary_spec(_float32_for_isclose),
+    check=check_binary("ISCLOSE", FLOAT_INT32, mixed=True),
+    programs=binary_programs("ISCLOSE"),
+    scratch=binary_buffers,
+)
+def isclose(
+    input_tensor_a: Tensor, input_tensor_b: Tensor, rtol: float, atol: float, equal_nan: bool, lane_axes: int
+) -> Tensor:
+    """1 where two tensors are equal within tolerances, else 0."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if not 0 <= value < float("inf"):
+            raise MeshError(
+                f"isclose: {name} must be a finite, non-negative value, got {value}",
+                expected="a tolerance",
+                fix="Use a small positive number.",
+            )
+    a, b = ranked((input_tensor_a, input_tensor_b), lane_axes)
+    if a.dtype is not b.dtype:
+        a, b = wide(a), wide(b)
+    return torch.isclose(a, b, rtol, atol, equal_nan)
+
+
+def _divided(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
+    if rounding_mode is None:
+        return torch.div(a, b)
+    integers = not (a.dtype.is_floating_point or isinstance(b, float))
+    return torch.div(a if integers else wide(a), b, rounding_mode=rounding_mode)
+
+
+def _divided_on_chip(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
+    return nan_packed(_divided(a, b, rounding_mode), a.dtype)
+
+
+_quotient = alone(lambda a, b: _divided_on_chip(a, b, None))
+
+
+def _is_integer_division(call: Call) -> bool:
+    return all(spec.dtype is int32 for spec in call.specs)
+
+
+_check_div = check_binary("DIV", FLOAT_32_BIT, mixed=True)
+
+
+def check_div(call: Call) -> None:
+    """TT-NN's refusals around integer division and rounding modes."""
+    mode = call["rounding_mode"]
+    wrong = None
+    if mode not in (None, "trunc", "floor"):
+        wrong = "Incorrect rounding mode (expected None, 'trunc', or 'floor')"
+    elif _is_integer_division(call):
+        if call["fast_and_approximate_mode"]:
+            wrong = "Integer Division does not support fast_and_approximate_mode=true"
+        elif mode is None and call["dtype"] not in (None, float32):
+            wrong = (
+                "Incorrect output_dtype value for Integer Division(rounding_mode=None) ; valid input values are None or "
+                "ttnn.float32"
+            )
+        elif mode is None and call.outputs and call.outputs[0] is not None and call.outputs[0].dtype is not float32:
+            wrong = "For integer division, supported output dtype is FLOAT32"
+    if wrong:
+        raise MeshError(wrong, expected="what TT-NN divides", fix="Change rounding_mode, dtype or the operands.")
+    if len(call.specs) > 1:
+        _check_div(call)
+    else:
+        check_options(call)
+
+
+def _div_dtype(call: Call) -> DataType | None:
+    return float32 if _is_integer_division(call) and call["rounding_mode"] is None else None
+
+
+def _div_lane(
+    input_tensor_a: Any,
+    input_tensor_b: Any,
+    lane_axes: int,
+    rounding_mode: str | None = None,
+    activations: Sequence[Activation] = (),
+    input_tensor_a_activations: Sequence[Activation] = (),
+    input_tensor_b_activations: Sequence[Activation] = (),
+) -> Tensor:
+    """The quotient, rounded towards zero or down on request."""
+    return fused(lambda a, b: _divided_on_chip(a, b, rounding_mode))(
+        input_tensor_a, input_tensor_b, lane_axes, None, activations, input_tensor_a_activations,
+        input_tensor_b_activations,
+    )  # fmt: skip
+
+
+def _golden_div(a: Any, b: Any, rounding_mode: str | None = None, **options: Any) -> Tensor:
+    return golden_of(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(a, b, **options)
+
+
+div = op(
+    "ttnn.div", golden=_golden_div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
+    programs=binary_programs("DIV"), scratch=binary_buffers, runtime=("input_tensor_b",), names=OPERANDS,
+    specialise=_quotient,
+)(_div_lane)  # fmt: skip
+alias("ttnn.divide", div)
+divide_ = op(
+    "ttnn.divide_", golden=_golden_div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
+    programs=binary_programs("DIV"), scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS, specialise=_quotient,
+)(_div_lane)  # fmt: skip
+
+for _short, _name in {"sub": "subtract", "mul": "multiply"}.items():
+    alias(f"ttnn.{_short}", binary[_name])
+    alias(f"ttnn.{_short}_", in_place[_name])
+alias("ttnn.div_", divide_)
+
+fill(divide=div, **{name: binary[name] for name in ("add", "subtract", "multiply", "rsub", "pow")})
+fill(**{name: binary[name] for name in ("eq", "ne", "gt", "ge", "lt", "le")})
+
+SHORT_NAMES = {"sub": "subtract", "mul": "multiply", "sub_": "subtract_", "mul_": "multiply_", "div_": "divide_"}
+for _short, _full in SHORT_NAMES.items():
+    alias(f"ttnn.{_short}", catalogue[f"ttnn.{_full}"].function)

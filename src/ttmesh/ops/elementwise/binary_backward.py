@@ -1,0 +1,267 @@
+"""Gradients of binary and ternary operations, in float32; each is summed over the dims its operand was broadcast along."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ttmesh.base.errors import MeshError
+from ttmesh.ops.catalogue.definition import OpFunction, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.elementwise.ternary import together
+from ttmesh.ops.elementwise.unary_backward import GRADIENTS, differentiated
+from ttmesh.ops.lane_functions.unary_functions import wide
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+# What overloads call the operands and the tensors for the results.
+NAMES = {
+    "input_tensor_a": "input_tensor", "input_tensor_b": "other_tensor", "scalar": "other_tensor",
+    "bias": "other_tensor", "input_a_grad": "input_grad", "input_b_grad": "other_grad",
+}  # fmt: skip
+Gradients = Callable[..., Sequence[Tensor]]  # of (grad, a, b, options…)
+ALL = (True, True)
+
+
+def summed_to(grad: Tensor, operand: Tensor, lane_axes: int) -> Tensor:
+    """A gradient summed over the local dims that the operand was broadcast along; mesh dims are left alone."""
+    extra = grad.dim() - operand.dim()
+    if extra:
+        grad = grad.sum(tuple(range(lane_axes, lane_axes + extra)))
+    dims = [d for d in range(lane_axes, grad.dim()) if operand.shape[d] == 1 and grad.shape[d] != 1]
+    return grad.sum(dims, keepdim=True) if dims else grad
+
+
+def _div(g: Tensor, a: Tensor, b: Any, rounding_mode: str | None = None) -> Sequence[Tensor]:
+    if rounding_mode is not None:
+        return torch.zeros_like(g), torch.zeros_like(g)
+    return g / b, -g * a / (b * b)
+
+
+def _pick(g: Tensor, a: Tensor, b: Tensor, larger: bool) -> Sequence[Tensor]:
+    """To the operand that was taken, half to each where they are equal."""
+    ahead = (a > b) if larger else (a < b)
+    share = torch.where(a == b, 0.5, ahead.to(g.dtype))
+    return g * share, g * (1 - share)
+
+
+def _bias_gelu(g: Tensor, a: Tensor, b: Any, approximate: str = "none") -> Sequence[Tensor]:
+    gradient = GRADIENTS["gelu"][0](g, a + b, approximate)
+    return gradient, gradient
+
+
+def _atan2(g: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+    square = a * a + b * b
+    return g * b / square, -g * a / square
+
+
+def _hypot(g: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+    size = torch.hypot(a, b)
+    return g * a / size, g * b / size
+
+
+def _logaddexp2(g: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+    return g * torch.sigmoid((a - b) * math.log(2)), g * torch.sigmoid((b - a) * math.log(2))
+
+
+def _ldexp(g: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+    scaled = g * torch.exp2(b)
+    return scaled, scaled * a * math.log(2)
+
+
+def _squared_difference(g: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+    twice = 2 * g * (a - b)
+    return twice, -twice
+
+
+# name -> (gradients, the operation to differentiate for the golden)
+BINARY: dict[str, tuple[Gradients, Callable[..., Tensor]]] = {
+    "add": (lambda g, a, b, alpha=1.0: (g, alpha * g), lambda a, b, alpha=1.0: torch.add(a, b, alpha=alpha)),
+    "sub": (lambda g, a, b, alpha=1.0: (g, -alpha * g), lambda a, b, alpha=1.0: torch.sub(a, b, alpha=alpha)),
+    "mul": (lambda g, a, b: (g * b, g * a), torch.mul),
+    "div": (_div, lambda a, b, rounding_mode=None: torch.div(a, b, rounding_mode=rounding_mode)),
+    "rsub": (lambda g, a, b: (-g, g), torch.rsub),
+    "addalpha": (lambda g, a, b, alpha=1.0: (g, alpha * g), lambda a, b, alpha=1.0: torch.add(a, b, alpha=alpha)),
+    "subalpha": (lambda g, a, b, alpha=1.0: (g, -alpha * g), lambda a, b, alpha=1.0: torch.sub(a, b, alpha=alpha)),
+    "assign": (lambda g, a, b=None: (g, g), lambda a, b=None: a if b is None else a + b),
+    "atan2": (_atan2, torch.atan2),
+    "bias_gelu": (_bias_gelu, lambda a, b, approximate="none": functional.gelu(a + b, approximate=approximate)),
+    "div_no_nan": (
+        lambda g, a, b: (g / b if b else torch.zeros_like(g), g),
+        lambda a, b: a / b if b else a * 0,
+    ),
+    "fmod": (lambda g, a, b: (g, -g * torch.trunc(a / b)), torch.fmod),
+    "hypot": (_hypot, torch.hypot),
+    "ldexp": (_ldexp, torch.ldexp),
+    "logaddexp": (lambda g, a, b: (g * torch.sigmoid(a - b), g * torch.sigmoid(b - a)), torch.logaddexp),
+    "logaddexp2": (_logaddexp2, torch.logaddexp2),
+    "max": (lambda g, a, b: _pick(g, a, b, larger=True), torch.maximum),
+    "min": (lambda g, a, b: _pick(g, a, b, larger=False), torch.minimum),
+    "remainder": (lambda g, a, b: (g, -g * torch.floor(a / b)), torch.remainder),
+    "squared_difference": (_squared_difference, lambda a, b: torch.square(a - b)),
+    "xlogy": (lambda g, a, b: (g * torch.log(b), g * a / b), torch.xlogy),
+}
+
+
+def gradient_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Every gradient is like the operand it belongs to: the first tensor is the incoming gradient."""
+    asked = call["are_required_outputs"] or ALL
+    sources = [i + 1 for i, _ in enumerate(call.specs[1:]) if i >= len(asked) or asked[i]]
+    sources = sources if len(sources) == len(inferred) else list(range(1, 1 + len(inferred)))
+    return [
+        out_spec(call, shape, source=source if source < len(call.specs) else 1, result=i)
+        for i, (source, (shape, _)) in enumerate(zip(sources, inferred, strict=True))
+    ]
+
+
+def _check(call: Call) -> None:
+    asked = call["are_required_outputs"]
+    wrong = None
+    if asked is not None and not any(asked):
+        wrong = "At least one gradient is expected to be calculated."
+    elif call["rounding_mode"] not in (None, "trunc", "floor"):
+        wrong = "Incorrect rounding mode (expected None, 'trunc', or 'floor')"
+    elif call["approximate"] not in (None, "none", "tanh"):
+        wrong = "Incorrect approximation type (expected 'none', 'tanh')"
+    if wrong:
+        raise MeshError(wrong, expected="a gradient to compute", fix="Change the option.")
+
+
+def _enter(name: str, gradients: Gradients, forward: Callable[..., Tensor]) -> OpFunction:
+    def lane(
+        grad_tensor: Tensor,
+        input_tensor: Tensor,
+        lane_axes: int,
+        other_tensor: Any = None,
+        are_required_outputs: Sequence[bool] = ALL,
+        **options: Any,
+    ) -> list[Tensor | None]:
+        operands = [input_tensor] + ([other_tensor] if isinstance(other_tensor, Tensor) else [])
+        g, a, b = together(
+            lane_axes, *(wide(x) if isinstance(x, Tensor) else x for x in (grad_tensor, input_tensor, other_tensor))
+        )
+        found = gradients(g, a, b, **options)
+        return [
+            summed_to(part, operand, lane_axes) if wanted else None
+            for part, operand, wanted in zip(found, operands, are_required_outputs, strict=False)
+        ]
+
+    def golden(grad_tensor: Tensor, *operands: Any, **options: Any) -> list[Tensor]:
+        tensors, rest = operands[:2], operands[2:]
+        meant = {key: value for key, value in options.items() if key in own}
+        return differentiated(lambda *x: forward(*x, *rest, **meant), grad_tensor, *tensors)
+
+    own = [option for option in ("alpha", "rounding_mode", "approximate") if option in _parameters(gradients)]
+    taken = ["grad_tensor", "input_tensor", "lane_axes", "other_tensor", "are_required_outputs", *own]
+    lane.__doc__ = f"Gradients of {name}, in a list."
+    return op(
+        f"ttnn.{name}_bw",
+        golden=golden,
+        out=gradient_specs,
+        check=_check,
+        runtime=("alpha",) if name not in ("div_no_nan",) else (),
+        outputs=("input_grad", "other_grad"),
+        names=NAMES,
+        takes=taken,
+    )(lane)
+
+
+def _parameters(function: Callable[..., Any]) -> Sequence[str]:
+    return function.__code__.co_varnames[: function.__code__.co_argcount]
+
+
+binary_bw = {name: _enter(name, gradients, forward) for name, (gradients, forward) in BINARY.items()}
+
+
+def _addcmul(g: Tensor, a: Tensor, b: Tensor, c: Tensor, alpha: float) -> list[Tensor]:
+    return [g, g * alpha * c, g * alpha * b]
+
+
+def _addcdiv(g: Tensor, a: Tensor, b: Tensor, c: Tensor, alpha: float) -> list[Tensor]:
+    return [g, g * alpha / c, -g * alpha * b / (c * c)]
+
+
+for _name, _gradients, _forward in (
+    ("addcmul", _addcmul, torch.addcmul),
+    ("addcdiv", _addcdiv, torch.addcdiv),
+):
+
+    def _lane(
+        grad_tensor: Tensor,
+        input_tensor_a: Tensor,
+        input_tensor_b: Tensor,
+        input_tensor_c: Tensor,
+        alpha: float,
+        lane_axes: int,
+        _gradients: Callable[..., list[Tensor]] = _gradients,
+    ) -> list[Tensor]:
+        """Gradients of all three operands."""
+        operands = (input_tensor_a, input_tensor_b, input_tensor_c)
+        g, a, b, c = together(lane_axes, *map(wide, (grad_tensor, *operands)))
+        parts = _gradients(g, a, b, c, alpha)
+        return [summed_to(part, operand, lane_axes) for part, operand in zip(parts, operands, strict=True)]
+
+    def _golden(
+        grad_tensor: Tensor, *operands: Any, alpha: float | None = None, _forward: Callable[..., Tensor] = _forward
+    ) -> list[Tensor]:
+        value = operands[3] if alpha is None else alpha
+        return differentiated(lambda a, b, c: _forward(a, b, c, value=value), grad_tensor, *operands[:3])
+
+    op(f"ttnn.{_name}_bw", golden=_golden, out=gradient_specs, runtime=("alpha",))(_lane)
+
+
+@op(
+    "ttnn.lerp_bw",
+    golden=lambda grad_tensor, a, b, weight: differentiated(torch.lerp, grad_tensor, a, b, weight),
+    out=gradient_specs,
+    runtime=("input_tensor_c",),
+    names={"scalar": "input_tensor_c"},
+)
+def lerp_bw(
+    grad_tensor: Tensor, input_tensor_a: Tensor, input_tensor_b: Tensor, input_tensor_c: Any, lane_axes: int
+) -> list[Tensor]:
+    """Gradients of start and end, and of the weight where it is a tensor."""
+    operands = [x for x in (input_tensor_a, input_tensor_b, input_tensor_c) if isinstance(x, Tensor)]
+    weight = wide(input_tensor_c) if isinstance(input_tensor_c, Tensor) else input_tensor_c
+    g, a, b, w = together(lane_axes, wide(grad_tensor), wide(input_tensor_a), wide(input_tensor_b), weight)
+    parts = [g * (1 - w), g * w, g * (b - a)]
+    return [summed_to(part, operand, lane_axes) for part, operand in zip(parts, operands, strict=False)]
+
+
+def _where_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    asked = call["are_required_outputs"]
+    sources = [i + 2 for i, wanted in enumerate(asked) if wanted]
+    return [
+        out_spec(call, shape, source=source, result=i)
+        for i, (source, (shape, _)) in enumerate(zip(sources, inferred, strict=True))
+    ]
+
+
+@op(
+    "ttnn.where_bw",
+    golden=lambda grad, chosen, a, b: differentiated(lambda x, y: torch.where(chosen != 0, x, y), grad, a, b),
+    out=_where_specs,
+    check=_check,
+    outputs=("input_a_grad", "input_b_grad"),
+)
+def where_bw(
+    grad_tensor: Tensor,
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
+    input_tensor_c: Tensor,
+    are_required_outputs: Sequence[bool],
+    lane_axes: int,
+) -> list[Tensor | None]:
+    """Gradients of the two values."""
+    g, chosen = together(lane_axes, wide(grad_tensor), input_tensor_a)
+    parts = (torch.where(chosen != 0, g, 0.0), torch.where(chosen == 0, g, 0.0))
+    operands = (input_tensor_b, input_tensor_c)
+    return [
+        summed_to(part, operand, lane_axes) if wanted else None
+        for part, operand, wanted in zip(parts, operands, are_required_outputs, strict=True)
+    ]

@@ -1,0 +1,255 @@
+"""What binary operations take and give: formats per operation, broadcasting, layout and memory of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from math import prod
+
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import (
+    DataType,
+    Layout,
+    ShardOrientation,
+    TensorMemoryLayout,
+    bfloat4_b,
+    bfloat8_b,
+    bfloat16,
+    float32,
+    int32,
+    uint8,
+    uint16,
+    uint32,
+)
+from ttmesh.base.errors import MeshError, ShapeError, one_of
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+TILE_ROWS = 32
+
+# tt-metal e4f9f0b binary_op_dtype_policy.hpp
+FLOAT = frozenset({bfloat16, float32, bfloat8_b, bfloat4_b})
+ARITHMETIC = FLOAT | {uint32, uint16, int32}
+RELATIONAL = ARITHMETIC | {uint8}
+FLOAT_32_BIT = FLOAT | {int32, uint32}
+FLOAT_INT32 = FLOAT | {int32}
+BITS = frozenset({uint32, uint16, int32})
+BITS_32 = frozenset({uint32, int32})
+INT32 = frozenset({int32})
+
+
+def fatal(ok: bool, wrong: str, expected: str, fix: str) -> None:
+    """Raise with these parts unless it is so."""
+    if not ok:
+        raise MeshError(wrong, expected=expected, fix=fix)
+
+
+def check_binary(
+    op_type: str, formats: frozenset[DataType], *, mixed: bool, also: Callable[[Call], None] | None = None
+) -> Callable[[Call], None]:
+    """The checks of one operation.
+
+    Args:
+        op_type: TT-NN's BinaryOpType, for the messages.
+        mixed: whether two different float formats may meet.
+        also: one more check.
+    """
+    name = f"BinaryOpType.{op_type}"
+
+    def check(call: Call) -> None:
+        for letter, spec in zip("AB", call.specs, strict=False):
+            fatal(
+                spec.dtype in formats,
+                f"Input tensor {letter} dtype {spec.dtype} is not supported for binary operation {name}",
+                one_of(sorted(formats)),
+                "Convert it with ttnn.typecast.",
+            )
+        if len(call.specs) > 1:
+            a, b = call.specs[0].dtype, call.specs[1].dtype
+            promoted = op_type in ("MUL", "DIV", "ISCLOSE") and {a, b} & FLOAT and {a, b} & {int32, uint32}
+            fatal(
+                a is b or bool(promoted) or (mixed and a in FLOAT and b in FLOAT) or {a, b} == {uint8, uint16},
+                f"Mixed dtype is not supported for binary operation {name}, dtype A: {a}, dtype B: {b}",
+                "operands of one format",
+                "Convert one with ttnn.typecast.",
+            )
+            _check_shapes(call)
+        check_options(call)
+        if also is not None:
+            also(call)
+
+    return check
+
+
+def _check_shapes(call: Call) -> None:
+    """The operands broadcast; with an output tensor TT-NN blames that one when they do not."""
+    given = call.outputs[0] if call.outputs else None
+    try:
+        check_broadcast(call.specs[0].shape, call.specs[1].shape)
+    except ShapeError as problem:
+        if given is None or given is call.tensors[0]:
+            raise
+        raise ShapeError(
+            f"Shape of Output tensor {given.shape!r} provided does not match the broadcasted output shape of operands "
+            f"{list(call.specs[0].shape)} and {list(call.specs[1].shape)}, which have none",
+            expected="operands that broadcast to the output's shape",
+            fix="Reshape one of the operands.",
+        ) from problem
+
+
+def check_options(call: Call) -> None:
+    """What holds for the options of every binary operation."""
+    fatal(
+        call["sub_core_grids"] is None or call["sub_device_id"] is None,
+        "Cannot specify both sub_core_grids and sub_device_id",
+        "one of them",
+        "Leave one out.",
+    )
+    given = call.outputs[0] if call.outputs else None
+    if given is None or given is call.tensors[0]:
+        return
+    fatal(
+        call["dtype"] is None or call["dtype"] is given.dtype,
+        "If both output dtype and output tensor provided dtype should match",
+        f"dtype={given.dtype}",
+        "Leave dtype out.",
+    )
+    fatal(
+        any(spec.layout is Layout.TILE for spec in call.specs),
+        "Optional output tensor with Row Major input is not supported right now for Elementwise operations",
+        "an operand in TILE layout",
+        "Convert one with ttnn.to_layout.",
+    )
+
+
+def check_broadcast(*shapes: Sequence[int]) -> None:
+    """Refuse shapes that do not broadcast, in TT-NN's words."""
+    rank = max(map(len, shapes))
+    for i, dims in enumerate(zip_longest(*map(reversed, shapes), fillvalue=1), start=1):
+        lengths = {dim for dim in dims if dim != 1}
+        told = ", ".join(f"dim {letter}: {dim}" for letter, dim in zip("abc", dims, strict=False))
+        if len(lengths) > 1:
+            raise ShapeError(
+                f"Broadcasting rule violation at dimension index {-i} (output rank {rank}), {told}",
+                expected="equal lengths, or 1",
+                fix="Reshape one of the operands.",
+            )
+        if i > 6 and len(set(dims)) > 1:
+            raise ShapeError(
+                f"Broadcasting rule violation for rank >= 7 at dimension index {-i} (output rank {rank}). "
+                f"Broadcast is supported up to rank 6. {told}",
+                expected="equal lengths beyond rank 6",
+                fix="Reshape to at most 6 dims.",
+            )
+
+
+def binary_spec(
+    dtype: Callable[[Call], DataType | None] | DataType | None = None, *, takes_dtype: bool = True
+) -> SpecRule:
+    """The result of a binary operation.
+
+    Args:
+        dtype: the format that the operation itself chooses, where it is not the first operand's.
+        takes_dtype: False where TT-NN accepts dtype= and ignores it.
+    """
+
+    def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
+        own = dtype(call) if callable(dtype) else dtype
+        wanted = call["dtype"] if takes_dtype else None
+        return [result_spec(call, shape, wanted or own or promoted_dtype(call)) for shape, _ in inferred]
+
+    return rule
+
+
+def promoted_dtype(call: Call) -> DataType:
+    """The first operand's format; a float meeting an integer makes a float, uint8 counts in uint16."""
+    first = call.specs[0].dtype
+    if first is uint8:
+        return uint16
+    if first in BITS and len(call.specs) > 1 and call.specs[1].dtype in FLOAT:
+        return float32 if call.specs[1].dtype is float32 else bfloat16
+    return first
+
+
+def result_spec(call: Call, shape: Sequence[int], dtype: DataType) -> TensorSpec:
+    """Layout and memory of the result as TT-NN chooses them; an output tensor decides everything."""
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        if tuple(given.shape) != tuple(shape):
+            raise ShapeError(
+                f"Shape of Output tensor {given.shape!r} provided does not match the broadcasted output shape "
+                f"{list(shape)}",
+                expected="equal shapes",
+                fix="Allocate the output with the result's shape.",
+            )
+        return given.spec
+    layout = Layout.ROW_MAJOR if all(s.layout is Layout.ROW_MAJOR for s in call.specs) else Layout.TILE
+    tiled = next((spec for spec in call.specs if spec.layout is Layout.TILE), None)
+    return TensorSpec(
+        shape,
+        dtype,
+        layout,
+        tile=tiled.tile if tiled is not None else None,
+        memory_config=_memory(call, shape, layout),
+    )
+
+
+def _memory(call: Call, shape: Sequence[int], layout: Layout) -> MemoryConfig:
+    asked: MemoryConfig | None = call["memory_config"]
+    sources = [spec for spec in call.specs if not spec.memory_config.interleaved]
+    if asked is None:
+        config = call.specs[0].memory_config
+        for spec in call.specs[1:]:
+            other = spec.memory_config
+            if not other.interleaved and (
+                (config.interleaved and config.is_dram()) or _cores(other) > _cores(config) > 0
+            ):
+                config = other
+        if config.interleaved:
+            return config
+        asked = MemoryConfig(config.memory_layout, config.buffer_type)
+        sources = [spec for spec in sources if spec.memory_config is config or spec.memory_config == config]
+        if sources and tuple(sources[0].shape) == tuple(shape):
+            return config
+    if asked.interleaved or asked.shard_spec is not None or asked.nd_shard_spec is not None:
+        return asked
+    padded = TensorSpec(shape, DataType.BFLOAT16, layout).padded_shape
+    for spec in sources:
+        if spec.memory_config.shard_spec is not None:
+            shards = adjusted(spec.memory_config.shard_spec, spec.padded_shape, padded)
+            return MemoryConfig(asked.memory_layout, asked.buffer_type, shards)
+    return MemoryConfig(asked.memory_layout, asked.buffer_type, _over_all_cores(call, asked.memory_layout, padded))
+
+
+def adjusted(shards: ShardSpec, before: Sequence[int], after: Sequence[int]) -> ShardSpec:
+    """A shard spec scaled from one shape to another (tt-metal e4f9f0b ternary_op_utils.cpp)."""
+    rows = max(shards.shape[0] * prod(after[:-1]) // prod(before[:-1]), TILE_ROWS)
+    columns = max(shards.shape[1] * after[-1] // before[-1], TILE_ROWS)
+    return ShardSpec(shards.grid, [rows, columns], shards.orientation)
+
+
+def _over_all_cores(call: Call, memory_layout: TensorMemoryLayout, padded: Sequence[int]) -> ShardSpec:
+    grid = call.mesh.compute_with_storage_grid_size()
+    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(grid.x - 1, grid.y - 1))])
+    height, width = prod(padded[:-1]), padded[-1]
+    rows = {TensorMemoryLayout.HEIGHT_SHARDED: grid.x * grid.y, TensorMemoryLayout.WIDTH_SHARDED: 0}
+    columns = {TensorMemoryLayout.HEIGHT_SHARDED: 0, TensorMemoryLayout.WIDTH_SHARDED: grid.x * grid.y}
+    shape = [_share(height, rows.get(memory_layout, grid.y)), _share(width, columns.get(memory_layout, grid.x))]
+    return ShardSpec(cores, shape, ShardOrientation.ROW_MAJOR)
+
+
+def _share(length: int, parts: int) -> int:
+    """A part of a length in whole tiles; the length itself for 0 parts."""
+    return length if not parts else -(-length // (parts * TILE_ROWS)) * TILE_ROWS
+
+
+def _cores(config: MemoryConfig) -> int:
+    return config.shard_spec.num_cores() if config.shard_spec is not None else 0
+
+
+def is_tensor(value: object) -> bool:
+    """Whether an operand is a tensor rather than a number."""
+    return isinstance(value, Tensor)

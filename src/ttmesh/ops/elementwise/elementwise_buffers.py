@@ -1,0 +1,48 @@
+"""Circular buffers of element-wise programs, per core, as TT-NN's program factories size them (tt-metal e4f9f0b)."""
+
+from __future__ import annotations
+
+from ttmesh.base.dtypes import DataType
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
+from ttmesh.ops.elementwise.program_keys import output_memory, spread_operands
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+PAGES = 2  # of every operand and of the result: one is filled while the other is used
+TILE = Tile((32, 32))  # what a page holds, also of rows
+
+
+def unary_buffers(call: Call) -> int:
+    """Two pages of the input and of the result; shards are used where they lie."""
+    spec = call.specs[0]
+    size = _streamed(spec) + _result(call)
+    return size + PAGES * _page(spec.dtype) if call.name == "ttnn.logit" else size  # it keeps an intermediate
+
+
+def binary_buffers(call: Call) -> int:
+    """Two pages of each tensor, one of a number, and two more of an operand that is spread inside its tiles."""
+    first = call.specs[0]
+    size = sum(map(_streamed, call.specs[:2])) + _result(call)
+    for name in ("input_tensor_a_activations", "input_tensor_b_activations"):
+        size += _page(first.dtype) if call[name] else 0
+    if len(call.specs) == 1:
+        return size + _page(first.dtype)
+    a_row, a_column, b_row, b_column = spread_operands(call)
+    a_spread, b_spread = a_row or (a_column and not b_row), b_row or (b_column and not a_row)
+    return size + PAGES * (a_spread * _page(first.dtype) + b_spread * _page(call.specs[1].dtype))
+
+
+def _streamed(spec: TensorSpec) -> int:
+    return 0 if spec.memory_config.is_sharded() else PAGES * _page(spec.dtype)
+
+
+def _result(call: Call) -> int:
+    if output_memory(call).is_sharded():
+        return 0
+    given = call.outputs[0] if call.outputs else None
+    dtype = given.dtype if given is not None else call["dtype"] or call.specs[0].dtype
+    return PAGES * _page(dtype)
+
+
+def _page(dtype: DataType) -> int:
+    return tile_bytes(dtype, TILE)

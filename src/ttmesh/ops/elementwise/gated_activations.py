@@ -1,0 +1,284 @@
+"""Gated and learned activations: the glu family, prelu, snake, and what clamps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, bfloat16, float32, int32
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.catalogue.definition import OpFunction, op
+from ttmesh.ops.elementwise.binary_rules import binary_spec, fatal, is_tensor
+from ttmesh.ops.elementwise.ternary import together
+from ttmesh.ops.goldens import UNARY, exact
+from ttmesh.ops.lane_functions.unary_functions import in_input_dtype, wide
+from ttmesh.tensor.calls.launch_op import Call
+
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "glu": torch.sigmoid, "reglu": torch.relu, "geglu": functional.gelu, "swiglu": functional.silu,
+}  # fmt: skip
+HALVES = 64  # two halves of whole tiles
+
+
+def _check_halves(call: Call) -> None:
+    spec, dim = call.specs[0], call["dim"]
+    if len(spec.shape) != 4:
+        raise ShapeError("Cannot support non-rank 4 Tensor", expected="4 dims", fix="Use ttnn.unsqueeze_to_4D.")
+    if dim not in (-1, 3) or spec.shape[-1] % HALVES:
+        raise ShapeError(
+            "Split tensor dimension should be in full tile",
+            expected=f"dim -1 or 3 of a multiple of {HALVES}, not dim {dim} of {spec.shape[-1]}",
+            fix="Pad the last dim.",
+        )
+
+
+def _enter_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
+    def golden(input_tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+        value, open_ = torch.tensor_split(input_tensor, 2, -1)
+        return torch.mul(value, gate(open_))
+
+    def lane(input_tensor: Tensor) -> Tensor:
+        whole = wide(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
+        value, open_ = whole.chunk(2, dim=-1)
+        return value * gate(open_)
+
+    lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
+    return op(f"ttnn.{name}", golden=in_input_dtype(golden), check=_check_halves)(lane)
+
+
+gates = {name: _enter_gate(name, gate) for name, gate in GATES.items()}
+
+
+def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
+    gate, up = wide(gate), wide(up)
+    return beta1 * torch.tanh(gate / beta1) * torch.sigmoid(gate) * (beta2 * torch.tanh(up / beta2))
+
+
+def _golden_situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
+    capped, value = UNARY["softcap"](gate, beta1), UNARY["softcap"](up, beta2)
+    return capped * torch.sigmoid(gate) * value
+
+
+def _check_betas(call: Call) -> None:
+    fatal(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
+
+
+@op("ttnn.situ_glu", golden=in_input_dtype(_golden_situ_glu), out=binary_spec(), check=_check_betas)
+def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float, lane_axes: int) -> Tensor:
+    """A softly capped silu of the gate times a softly capped value."""
+    gate, up = together(lane_axes, gate, up)
+    return _situ_glu(gate, up, beta1, beta2)
+
+
+def _clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    return functional.silu(wide(gate).clamp(max=limit)) * wide(up).clamp(-limit, limit)
+
+
+def _golden_clamped_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    low = torch.minimum(gate, torch.tensor(limit))
+    return low * torch.sigmoid(low) * functional.hardtanh(up, -limit, limit)
+
+
+@op("ttnn.clamped_silu_glu", golden=in_input_dtype(_golden_clamped_glu), out=binary_spec(), runtime=("limit",))
+def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float, lane_axes: int) -> Tensor:
+    """silu of the gate, clamped above, times the value clamped on both sides."""
+    gate, up = together(lane_axes, gate, up)
+    return _clamped_silu_glu(gate, up, limit)
+
+
+def _snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    x = wide(input_tensor)
+    return x + torch.square(torch.sin(x * alpha)) / beta
+
+
+def _check_snake_beta(call: Call) -> None:
+    x, alpha, beta = call.specs
+    shape, columns = tuple(x.shape), tuple(alpha.shape)
+    outer = [(i, length) for i, length in enumerate(columns[:-1]) if length != 1]
+    rules = (
+        (
+            x.dtype in (bfloat16, float32),
+            f"snake_beta supports only BFLOAT16 or FLOAT32, got {x.dtype}",
+            "Convert with ttnn.typecast.",
+        ),
+        (
+            alpha.dtype is beta.dtype is x.dtype,
+            "snake_beta requires alpha.dtype == beta.dtype == input.dtype",
+            "Convert with ttnn.typecast.",
+        ),
+        (
+            all(spec.layout is TILE_LAYOUT for spec in call.specs),
+            "snake_beta requires tile layout for all inputs",
+            "Convert with ttnn.to_layout.",
+        ),
+        (
+            len(shape) >= 2,
+            f"snake_beta requires input rank >= 2, got rank {len(shape)} (shape {x.shape!r})",
+            "Give it a first dim with ttnn.unsqueeze.",
+        ),
+        (
+            columns == tuple(beta.shape),
+            f"snake_beta requires alpha.shape == beta.shape, got {alpha.shape!r} vs {beta.shape!r}",
+            "Give both parameters one shape.",
+        ),
+        (
+            shape[-1] == columns[-1],
+            f"snake_beta requires input.W == alpha.W, got {shape[-1]} vs {columns[-1]}",
+            "Use one parameter per column.",
+        ),
+        (
+            columns == shape or not outer,
+            "snake_beta v1 requires alpha/beta to either match input shape exactly or have non-1 size only on the last "
+            f"dim (got dim {outer[0][0]} = {outer[0][1]})" if outer else "",
+            "Use one parameter per column, or one per element.",
+        ),
+    )  # fmt: skip
+    for ok, wrong, fix in rules:
+        fatal(ok, wrong, "x, alpha and beta of one format in tiles, parameters per column or per element", fix)
+
+
+@op(
+    "ttnn.snake_beta",
+    golden=exact(lambda x, alpha, beta: x + (1 - torch.cos(2 * alpha * x)) / (2 * beta)),
+    check=_check_snake_beta,
+    out=binary_spec(),
+)
+def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor, lane_axes: int) -> Tensor:
+    """x + sin²(alpha·x) / beta, parameters per column."""
+    return _snake_beta(*together(lane_axes, input_tensor, alpha, beta))
+
+
+def _check_prelu(call: Call) -> None:
+    weight, channels = call["weight"], call.specs[0].shape[1] if len(call.specs[0].shape) > 1 else 1
+    if is_tensor(weight):
+        count = 1
+        for length in weight.shape:
+            count *= length
+        fatal(
+            count == channels,
+            f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {count} and channel size = "
+            f"{channels}.",
+            "one weight per channel",
+            "Reshape the weight.",
+        )
+
+
+def _golden_prelu(input_tensor_a: Tensor, weight: Any) -> Tensor:
+    if not isinstance(weight, Tensor):
+        weight = torch.tensor(list(weight) if isinstance(weight, (list, tuple)) else [weight], dtype=torch.float32)
+    return functional.prelu(input_tensor_a.float(), weight.flatten().float())
+
+
+@op("ttnn.prelu", golden=_golden_prelu, check=_check_prelu)
+def prelu(input_tensor_a: Tensor, weight: Any, lane_axes: int) -> Tensor:
+    """x, times the channel's weight where negative; channels are dim 1."""
+    x = wide(input_tensor_a)
+    if isinstance(weight, Tensor):
+        mesh, rank = weight.shape[:lane_axes], x.dim() - lane_axes
+        weight = wide(weight).reshape(*mesh, *([1, -1] if rank == 2 else [1, -1, *[1] * (rank - 2)]))
+    elif isinstance(weight, (list, tuple)):
+        weight = weight[0]
+    return torch.where(x < 0, x * weight, x)
+
+
+def _bounds(call: Call) -> tuple[Any, Any]:
+    return call["min"], call["max"]
+
+
+def _check_clamp(call: Call) -> None:
+    # With both left out TT-NN picks the overload for tensors, whose message this is.
+    if all(bound is None for bound in _bounds(call)):
+        raise MeshError(
+            "Only one of 'min' or 'max' can be None. Please provide one value",
+            expected="at least one bound",
+            fix="Give min or max.",
+        )
+
+
+def _clamp_dtype(call: Call) -> DataType | None:
+    floats = any(isinstance(bound, float) for bound in _bounds(call))
+    return float32 if call.specs[0].dtype is int32 and floats else None
+
+
+def _clamp(x: Tensor, low: Any, high: Any) -> Tensor:
+    if any(isinstance(bound, float) for bound in (low, high)):
+        x = wide(x)
+    if isinstance(low, Tensor):
+        x = torch.maximum(x, low)
+    elif low is not None:
+        x = x.clamp(min=low)
+    if isinstance(high, Tensor):
+        return torch.minimum(x, high)
+    return x if high is None else x.clamp(max=high)
+
+
+def _enter_clamp(name: str) -> OpFunction:
+    def lane(input_tensor: Tensor, min: Any, max: Any, lane_axes: int) -> Tensor:
+        """Between two bounds, numbers or tensors; the upper one wins."""
+        return _clamp(*together(lane_axes, input_tensor, min, max))
+
+    def golden(input_tensor: Tensor, min: Any = None, max: Any = None) -> Tensor:
+        return torch.clamp(input_tensor, min, max)
+
+    return op(f"ttnn.{name}", golden=golden, out=binary_spec(_clamp_dtype), check=_check_clamp, runtime=("min", "max"))(
+        lane
+    )
+
+
+clamp, clip = _enter_clamp("clamp"), _enter_clamp("clip")
+
+
+def _check_square_tiles(call: Call) -> None:
+    fatal(call.specs[0].layout is Layout.TILE, "shape match", "TILE layout", "Convert with ttnn.to_layout.")
+
+
+def _normalised(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    x = wide(x)
+    mean = x.mean(dims, keepdim=True)
+    return (x - mean) / x.var(dims, correction=0, keepdim=True).sqrt()
+
+
+@op("ttnn.normalize_hw", golden=lambda x: functional.layer_norm(x, x.shape[-2:], eps=0.0), check=_check_square_tiles)
+def normalize_hw(input_tensor: Tensor) -> Tensor:
+    """(x - mean) / std over the last two dims, biased."""
+    return _normalised(input_tensor, (-2, -1))
+
+
+@op("ttnn.normalize_global", golden=lambda x: functional.layer_norm(x, x.shape, eps=0.0), check=_check_square_tiles)
+def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
+    """(x - mean) / std over every element of a device, biased."""
+    return _normalised(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
+
+
+def _spread_hw(x: Tensor, *, root: bool) -> Tensor:
+    variance = wide(x).var((-2, -1), correction=0, keepdim=True)
+    return variance.sqrt() if root else variance
+
+
+@op(
+    "ttnn.var_hw",
+    golden=lambda x: torch.square(x - x.mean((-2, -1), True)).mean((-2, -1), True),
+    check=_check_square_tiles,
+)
+def var_hw(input_tensor: Tensor) -> Tensor:
+    """The variance over the last two dims, biased; the dims stay with length 1."""
+    return _spread_hw(input_tensor, root=False)
+
+
+@op("ttnn.std_hw", golden=lambda x: torch.std(x, (-2, -1), unbiased=False, keepdim=True), check=_check_square_tiles)
+def std_hw(input_tensor: Tensor) -> Tensor:
+    """The standard deviation over the last two dims, biased; the dims stay with length 1."""
+    return _spread_hw(input_tensor, root=True)
+
+
+for _name, _function in {"tril": torch.tril, "triu": torch.triu}.items():
+
+    def _lane(input_tensor: Tensor, diagonal: int, _cut: Callable[..., Tensor] = _function) -> Tensor:
+        """A triangle of the last two dims, zeros elsewhere."""
+        return _cut(input_tensor, diagonal)
+
+    op(f"ttnn.{_name}", golden=lambda input_tensor, diagonal=0, _cut=_function: _cut(input_tensor, diagonal))(_lane)

@@ -1,0 +1,173 @@
+"""Quantisation: floats to integers by scale and zero point, back, and from one scale to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import FLOATS, DataType
+from ttmesh.base.errors import MeshError
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Number = float | Lanes
+
+
+def _gives(default: DataType) -> SpecRule:
+    def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
+        return [out_spec(call, inferred[0][0], dtype=default)]
+
+    return rule
+
+
+def _refuse(wrong: str, expected: str) -> None:
+    raise MeshError(wrong, expected=expected, fix="Change the call.")
+
+
+def _check(*names: str, floats: bool) -> Callable[[Call], None]:
+    def check(call: Call) -> None:
+        x, axis = call["input_tensor"].spec, call["axis"]
+        if floats and x.dtype not in FLOATS:
+            _refuse("Quantize only takes floating-point number inputs", "a float tensor")
+        if floats and call["dtype"] not in (None, DataType.INT32, DataType.UINT8):
+            _refuse(f"Quantize only supports int32 or uint8 outputs for now, got {call['dtype']}", "int32 or uint8")
+        rank = len(x.shape)
+        if axis is not None:
+            if not -rank <= axis < rank:
+                _refuse(f"Axis {axis} is outside the range [{-rank}, {rank - 1}]", "a dim of the input")
+            for name in names:
+                given = call[name]
+                if isinstance(given, Tensor) and len(given.shape) != 1:
+                    _refuse("Per-channel quantization expects 1D scale tensors", "one value per channel")
+        for name in names:
+            given = call[name]
+            zero = "zero_point" in name
+            if zero and isinstance(given, Tensor) and given.dtype is not DataType.INT32:
+                _refuse("Quantization only takes int32 zero-points for now", "int32")
+            if zero and isinstance(given, float):
+                _refuse("Quantization only takes int32 zero-points for now", "an int")
+
+    return check
+
+
+def _along(value: Any, x: Lanes, axis: int | None, lane_axes: int) -> Any:
+    """A number, or per-tensor or per-channel values that broadcast over x."""
+    if not isinstance(value, Lanes):
+        return value
+    local = x.dim() - lane_axes
+    shape = [1] * local
+    if axis is not None:
+        shape[axis % local] = -1
+    return value.float().reshape(*value.shape[:lane_axes], *shape)
+
+
+def _quantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
+    result: Lanes = torch.round(x.float() / scale) + zero
+    return result
+
+
+def _saturated(values: Lanes, dtype: DataType | None) -> Lanes:
+    return values.clamp(0, 255) if dtype is DataType.UINT8 else values
+
+
+def _golden_quantize(
+    input_tensor: Lanes, scale: Any, zero_point: Any, *, axis: int | None = None, dtype: Any = None, **_: Any
+) -> Lanes:
+    if axis is None:
+        steps = torch.round(input_tensor.double() / float(scale)) + float(zero_point)
+    else:
+        scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
+        parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
+        steps = torch.stack([torch.round(channel / s) + z for channel, s, z in parts], dim=axis)
+    return (steps.clamp(0, 255) if dtype is DataType.UINT8 else steps).int()
+
+
+def _per_channel(value: Any, x: Lanes, axis: int) -> Lanes:
+    """One number for every index of a dim."""
+    return value.double().flatten() if isinstance(value, Lanes) else torch.full((x.shape[axis],), float(value)).double()
+
+
+@op(
+    "ttnn.quantize",
+    golden=_golden_quantize,
+    out=_gives(DataType.INT32),
+    check=_check("scale", "zero_point", floats=True),
+    runtime=("scale", "zero_point"),
+)
+def quantize(
+    input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, dtype: DataType | None, lane_axes: int
+) -> Lanes:
+    """round(x / scale) + zero_point."""
+    parts = (_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point))
+    return _saturated(_quantized(input_tensor, *parts), dtype)
+
+
+def _dequantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
+    result: Lanes = (x.float() - zero) * scale
+    return result
+
+
+def _golden_dequantize(input_tensor: Lanes, scale: Any, zero_point: Any, *, axis: int | None = None, **_: Any) -> Lanes:
+    if axis is None:
+        return ((input_tensor.double() - float(zero_point)) * float(scale)).float()
+    scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
+    parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
+    return torch.stack([(channel - z) * s for channel, s, z in parts], dim=axis).float()
+
+
+@op(
+    "ttnn.dequantize",
+    golden=_golden_dequantize,
+    out=_gives(DataType.BFLOAT16),
+    check=_check("scale", "zero_point", floats=False),
+    runtime=("scale", "zero_point"),
+)
+def dequantize(input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, lane_axes: int) -> Lanes:
+    """(x - zero_point) · scale."""
+    return _dequantized(input_tensor, *(_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point)))
+
+
+def _requantized(x: Lanes, in_scale: Any, in_zero: Any, out_scale: Any, out_zero: Any) -> Lanes:
+    result: Lanes = torch.round((x.float() - in_zero) * (in_scale / out_scale)) + out_zero
+    return result
+
+
+def _golden_requantize(
+    input_tensor: Lanes,
+    in_scale: Any,
+    in_zero_point: Any,
+    out_scale: Any,
+    out_zero_point: Any,
+    *,
+    axis: int | None = None,
+    **_: Any,
+) -> Lanes:
+    plain = _golden_dequantize(input_tensor, in_scale, in_zero_point, axis=axis)
+    return _golden_quantize(plain, out_scale, out_zero_point, axis=axis)
+
+
+@op(
+    "ttnn.requantize",
+    golden=_golden_requantize,
+    out=_gives(DataType.INT32),
+    check=_check("in_scale", "in_zero_point", "out_scale", "out_zero_point", floats=False),
+    runtime=("in_scale", "in_zero_point", "out_scale", "out_zero_point"),
+)
+def requantize(
+    input_tensor: Lanes,
+    in_scale: Number,
+    in_zero_point: Number,
+    out_scale: Number,
+    out_zero_point: Number,
+    axis: int | None,
+    lane_axes: int,
+) -> Lanes:
+    """Integers of one scale and zero point in another."""
+    given = (in_scale, in_zero_point, out_scale, out_zero_point)
+    return _requantized(input_tensor, *(_along(v, input_tensor, axis, lane_axes) for v in given))

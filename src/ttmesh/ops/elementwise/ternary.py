@@ -1,0 +1,188 @@
+"""Operations of three operands: where, addcmul, addcdiv, lerp, mac."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, is_tensor
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.unary_functions import in_input_dtype, nan_packed, wide
+from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
+
+
+def together(lane_axes: int, *values: Any) -> list[Any]:
+    """Operands with equal local ranks; numbers stay."""
+    tensors = iter(ranked([value for value in values if isinstance(value, Tensor)], lane_axes))
+    return [next(tensors) if isinstance(value, Tensor) else value for value in values]
+
+
+def of_one_rank(function: Callable[..., Tensor], *formats: DataType) -> Specialise:
+    """The function itself, where all operands are tensors of one rank, and of one of these formats if some are named."""
+
+    def specialise(case: Case) -> Callable[..., Tensor] | None:
+        fits = not formats or case.one_format(*formats)
+        return function if fits and len(case.tensors) == 3 and case.equal_ranks() else None
+
+    return specialise
+
+
+def _check_shapes(call: Call) -> None:
+    check_broadcast(*(spec.shape for spec in call.specs))
+
+
+def _where_dtype(call: Call) -> DataType | None:
+    for name in ("true_value", "false_value"):
+        if is_tensor(call[name]):
+            return call[name].dtype  # type: ignore[no-any-return]
+    predicate = call.specs[0].dtype
+    floats = isinstance(call["true_value"], float) or isinstance(call["false_value"], float)
+    return float32 if predicate not in FLOAT and floats else predicate
+
+
+@op(
+    "ttnn.where",
+    golden=lambda predicate, true_value, false_value: torch.where(predicate != 0, true_value, false_value),
+    out=binary_spec(_where_dtype),
+    check=_check_shapes,
+    runtime=("true_value", "false_value"),
+    specialise=of_one_rank(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),
+)
+def where(predicate: Tensor, true_value: Any, false_value: Any, lane_axes: int) -> Tensor:
+    """The first value where the predicate is not 0, else the second; either may be a number."""
+    chosen, yes, no = together(lane_axes, predicate, true_value, false_value)
+    result = torch.where(chosen.bool(), yes, no)
+    numbers = [value for value in (yes, no) if isinstance(value, float)]
+    return nan_packed(result, chosen.dtype) if any(map(math.isnan, numbers)) else result
+
+
+def _check_addcmul(call: Call) -> None:
+    dtypes = [spec.dtype for spec in call.specs]
+    fatal(
+        dtypes[0] in (bfloat16, bfloat8_b, float32, int32, uint32),
+        f"Addcmul supports only BFLOAT16, BFLOAT8_B, FLOAT32, INT32, and UINT32 dtypes. Got {dtypes[0]}",
+        "one of those formats",
+        "Convert with ttnn.typecast.",
+    )
+    fatal(
+        len(set(dtypes)) == 1,
+        f"Addcmul TTT requires all input tensors to have the same dtype. Got input_a={dtypes[0]}, input_b={dtypes[1]}, "
+        f"input_c={dtypes[2]}",
+        "one format",
+        "Convert with ttnn.typecast.",
+    )
+    _check_shapes(call)
+
+
+def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
+    if not input_a.dtype.is_floating_point:
+        # A float value reaches the chip as float32.
+        factor = int(torch.tensor(value, dtype=torch.float32)) if isinstance(value, float) else value
+        return input_a + (input_b * input_c) * factor
+    return torch.addcmul(wide(input_a), wide(input_b), wide(input_c), value=value)
+
+
+def _golden_addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
+    whole = value if input_a.is_floating_point() else int(value)
+    return torch.addcmul(input_a, input_b, input_c, value=whole)
+
+
+@op(
+    "ttnn.addcmul",
+    golden=_golden_addcmul,
+    out=binary_spec(),
+    check=_check_addcmul,
+    runtime=("value",),
+    # torch's own kernel computes bfloat16 in float32 and rounds once.
+    specialise=of_one_rank(lambda a, b, c, value: torch.addcmul(a, b, c, value=value), bfloat16, float32),
+)
+def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
+    """a + value · b · c."""
+    a, b, c = together(lane_axes, input_a, input_b, input_c)
+    return _addcmul(a, b, c, value)
+
+
+def _check_addcdiv(call: Call) -> None:
+    fatal(
+        all(spec.dtype is not int32 for spec in call.specs),
+        "Addcdiv TTT does not support INT32 inputs.",
+        "floats",
+        "Convert with ttnn.typecast.",
+    )
+    _check_shapes(call)
+
+
+def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
+    return wide(input_a) + value * wide(input_b) / wide(input_c)
+
+
+@op(
+    "ttnn.addcdiv",
+    golden=in_input_dtype(lambda a, b, c, value=1.0: torch.addcdiv(a, b, c, value=value)),
+    out=binary_spec(),
+    check=_check_addcdiv,
+    runtime=("value",),
+)
+def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
+    """a + value · b / c."""
+    a, b, c = together(lane_axes, input_a, input_b, input_c)
+    return _addcdiv(a, b, c, value)
+
+
+def _check_lerp(call: Call) -> None:
+    start = call["input"].dtype
+    for name, what in (("end", "end"), ("weight", "weight")):
+        fatal(
+            not is_tensor(call[name]) or call[name].dtype is start,
+            f"Expected the same dtype as start (input), for {what}",
+            f"{start}",
+            "Convert with ttnn.typecast.",
+        )
+    _check_shapes(call)
+
+
+def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return wide(input) + (wide(weight) if isinstance(weight, Tensor) else weight) * (wide(end) - wide(input))
+
+
+@op(
+    "ttnn.lerp",
+    golden=lambda input, end, weight: torch.lerp(input, end, weight),
+    out=binary_spec(),
+    check=_check_lerp,
+    runtime=("weight",),
+)
+def lerp(input: Tensor, end: Tensor, weight: Any, lane_axes: int) -> Tensor:
+    """start + weight · (end - start)."""
+    return _lerp(*together(lane_axes, input, end, weight))
+
+
+# Overloads with numbers in place of the second or third operand.
+_MAC_NAMES = {"value": "input_tensor_c", "value1": "input_tensor_b", "value2": "input_tensor_c"}
+
+
+def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
+    if not a.dtype.is_floating_point:
+        result: Tensor = a * b + c
+    else:
+        result = wide(a) * b + c
+    return result
+
+
+@op(
+    "ttnn.mac",
+    golden=in_input_dtype(lambda a, b, c: torch.add(torch.mul(a, b), c)),
+    out=binary_spec(),
+    check=_check_shapes,
+    runtime=("input_tensor_b", "input_tensor_c"),
+    names=_MAC_NAMES,
+)
+def mac(input_tensor_a: Tensor, input_tensor_b: Any, input_tensor_c: Any, lane_axes: int) -> Tensor:
+    """a · b + c with one rounding."""
+    return _mac(*together(lane_axes, input_tensor_a, input_tensor_b, input_tensor_c))

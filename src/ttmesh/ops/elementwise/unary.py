@@ -1,0 +1,203 @@
+"""Unary operations: one function of one element each, over the table of unary functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import ELEMENT_BYTES, Arch, DataType
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.ops.catalogue.definition import OpFunction, composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec
+from ttmesh.ops.configs.activations import Activation, apply, function_of
+from ttmesh.ops.elementwise.elementwise_buffers import unary_buffers
+from ttmesh.ops.elementwise.program_keys import unary_programs
+from ttmesh.ops.goldens import UNARY, activated
+from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS, in_input_dtype
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.operators import fill
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+STATIC = ("variant", "rounding_mode")  # parameters that are choices rather than numbers
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+def check_output(call: Call) -> None:
+    """Refuse an output tensor of another shape or layout."""
+    given = call.outputs[0] if call.outputs else None
+    if given is None:
+        return
+    spec = call.specs[0]
+    if tuple(given.shape) != tuple(spec.shape):
+        raise ShapeError(
+            f"Unary: Preallocated output shape must match computed shape. Computed: {spec.shape!r}, "
+            f"Preallocated: {given.shape!r}",
+            expected="equal shapes",
+            fix="Allocate the output with the input's shape.",
+        )
+    if given.layout is not spec.layout:
+        raise MeshError(
+            f"Unary: Output format (tile/row-major) must match input when preallocated. Output: {given.layout}, "
+            f"Input: {spec.layout}",
+            expected="equal layouts",
+            fix="Allocate the output in the input's layout.",
+        )
+
+
+def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> OpFunction:
+    def lane(input_tensor: torch.Tensor) -> torch.Tensor:
+        return function(input_tensor)
+
+    plain = UNARY.get(name, function)
+    told = inspect.getdoc(function) if inspect.isfunction(function) else None
+    lane.__doc__ = told or f"{name} of every element."
+    return op(
+        f"ttnn.{name}",
+        golden=in_input_dtype(lambda input_tensor, *_, **__: plain(input_tensor)),
+        check=check_output,
+        programs=unary_programs,
+        scratch=unary_buffers,
+        specialise=lambda *_: function,
+    )(lane)
+
+
+def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
+    """Lanes get the tensor and the parameters; parameters are values, so they are not part of the key."""
+    _, *rest = inspect.signature(function).parameters
+
+    def lane(input_tensor: torch.Tensor, **parameters: Any) -> torch.Tensor:
+        return function(input_tensor, **parameters)
+
+    lane.__doc__ = f"{name} of every element."
+    plain = UNARY[name]
+
+    def golden(input_tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        return plain(input_tensor, *args, **{key: value for key, value in options.items() if key in rest})
+
+    return op(
+        f"ttnn.{name}",
+        golden=in_input_dtype(golden),
+        check=CHECKS.get(name, check_output),
+        runtime=[name for name in rest if name not in STATIC],
+        takes=["input_tensor", *rest],
+        programs=unary_programs,
+        scratch=unary_buffers,
+        recheck=name in ("polygamma", "softcap"),
+    )(lane)
+
+
+def _check_polygamma(call: Call) -> None:
+    if not 1 <= call["k"] <= 11:
+        raise MeshError(
+            f"polygamma order must be in range [1, 11], got {call['k']}",
+            expected="an order the chip computes",
+            fix="Use ttnn.digamma for order 0.",
+        )
+
+
+def _check_softcap(call: Call) -> None:
+    dtype, arch = call.specs[0].dtype, call.mesh.arch()
+    wrong = None
+    if arch is not Arch.BLACKHOLE:
+        wrong = f"Unary: SOFTCAP is implemented for Blackhole only, got arch {arch}"
+    elif dtype not in (DataType.BFLOAT16, DataType.BFLOAT8_B):
+        wrong = f"Unary: SOFTCAP supports BFLOAT16 and BFLOAT8_B inputs, got dtype {dtype}"
+    elif not call["beta"]:
+        wrong = "Unary: SOFTCAP requires a non-zero beta"
+    if wrong:
+        raise MeshError(wrong, expected="what the kernel takes", fix="Write it as beta * tanh(x / beta).")
+    check_output(call)
+
+
+def _check_rounding(call: Call) -> None:
+    if call["rounding_mode"] not in (None, "trunc", "floor"):
+        raise MeshError(
+            "Incorrect rounding mode (expected None, 'trunc', or 'floor')",
+            expected=f"one of those, not {call['rounding_mode']!r}",
+            fix="Leave rounding_mode out for a plain quotient.",
+        )
+    check_output(call)
+
+
+CHECKS = {"polygamma": _check_polygamma, "softcap": _check_softcap, "rdiv": _check_rounding}
+
+unary = {name: _enter_plain(name, function) for name, function in PLAIN.items()} | {
+    name: _enter_with_parameters(name, function) for name, function in WITH_PARAMETERS.items()
+}
+
+
+fill(neg=unary["neg"], rdiv=unary["rdiv"])
+
+
+def _check_chain(call: Call) -> None:
+    if not call["ops_chain"]:
+        raise MeshError("Op chain cannot be empty", expected="at least one function", fix="Use ttnn.identity to copy.")
+    check_output(call)
+
+
+@op(
+    "ttnn.unary_chain",
+    golden=lambda input_tensor, ops_chain, **_: activated(input_tensor, ops_chain, function_of),
+    check=_check_chain,
+    programs=unary_programs,
+    scratch=unary_buffers,
+)
+def unary_chain(input_tensor: torch.Tensor, ops_chain: Sequence[Activation]) -> torch.Tensor:
+    """Several functions, left to right, in one program."""
+    return apply(input_tensor, ops_chain)
+
+
+def _bitcast_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, shape, dtype=call["dtype"]) for shape, _ in inferred]
+
+
+def _check_bitcast(call: Call) -> None:
+    source, target = call.specs[0].dtype, call["dtype"]
+    if ELEMENT_BYTES.get(source) != ELEMENT_BYTES.get(target) or source not in ELEMENT_BYTES:
+        raise MeshError(
+            f"bitcast from {source} to {target} changes the element size",
+            expected="formats of equal size",
+            fix="Use ttnn.typecast to convert values.",
+        )
+
+
+def _golden_bitcast(input_tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return input_tensor.view(dtype)
+
+
+@op("ttnn.bitcast", golden=_golden_bitcast, out=_bitcast_spec, check=_check_bitcast)
+def bitcast(input_tensor: torch.Tensor, dtype: DataType, specs: Sequence[TensorSpec]) -> torch.Tensor:
+    """The same bits as another format of the same size."""
+    source, bits = specs[0].dtype, BITS[ELEMENT_BYTES[dtype]]
+    raw = input_tensor.to(bits) if not input_tensor.dtype.is_floating_point else input_tensor.view(bits)
+    assert source in ELEMENT_BYTES, "checked"
+    return raw.view(lane_dtype(dtype)) if lane_dtype(dtype).is_floating_point else raw
+
+
+@op(
+    "ttnn.logical_not_", golden=lambda input_tensor: torch.logical_not(input_tensor), out=like_first,
+    writes="input_tensor",
+)  # fmt: skip
+def logical_not_(input_tensor: torch.Tensor) -> torch.Tensor:
+    """logical_not into the input."""
+    return torch.logical_not(input_tensor)
+
+
+@composite("ttnn.composite_example", golden=lambda input_tensor: input_tensor)
+def composite_example(input_tensor: Tensor) -> Tensor:
+    """TT-NN's example of a composite: a copy."""
+    copied: Tensor = unary["identity"](input_tensor)
+    return copied
+
+
+@composite("ttnn.composite_example_multiple_return")
+def composite_example_multiple_return(
+    input_tensor: Tensor, return_output1: bool, return_output2: bool
+) -> list[Tensor | None]:
+    """TT-NN's example of a composite with several results: copies, or None where not asked for."""
+    return [unary["identity"](input_tensor) if wanted else None for wanted in (return_output1, return_output2)]

@@ -1,0 +1,224 @@
+"""Programs of the caller on tensors: generic_op runs a descriptor whose kernels are Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ttmesh.base.cores import CoreRangeSet
+from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
+from ttmesh.base.geometry import MeshCoordinateRange
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.programs import addresses
+from ttmesh.programs.circular_buffers import CircularBufferConfig
+from ttmesh.programs.descriptors import (
+    CBDescriptor,
+    CBFormatDescriptor,
+    ComputeConfigDescriptor,
+    DataMovementConfigDescriptor,
+    KernelDescriptor,
+    MeshProgramDescriptor,
+    ProgramDescriptor,
+    ReaderConfigDescriptor,
+    TileDescriptor,
+    WriterConfigDescriptor,
+)
+from ttmesh.programs.mesh_buffer import MeshBuffer
+from ttmesh.programs.page_layout import BufferShardingArgs
+from ttmesh.programs.program import (
+    ComputeConfig,
+    DataMovementConfig,
+    DataMovementProcessor,
+    KernelConfig,
+    Program,
+    SemaphoreSpec,
+)
+from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
+from ttmesh.tensor.spec.shard_config import div_up
+from ttmesh.tensor.tensor import Tensor
+
+
+def view_of(tensor: Tensor) -> MeshBuffer:
+    """A tensor's memory as pages in banks, also where it is sharded over cores."""
+    mesh = tensor.device()
+    if mesh is None:
+        raise MeshError("Tensor must be on a device", expected="a device tensor", fix="Move it with to_device().")
+    return MeshBuffer.of(tensor.buffer, mesh, sharding_args=_sharding(tensor))
+
+
+def _sharding(tensor: Tensor) -> BufferShardingArgs | None:
+    spec = tensor.spec
+    shards = spec.memory_config.shard_spec
+    if spec.memory_config.interleaved:
+        return None
+    if shards is None:
+        raise NotEmulatedError(
+            "kernels cannot address tensors with n-dimensional shards",
+            expected="an interleaved tensor or one with two-dimensional shards",
+            fix="Convert it with ttnn.to_memory_config.",
+        )
+    high, wide = spec.tile.tile_shape if spec.layout is Layout.TILE else (1, shards.shape[1])
+    rows, columns = spec.physical_shape
+    return BufferShardingArgs(
+        shards.grid,
+        (div_up(shards.shape[0], high), div_up(shards.shape[1], wide)),
+        (div_up(rows, high), div_up(columns, wide)),
+        shards.orientation,
+    )
+
+
+class TensorAccessorArgs(addresses.TensorAccessorArgs):
+    """What a kernel must know of a tensor besides its address; it is one compile-time argument."""
+
+    __slots__ = ()
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(view_of(tensor))
+
+    def get_compile_time_args(self) -> list[Any]:
+        """What to put into compile_time_args: this object, for `tensor_accessor(address, args)`; TT-NN gives numbers."""
+        return [self]
+
+    def get_common_runtime_args(self) -> list[int]:
+        """Nothing: all is known at compile time."""
+        return []
+
+
+def cb_descriptor_from_sharded_tensor(
+    cb_index: int,
+    tensor: Tensor,
+    address_offset: int = 0,
+    total_size: int = 0,
+    core_ranges: CoreRangeSet | None = None,
+) -> CBDescriptor:
+    """A circular buffer in the memory of a sharded tensor, on its cores."""
+    shards = tensor.spec.memory_config.shard_spec
+    if tensor.device() is None or shards is None:
+        raise ShapeError(
+            "Tensor must be sharded to automatically create a CBDescriptor",
+            expected="a tensor that is sharded over cores",
+            fix="Use create_sharded_memory_config.",
+        )
+    cell = tensor.buffer.cell
+    if address_offset + total_size > cell.bank_bytes:
+        raise ShapeError(
+            "Address offset + total size exceeds buffer size",
+            expected=f"at most {cell.bank_bytes} B",
+            fix="Use fewer pages.",
+        )
+    format_ = CBFormatDescriptor(cb_index, tensor.dtype, cell.page_bytes, TileDescriptor(tensor.spec.tile))
+    return CBDescriptor(
+        total_size or cell.bank_bytes,
+        core_ranges or shards.grid,
+        [format_],
+        address_offset=address_offset,
+        buffer=tensor.buffer,
+    )
+
+
+def _need(ok: bool, wrong: str, expected: str) -> None:
+    if not ok:
+        raise MeshError(wrong, expected=expected, fix="Check the call.")
+
+
+def _config(kernel: KernelDescriptor, name: str) -> KernelConfig:
+    given, fixed, named = kernel.config, tuple(kernel.compile_time_args), dict(kernel.named_compile_time_args)
+    if isinstance(given, ComputeConfigDescriptor):
+        _need(not given.unpack_to_dest_mode, f"{name}: unpack_to_dest_mode is not emulated", "an empty list")
+        return ComputeConfig(given.fp32_dest_acc_en, fixed, named)
+    if isinstance(given, ReaderConfigDescriptor):
+        return DataMovementConfig(DataMovementProcessor.RISCV_1, fixed, named)
+    if isinstance(given, WriterConfigDescriptor):
+        return DataMovementConfig(DataMovementProcessor.RISCV_0, fixed, named)
+    if isinstance(given, DataMovementConfigDescriptor):
+        return DataMovementConfig(given.processor, fixed, named)
+    raise MeshError(
+        f"kernel {name} has the config {given!r}",
+        expected="a ReaderConfigDescriptor, WriterConfigDescriptor, DataMovementConfigDescriptor or ComputeConfigDescriptor",
+        fix="Pass config=.",
+    )
+
+
+def _function(kernel: KernelDescriptor) -> Callable[[Any], Any]:
+    source = kernel.kernel_source
+    if isinstance(source, str):
+        shown = source if len(source) < 100 and "\n" not in source else "source code"
+        raise NotEmulatedError(
+            f"C++ kernels are not emulated: {shown}",
+            expected="kernel_source=<a Python function of one argument, the processor> (docs/programs.md)",
+            fix="Write the kernel in Python, or use the TT-NN operation that does the same.",
+        )
+    name = getattr(source, "__name__", repr(source))
+    for what, given in (
+        ("defines", kernel.defines), ("compiler_include_paths", kernel.compiler_include_paths),
+        ("opt_level", kernel.opt_level),
+    ):  # fmt: skip
+        _need(not given, f"{what} of kernel {name} has no meaning for a Python function", f"no {what}")
+    return source
+
+
+def program_of(descriptor: ProgramDescriptor) -> Program:
+    """The program that a descriptor describes."""
+    program = Program()
+    for cb in descriptor.cbs:
+        if cb.global_circular_buffer is not None or cb.remote_format_descriptors:
+            raise NotEmulatedError(
+                "circular buffers of a program in a global circular buffer are not emulated",
+                expected="buffers of the program's own, or in a sharded tensor",
+                fix="Send through a semaphore and NoC writes instead.",
+            )
+        formats = {one.buffer_index: one.data_format for one in cb.format_descriptors}
+        pages = {one.buffer_index: one.page_size for one in cb.format_descriptors}
+        config = CircularBufferConfig(cb.total_size, formats, pages, cb.buffer, cb.address_offset)
+        _need(cb.buffer is not None or not cb.address_offset, "address_offset without a buffer", "a tensor's buffer")
+        program.create_circular_buffer(cb.core_ranges, config)
+    for semaphore in descriptor.semaphores:
+        spec = SemaphoreSpec(semaphore.id, semaphore.core_ranges, semaphore.initial_value)
+        program.semaphores.append(spec)
+    for kernel in descriptor.kernels:
+        function = _function(kernel)
+        name = getattr(function, "__name__", repr(function))
+        handle = program.create_kernel(function, kernel.core_ranges, _config(kernel, name))
+        for core, values in kernel.runtime_args:
+            if values and kernel.core_ranges.contains(core):
+                program.set_runtime_args(handle, core, values)
+        program.set_common_runtime_args(handle, kernel.common_runtime_args)
+    return program
+
+
+def _boxes(
+    descriptor: ProgramDescriptor | MeshProgramDescriptor, mesh: MeshDevice
+) -> list[tuple[MeshCoordinateRange, ProgramDescriptor]]:
+    if isinstance(descriptor, ProgramDescriptor):
+        return [(MeshCoordinateRange(mesh.shape), descriptor)]
+    boxes = list(descriptor)
+    _need(bool(boxes), "generic_op: MeshProgramDescriptor.mesh_programs must not be empty", "a program")
+    for i, (box, _) in enumerate(boxes):
+        twice = any(box == other for other, _ in boxes[:i])
+        _need(
+            not twice, f"Duplicate MeshCoordinateRange found in MeshProgramDescriptor: {box!r}", "one program per range"
+        )
+    return boxes
+
+
+@composite("ttnn.generic_op", names={"program_descriptor": "mesh_program_descriptor"})
+def generic_op(
+    io_tensors: Sequence[Tensor], mesh_program_descriptor: ProgramDescriptor | MeshProgramDescriptor
+) -> Tensor:
+    """Run a program of Python kernels on tensors; the last of them is the result."""
+    _need(bool(io_tensors), "io_tensors must not be empty", "tensors")
+    mesh = io_tensors[0].device()
+    if mesh is None:
+        raise MeshError("Tensor must be on a device", expected="device tensors", fix="Move it with to_device().")
+    wrong = f"io_tensors must contain at least one input tensor and one output tensor, got {len(io_tensors)} tensors."
+    _need(len(io_tensors) >= 2, wrong, "inputs and an output")
+    workload = MeshWorkload()
+    for box, descriptor in _boxes(mesh_program_descriptor, mesh):
+        workload.add_program(box, program_of(descriptor))
+    workload.holds += [view_of(tensor) for tensor in io_tensors]
+    if mesh.queue().recording is None or workload.is_known(mesh):
+        workload.finalize(mesh)
+    enqueue_mesh_workload(mesh, workload, blocking=False)
+    return io_tensors[-1]

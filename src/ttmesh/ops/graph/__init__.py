@@ -1,0 +1,1 @@
+"""ttnn.graph: recording what a program calls, and questions to the record."""

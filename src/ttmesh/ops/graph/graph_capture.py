@@ -1,0 +1,319 @@
+"""ttnn.graph: what a program calls, makes and holds, recorded as TT-NN's graph of nodes.
+
+The recorder hears operations through hooks, memory through the signals, and circular buffers through the watchers of
+launches; nothing of it runs outside a capture. Both run modes allocate and record real addresses; with NO_DISPATCH no
+program runs and nothing is written (open the mesh on the `meta` backend for models larger than memory).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import MeshError
+from ttmesh.base.records import Allocated, Freed, Record
+from ttmesh.base.signals import signals
+from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.functions import distributed_context
+from ttmesh.mesh.queue.command_queue import gate
+from ttmesh.ops.catalogue import hooks
+from ttmesh.ops.graph import graph_report
+from ttmesh.ops.graph.graph_queries import Node
+from ttmesh.tensor.calls.launch_op import OUTPUTS, Call, Operation, tensors_in, watchers
+from ttmesh.tensor.spec.memory_config import cpp
+from ttmesh.tensor.tensor import Tensor, arrivals
+
+REPORT_VERSION = 1
+CREATE = "tt::tt_metal::create_device_tensor"
+
+
+class RunMode(Enum):
+    """Whether captured programs and writes reach the chips."""
+
+    NORMAL = 0
+    NO_DISPATCH = 1
+
+
+class Recorder:
+    """The nodes of one capture, and who is open: the innermost function is `stack[-1]`."""
+
+    def __init__(self, run_mode: RunMode) -> None:
+        self.nodes: list[Node] = []
+        self.started_ns = time.time_ns()
+        self._starts: list[int] = []  # clock readings, one per open function
+        self._buffers: dict[int, int] = {}  # buffer id -> its node
+        self._created: dict[int, tuple[int, int]] = {}  # buffer id -> start and end of the function that made it
+        self._records: dict[int, Allocated] = {}
+        self.devices: dict[int, dict[str, Any]] = {}  # the meshes that the capture saw, by id
+        self.buffers_by_operation: dict[int, list[dict[str, Any]]] = {}  # by the counter of its start
+        self.pages_by_address: dict[int, list[dict[str, Any]]] = {}
+        self._add("capture_start", {})
+        self.stack = [0]
+        self._clock = time.perf_counter_ns()
+        self._dispatched = not gate.shut
+        if run_mode is RunMode.NO_DISPATCH:
+            gate.shut = True
+        # Asking for commands keeps programs from running without one, past the gate.
+        self._stop_hearing = signals.listen(self._hear, commands=gate.shut)
+        arrivals.append(self._arrived)
+        hooks.before.append(self._begin)
+        hooks.after.append(self._end)
+        watchers.append(self._launched)
+
+    def stop(self) -> list[Node]:
+        """The whole graph; the recorder hears nothing more."""
+        self._stop_hearing()
+        gate.shut = not self._dispatched
+        arrivals.remove(self._arrived)
+        hooks.before.remove(self._begin)
+        hooks.after.remove(self._end)
+        watchers.remove(self._launched)
+        while len(self.stack) > 1:  # an operation that raised never ended
+            self.function_end()
+        duration = time.perf_counter_ns() - self._clock
+        self.nodes[0]["connections"].append(self._add("capture_end", {}, duration_ns=max(duration, 1)))
+        return self.nodes
+
+    def function_start(self, name: str, arguments: list[str]) -> int:
+        """Open a function inside the current one."""
+        node = self._add("function_start", {"name": name, "inputs": str(len(arguments))}, level=len(self.stack))
+        self.nodes[node]["arguments"] = arguments
+        self.nodes[self.stack[-1]]["connections"].append(node)
+        self.stack.append(node)
+        self._starts.append(time.perf_counter_ns())
+        return node
+
+    def function_end(self) -> int:
+        """Close the current function."""
+        start = self.stack.pop()
+        duration = time.perf_counter_ns() - self._starts.pop()
+        end = self._add(
+            "function_end",
+            {"name": self.nodes[start]["params"]["name"]},
+            level=len(self.stack),
+            duration_ns=max(duration, 1),
+        )
+        self.nodes[start]["connections"].append(end)
+        if len(self.stack) == 1 and graph_report.is_detailed_buffer_tracing_enabled():
+            held = [buffer for mesh in self.meshes() for buffer in graph_report.live_buffers(mesh)]
+            self.buffers_by_operation[start] = held
+        return end
+
+    def meshes(self) -> list[MeshDevice]:
+        """The meshes that the capture saw and that are open."""
+        return [mesh for mesh in open_meshes() if mesh.id() in self.devices]
+
+    def _saw(self, mesh: MeshDevice) -> None:
+        if mesh.id() not in self.devices:
+            self.devices[mesh.id()] = graph_report.device_facts(mesh)
+
+    def _add(self, kind: str, params: dict[str, Any], *, level: int | None = None, duration_ns: int = 0) -> int:
+        counter = len(self.nodes)
+        node: Node = {
+            "counter": counter,
+            "node_type": kind,
+            "params": params,
+            "arguments": [],
+            "connections": [],
+            "input_tensors": [],
+            "stacking_level": len(self.stack) - 1 if level is None and self.nodes else level or 0,
+        }
+        if duration_ns:
+            node["duration_ns"] = duration_ns
+        self.nodes.append(node)
+        return counter
+
+    def _begin(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in given.values()])
+        for tensor in tensors_in(given):
+            self._complete(tensor)
+            node = self._tensor(tensor)
+            self.nodes[node]["connections"].append(start)
+            self.nodes[start]["input_tensors"].append(node)
+
+    def _end(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        tensors = tensors_in({"result": result})
+        for tensor in tensors:
+            self._complete(tensor)
+        end = self.function_end()
+        self.nodes[end]["connections"] += [self._tensor(tensor) for tensor in tensors]
+
+    def _launched(self, operation: Operation, arguments: Any, result: Any) -> None:
+        if operation.scratch is None:
+            return
+        targets = OUTPUTS if operation.outputs is None else operation.outputs
+        tensors = tensors_in({name: value for name, value in arguments.items() if name not in targets})
+        mesh = next((tensor.device() for tensor in tensors), None)
+        size = operation.scratch(Call(operation.name, mesh, arguments, tensors)) if mesh is not None else 0
+        if mesh is None or not size:
+            return
+        device = {"device_id": mesh.id()}
+        grid = mesh.compute_with_storage_grid_size()
+        cores = f"{{[(x=0,y=0) - (x={grid.x - 1},y={grid.y - 1})]}}"
+        start = mesh.heap.map.banks[BufferType.L1].start
+        inside = self.nodes[self.stack[-1]]["connections"]
+        inside.append(self._add("circular_buffer_deallocate_all", device))
+        facts = {"size": size, "address": start, "core_range_set": cores, "globally_allocated": "0", **device}
+        inside.append(self._add("circular_buffer_allocate", facts))
+
+    def _hear(self, record: Record) -> None:
+        if isinstance(record, Allocated):
+            start = self.function_start(CREATE, []) if len(self.stack) > 1 else self._transfer(record)
+            self._records[record.buffer_id] = record
+            buffer = self._buffer(record)
+            node = self._add("buffer_allocate", _placed(record))
+            self.nodes[node]["connections"].append(buffer)
+            self.nodes[start]["connections"].append(node)
+            self._placed_at(record, node)
+            self._created[record.buffer_id] = start, self.function_end()
+        elif isinstance(record, Freed) and record.buffer_id in self._records:
+            made = self._records.pop(record.buffer_id)
+            node = self._add("buffer_deallocate", _placed(made))
+            self.nodes[node]["connections"].append(self._buffer(made))
+            self.nodes[self.stack[-1]]["connections"].append(node)
+
+    def _transfer(self, record: Allocated) -> int:
+        """Allocations outside an operation are transfers; the label says which."""
+        return self.function_start(f"ttnn.{'from_torch' if record.label == 'to_device' else record.label}", [])
+
+    def _placed_at(self, record: Allocated, node: int) -> None:
+        """Note the mesh, and on request the pages: the same address may have others later."""
+        for mesh in open_meshes():
+            if mesh.id() == record.mesh_id:
+                self._saw(mesh)
+                if graph_report.is_detailed_buffer_tracing_enabled():
+                    found = {"alloc_counter": node, "pages": graph_report.pages(mesh, record.address)}
+                    self.pages_by_address.setdefault(record.address, []).append(found)
+
+    def _arrived(self, tensor: Tensor) -> None:
+        """A tensor that a transfer brought; operations tell theirs themselves."""
+        if len(self.stack) == 1:
+            self._complete(tensor)
+
+    def _buffer(self, record: Allocated) -> int:
+        if record.buffer_id not in self._buffers:
+            facts = {key: _placed(record)[key] for key in ("size", "type", "buffer_type", "layout", "device_id")}
+            self._buffers[record.buffer_id] = self._add("buffer", facts)
+            self.nodes[self.stack[-1]]["connections"].append(self._buffers[record.buffer_id])
+        return self._buffers[record.buffer_id]
+
+    def _complete(self, tensor: Tensor) -> None:
+        """Say with which arguments a tensor of this capture was made: they are known once the operation gives it back."""
+        if not tensor.is_allocated() or tensor.device() is None:
+            return
+        created = self._created.pop(tensor.buffer.cell.buffer_id, None)
+        if created is None:
+            return
+        start, end = (self.nodes[i] for i in created)
+        parts = (tensor.shape, cpp(tensor.dtype), cpp(tensor.layout), tensor.device(), tensor.memory_config())
+        start["arguments"] = [str(part) for part in parts]
+        end["connections"].append(self._tensor(tensor))
+
+    def _tensor(self, tensor: Tensor) -> int:
+        params: dict[str, Any] = {
+            "tensor_id": tensor.tensor_id,
+            "shape": str(tensor.shape),
+            "dtype": cpp(tensor.dtype),
+            "layout": cpp(tensor.layout),
+            "size": tensor.shape.volume() * tensor.element_size(),
+        }
+        mesh = tensor.device() if tensor.is_allocated() else None
+        if mesh is None:
+            return self._add("tensor", params)
+        self._saw(mesh)
+        cell = tensor.buffer.cell
+        params["memory_config"] = str(tensor.memory_config())
+        params |= {"device_id": mesh.id(), "address": cell.address, "buffer_type": cell.buffer_type.value}
+        chips = [{"device_id": i, "mesh_device_id": mesh.id(), "address": cell.address} for i in mesh.get_device_ids()]
+        params["device_tensors"] = json.dumps(chips)
+        node = self._add("tensor", params)
+        if cell.buffer_id in self._buffers:
+            buffer = self._buffers[cell.buffer_id]
+        else:  # it was there before the capture
+            facts = cell.buffer_type.name, cell.address, cell.size_bytes, cell.bank_bytes, cell.banks, cell.page_bytes
+            buffer = self._buffer(Allocated(mesh.id(), cell.buffer_id, (), *facts, cell.label, 0))
+        self.nodes[buffer]["connections"].append(node)
+        return node
+
+
+def _placed(record: Allocated) -> dict[str, Any]:
+    return {
+        "size": record.size_bytes,
+        "address": record.address,
+        "type": "L1" if record.buffer_type.startswith("L1") else "DRAM",
+        "buffer_type": BufferType[record.buffer_type].value,
+        "layout": "INTERLEAVED",
+        "page_size": record.page_bytes,
+        "num_cores": record.banks,
+        "device_id": record.mesh_id,
+        "max_size_per_bank": record.bank_bytes,
+    }
+
+
+_active: list[Recorder] = []
+
+
+def begin_graph_capture(run_mode: RunMode = RunMode.NORMAL) -> None:
+    """Record every operation, tensor and buffer from now on; captures nest, each sees what happens while it is open."""
+    _active.append(Recorder(run_mode))
+
+
+def end_graph_capture() -> list[Node]:
+    """Stop the innermost capture and give back its nodes."""
+    if not _active:
+        raise MeshError(
+            "no graph capture is active",
+            expected="end_graph_capture() after begin_graph_capture()",
+            fix="Begin one first.",
+        )
+    return _active.pop().stop()
+
+
+def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
+    """Stop the innermost capture, write its report (nodes and facts about the run) as JSON, give back the nodes."""
+    recorder = _active[-1] if _active else None
+    nodes = end_graph_capture()
+    assert recorder is not None, "there was a capture to end"
+    ranks = distributed_context.distributed_context_is_initialized()
+    report = {
+        "version": REPORT_VERSION,
+        "graph": nodes,
+        "devices": list(recorder.devices.values()),
+        "metadata": {
+            "capture_timestamp_ns": recorder.started_ns,
+            "total_duration_ns": nodes[-1]["duration_ns"],
+            "rank": int(distributed_context.distributed_context_get_rank()) if ranks else 0,
+            "world_size": int(distributed_context.distributed_context_get_size()) if ranks else 1,
+        },
+    }
+    meshes = recorder.meshes()
+    if graph_report.is_detailed_buffer_tracing_enabled() and meshes:
+        report["buffer_pages"] = [page for mesh in meshes for page in graph_report.pages(mesh)]
+    if recorder.buffers_by_operation:
+        report["per_operation_buffers"] = recorder.buffers_by_operation
+    if recorder.pages_by_address:
+        report["buffer_pages_by_address"] = recorder.pages_by_address
+    Path(report_path).write_text(json.dumps(report))
+    return nodes
+
+
+def is_graph_capture_active() -> bool:
+    """Whether a capture records."""
+    return bool(_active)
+
+
+def track_function_start(function_name: str) -> None:
+    """Open a function of the caller's own in the active capture."""
+    if _active:
+        _active[-1].function_start(function_name, [])
+
+
+def track_function_end() -> None:
+    """Close it."""
+    if _active:
+        _active[-1].function_end()

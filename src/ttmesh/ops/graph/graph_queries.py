@@ -1,0 +1,257 @@
+"""Questions to a captured graph (ttnn.graph): what was called, what it held at its peak, what came out, how it looks.
+
+A graph is a list of nodes in the order of events; the fields are TT-NN's (tt-metal e4f9f0b, graph_consts.hpp):
+counter, node_type, params, arguments, connections, input_tensors, stacking_level, and duration_ns on ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.base.errors import MeshError
+from ttmesh.tensor.spec.shape import Shape
+
+Node = dict[str, Any]
+Graph = Sequence[Node]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One result of a graph: its shape, its bytes and where it lies."""
+
+    shape: Shape
+    size: int
+    type: BufferType
+
+
+@dataclass(frozen=True)
+class PeakMemoryUsagePerCore:
+    """The most that any moment of a graph needs of one core's L1, by kind, in bytes."""
+
+    peak_cb: int
+    peak_l1: int
+    peak_dataflow_buffer: int
+    peak_scratchpad: int
+    peak_total: int
+
+    def __str__(self) -> str:
+        kinds = {
+            "CB": self.peak_cb,
+            "L1": self.peak_l1,
+            "DFB": self.peak_dataflow_buffer,
+            "Scratchpad": self.peak_scratchpad,
+            "Total": self.peak_total,
+        }
+        return "\n".join(
+            ["Peak Memory Usage Per Core:", *(f"  {kind + ':':<12}{size} bytes" for kind, size in kinds.items())]
+        )
+
+
+def extract_calltrace(trace: Graph) -> list[str]:
+    """The names of all functions, in the order they were called."""
+    return [node["params"]["name"] for node in trace if node["node_type"] == "function_start"]
+
+
+def extract_peak_L1_memory_usage(trace: Graph) -> int:
+    """The most bytes of L1 that buffers and what programs hold took together on one chip."""
+    made = {i for node in trace if node["node_type"] == "buffer_allocate" for i in node["connections"]}
+    before = [
+        n for n in trace if n["node_type"] == "buffer" and n["params"]["type"] == "L1" and n["counter"] not in made
+    ]
+    return sum(int(n["params"]["size"]) for n in before) + max(
+        (sum(use.values()) for use in _l1_use(trace, "size")), default=0
+    )
+
+
+def extract_resource_usage_per_core(
+    trace: Graph, interleaved_storage_cores: int | None = None
+) -> PeakMemoryUsagePerCore:
+    """The most that any moment needs of one core, from the bytes per bank that each allocation took."""
+    if interleaved_storage_cores is not None:
+        warnings.warn("interleaved_storage_cores is no longer used", DeprecationWarning, stacklevel=2)
+    for i, node in enumerate(trace):
+        if node["counter"] != i:
+            raise MeshError(
+                "Graph trace counter/execution out of order",
+                expected=f"node {i} to have the counter {i}, not {node['counter']}",
+                fix="Pass the list that end_graph_capture() returned.",
+            )
+    peaks = dict.fromkeys((*PROGRAM_KINDS.values(), "l1", "total"), 0)
+    for use in _l1_use(trace, "max_size_per_bank"):
+        for kind, size in {**use, "total": sum(use.values())}.items():
+            peaks[kind] = max(peaks[kind], size)
+    return PeakMemoryUsagePerCore(**{f"peak_{kind}": size for kind, size in peaks.items()})
+
+
+# What a program holds while it runs: the next one starts with none of it.
+PROGRAM_KINDS = {
+    "circular_buffer_allocate": "cb",
+    "dataflow_buffer_allocate": "dataflow_buffer",
+    "scratchpad_allocate": "scratchpad",
+}
+
+
+def _l1_use(trace: Graph, buffer_size: str) -> Iterator[dict[str, int]]:
+    """L1 in use by kind after every node that changes it; buffers count by the named parameter."""
+    use = dict.fromkeys((*PROGRAM_KINDS.values(), "l1"), 0)
+    for node in trace:
+        kind, params = node["node_type"], node["params"]
+        if kind in PROGRAM_KINDS:
+            if "1" not in (str(params.get("globally_allocated")), str(params.get("borrows_memory"))):  # a tensor's own
+                use[PROGRAM_KINDS[kind]] += int(params["size"])
+        elif kind == "circular_buffer_deallocate_all":
+            use.update(dict.fromkeys(PROGRAM_KINDS.values(), 0))
+        elif kind == "buffer_allocate" and params["type"] == "L1":
+            use["l1"] += int(params[buffer_size])
+        elif kind == "buffer_deallocate" and params["type"] == "L1":
+            use["l1"] -= int(params[buffer_size])
+        else:
+            continue
+        yield use
+
+
+def extract_output_tensors(trace: Graph) -> set[int]:
+    """The counters of the tensor nodes that the last function with results gave back."""
+    for node in reversed(trace):
+        if node["node_type"] == "function_end":
+            found = {i for i in node["connections"] if trace[i]["node_type"] == "tensor"}
+            if found:
+                return found
+    raise MeshError(
+        "No function_end node with tensor connections found in the trace",
+        expected="a capture in which an operation gave back a tensor",
+        fix="Call the operations between begin_graph_capture() and end_graph_capture().",
+    )
+
+
+def extract_output_info(trace: Graph) -> list[TensorInfo]:
+    """Shape, bytes and memory of what the last function gave back, where it lies on a device."""
+    outputs = extract_output_tensors(trace)
+    return [
+        TensorInfo(_shape(trace[i]), node["params"]["size"], BufferType[node["params"]["type"]])
+        for node in trace
+        if node["node_type"] == "buffer"
+        for i in node["connections"]
+        if i in outputs
+    ]
+
+
+def _shape(node: Node) -> Shape:
+    return Shape([int(size) for size in re.findall(r"\d+", node["params"]["shape"])])
+
+
+def count_intermediate_and_output_tensors(trace: Graph) -> tuple[int, int]:
+    """How many tensors were made on the way, and how many came out."""
+    outputs = {trace[i]["params"]["tensor_id"] for i in extract_output_tensors(trace)}
+    made = {
+        trace[i]["params"]["tensor_id"]
+        for node in trace
+        if node["node_type"] == "function_end" and node["params"]["name"] == "tt::tt_metal::create_device_tensor"
+        for i in node["connections"]
+        if trace[i]["node_type"] == "tensor"
+    }
+    return len(made - outputs), len(outputs)
+
+
+def extract_levelized_graph(trace: Graph, max_level: int = 1) -> list[Node]:
+    """Functions down to a depth as vertices, with edges from who made a tensor to who read it."""
+    starts = [n for n in trace if n["node_type"] == "function_start" and n["stacking_level"] <= max_level]
+    number = {node["counter"]: i for i, node in enumerate(starts)}
+    ends = {node["counter"]: _end_of(trace, node) for node in starts}
+    makers: dict[int, int] = {}  # tensor id -> vertex; the outermost maker comes last and wins
+    vertices: list[Node] = []
+    for node in starts:
+        results = [trace[i] for i in ends[node["counter"]]["connections"] if trace[i]["node_type"] == "tensor"]
+        shapes = [result["params"]["shape"] for result in results]
+        vertices.append(
+            {
+                "counter": number[node["counter"]],
+                "stacking_level": node["stacking_level"],
+                "name": node["params"]["name"],
+                "arguments": node["arguments"],
+                "in_edges": [],
+                "out_edges": [],
+                "internals": [],
+                "output_info": [json.dumps(result["params"]) for result in results],
+                "output_shape": shapes,
+            }
+        )
+    for node in sorted(starts, key=lambda node: -node["stacking_level"]):
+        for i in ends[node["counter"]]["connections"]:
+            if trace[i]["node_type"] == "tensor":
+                makers[trace[i]["params"]["tensor_id"]] = number[node["counter"]]
+    for node in starts:
+        reader = number[node["counter"]]
+        for i in node["input_tensors"]:
+            maker = makers.get(trace[i]["params"]["tensor_id"])
+            if maker is not None and maker != reader and reader not in vertices[maker]["out_edges"]:
+                vertices[maker]["out_edges"].append(reader)
+                vertices[reader]["in_edges"].append(maker)
+        inner = (i for i in node["connections"] if trace[i]["node_type"] == "function_start")
+        vertices[reader]["internals"] = [number[i] for i in inner if i in number]
+    return vertices
+
+
+def _end_of(trace: Graph, start: Node) -> Node:
+    return next(trace[i] for i in start["connections"] if trace[i]["node_type"] == "function_end")
+
+
+def pretty_format(captured_graph: Graph) -> str:
+    """The graph as an indented text: functions with their time, and what they allocated and freed."""
+    lines = []
+    for node in captured_graph:
+        text = _line(node)
+        if text:
+            lines.append("    " * max(node["stacking_level"] - (node["node_type"] == "function_start"), 0) + text)
+    return "\n".join(lines)
+
+
+def pretty_print(captured_graph: Graph) -> None:
+    """Print the graph as an indented text."""
+    print(pretty_format(captured_graph))
+
+
+def _line(node: Node) -> str:
+    kind, params = node["node_type"], node["params"]
+    if kind in ("capture_start", "capture_end"):
+        return str(kind).replace("_", " ")
+    if kind == "function_start":
+        return f"begin: {params['name']}"
+    if kind in ("buffer_allocate", "buffer_deallocate"):
+        return f"{kind.replace('_', ' ')}: {params['type']} {params['size']} bytes at {params['address']}"
+    if kind == "circular_buffer_allocate":
+        return f"circular buffers: {params['size']} bytes per core"
+    return ""
+
+
+def visualize(captured_graph: Graph, *, file_name: str | Path | None = None) -> str:
+    """The graph in Graphviz' language; with a file name also drawn by `dot`, in the format its suffix says."""
+    text = "digraph capture {\n  node [shape=box, fontname=monospace];\n"
+    text += "".join(f"  {line};\n" for line in _drawn(captured_graph)) + "}\n"
+    if file_name is not None:
+        path = Path(file_name)
+        drawer = shutil.which("dot")
+        if drawer is None:
+            raise MeshError(
+                "the graph cannot be drawn: Graphviz' dot is not installed",
+                expected="the command `dot` on the path",
+                fix="Install Graphviz, or use the text that visualize() returns without file_name=.",
+            )
+        subprocess.run([drawer, f"-T{path.suffix[1:] or 'svg'}", "-o", str(path)], input=text.encode(), check=True)
+    return text
+
+
+def _drawn(graph: Graph) -> Iterable[str]:
+    for vertex in extract_levelized_graph(graph):
+        yield f"n{vertex['counter']} [label={json.dumps(vertex['name'])}]"
+        for to in vertex["out_edges"]:
+            yield f"n{vertex['counter']} -> n{to} [label={json.dumps(', '.join(vertex['output_shape']))}]"

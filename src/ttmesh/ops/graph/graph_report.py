@@ -1,0 +1,95 @@
+"""What a graph report says beside the graph: the meshes, and on request every page of every buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ttmesh.base.dtypes import BufferType
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.memory_reports import BufferPageInfo, pages_of
+
+
+class _Detail:
+    """Whether reports list buffers and pages."""
+
+    enabled = False
+
+
+def enable_detailed_buffer_tracing() -> None:
+    """From now on captures note every live buffer after each operation, and every page when it is allocated."""
+    _Detail.enabled = True
+
+
+def disable_detailed_buffer_tracing() -> None:
+    """Captures note allocations alone."""
+    _Detail.enabled = False
+
+
+def is_detailed_buffer_tracing_enabled() -> bool:
+    """Whether captures note live buffers and pages."""
+    return _Detail.enabled
+
+
+def device_facts(mesh: MeshDevice) -> dict[str, Any]:
+    """A mesh in the words of TT-NN's reports: no core only stores, and one bank is one core's L1."""
+    grid, banks = mesh.compute_with_storage_grid_size(), mesh.heap.map.banks[BufferType.L1]
+    cores, worker_bytes = grid.x * grid.y, mesh.heap.map.l1_bytes
+    return {
+        "device_id": mesh.id(),
+        "num_y_cores": grid.y,
+        "num_x_cores": grid.x,
+        "num_y_compute_cores": grid.y,
+        "num_x_compute_cores": grid.x,
+        "worker_l1_size": worker_bytes,
+        "l1_num_banks": banks.count,
+        "l1_bank_size": banks.size,
+        "address_at_first_l1_bank": 0,
+        "address_at_first_l1_cb_buffer": banks.start,
+        "num_banks_per_storage_core": worker_bytes // banks.size if banks.size else 0,
+        "num_compute_cores": cores,
+        "num_storage_cores": 0,
+        "total_l1_memory": cores * worker_bytes,
+        "total_l1_for_tensors": 0,
+        "total_l1_for_interleaved_buffers": cores * banks.size,
+        "total_l1_for_sharded_buffers": cores * banks.size,
+        "cb_limit": worker_bytes - banks.start,
+        "arch": mesh.arch().name,
+        "num_dram_channels": mesh.chip.dram_banks,
+        "dram_size_per_channel": mesh.chip.dram_view_bytes,
+    }
+
+
+def live_cells(mesh: MeshDevice) -> list[Cell]:
+    """Every buffer of a mesh, oldest first; a capture asks while the heap tells it of one, so the heap is not asked."""
+    return sorted((cell for kind in mesh.heap.live.values() for cell in kind.values()), key=lambda c: c.buffer_id)
+
+
+def live_buffers(mesh: MeshDevice) -> list[dict[str, Any]]:
+    """Every buffer of a mesh in the words of TT-NN's reports."""
+    return [
+        {
+            "device_id": mesh.id(),
+            "address": cell.address,
+            "max_size_per_bank": cell.bank_bytes,
+            "buffer_type": cell.buffer_type.value,
+            "buffer_layout": 0,
+        }
+        for cell in live_cells(mesh)
+    ]
+
+
+def pages(mesh: MeshDevice, address: int | None = None) -> list[dict[str, Any]]:
+    """Every page of a mesh's buffers, or of those at an address; they lie at the same places on all its chips."""
+    chip = mesh.local_ids()[0]
+    cells = (cell for cell in live_cells(mesh) if address is None or cell.address == address)
+    found = (page for cell in cells for page in pages_of(mesh, cell) if page.device_id == chip)
+    return [_page(mesh, page) for page in found]
+
+
+def _page(mesh: MeshDevice, page: BufferPageInfo) -> dict[str, Any]:
+    facts = {name: getattr(page, name) for name in PAGE_FIELDS}
+    return {"device_id": mesh.id(), **facts, "buffer_type": page.buffer_type.value}
+
+
+PAGE_FIELDS = ("address", "core_y", "core_x", "bank_id", "page_index", "page_address", "page_size")

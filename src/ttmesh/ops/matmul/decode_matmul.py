@@ -1,0 +1,209 @@
+"""Products of decoding, one row per user: with users' own matrices, from caches, and with weights that stay in L1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
+from ttmesh.ops.catalogue.checks import require, require_tiles
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shard_config import div_up, round_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+MOST_ROWS = 8  # tiles of a column that fit into the registers
+
+# -- attention's products ----------------------------------------------------------------------------------------------
+
+
+def _widest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (a, b) if a.dtype == b.dtype else (a.float(), b.float())
+
+
+def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[1, heads, users, K] x [users, kv heads, K, N] → [1, heads, users, N]: every user with his own matrix."""
+    heads, groups = a.shape[-3], b.shape[-3]
+    rows = a.squeeze(-4).transpose(-3, -2)  # [users, heads, K]
+    grouped = rows.reshape(*rows.shape[:-2], groups, heads // groups, rows.shape[-1])
+    result = torch.matmul(*_widest(grouped, b))  # [users, groups, heads / groups, N]
+    joined = result.reshape(*result.shape[:-3], heads, result.shape[-1])
+    return joined.transpose(-3, -2).unsqueeze(-4)
+
+
+def _golden_per_user(
+    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, compute_with_storage_grid_size: Any = None
+) -> torch.Tensor:
+    own = torch.repeat_interleave(input_tensor_b, input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
+    return torch.einsum("xhuk,uhkn->xhun", input_tensor_a, own)
+
+
+@op("ttnn.experimental.attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
+def attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
+    """Attention of one new token: every user's heads times his own matrix."""
+    return _per_user(input_tensor_a, input_tensor_b)
+
+
+@op("ttnn.experimental.group_attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
+def group_attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
+    """The same with heads that share kv heads in groups."""
+    return _per_user(input_tensor_a, input_tensor_b)
+
+
+def _check_cached(call: Call) -> None:
+    a, b = (spec.shape for spec in call.specs[:2])
+    tokens = call["num_tokens"]
+    require_tiles(call, "Inputs to matmul must be tilized")
+    require(tokens > 0, "Number of tokens must be at least 1!", "a number of tokens", "Count the new token.")
+    wrong = "Number of tokens must be smaller or equal to the max cache length (B.shape[2])!"
+    require(tokens <= b[2], wrong, f"at most {b[2]}", "Allocate a longer cache.")
+    require(a[0] == 1, "Input q_len must be 1!", "one new token", "Use ttnn.matmul.")
+    require(b[1] == 1, "Number of kv_heads must be 1!", "one kv head", "Use group_attn_matmul.")
+    require(round_up(a[2], TILE) == b[0], "Num of users must match!", f"{b[0]} users", "Check the shapes.")
+    if call["transpose_hw"]:
+        wrong = "For pre-attention matmul, dimension K for B is in B.shape[3], so A.shape[3] must match B.shape[3]"
+        require(a[3] == b[3], wrong, f"{b[3]} columns", "Check the shapes.")
+    else:
+        wrong = (
+            "For post-attention matmul, dimension K (A.shape[3]) is the kv_seq_len in this case and must match the "
+            "length of the cache we read"
+        )
+        require(round_up(a[3], TILE) == round_up(tokens, TILE), wrong, f"{round_up(tokens, TILE)}", "Pad the scores.")
+
+
+def _golden_cached(
+    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, *, num_tokens: int, transpose_hw: bool, **_: Any
+) -> torch.Tensor:
+    own = input_tensor_b[:, 0, : round_up(num_tokens, TILE)]
+    return torch.einsum("xhuk,unk->xhun" if transpose_hw else "xhuk,ukn->xhun", input_tensor_a, own)
+
+
+@op(
+    "ttnn.experimental.attn_matmul_from_cache",
+    golden=_golden_cached,
+    check=_check_cached,
+    out=like(layout=Layout.TILE),
+)
+def attn_matmul_from_cache(
+    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, num_tokens: int, transpose_hw: bool
+) -> torch.Tensor:
+    """The same with the first tokens, rounded up to tiles, of every user's cache, or with their transpose."""
+    read = input_tensor_b[..., : round_up(num_tokens, TILE), :]
+    return _per_user(input_tensor_a, read.transpose(-2, -1) if transpose_hw else read)
+
+
+# -- weights that stay in L1 -------------------------------------------------------------------------------------------
+
+
+def _unfolded(b: torch.Tensor, rows: int, batch: int, *, partial: bool) -> torch.Tensor:
+    """Weights whose blocks lie side by side as [.., K, N], or [.., batch, K, N]."""
+    if batch > 1:  # [Bc · K, blocks · N] → [blocks · Bc, K, N]
+        per_block = b.shape[-2] // rows
+        cut = torch.unflatten(torch.unflatten(b, -2, (per_block, rows)), -1, (batch // per_block, -1))
+        return cut.movedim(-2, -4).flatten(-4, -3)
+    if partial and rows >= b.shape[-2]:  # [Kc, blocks · N] → [blocks · Kc, N]
+        return torch.unflatten(b, -1, (rows // b.shape[-2], -1)).transpose(-3, -2).flatten(-3, -2)
+    return b
+
+
+def _batch(a: TensorSpec) -> int:
+    return int(a.shape[0] * a.shape[1]) if len(a.shape) == 4 else 1
+
+
+def _check_decode(call: Call) -> None:
+    a, b = call.specs[:2]
+    rows, batch = a.shape[-1], _batch(a)
+    for name, spec in (("A", a), ("B", b)):
+        wrong = f"Input tensor {name} must be in tile layout"
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+        where = spec.memory_config.memory_layout
+        wrong = f"Input tensor {name} must be in width sharded memory layout, but got {where}"
+        wide = where is TensorMemoryLayout.WIDTH_SHARDED
+        require(wide, wrong, "WIDTH_SHARDED memory", "Use create_sharded_memory_config.")
+    high = div_up(a.shape[-2], a.tile.tile_shape[0])
+    form = "batched" if batch > 1 else "partial_width_sharded" if call["partial_width_sharded"] else ""
+    limit = (
+        f"{form or 'full_width_sharded'} matmul_decode requires {'M_tiles' if form else 'out_block_h'} (= "
+        f"{'ceil(M / tile_height)' if form else 'M_tiles'}) <= {MOST_ROWS}"
+    )
+    require(high <= MOST_ROWS, f"{limit}, but got M_tiles={high}", "fewer rows", "Cut the rows.")
+    if batch > 1:
+        wrong = f"batched matmul_decode with batch {batch} > 1 requires rank-4 weights, but got rank {len(b.shape)}"
+        require(len(b.shape) == 4, wrong, "rank-4 weights", "Reshape them.")
+        wrong = f"batched matmul_decode: weight height {b.shape[-2]} must be a multiple of K {rows}"
+        require(b.shape[-2] % rows == 0, f"{wrong} (weight height = Bc * K)", "such", "Fold the weights again.")
+        per_block = b.shape[-2] // rows
+        wrong = f"batched matmul_decode: batch {batch} must be a multiple of Bc {per_block} (Bc = weight_height / K)"
+        require(batch % per_block == 0, wrong, "such", "Fold the weights again.")
+        return
+    if call["partial_width_sharded"] and rows >= b.shape[-2]:
+        require(rows % b.shape[-2] == 0, "K_a must be divisible by K_b", "whole blocks", "Fold the weights again.")
+        blocks = rows // b.shape[-2]
+        wrong = (
+            "partial_width_sharded matmul_decode requires an even number of K-blocks (the cross-core reduction sums "
+            f"partials pairwise), but got K_blocks={blocks}"
+        )
+        require(blocks == 1 or blocks % 2 == 0, wrong, "an even number", "Use other shards.")
+        return
+    wrong = "Input tensor B must have the same K dimension as the operation attributes"
+    require(b.shape[-2] == rows, wrong, f"{rows} rows", "Check the shapes.")
+
+
+def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    a, b = call.specs[:2]
+    shape, dtype = inferred[0][0], call["dtype"] or a.dtype
+    where = call["output_mem_config"]
+    if where is None and len(a.shape) == 4:
+        where = DRAM_MEMORY_CONFIG
+    if where is None:
+        shards = b.memory_config.shard_spec
+        assert shards is not None, "the weights are sharded"
+        cores = shards.grid
+        if call["partial_width_sharded"]:
+            size = call.mesh.compute_with_storage_grid_size()
+            blocks = div_up(shape[-1], TILE) // (shards.shape[1] // TILE)
+            cores = num_cores_to_corerangeset(blocks, size, row_wise=True)
+        extent = (round_up(shape[-2], a.tile.tile_shape[0]), div_up(shape[-1], cores.num_cores()))
+        where = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(cores, extent))
+    return [TensorSpec(shape, dtype, Layout.TILE, tile=a.tile, memory_config=where)]
+
+
+def _golden_decode(
+    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, *, partial_width_sharded: bool = False, **_: Any
+) -> torch.Tensor:
+    a, b = input_tensor_a, input_tensor_b
+    rows = a.shape[-1]
+    batch = a.shape[0] * a.shape[1] if a.dim() == 4 else 1
+    if batch > 1:
+        per_block, plain = b.shape[-2] // rows, b.reshape(b.shape[-2:])
+        wide = plain.shape[1] // (batch // per_block)
+        parts = []
+        for i in range(batch):
+            block, row = divmod(i, per_block)
+            parts.append(plain[row * rows : (row + 1) * rows, block * wide : (block + 1) * wide])
+        return (a.reshape(batch, *a.shape[2:]) @ torch.stack(parts)).reshape(*a.shape[:-1], wide)
+    if partial_width_sharded and rows > b.shape[-2]:
+        b = torch.cat(b.chunk(rows // b.shape[-2], dim=-1), dim=-2)
+    return a @ b
+
+
+@op("ttnn.experimental.matmul_decode", golden=_golden_decode, check=_check_decode, out=_decode_spec)
+def matmul_decode(
+    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, partial_width_sharded: bool, lane_axes: int
+) -> torch.Tensor:
+    """A few rows times weights that lie in the L1 of many cores, whole, cut along K, or one per batch."""
+    a, b = ranked([input_tensor_a, input_tensor_b], lane_axes)
+    rows = a.shape[-1]
+    batch = int(a.shape[-4] * a.shape[-3]) if input_tensor_a.dim() == lane_axes + 4 else 1
+    weights = _unfolded(b, rows, batch, partial=partial_width_sharded)
+    if batch == 1:
+        return torch.matmul(*_widest(a, weights))
+    flat = a.flatten(-4, -3)
+    result = torch.matmul(*_widest(flat, weights.reshape(*weights.shape[:lane_axes], *weights.shape[-3:])))
+    return torch.unflatten(result, -3, tuple(a.shape[-4:-2]))

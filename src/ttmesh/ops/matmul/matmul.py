@@ -1,0 +1,284 @@
+"""Products: matmul, linear, addmm and the batched form. Accumulated in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.chip.formats.tiles import Tile
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.configs.activations import Activation, apply, function_of
+from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
+from ttmesh.ops.goldens import activated
+from ttmesh.ops.lane_functions.gemm import product
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.matmul.matmul_rules import (
+    check_product,
+    circular_buffers,
+    given_spec,
+    output_tile,
+    product_spec,
+    shape_of,
+)
+from ttmesh.tensor import operators
+from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.shard_config import div_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+def turned(values: torch.Tensor, transpose: bool) -> torch.Tensor:
+    """The matrix or its transpose."""
+    return values.transpose(-1, -2) if transpose else values
+
+
+def widened(values: torch.Tensor, dtype: DataType | None) -> torch.Tensor:
+    """In float32 when the result is: a bfloat16 product would round it before."""
+    return values.float() if dtype is DataType.FLOAT32 else values
+
+
+def activations_of(activation: Activation | None, program_config: ProgramConfig | None) -> list[Activation]:
+    """What is applied to the result: the program config's own function wins."""
+    fused = getattr(program_config, "fused_activation", None)
+    chosen = activation if fused is None else fused
+    return [] if chosen is None else [chosen]
+
+
+# -- matmul and linear -------------------------------------------------------------------------------------------------
+
+
+def _golden_matmul(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: Activation | None = None,
+    program_config: ProgramConfig | None = None,
+) -> torch.Tensor:
+    return _golden_linear(input_tensor_a, input_tensor_b, None, transpose_a, transpose_b, activation, program_config)
+
+
+def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
+    """Matrices of one float format; a bias of as many values as a row, and an activation worked out."""
+    a, b = case.specs[:2]
+    ranks = len(a.shape) >= len(b.shape) >= 2 and case.tensors[:2] == ("input_tensor_a", "input_tensor_b")
+    if not ranks or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
+        return None
+    (high, wide), axes = b.shape[-2:], case.lane_axes
+    turn_a, turn_b = case["transpose_a"], case["transpose_b"]
+    width = high if turn_b else wide
+    bias_ = case.specs[2].shape if len(case.specs) > 2 else None
+    if bias_ is not None and (bias_.volume() != width or len(bias_) > len(a.shape)):  # more dims give the result more
+        return None
+    half, shared = a.dtype is DataType.BFLOAT16, high * wide  # values in B where all devices and batches share it
+    chosen = activations_of(case["activation"], case["program_config"])
+    act = function_of(chosen[0]) if chosen else None
+
+    def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if half and b.numel() == shared:
+            result = torch.matmul(turned(a, turn_a), turned(b.view(high, wide), turn_b))
+        else:
+            result = product(turned(a, turn_a), turned(b, turn_b), axes)
+        if bias is not None:
+            result = result + (bias.reshape(-1) if bias.numel() == width else ranked([result, bias], axes)[1])
+        return result if act is None else act(result)
+
+    return compute
+
+
+@op(
+    "ttnn.matmul",
+    golden=_golden_matmul,
+    out=product_spec,
+    check=check_product,
+    scratch=circular_buffers,
+    specialise=_product_once,
+)
+def matmul(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    transpose_a: bool,
+    transpose_b: bool,
+    dtype: DataType | None,
+    activation: Activation | None,
+    program_config: ProgramConfig | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """The matrix product."""
+    a, b = turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b)
+    result = product(widened(a, dtype), widened(b, dtype), lane_axes)
+    return apply(result, activations_of(activation, program_config))
+
+
+def _golden_linear(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: Activation | None = None,
+    program_config: ProgramConfig | None = None,
+) -> torch.Tensor:
+    a, b = (x.mT if turn else x for x, turn in ((input_tensor_a, transpose_a), (input_tensor_b, transpose_b)))
+    result = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
+    last = getattr(program_config, "fused_activation", None) or activation
+    return result if last is None else activated(result, [last], function_of)
+
+
+def _check_linear(call: Call) -> None:
+    check_product(call)
+    if isinstance(call["bias"], Tensor) and len(call["bias"].shape) > 1:
+        bias, height = call["bias"].spec, shape_of(call.specs[0], call["transpose_a"])[-2:][0]
+        tall = div_up(height, 32) * 32
+        wrong = (
+            f"padded second last dimension of bias, {bias.padded_shape[-2]}, not equal to expected bias height, {tall}"
+        )
+        require(height == 1 or bias.shape[-2] in (1, height), wrong, f"1 or {height} rows", "Give the bias one row.")
+
+
+@op(
+    "ttnn.linear",
+    golden=_golden_linear,
+    out=product_spec,
+    check=_check_linear,
+    scratch=circular_buffers,
+    specialise=_product_once,
+)
+def linear(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    bias: torch.Tensor | None,
+    transpose_a: bool,
+    transpose_b: bool,
+    dtype: DataType | None,
+    activation: Activation | None,
+    program_config: ProgramConfig | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """The matrix product plus a bias, then an activation."""
+    a, b = turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b)
+    result = product(widened(a, dtype), widened(b, dtype), lane_axes)
+    if bias is not None:
+        left, right = ranked([result, bias], lane_axes)
+        result = left + right
+    return apply(result, activations_of(activation, program_config))
+
+
+@composite("ttnn.matmul_batched_weights")
+def matmul_batched_weights(
+    input_tensor_a: Tensor,
+    input_tensors_b: Sequence[Tensor],
+    transpose_a: bool,
+    transpose_b: bool,
+    memory_config: MemoryConfig | None,
+    dtype: DataType | None,
+    program_config: ProgramConfig | None,
+    activation: Activation | None,
+    compute_kernel_config: Any,
+    output_tile: Tile | None,
+) -> list[Tensor]:
+    """One tensor times each of several weights."""
+    require(
+        not transpose_a,
+        "cannot transpose A in batched matmul",
+        "transpose_a=False",
+        "Transpose it with ttnn.transpose first.",
+    )
+    require(
+        not transpose_b,
+        "cannot transpose B in batched matmul",
+        "transpose_b=False",
+        "Transpose it with ttnn.transpose first.",
+    )
+    return [
+        matmul(
+            input_tensor_a,
+            weight,
+            memory_config=memory_config,
+            dtype=dtype,
+            program_config=program_config,
+            activation=activation,
+            compute_kernel_config=compute_kernel_config,
+            output_tile=output_tile,
+        )
+        for weight in input_tensors_b
+    ]
+
+
+# -- addmm -----------------------------------------------------------------------------------------------------
+
+
+def _check_addmm(call: Call) -> None:
+    added, a, b = call.specs
+    require(
+        call["alpha"] != 0, "alpha parameter cannot be 0", "another alpha", "Use ttnn.multiply with beta alone instead."
+    )
+    require(
+        len(a.shape) == len(b.shape) == 2,
+        "mat1_tensor and mat2_tensor must be 2D",
+        "two matrices",
+        "Reshape both to two dims.",
+    )
+    wrong = (
+        "The width of the first tensor must be equal to the height of the second tensor. Mismatch: "
+        f"width={a.shape[-1]} height={b.shape[-2]}"
+    )
+    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims", "Transpose an operand, or check its shape.")
+    wrong = "input_tensor must have shape matching one of result of mat1_tensor @ mat2_tensor"
+    fits = tuple(added.shape) == (a.shape[-2], b.shape[-1])
+    require(fits or call["beta"] == 0, wrong, f"[{a.shape[-2]}, {b.shape[-1]}]", "Reshape it to that shape.")
+    for name, spec in (("input_tensor", added), ("mat1_tensor", a), ("mat2_tensor", b)):
+        wrong = f"only ttnn.bfloat16, ttnn.float32 and ttnn.bfloat8_b types are supported for {name}"
+        require(
+            spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B),
+            wrong,
+            "floats",
+            "Convert it with ttnn.typecast.",
+        )
+
+
+def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        return [given_spec(given, inferred[0][0])]
+    memory = call["memory_config"] or DRAM_MEMORY_CONFIG
+    a, b = call.specs[1:]
+    tile = output_tile(call, a, b)
+    return [TensorSpec(inferred[0][0], call["dtype"] or a.dtype, Layout.TILE, tile=tile, memory_config=memory)]
+
+
+def _golden_addmm(
+    input_tensor: torch.Tensor,
+    mat1_tensor: torch.Tensor,
+    mat2_tensor: torch.Tensor,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> torch.Tensor:
+    return torch.addmm(input_tensor, mat1_tensor, mat2_tensor, alpha=alpha, beta=beta)
+
+
+@op("ttnn.addmm", golden=_golden_addmm, out=_addmm_spec, check=_check_addmm)
+def addmm(
+    input_tensor: torch.Tensor,
+    mat1_tensor: torch.Tensor,
+    mat2_tensor: torch.Tensor,
+    alpha: float,
+    beta: float,
+    lane_axes: int,
+) -> torch.Tensor:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    result = product(mat1_tensor, mat2_tensor, lane_axes)
+    if alpha != 1.0:
+        result = result.float() * alpha
+    if beta == 0.0:
+        return result
+    return result.float() + (input_tensor if beta == 1.0 else input_tensor.float() * beta)
+
+
+operators.fill(matmul=matmul)

@@ -1,0 +1,192 @@
+"""What a product needs of L1: circular buffers per core, and the shards of a sharded output.
+
+Read off the program factories of tt-metal e4f9f0b. A product without a program config is laid out by TT-NN so that it
+fits; then only the double buffers of single tiles are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import DataType, ShardOrientation, TensorMemoryLayout
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.configs.matmul_program_configs import (
+    Blocked,
+    DramSharded,
+    MatmulMultiCoreProgramConfig,
+    MatmulMultiCoreReuseMultiCast1DProgramConfig,
+    MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig,
+    MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig,
+    MatmulMultiCoreReuseMultiCastProgramConfig,
+    MatmulMultiCoreReuseProgramConfig,
+    Multicast,
+    ProgramConfig,
+    corner,
+)
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shard_config import div_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class Extents:
+    """A product in tiles: M and K of A with its batch, N of B, and the sides of their tiles."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+    tile_height: int
+    tile_width: int
+
+
+def extents(a: TensorSpec, b: TensorSpec, transpose_a: bool, transpose_b: bool) -> Extents:
+    """The sizes of a product in tiles."""
+    rows, inner = a.padded_shape[-2:] if not transpose_a else reversed(a.padded_shape[-2:])
+    width = b.padded_shape[-2] if transpose_b else b.padded_shape[-1]
+    (height_a, width_a), (height_b, width_b) = a.tile.tile_shape, b.tile.tile_shape
+    tall, deep = (width_a, height_a) if transpose_a else (height_a, width_a)
+    wide = height_b if transpose_b else width_b
+    return Extents(prod(a.padded_shape[:-2]), rows // tall, inner // deep, width // wide, tall, wide)
+
+
+def check_blocks(config: ProgramConfig | None, e: Extents) -> None:
+    """Refuse block sizes that do not divide, in TT-NN's words."""
+    if config is None or isinstance(config, MatmulMultiCoreProgramConfig):
+        return
+    wrong = f"Kt ({e.k}) must be divisible by in0_block_w ({config.in0_block_w})"
+    require(
+        config.in0_block_w > 0 and e.k % config.in0_block_w == 0,
+        wrong,
+        f"a divisor of {e.k}",
+        "Choose a number that divides it.",
+    )
+    if isinstance(config, DramSharded):
+        return
+    height, width = _block(config)
+    require(
+        height > 0 and width > 0,
+        "out_block_w and out_block_h must be non-zero",
+        "blocks of a tile or more",
+        "Use blocks of at least one tile.",
+    )
+    for whole, part, name in ((config.per_core_M, height, "h"), (config.per_core_N, width, "w")):
+        side = "per_core_M" if name == "h" else "per_core_N"
+        require(
+            whole % part == 0,
+            f"{side} ({whole}) must be divisible by out_block_{name} ({part})",
+            "a divisor",
+            "Choose a number that divides it.",
+        )
+    for whole, part, name in ((height, config.out_subblock_h, "h"), (width, config.out_subblock_w, "w")):
+        wrong = f"out_block_{name} ({whole}) must be divisible by out_subblock_{name} ({part})"
+        require(part > 0 and whole % part == 0, wrong, "a divisor", "Choose a number that divides it.")
+
+
+def _block(config: Blocked) -> tuple[int, int]:
+    """Rows and columns in tiles of what a core computes at a time."""
+    if isinstance(config, Multicast):
+        height, width = config.out_block_h, config.out_block_w
+        return config.per_core_M if height is None else height, config.per_core_N if width is None else width
+    return config.per_core_M, config.per_core_N
+
+
+def circular_buffer_bytes(
+    config: ProgramConfig | None,
+    a: TensorSpec,
+    b: TensorSpec,
+    bias: TensorSpec | None,
+    kernel: WormholeComputeKernelConfig | None,
+    *,
+    out_dtype: DataType,
+    out_sharded: bool,
+    transpose_a: bool,
+    transpose_b: bool,
+) -> int:
+    """Bytes per core of the circular buffers that are not laid over a tensor's own shards."""
+    tile_a, tile_b = tile_bytes(a.dtype, a.tile), tile_bytes(b.dtype, b.tile)
+    tile = Tile((a.tile.tile_shape[1 if transpose_a else 0], b.tile.tile_shape[0 if transpose_b else 1]))
+    tile_out = tile_bytes(out_dtype, tile)
+    if config is None or isinstance(config, MatmulMultiCoreProgramConfig):
+        return 2 * (tile_a + tile_b + tile_out)
+    e = extents(a, b, transpose_a, transpose_b)
+    height, width = _block(config)
+    steps = e.k // config.in0_block_w
+    depth = 2 if steps * e.batch > 1 else 1
+    depth_b = 3 if isinstance(config, MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig) and depth > 1 else depth
+    by_rows = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and not config.mcast_in0
+    in_place = by_rows or isinstance(config, MatmulMultiCoreReuseProgramConfig)
+    in0 = 0 if in_place and _in_l1_shards(a) else height * config.in0_block_w * depth * tile_a
+    in1 = 0 if _in_l1_shards(b) else width * config.in0_block_w * depth_b * tile_b
+    wide = kernel is not None and kernel.fp32_dest_acc_en
+    between = DataType.FLOAT32 if wide else out_dtype
+    if not wide and kernel is not None and kernel.packer_l1_acc and steps > 1:
+        between = DataType.BFLOAT16
+    blocks = height * width
+    own = between is not out_dtype or (out_sharded and config.per_core_M != height)  # not over the output's buffer
+    partial = blocks * tile_bytes(between, tile) if own else 0
+    result = 0 if out_sharded else blocks * tile_out  # a sharded output is its own circular buffer
+    terms = 0 if bias is None or _in_l1_shards(bias) else width * tile_bytes(bias.dtype, bias.tile)
+    turned = in0 if transpose_a else 0
+    return in0 + in1 + partial + result + terms + turned
+
+
+def _in_l1_shards(spec: TensorSpec) -> bool:
+    """Whether every core has its part already, which then is the circular buffer."""
+    return spec.memory_config.is_sharded() and spec.memory_config.is_l1()
+
+
+def output_shards(
+    config: ProgramConfig | None, wanted: MemoryConfig, e: Extents, a: MemoryConfig, device_grid: CoreCoord
+) -> MemoryConfig:
+    """The memory of a sharded output as TT-NN computes it from the program config; else what was asked for."""
+    if not wanted.is_sharded() or config is None or isinstance(config, MatmulMultiCoreProgramConfig):
+        return wanted
+    if isinstance(config, MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig):
+        return wanted
+    one_dimensional = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig)
+    if isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and config.gather_in0:
+        return wanted
+    if one_dimensional and (line := _one_line(wanted)) is not None:
+        return MemoryConfig(line, wanted.buffer_type, wanted.shard_spec)
+    rows = e.m * e.batch
+    high, wide = div_up(rows, config.per_core_M), div_up(e.n, config.per_core_N)
+    shard = config.per_core_M * e.tile_height, config.per_core_N * e.tile_width
+    orientation = ShardOrientation.ROW_MAJOR
+    if isinstance(config, MatmulMultiCoreReuseMultiCastProgramConfig):
+        start = _start(config.allowed_worker_cores)
+        columns, lines = (high, wide) if config.transpose_mcast else (wide, high)
+        if config.transpose_mcast:
+            orientation = ShardOrientation.COL_MAJOR
+        last = CoreCoord(start.x + columns - 1, start.y + lines - 1)
+        cores = CoreRangeSet(CoreRange(start, last))
+    elif isinstance(config, MatmulMultiCoreReuseProgramConfig):
+        orientation = ShardOrientation.COL_MAJOR if a.shard_spec is None else a.shard_spec.orientation
+        by_rows = orientation is ShardOrientation.ROW_MAJOR
+        grid = corner(config.compute_with_storage_grid_size)
+        given = wanted.shard_spec
+        cores = given.grid if given is not None else num_cores_to_corerangeset(high * wide, grid, by_rows)
+    elif isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig):
+        cores = num_cores_to_corerangeset(high * wide, corner(config.compute_with_storage_grid_size), True)
+    else:
+        cores = num_cores_to_corerangeset(high * wide, device_grid, True)
+    return MemoryConfig(wanted.memory_layout, wanted.buffer_type, ShardSpec(cores, shard, orientation))
+
+
+def _start(cores: CoreRangeSet | None) -> CoreCoord:
+    return CoreCoord(0, 0) if cores is None else cores.bounding_box().start
+
+
+def _one_line(wanted: MemoryConfig) -> TensorMemoryLayout | None:
+    """Block sharding over one column or one row of cores is height or width sharding."""
+    if wanted.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or wanted.shard_spec is None:
+        return None
+    size = wanted.shard_spec.grid.bounding_box().grid_size()
+    if size.x == 1:
+        return TensorMemoryLayout.HEIGHT_SHARDED
+    return TensorMemoryLayout.WIDTH_SHARDED if size.y == 1 else None

@@ -1,0 +1,145 @@
+"""ttnn.experimental.minimal_matmul: a product with bias and an activation or a gate, whole or in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.configs.activations import Activation, apply, function_of
+from ttmesh.ops.goldens import activated
+from ttmesh.ops.lane_functions.gemm import product
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.matmul.matmul import widened
+from ttmesh.ops.movement.slice_ops import slice_
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+TILE = 32  # columns
+
+
+def _minimal_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], layout=Layout.TILE)]
+
+
+def _minimal(
+    values: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: Activation | None,
+    gated: bool,
+    lane_axes: int,
+) -> torch.Tensor:
+    result = product(values, weight, lane_axes)
+    if bias is not None:
+        left, right = ranked([result, bias], lane_axes)
+        result = left + right
+    if gated:
+        gate, up = torch.unflatten(result, -1, (-1, 2, TILE)).unbind(-2)
+        return (torch.nn.functional.silu(gate.float()) * up).flatten(-2)
+    return result if activation is None else apply(result, [activation])
+
+
+def _golden_minimal(
+    input_tensor: torch.Tensor,
+    weight_tensor: torch.Tensor,
+    bias_tensor: torch.Tensor | None = None,
+    fused_activation: Activation | None = None,
+    fuse_swiglu: bool = False,
+) -> torch.Tensor:
+    result = torch.matmul(input_tensor, weight_tensor)
+    result = result if bias_tensor is None else result + bias_tensor
+    if fuse_swiglu:
+        tiles = torch.split(result, TILE, -1)
+        gate, up = torch.cat(tiles[::2], -1), torch.cat(tiles[1::2], -1)
+        return gate * torch.sigmoid(gate) * up
+    return result if fused_activation is None else activated(result, [fused_activation], function_of)
+
+
+def _check_minimal(call: Call) -> None:
+    if not call["fuse_swiglu"]:
+        return
+    wrong = "minimal_matmul cannot combine fuse_swiglu with a unary fused_activation"
+    require(call["fused_activation"] is None, wrong, "one of them", "Leave fused_activation out.")
+    columns = call.specs[1].shape[-1]
+    wrong = f"minimal_matmul fuse_swiglu requires weight width N={columns} to be a multiple of 2*TILE_WIDTH={2 * TILE}"
+    require(columns % (2 * TILE) == 0, wrong, "tiles of gate and up in turn", "Pad both to whole tiles.")
+
+
+@op("ttnn.experimental.minimal_matmul", golden=_golden_minimal, out=_minimal_spec, check=_check_minimal)
+def minimal_matmul(
+    input_tensor: torch.Tensor,
+    weight_tensor: torch.Tensor,
+    bias_tensor: torch.Tensor | None,
+    fused_activation: Activation | None,
+    fuse_swiglu: bool,
+    dtype: DataType | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """The product plus bias, then an activation, or silu(gate) * up of columns that are tiles of gate and up in turn."""
+    values, weight = widened(input_tensor, dtype), widened(weight_tensor, dtype)
+    return _minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
+
+
+def _golden_minimal_split(
+    input_tensor: torch.Tensor,
+    weight_tensor: torch.Tensor,
+    chunks: int = 3,
+    dim: int = -1,
+    bias_tensor: torch.Tensor | None = None,
+    fused_activation: Activation | None = None,
+) -> list[torch.Tensor]:
+    return list(_golden_minimal(input_tensor, weight_tensor, bias_tensor, fused_activation).chunk(chunks, dim))
+
+
+@composite("ttnn.experimental.minimal_matmul_split", golden=_golden_minimal_split)
+def minimal_matmul_split(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    chunks: int,
+    dim: int,
+    bias_tensor: Tensor | None,
+    fused_activation: Activation | None,
+    config: Any,
+    memory_config: MemoryConfig | None,
+    dtype: DataType | None,
+    compute_kernel_config: Any,
+    fuse_swiglu: bool,
+) -> list[Tensor]:
+    """The product cut into equal parts along its last dim."""
+    columns = weight_tensor.shape[-1]
+    wrong = f"Output width N={columns} must be divisible by chunks={chunks}"
+    require(columns % chunks == 0, wrong, "a divisor", "Choose a number that divides it.")
+    wrong = (
+        f"minimal_matmul fuse_swiglu requires per-chunk weight width N/chunks={columns // chunks} to be a multiple of "
+        f"2*TILE_WIDTH={2 * TILE}"
+    )
+    whole_pairs = columns // chunks % (2 * TILE) == 0
+    require(not fuse_swiglu or whole_pairs, wrong, "whole pairs of tiles", "Choose fewer chunks.")
+    whole = minimal_matmul(
+        input_tensor,
+        weight_tensor,
+        bias_tensor=bias_tensor,
+        fused_activation=fused_activation,
+        config=config,
+        memory_config=memory_config,
+        dtype=dtype,
+        compute_kernel_config=compute_kernel_config,
+        fuse_swiglu=fuse_swiglu,
+    )
+    shape = list(whole.shape)
+    require(
+        dim_of(dim, len(shape)) == -1,
+        "minimal_matmul_split splits the last dim only",
+        "dim=-1",
+        "Move that dim to the end with ttnn.transpose.",
+    )
+    size = shape[-1] // chunks
+    front = [0] * (len(shape) - 1)
+    return [slice_(whole, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]

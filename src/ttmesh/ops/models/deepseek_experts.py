@@ -1,0 +1,395 @@
+"""Experts of DeepSeek's prefill: tokens cut out of and put into a buffer, the feed-forward nets, the weighted sum behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import Arch, BufferType, DataType, Layout, PrintedEnum
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.device_programs import like_written
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
+from ttmesh.tensor.spec.shard_config import round_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+HALVES = {DataType.BFLOAT8_B, DataType.BFLOAT16}
+PREFILL = "ttnn.experimental.deepseek_prefill"
+
+
+class RoutedExpertActivation(PrintedEnum):
+    """What lies between an expert's products."""
+
+    Silu = 0
+    SwiGluOai = 1
+    SituGlu = 2
+
+
+def _need(ok: bool, wrong: str, expected: str) -> None:
+    require(ok, wrong, expected, "Change the call.")
+
+
+def _check_numbers(call: Call, *names: str) -> None:
+    for name in names:
+        spec = call[name].spec
+        _need(spec.dtype is DataType.UINT32, f"{name} must be UINT32, got {spec.dtype}", "uint32")
+        rows = spec.layout is Layout.ROW_MAJOR
+        _need(rows, f"{name} must be ROW_MAJOR layout, got {spec.layout}", "ROW_MAJOR_LAYOUT")
+        _need(spec.memory_config == DRAM_MEMORY_CONFIG, f"{name} must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
+        flat = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[0] == 1)
+        _need(flat, f"{name} must be 1D or 2D with first dimension == 1, got shape {spec.shape!r}", "a row")
+
+
+def _check_tokens(call: Call, name: str) -> None:
+    spec = call[name].spec
+    _need(spec.dtype in HALVES, f"{name} must be BFLOAT8_B or BFLOAT16, got {spec.dtype}", "one of them")
+    _need(spec.layout is Layout.TILE, f"{name} must be TILE layout, got {spec.layout}", "TILE_LAYOUT")
+    _need(spec.memory_config == DRAM_MEMORY_CONFIG, f"{name} must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
+    _need(len(spec.shape) == 2, f"{name} must be 2D, got rank {len(spec.shape)}", "[rows, columns]")
+    rows, columns = spec.shape
+    wrong = f"{name} rows/tokens ({rows}) must be a multiple of TILE_HEIGHT ({TILE})"
+    _need(rows % TILE == 0, wrong, "whole tiles")
+    wrong = f"{name} hidden_dim ({columns}) must be a multiple of TILE_WIDTH ({TILE})"
+    _need(columns % TILE == 0, wrong, "whole tiles")
+
+
+def _check_slice(call: Call) -> None:
+    _check_numbers(call, "start", "counts", "global_expert_idx_table")
+    start, counts = (call[name].shape[-1] for name in ("start", "counts"))
+    wrong = f"start and counts must have the same last dimension, got start={start} and counts={counts}"
+    _need(start == counts, wrong, "equal lengths")
+    expert, last = call["local_expert_id"], call["global_expert_idx_table"].shape[-1] - 1
+    wrong = f"local_expert_id ({expert}) must be in the range [0, {last}] (global_expert_idx_table last dimension - 1)"
+    _need(0 <= expert <= last, wrong, "a local expert")
+
+
+def _check_extract(call: Call) -> None:
+    _check_tokens(call, "global_tensor")
+    _check_slice(call)
+    most = call["max_dispatched_tokens_per_expert"]
+    _need(most > 0, "max_dispatched_tokens_per_expert must be > 0", "a number of rows")
+    wrong = f"max_dispatched_tokens_per_expert ({most}) must be a multiple of TILE_HEIGHT ({TILE})"
+    _need(most % TILE == 0, wrong, "whole tiles")
+
+
+def _check_insert(call: Call) -> None:
+    _check_tokens(call, "global_tensor")
+    _check_tokens(call, "local_tensor")
+    whole, own = call["global_tensor"].spec, call["local_tensor"].spec
+    wrong = f"global_tensor and local_tensor must have the same dtype, got global={whole.dtype} local={own.dtype}"
+    _need(whole.dtype is own.dtype, wrong, "equal formats")
+    wrong = f"local_tensor hidden_dim ({own.shape[1]}) must match global_tensor hidden_dim ({whole.shape[1]})"
+    _need(own.shape[1] == whole.shape[1], wrong, "equal columns")
+    _check_slice(call)
+
+
+def _region(starts: Lanes, counts: Lanes, table: Lanes, expert: int, lane_axes: int) -> tuple[Lanes, Lanes]:
+    """Where a local expert's rows begin and how many whole tiles of rows there are, [*mesh, 1] each."""
+    starts, counts, table = aligned([x.flatten(lane_axes).long() for x in (starts, counts, table)], lane_axes)
+    at = table[..., expert, None]
+    return starts.gather(-1, at), -(-counts.gather(-1, at) // TILE) * TILE
+
+
+def _golden_extract(
+    global_tensor: Lanes,
+    start: Lanes,
+    counts: Lanes,
+    global_expert_idx_table: Lanes,
+    *,
+    local_expert_id: int,
+    max_dispatched_tokens_per_expert: int,
+) -> Lanes:
+    expert = int(global_expert_idx_table.flatten()[local_expert_id])
+    first, rows = int(start.flatten()[expert]), round_up(int(counts.flatten()[expert]), TILE)
+    result = torch.zeros(max_dispatched_tokens_per_expert, global_tensor.shape[1])
+    result[:rows] = global_tensor[first : first + rows]
+    return result
+
+
+@op(f"{PREFILL}.extract", golden=_golden_extract, check=_check_extract)
+def extract(
+    global_tensor: Lanes,
+    start: Lanes,
+    counts: Lanes,
+    global_expert_idx_table: Lanes,
+    local_expert_id: int,
+    max_dispatched_tokens_per_expert: int,
+    lane_axes: int,
+) -> Lanes:
+    """An expert's rows at the front of a buffer of their own; zeros behind them, where the chip leaves what was there."""
+    first, rows = _region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
+    row = torch.arange(max_dispatched_tokens_per_expert, device=global_tensor.device)
+    at = (first + row).clamp(max=global_tensor.shape[-2] - 1)
+    whole, at, rows = aligned([global_tensor, at, rows], lane_axes)
+    picked = torch.take_along_dim(whole, at[..., None], dim=-2)
+    return torch.where((row < rows)[..., None], picked, torch.zeros((), dtype=picked.dtype, device=picked.device))
+
+
+def _golden_insert(
+    global_tensor: Lanes,
+    local_tensor: Lanes,
+    start: Lanes,
+    counts: Lanes,
+    global_expert_idx_table: Lanes,
+    *,
+    local_expert_id: int,
+) -> Lanes:
+    expert = int(global_expert_idx_table.flatten()[local_expert_id])
+    first, rows = int(start.flatten()[expert]), round_up(int(counts.flatten()[expert]), TILE)
+    result = global_tensor.clone()
+    result[first : first + rows] = local_tensor[:rows]
+    return result
+
+
+@op(f"{PREFILL}.insert", golden=_golden_insert, check=_check_insert, out=like_written, writes="global_tensor")
+def insert(
+    global_tensor: Lanes,
+    local_tensor: Lanes,
+    start: Lanes,
+    counts: Lanes,
+    global_expert_idx_table: Lanes,
+    local_expert_id: int,
+    lane_axes: int,
+) -> Lanes:
+    """An expert's rows back into their place in the buffer of all, in place."""
+    first, rows = _region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
+    return _put(global_tensor, local_tensor, first, rows, lane_axes)
+
+
+def _put(whole: Lanes, own: Lanes, first: Lanes, rows: Lanes, lane_axes: int) -> Lanes:
+    row = torch.arange(whole.shape[-2], device=whole.device)
+    whole, own, at, rows = aligned([whole, own, row - first, rows], lane_axes)
+    inside = ((at >= 0) & (at < rows))[..., None]
+    picked = torch.take_along_dim(own, at.clamp(0, own.shape[-2] - 1)[..., None], dim=-2)
+    return torch.where(inside, picked.to(whole.dtype), whole)
+
+
+# -- feed-forward nets -------------------------------------------------------------------------------------------------
+
+LIMIT, STEEPNESS = 7.0, 1.702  # of gpt-oss's clamped activation
+KIMI_GATE, KIMI_UP = 4.0, 25.0  # Kimi's caps (tt-metal e4f9f0b, unified_routed_expert_ffn_types.hpp)
+
+
+def _activated(gate: Lanes, up: Lanes, activation: RoutedExpertActivation | None) -> Lanes:
+    if activation is RoutedExpertActivation.SwiGluOai:
+        gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
+        return (up + 1) * gate * torch.sigmoid(STEEPNESS * gate)
+    if activation is RoutedExpertActivation.SituGlu:
+        capped = KIMI_GATE * torch.tanh(gate / KIMI_GATE) * torch.sigmoid(gate)
+        return capped * (KIMI_UP * torch.tanh(up / KIMI_UP))
+    return F.silu(gate) * up
+
+
+def _biased(product: Lanes, bias: Lanes | None, lane_axes: int) -> Lanes:
+    if bias is None:
+        return product
+    return product + bias.float().flatten(lane_axes).unsqueeze(-2)
+
+
+def _check_ffn(call: Call) -> None:
+    x = call.specs[0]
+    _need(x.dtype in HALVES, f"routed_expert_ffn: x must be BFLOAT16 or BFLOAT8_B, got {x.dtype}", "one of them")
+    wrong = f"routed_expert_ffn_chunked: x must have rank >= 2, got {len(x.shape)}"
+    _need(len(x.shape) >= 2, wrong, "rows")
+    for i, length in enumerate(x.shape[:-2]):
+        _need(length == 1, f"routed_expert_ffn_chunked: x leading dim {i} must be 1, got {length}", "one batch")
+
+
+def _golden_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, **_: Any) -> Lanes:
+    gate = x @ gate_proj
+    return (gate / (1 + torch.exp(-gate)) * (x @ up_proj)) @ down_proj
+
+
+@op(f"{PREFILL}.routed_expert_ffn", golden=_golden_ffn, check=_check_ffn, outputs=("output",))
+def routed_expert_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, lane_axes: int) -> Lanes:
+    """silu(x @ gate) · (x @ up) @ down, of one expert."""
+    rows = x.float().reshape(*x.shape[:lane_axes], -1, x.shape[-1])
+    gate, up = rows @ _matrix(gate_proj, lane_axes), rows @ _matrix(up_proj, lane_axes)
+    out = (F.silu(gate) * up) @ _matrix(down_proj, lane_axes)
+    return out.reshape(*out.shape[:lane_axes], *x.shape[lane_axes:-1], out.shape[-1])
+
+
+def _matrix(weights: Lanes, lane_axes: int) -> Lanes:
+    return weights.float().reshape(*weights.shape[:lane_axes], *weights.shape[-2:])
+
+
+def _check_moe(call: Call) -> None:
+    _need(call.mesh.arch() is Arch.BLACKHOLE, "unified_routed_expert_ffn requires Blackhole", "a Blackhole system")
+    _check_numbers(call, "expert_region_offsets", "expert_token_counts", "global_expert_idx_table")
+    gates, ups, downs = (call[name] for name in ("gate_projs", "up_projs", "down_projs"))
+    wrong = f"gate_projs, up_projs and down_projs have {len(gates)}, {len(ups)} and {len(downs)} experts"
+    _need(len(gates) == len(ups) == len(downs) > 0, wrong, "one of each per expert")
+
+
+def _golden_moe(
+    dispatched_buffer: Lanes,
+    expert_region_offsets: Lanes,
+    expert_token_counts: Lanes,
+    global_expert_idx_table: Lanes,
+    gate_projs: Sequence[Lanes],
+    up_projs: Sequence[Lanes],
+    down_projs: Sequence[Lanes],
+    max_dispatched_tokens_per_expert: int,
+    **_: Any,
+) -> Lanes:
+    result = torch.zeros_like(dispatched_buffer)
+    for i, matrices in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
+        expert = int(global_expert_idx_table.flatten()[i])
+        first = int(expert_region_offsets.flatten()[expert])
+        rows = slice(first, first + round_up(int(expert_token_counts.flatten()[expert]), TILE))
+        result[rows] = _golden_ffn(dispatched_buffer[rows], *matrices)
+    return result
+
+
+@op(f"{PREFILL}.unified_routed_expert_moe", golden=_golden_moe, check=_check_moe)
+def unified_routed_expert_moe(
+    dispatched_buffer: Lanes,
+    expert_region_offsets: Lanes,
+    expert_token_counts: Lanes,
+    global_expert_idx_table: Lanes,
+    gate_projs: Sequence[Lanes],
+    up_projs: Sequence[Lanes],
+    down_projs: Sequence[Lanes],
+    activation: RoutedExpertActivation | None,
+    gate_biases: Sequence[Lanes] | None,
+    up_biases: Sequence[Lanes] | None,
+    down_biases: Sequence[Lanes] | None,
+    lane_axes: int,
+) -> Lanes:
+    """Every local expert's net on its rows of the buffer; zeros elsewhere, where the chip leaves what was there."""
+    rows = dispatched_buffer.float()
+    out = torch.zeros_like(rows)
+    for i, (gate, up, down) in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
+        biases = [None if group is None else group[i] for group in (gate_biases, up_biases, down_biases)]
+        opened = _biased(rows @ _matrix(gate, lane_axes), biases[0], lane_axes)
+        value = _biased(rows @ _matrix(up, lane_axes), biases[1], lane_axes)
+        own = _biased(_activated(opened, value, activation) @ _matrix(down, lane_axes), biases[2], lane_axes)
+        region = _region(expert_region_offsets, expert_token_counts, global_expert_idx_table, i, lane_axes)
+        first, count = region
+        row = torch.arange(rows.shape[-2], device=rows.device)
+        inside = ((row >= first) & (row < first + count))[..., None]
+        out, own, inside = aligned([out, own, inside], lane_axes)
+        out = torch.where(inside, own, out)
+    return out
+
+
+# -- the weighted sum --------------------------------------------------------------------------------------------------
+
+
+def _check_reduce(call: Call) -> None:
+    combined, weights = call["combine_output"].spec, call["weights"].spec
+    indices, table, dim = call["indices"], call["expert_dispatch_table"], call["expert_dim"]
+    wrong = (
+        "indices and expert_dispatch_table must be provided together or omitted together; "
+        f"got indices={indices is not None}, expert_dispatch_table={table is not None}"
+    )
+    _need((indices is None) == (table is None), wrong, "both or none")
+    rank = len(combined.shape)
+    _need(rank >= 2, f"combine_output rank must be at least 2 (expert + embedding dimensions), got {rank}", "more dims")
+    _need(dim < rank, f"expert_dim {dim} must be less than combine_output rank {rank}", "a dim of it")
+    own = len(weights.shape)
+    wrong = f"weights rank must match combine_output rank: got weights rank {own} and combine_output rank {rank}"
+    _need(own == rank, wrong, "equal ranks")
+    for name, spec in (("combine_output", combined), ("weights", weights)):
+        _need(spec.layout is Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+        _need(spec.dtype is DataType.BFLOAT16, f"{name} must be bfloat16", "bfloat16")
+    if indices is not None:
+        _need(indices.layout is Layout.ROW_MAJOR, "indices must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+        wrong = f"indices must be uint16 (matching moe_grouped_topk output), got {indices.dtype}"
+        _need(indices.dtype is DataType.UINT16, wrong, "uint16")
+        _need(table.dtype is DataType.INT32, "expert_dispatch_table must be int32", "int32")
+    wide = combined.shape[-1]
+    wrong = f"Embedding dimension {wide} must be divisible by tile width ({TILE}); remainder is {wide % TILE}"
+    _need(wide % TILE == 0, wrong, "whole tiles")
+
+
+def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where = call["output_memory_config"] or L1_MEMORY_CONFIG
+    return [out_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=where)]
+
+
+def _golden_reduce(
+    combine_output: Lanes,
+    weights: Lanes,
+    indices: Lanes | None = None,
+    expert_dispatch_table: Lanes | None = None,
+    *,
+    expert_dim: int = 3,
+    **_: Any,
+) -> Lanes:
+    total: Lanes = torch.zeros(())
+    for i in range(combine_output.shape[expert_dim]):
+        share = weights.select(expert_dim, i)
+        if indices is not None and expert_dispatch_table is not None:
+            chosen = indices.reshape(weights.shape).select(expert_dim, i).long()
+            share = share * (expert_dispatch_table.flatten()[chosen] != -1)
+        total = total + torch.where(share != 0, combine_output.select(expert_dim, i) * share, 0.0)
+    return total
+
+
+@op(f"{PREFILL}.post_combine_reduce", golden=_golden_reduce, check=_check_reduce, out=_reduce_spec)
+def post_combine_reduce(
+    combine_output: Lanes,
+    weights: Lanes,
+    indices: Lanes | None,
+    expert_dispatch_table: Lanes | None,
+    expert_dim: int,
+    lane_axes: int,
+) -> Lanes:
+    """The sum of experts' results, weighted; those of experts elsewhere, or without weight, are not looked at."""
+    combined, share = aligned([combine_output.float(), weights.float()], lane_axes)
+    open_ = share != 0
+    if indices is not None and expert_dispatch_table is not None:
+        table, chosen = aligned(
+            [expert_dispatch_table.flatten(lane_axes), indices.flatten(lane_axes).long()], lane_axes
+        )
+        local = table.gather(-1, chosen) != -1
+        open_ = local.reshape(*local.shape[:lane_axes], *weights.shape[lane_axes:])
+    kept = torch.where(open_, combined * share, 0.0)
+    return kept.sum(expert_dim - (combined.dim() - lane_axes))
+
+
+# -- tiles for the reduction -------------------------------------------------------------------------------------------
+
+
+def _check_tiles(call: Call) -> None:
+    x, where, name = call.specs[0], call["output_memory_config"], "DeepseekMoEPostCombineTilize"
+    _need(len(x.shape) >= 2, f"{name} requires rank >= 2, but has {len(x.shape)}", "rows")
+    _need(x.dtype is DataType.BFLOAT16, f"{name} requires dtype to be bfloat16, but has {x.dtype}", "bfloat16")
+    _need(x.memory_config.interleaved, f"{name} requires input to be interleaved", "interleaved memory")
+    _need(x.layout is Layout.ROW_MAJOR, f"{name} requires input layout to be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+    shards = where.nd_shard_spec
+    _need(where.is_sharded() and shards is not None, f"{name} requires sharded output", "an NdShardSpec")
+    _need(where.buffer_type is BufferType.L1, f"{name} requires L1 output", "L1")
+    shape = tuple(shards.shard_shape)
+    _need(len(shape) == 2, f"{name} requires dimension 2 output shard shape", "[rows, columns]")
+    rows, columns = x.shape.volume() // x.shape[-1], x.shape[-1]
+    wrong = f"{name} requires output shard width to be even multiple of tiles"
+    _need(shape[1] % TILE == 0 and columns % shape[1] == 0, wrong, "whole tiles")
+    wrong = f"{name} requires output shard height to be a single tile high"
+    _need(shape[0] == TILE and rows % TILE == 0, wrong, f"{TILE} rows")
+    wrong = f"{name} requires one output shard per core"
+    _need(columns // shape[1] * (rows // TILE) == shards.grid.num_cores(), wrong, "as many cores as shards")
+
+
+def _tiles_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], layout=Layout.TILE)]
+
+
+@op(
+    "ttnn.experimental.deepseek_moe_post_combine_tilize",
+    golden=lambda input_tensor, **_: input_tensor,
+    check=_check_tiles,
+    out=_tiles_spec,
+)
+def deepseek_moe_post_combine_tilize(input_tensor: Lanes) -> Lanes:
+    """The same values in tiles, a shard of one tile's height on every core."""
+    return input_tensor

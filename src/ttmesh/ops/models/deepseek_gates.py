@@ -1,0 +1,309 @@
+"""Gates of DeepSeek's prefill: which experts a token goes to, and how many tokens an expert gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs
+from ttmesh.ops.catalogue.device_programs import part as part_of
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+TILE, COUNTERS = 32, 64  # cores that count tokens
+WIDE = {DataType.FLOAT32, DataType.BFLOAT16}
+AFFINITIES: dict[str, Callable[[Lanes], Lanes]] = {
+    "sigmoid": torch.sigmoid,
+    "sqrtsoftplus": lambda x: torch.sqrt(F.softplus(x)),
+}
+
+
+def _need(ok: bool, wrong: str, expected: str) -> None:
+    require(ok, wrong, expected, "Change the call.")
+
+
+def _check_common(call: Call) -> None:
+    experts, chosen, func = call.specs[0].shape[-1], call["n_activated_experts"], call["score_func"]
+    wrong = f"Unsupported score_func '{func}'. Expected 'sigmoid' or 'sqrtsoftplus'."
+    _need(func in AFFINITIES, wrong, "one of them")
+    wrong = f"Number of experts must be a multiple of the tile width (32). Got {experts}"
+    _need(experts % TILE == 0, wrong, "whole tiles")
+    _need(chosen > 0, "n_activated_experts must be > 0", "a number of experts")
+    _need(chosen <= experts, f"n_activated_experts ({chosen}) must be <= experts ({experts})", "fewer experts")
+    padding = call["padding_config"]
+    if padding is not None:
+        _need(padding.dtype is DataType.UINT32, "Padding config tensor must be UINT32", "uint32")
+        rows = padding.layout is Layout.ROW_MAJOR
+        _need(rows, "Padding config tensor must be ROW_MAJOR layout", "ROW_MAJOR_LAYOUT")
+        wrong = "Padding config tensor must contain at least [num_real_tokens, pad_side]"
+        _need(padding.shape.volume() >= 2, wrong, "two numbers")
+
+
+def _check_topk(call: Call) -> None:
+    scores, bias = call["scores"].spec, call["bias"].spec
+    for name, spec in (("Scores", scores), ("Bias", bias)):
+        _need(spec.dtype in WIDE, f"{name} tensor must be FLOAT32 or BFLOAT16", "one of them")
+        _need(spec.layout is Layout.TILE, f"{name} tensor must be TILE layout", "TILE_LAYOUT")
+    _need(tuple(scores.shape) == tuple(bias.shape), "Scores and bias must have the same shape", "equal shapes")
+    _check_common(call)
+    experts, chosen, groups = scores.shape[-1], call["n_activated_experts"], call["n_groups"]
+    wrong = f"n_activated_experts must be <= 64 (topk limit). Got {chosen}"
+    _need(chosen <= 2 * TILE, wrong, "fewer experts")
+    if groups != 1:
+        summed, kept = call["summed_experts_per_group"], call["topk_groups"]
+        _need(summed == 2, f"summed_experts_per_group must be 2 at the moment. Got {summed}", "2")
+        _need(groups == 8, f"n_groups must be 8 at the moment. Got {groups}", "8 or 1")
+        _need(kept == 4, f"topk_groups must be 4 at the moment. Got {kept}", "4")
+        _need(experts == 256, f"Experts must be 256. Got {experts}", "256 experts")
+        _need(chosen == 8, f"n_activated_experts must be 8 at the moment. Got {chosen}", "8")
+
+
+def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    formats = (DataType.BFLOAT16, DataType.UINT16)
+    return [
+        out_spec(call, shape, dtype=t, result=i)
+        for i, ((shape, _), t) in enumerate(zip(inferred, formats, strict=True))
+    ]
+
+
+def _shared_out(weights: Lanes, scale: float, epsilon: float) -> Lanes:
+    return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale
+
+
+def _without_padding(
+    weights: Lanes, experts: Lanes, padding: Lanes | None, count: int, lane_axes: int
+) -> tuple[Lanes, Lanes]:
+    """Rows that are padding go to no expert: the number behind the last, with no weight."""
+    if padding is None:
+        return weights, experts
+    real, side = padding.flatten(lane_axes)[..., :2].long().unbind(-1)
+    shape = weights.shape[lane_axes:-1]
+    total = torch.Size(shape).numel()
+    row = torch.arange(total, device=weights.device)
+    real, side = real[..., None], side[..., None]
+    padded = torch.where(side == 0, row >= real, row < total - real)
+    padded = padded.reshape(*padded.shape[:-1], *shape, 1)
+    return weights.masked_fill(padded, 0.0), experts.masked_fill(padded, count)
+
+
+@part_of("ttnn.experimental.deepseek_prefill.moe_grouped_topk", check=_check_topk, out=_gate_spec)
+def _topk(
+    scores: Lanes,
+    bias: Lanes,
+    padding_config: Lanes | None,
+    n_groups: int,
+    summed_experts_per_group: int,
+    topk_groups: int,
+    n_activated_experts: int,
+    route_scale: float,
+    epsilon: float,
+    score_func: str,
+    lane_axes: int,
+) -> tuple[Lanes, Lanes]:
+    plain = AFFINITIES[score_func](scores.float())
+    plain, biased = aligned([plain, plain + bias.float()], lane_axes)
+    if n_groups > 1:
+        grouped = torch.unflatten(biased, -1, (n_groups, -1))
+        strength = torch.topk(grouped, summed_experts_per_group, dim=-1).values.sum(-1)
+        best = torch.topk(strength, topk_groups, dim=-1).indices
+        open_ = torch.zeros_like(strength, dtype=torch.bool).scatter(-1, best, True)[..., None]
+        biased = grouped.masked_fill(~open_, float("-inf")).flatten(-2)
+    experts = torch.topk(biased, n_activated_experts, dim=-1).indices
+    weights = _shared_out(plain.gather(-1, experts), route_scale, epsilon)
+    return _without_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
+
+
+@part_of(
+    "ttnn.experimental.deepseek_prefill.moe_grouped_topk biased scores",
+    out=like_written,
+    programs=no_programs,
+    writes="biased_scores",
+)
+def _biased(biased_scores: Lanes, scores: Lanes, bias: Lanes, score_func: str) -> Lanes:
+    return AFFINITIES[score_func](scores.float()) + bias.float()
+
+
+def _golden_affinity(x: Lanes, name: str) -> Lanes:
+    return 1 / (1 + torch.exp(-x)) if name == "sigmoid" else torch.log1p(torch.exp(x)) ** 0.5
+
+
+def _golden_rows(weights: Lanes, scale: float, epsilon: float, padding: Lanes | None, chosen: Lanes, count: int) -> Any:
+    weights = scale * weights / (weights.sum(-1, keepdim=True) + epsilon)
+    if padding is not None:
+        real, side = (int(n) for n in padding.flatten()[:2])
+        flat, experts = weights.flatten(0, -2).clone(), chosen.flatten(0, -2).clone()
+        rows = slice(real, None) if side == 0 else slice(0, len(flat) - real)
+        flat[rows], experts[rows] = 0, count
+        return flat.reshape(weights.shape), experts.reshape(chosen.shape)
+    return weights, chosen
+
+
+def _golden_topk(
+    scores: Lanes,
+    bias: Lanes,
+    *,
+    n_groups: int = 8,
+    summed_experts_per_group: int = 2,
+    topk_groups: int = 4,
+    n_activated_experts: int = 8,
+    route_scale: float = 1.0,
+    epsilon: float = 1e-20,
+    score_func: str = "sigmoid",
+    padding_config: Lanes | None = None,
+    **_: Any,
+) -> tuple[Lanes, Lanes]:
+    plain = _golden_affinity(scores, score_func)
+    size = scores.shape[-1] // n_groups
+    chosen = []
+    for row in (plain + bias).flatten(0, -2).tolist():
+        groups = [range(start, start + size) for start in range(0, len(row), size)]
+        if n_groups > 1:
+            groups.sort(key=lambda g: -sum(sorted((row[e] for e in g), reverse=True)[:summed_experts_per_group]))
+            groups = groups[:topk_groups]
+        experts = sorted((e for group in groups for e in group), key=lambda e: (-row[e], e))
+        chosen.append(experts[:n_activated_experts])
+    picked = torch.tensor(chosen).reshape(*scores.shape[:-1], n_activated_experts)
+    weights = torch.take_along_dim(plain, picked, -1)
+    result: tuple[Lanes, Lanes] = _golden_rows(weights, route_scale, epsilon, padding_config, picked, scores.shape[-1])
+    return result
+
+
+@composite("ttnn.experimental.deepseek_prefill.moe_grouped_topk", golden=_golden_topk)
+def moe_grouped_topk(
+    scores: Tensor,
+    bias: Tensor,
+    n_groups: int,
+    summed_experts_per_group: int,
+    topk_groups: int,
+    n_activated_experts: int,
+    route_scale: float,
+    epsilon: float,
+    score_func: str,
+    memory_config: MemoryConfig | None,
+    padding_config: Tensor | None,
+    biased_scores: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Weights and experts of every token, the best of the best groups; padding goes to no expert."""
+    result: tuple[Tensor, Tensor] = _topk(
+        scores=scores, bias=bias, padding_config=padding_config, n_groups=n_groups,
+        summed_experts_per_group=summed_experts_per_group, topk_groups=topk_groups,
+        n_activated_experts=n_activated_experts, route_scale=route_scale, epsilon=epsilon, score_func=score_func,
+        memory_config=memory_config,
+    )  # fmt: skip
+    if biased_scores is not None:
+        _biased(biased_scores=biased_scores, scores=scores, bias=bias, score_func=score_func)
+    return result
+
+
+def _check_hash(call: Call) -> None:
+    scores, ids, table = call.specs[:3]
+    _need(scores.dtype is DataType.FLOAT32, "Scores tensor must be FLOAT32", "float32")
+    _need(scores.layout is Layout.TILE, "Scores tensor must be TILE layout", "TILE_LAYOUT")
+    _need(ids.dtype is DataType.UINT32, "input_ids tensor must be UINT32", "uint32")
+    _need(ids.layout is Layout.ROW_MAJOR, "input_ids tensor must be ROW_MAJOR layout", "ROW_MAJOR_LAYOUT")
+    _need(table.dtype is DataType.UINT16, "tid2eid tensor must be UINT16", "uint16")
+    _need(table.layout is Layout.ROW_MAJOR, "tid2eid tensor must be ROW_MAJOR layout", "ROW_MAJOR_LAYOUT")
+    _check_common(call)
+    chosen, rows = call["n_activated_experts"], scores.shape.volume() // scores.shape[-1]
+    _need(chosen <= TILE, f"n_activated_experts must be <= 32 (single index tile). Got {chosen}", "fewer experts")
+    wrong = f"tid2eid last dim ({table.shape[-1]}) must be >= n_activated_experts ({chosen})"
+    _need(table.shape[-1] >= chosen, wrong, "a wider table")
+    wrong = f"input_ids ({ids.shape.volume()} ids) must supply at least one id per score token row ({rows})"
+    _need(ids.shape.volume() >= rows, wrong, "more ids")
+
+
+def _golden_hash(
+    scores: Lanes,
+    input_ids: Lanes,
+    tid2eid: Lanes,
+    *,
+    n_activated_experts: int,
+    route_scale: float = 1.0,
+    epsilon: float = 1e-20,
+    score_func: str = "sqrtsoftplus",
+    padding_config: Lanes | None = None,
+    **_: Any,
+) -> tuple[Lanes, Lanes]:
+    plain = _golden_affinity(scores, score_func).flatten(0, -2)
+    picked = torch.stack([tid2eid[int(t), :n_activated_experts].long() for t in input_ids.flatten()[: len(plain)]])
+    weights = torch.stack([row[experts] for row, experts in zip(plain, picked, strict=True)])
+    shape = (*scores.shape[:-1], n_activated_experts)
+    result: tuple[Lanes, Lanes] = _golden_rows(
+        weights.reshape(shape), route_scale, epsilon, padding_config, picked.reshape(shape), scores.shape[-1]
+    )
+    return result
+
+
+@op("ttnn.experimental.deepseek_prefill.moe_hash_gate", golden=_golden_hash, check=_check_hash, out=_gate_spec)
+def moe_hash_gate(
+    scores: Lanes,
+    input_ids: Lanes,
+    tid2eid: Lanes,
+    n_activated_experts: int,
+    route_scale: float,
+    epsilon: float,
+    score_func: str,
+    padding_config: Lanes | None,
+    lane_axes: int,
+) -> tuple[Lanes, Lanes]:
+    """Weights of the experts that a table names for every token's id."""
+    plain = AFFINITIES[score_func](scores.float())
+    shape = plain.shape[lane_axes:-1]
+    ids = input_ids.flatten(lane_axes)[..., : torch.Size(shape).numel()].long()
+    ids, table, plain = aligned([ids, tid2eid[..., :n_activated_experts].long(), plain], lane_axes)
+    experts = torch.take_along_dim(table, ids[..., None], dim=-2)
+    experts = experts.reshape(*experts.shape[:lane_axes], *shape, n_activated_experts)
+    weights = _shared_out(plain.gather(-1, experts), route_scale, epsilon)
+    return _without_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
+
+
+def _check_count(call: Call) -> None:
+    x, mask = call.specs[:2]
+    experts, per_token = call["n_routed_experts"], call["num_experts_per_token"]
+    _need(x.dtype is DataType.UINT16, "Only UINT16 is supported for input!", "uint16")
+    _need(x.layout is Layout.TILE, "Only TILE layout is supported for input!", "TILE_LAYOUT")
+    wrong = f"Input tensor must be 2D [sp_dim, topk_dim], got {len(x.shape)} dimensions"
+    _need(len(x.shape) == 2, wrong, "two dims")
+    _need(x.memory_config.interleaved, "Input tensor must be interleaved!", "interleaved memory")
+    wrong = f"Token count ({x.shape[0]}) must be divisible by the {COUNTERS}-core grid used by masked_bincount"
+    _need(x.shape[0] % COUNTERS == 0, wrong, f"a multiple of {COUNTERS}")
+    _need(experts > 0, "n_routed_experts must be > 0", "a number of experts")
+    wrong = f"num_experts_per_token must be in (0, {x.shape[1]}], got {per_token}"
+    _need(0 < per_token <= x.shape[1], wrong, "columns of the input")
+    _need(mask.dtype is DataType.INT32, "Expert dispatch table must be INT32!", "int32")
+    _need(mask.layout is Layout.ROW_MAJOR, "Expert dispatch table must be ROW_MAJOR!", "ROW_MAJOR_LAYOUT")
+    rank, last = len(mask.shape), mask.shape[-1]
+    form = f"[>={experts}] or [1, >={experts}]"
+    wrong = f"Expert dispatch table must have shape {form}, got {rank}D tensor with last dim {last}"
+    _need(last >= experts and mask.shape.volume() == last and rank <= 2, wrong, "one number per expert")
+
+
+def _count_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [TensorSpec(inferred[0][0], DataType.UINT32, Layout.ROW_MAJOR, memory_config=DRAM_MEMORY_CONFIG)]
+
+
+def _golden_count(input_tensor: Lanes, expert_mask: Lanes, n_routed_experts: int, num_experts_per_token: int) -> Lanes:
+    found = [int(e) for e in input_tensor[:, :num_experts_per_token].flatten()]
+    return torch.tensor([found.count(e) if expert_mask.flatten()[e] >= 0 else 0 for e in range(n_routed_experts)])
+
+
+@op("ttnn.experimental.deepseek_prefill.masked_bincount", golden=_golden_count, check=_check_count, out=_count_spec)
+def masked_bincount(
+    input_tensor: Lanes, expert_mask: Lanes, n_routed_experts: int, num_experts_per_token: int, lane_axes: int
+) -> Lanes:
+    """How many tokens chose each expert that the table has."""
+    chosen = input_tensor[..., :num_experts_per_token].flatten(lane_axes).long()
+    room = torch.zeros(*chosen.shape[:lane_axes], n_routed_experts + 1, dtype=torch.int64, device=chosen.device)
+    counts = room.scatter_add(-1, chosen.clamp(max=n_routed_experts), torch.ones_like(chosen))[..., :-1]
+    return counts * (expert_mask.flatten(lane_axes)[..., :n_routed_experts] >= 0)

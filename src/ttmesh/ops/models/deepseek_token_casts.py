@@ -1,0 +1,197 @@
+"""Rows in eight bits with a scale per 128 numbers, and rows of a sparse cache made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import Arch, DataType, Layout
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+BLOCK, TILE = 128, 32  # numbers that share a scale; rows of a tile
+LARGEST, LEAST = 448.0, 1e-4  # the largest e4m3 number, and the least that a block's maximum counts as
+LATENT, ROPE = 512, 64
+PREFILL = "ttnn.experimental.deepseek_prefill"
+WIDE = {DataType.BFLOAT16, DataType.FLOAT32}
+
+
+def _need(ok: bool, wrong: str, expected: str) -> None:
+    require(ok, wrong, expected, "Change the call.")
+
+
+def _check_place(call: Call, operation: str) -> None:
+    arch, where = call.mesh.arch(), call["memory_config"]
+    wrong = f"{operation}: FP8_E4M3 path requires Blackhole hardware, got arch {arch}"
+    _need(arch is Arch.BLACKHOLE, wrong, "a Blackhole system")
+    wrong = f"{operation}: output memory config must be DRAM interleaved"
+    _need(where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG")
+
+
+def _check_to(call: Call) -> None:
+    x, name = call.specs[0], "per_token_cast_to_fp8"
+    _check_place(call, name)
+    _need(x.memory_config == DRAM_MEMORY_CONFIG, "input_tensor must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
+    _need(x.dtype in WIDE, f"{name}: input dtype must be BFLOAT16 or FLOAT32, got {x.dtype}", "one of them")
+    _need(len(x.shape) >= 2, f"{name}: input rank must be >= 2, got {len(x.shape)}", "rows")
+    wide = x.shape[-1]
+    wrong = f"{name}: hidden dim H={wide} must be a multiple of BLOCK_W={BLOCK}"
+    _need(wide > 0 and wide % BLOCK == 0, wrong, "whole blocks")
+
+
+def _to_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where = call["memory_config"] or DRAM_MEMORY_CONFIG
+    formats = (DataType.FP8_E4M3, DataType.FLOAT32)
+    return [
+        TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=where)
+        for (shape, _), dtype in zip(inferred, formats, strict=True)
+    ]
+
+
+def truncated(values: Lanes) -> Lanes:
+    """Numbers as e4m3, towards zero, as the chip's packer leaves off what does not fit."""
+    near = values.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    beyond = near.float().abs() > values.abs()
+    return (near.view(torch.uint8) - beyond.to(torch.uint8)).view(torch.float8_e4m3fn)
+
+
+def _golden_to(input_tensor: Lanes, *, round_scale_to_power_of_two: bool = False, **_: Any) -> tuple[Lanes, Lanes]:
+    scales, rows = [], []
+    for block in torch.split(input_tensor.float(), BLOCK, dim=-1):
+        scale = block.abs().max(-1, keepdim=True).values.clamp_min(LEAST) / LARGEST
+        if round_scale_to_power_of_two:
+            scale = 2.0 ** torch.ceil(torch.log2(scale))
+        scales.append(scale)
+        small = block / scale
+        step = 2.0 ** (torch.floor(torch.log2(small.abs().clamp_min(2.0**-6))) - 3)  # e4m3: three bits behind the first
+        rows.append(torch.trunc(small / step) * step)
+    return torch.cat(rows, -1), torch.cat(scales, -1)
+
+
+@op(f"{PREFILL}.per_token_cast_to_fp8", golden=_golden_to, check=_check_to, out=_to_spec)
+def per_token_cast_to_fp8(input_tensor: Lanes, round_scale_to_power_of_two: bool) -> tuple[Lanes, Lanes]:
+    """Every 128 numbers of a row divided by their scale, in eight bits, and the scales."""
+    blocks = torch.unflatten(input_tensor.float(), -1, (-1, BLOCK))
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=LEAST) / LARGEST
+    if round_scale_to_power_of_two:
+        mantissa, exponent = torch.frexp(scale)
+        scale = torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
+    return truncated(blocks / scale).flatten(-2), scale.squeeze(-1)
+
+
+def _check_back(call: Call) -> None:
+    x, scale, name = call["input_e4m3"].spec, call["input_scale"], "per_token_cast_back"
+    metadata, aware = call["metadata"], call["token_count_aware"]
+    numbers = (call["expert_region_offsets"], call["expert_token_counts"], call["global_expert_idx_table"])
+    if aware:
+        wrong = f"{name}: provide exactly one of `input_scale` or `metadata`"
+        _need((scale is None) != (metadata is None), wrong, "one of them")
+        wrong = (
+            f"{name}: token_count_aware=true requires expert_region_offsets, expert_token_counts and "
+            "global_expert_idx_table"
+        )
+        _need(all(each is not None for each in numbers), wrong, "all three")
+        _need(call["experts_per_chip"] > 0, f"{name}: experts_per_chip must be > 0", "a number of experts")
+    else:
+        wrong = f"{name}: input_scale is required (unless token_count_aware with metadata)"
+        _need(scale is not None, wrong, "input_scale=")
+        wrong = f"{name}: metadata / expert_* tensors are only valid when token_count_aware=true"
+        _need(metadata is None and all(each is None for each in numbers), wrong, "none of them")
+    _check_place(call, name)
+    _need(x.dtype is DataType.FP8_E4M3, f"{name}: input_e4m3 dtype must be FP8_E4M3", "fp8_e4m3")
+    dtype = call["output_dtype"]
+    _need(dtype is None or dtype in WIDE, f"{name}: output_dtype must be BFLOAT16 or FLOAT32", "one of them")
+    _need(len(x.shape) >= 2, f"{name}: input_e4m3 rank must be >= 2", "rows")
+    if scale is None:
+        blocks, last = x.shape[-1] // BLOCK, metadata.shape[-1]
+        wrong = f"{name}: metadata last dim ({last}) must be >= H/BLOCK_W ({blocks}) to hold the scale tail"
+        _need(last >= blocks, wrong, "wider rows")
+        return
+    _need(scale.dtype is DataType.FLOAT32, f"{name}: input_scale dtype must be FLOAT32", "float32")
+    shape, other = x.shape, scale.spec.shape
+    wrong = f"{name}: input_e4m3 ({len(shape)}D) and input_scale ({len(other)}D) must have the same rank"
+    _need(len(shape) == len(other), wrong, "equal ranks")
+    for i, (a, b) in enumerate(zip(shape[:-1], other[:-1], strict=True)):
+        _need(a == b, f"{name}: leading dim {i} mismatch ({a} vs {b})", "equal rows")
+    wrong = f"{name}: e4m3 last dim ({shape[-1]}) must equal scale last dim ({other[-1]}) * BLOCK_W ({BLOCK})"
+    _need(shape[-1] == other[-1] * BLOCK, wrong, "a scale per block")
+
+
+def _back_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    dtype = call["output_dtype"] or DataType.BFLOAT16
+    where = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=where)]
+
+
+def _golden_back(
+    input_e4m3: Lanes, input_scale: Lanes, *_: Any, narrow_scales_to_bf16: bool = False, **__: Any
+) -> Lanes:
+    scale = input_scale.bfloat16().float() if narrow_scales_to_bf16 else input_scale
+    return input_e4m3.float() * scale.repeat_interleave(BLOCK, -1)
+
+
+@op(f"{PREFILL}.per_token_cast_back", golden=_golden_back, check=_check_back, out=_back_spec)
+def per_token_cast_back(
+    input_e4m3: Lanes,
+    input_scale: Lanes | None,
+    narrow_scales_to_bf16: bool,
+    expert_region_offsets: Lanes | None,
+    expert_token_counts: Lanes | None,
+    global_expert_idx_table: Lanes | None,
+    experts_per_chip: int,
+    metadata: Lanes | None,
+    lane_axes: int,
+) -> Lanes:
+    """Rows in eight bits times their scales; where experts' regions are told, zeros behind the last of them."""
+    blocks = input_e4m3.shape[-1] // BLOCK
+    scale = input_scale
+    if metadata is not None:  # float32 numbers, bit by bit in the tail of rows of integers
+        scale = metadata[..., -blocks:].to(torch.int32).contiguous().view(torch.float32)
+    assert scale is not None, "one of the two is there"
+    scale = scale.bfloat16().float() if narrow_scales_to_bf16 else scale.float()
+    rows = (torch.unflatten(input_e4m3.float(), -1, (-1, BLOCK)) * scale[..., None]).flatten(-2)
+    if expert_region_offsets is None or expert_token_counts is None or global_expert_idx_table is None:
+        return rows
+    numbers = (expert_region_offsets, expert_token_counts, global_expert_idx_table)
+    starts, counts, table = aligned([x.flatten(lane_axes).long() for x in numbers], lane_axes)
+    own = table[..., :experts_per_chip]
+    end = (starts.gather(-1, own) + -(-counts.gather(-1, own) // TILE) * TILE).amax(-1, keepdim=True)
+    total = torch.Size(rows.shape[lane_axes:-1]).numel()
+    real = torch.arange(total, device=rows.device) < end
+    real = real.reshape(*real.shape[:-1], *rows.shape[lane_axes:-1], 1)
+    return torch.where(real, rows, 0.0)
+
+
+def _check_pack(call: Call) -> None:
+    parts = (("latent", DataType.FP8_E4M3, LATENT), ("scales", DataType.FLOAT32, LATENT // BLOCK))
+    for (name, dtype, last), spec in zip((*parts, ("rope", DataType.BFLOAT16, ROPE)), call.specs, strict=True):
+        _need(spec.layout is Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+        _need(spec.memory_config == DRAM_MEMORY_CONFIG, f"{name} must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
+        _need(spec.dtype is dtype, f"{name} has the wrong dtype", str(dtype))
+        _need(spec.shape[-1] == last, f"{name} last dim must be {last}, got {spec.shape[-1]}", str(last))
+    arch, where = call.mesh.arch(), call["memory_config"]
+    _need(arch is Arch.BLACKHOLE, "pack_scaled_fp8_kv_cache requires Blackhole", "a Blackhole system")
+    wrong = "pack_scaled_fp8_kv_cache: output must be DRAM interleaved"
+    _need(where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG")
+    shapes = [tuple(spec.shape) for spec in call.specs]
+    _need(len({len(shape) for shape in shapes}) == 1, "all inputs must have the same rank", "equal ranks")
+    _need(len({shape[:-1] for shape in shapes}) == 1, "all inputs must have identical leading shapes", "equal rows")
+
+
+def _pack_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(inferred[0][0], DataType.FP8_E4M3, Layout.ROW_MAJOR, memory_config=where)]
+
+
+@op(f"{PREFILL}.pack_scaled_fp8_kv_cache", check=_check_pack, out=_pack_spec)
+def pack_scaled_fp8_kv_cache(latent: Lanes, scales: Lanes, rope: Lanes, lane_axes: int) -> Lanes:
+    """A cache's rows of 656 bytes: the latent in eight bits, its four scales, and the rotary part in sixteen."""
+    rows = aligned([latent, scales, rope], lane_axes)
+    return torch.cat([x.contiguous().view(torch.uint8) for x in rows], -1).view(torch.float8_e4m3fn)

@@ -1,0 +1,265 @@
+"""The gated delta rule: attention whose state fades, forgets what a key held and learns what it holds now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, mesh_dims, unflat
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+RULE = "chunk_gated_delta_rule"
+TINY = 1e-6  # keeps the length of a key from being zero
+Chunks = tuple[Lanes, Lanes]
+
+
+def _scan(q: Lanes, k: Lanes, v: Lanes, g: Lanes, beta: Lanes, state: Lanes, chunk: int) -> Chunks:
+    """Outputs [N, T, V] and the last state [N, K, V]; T is a multiple of the chunk."""
+    q, k, v, g, beta = (torch.unflatten(x, 1, (-1, chunk)) for x in (q, k, v, g, beta))
+    faded = g.cumsum(-1)  # how much of the chunk's first state is left, as a logarithm
+    lower = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
+    between = (faded[..., :, None] - faded[..., None, :]).masked_fill(~lower, float("-inf")).exp()
+    own = torch.eye(chunk, device=q.device)
+    mixing = own + (k @ k.mT * between * beta[..., None]).tril(-1)
+    scaled = torch.cat([v, k * faded.exp()[..., None]], -1) * beta[..., None]
+    values, keys = torch.split(
+        torch.linalg.solve_triangular(mixing, scaled, upper=False, unitriangular=True),
+        [v.shape[-1], k.shape[-1]],
+        dim=-1,
+    )
+    scores = q @ k.mT * between
+    asked = q * faded.exp()[..., None]
+    rest = faded[..., -1:]
+    kept = k * (rest - faded).exp()[..., None]
+    outputs = []
+    for i in range(q.shape[1]):
+        learnt = values[:, i] - keys[:, i] @ state
+        outputs.append(asked[:, i] @ state + scores[:, i] @ learnt)
+        state = state * rest[:, i, :, None].exp() + kept[:, i].mT @ learnt
+    return torch.cat(outputs, 1), state
+
+
+def _by_head(x: Lanes, heads: int) -> Lanes:
+    """[L, B, T, heads, D] or [L, B, T, heads · D] → [L, B, heads, T, D]."""
+    x = x if x.dim() == 5 else torch.unflatten(x, -1, (heads, -1))
+    return x.transpose(-3, -2)
+
+
+def _dims(q: Any, v: Any, beta: Any) -> tuple[int, int, int, int]:
+    """Heads of keys and of values, and their lengths; flat ones have keys as long as values."""
+    value_heads = beta[-1] if len(v) == 3 else v[-2]
+    value_dim = v[-1] // value_heads if len(v) == 3 else v[-1]
+    key_dim = value_dim if len(q) == 3 else q[-1]
+    return (q[-1] // key_dim if len(q) == 3 else q[-2]), value_heads, key_dim, value_dim
+
+
+def _check(call: Call) -> None:
+    q, _, v, _, beta = call.specs[:5]
+    heads, value_heads, key_dim, value_dim = _dims(q.shape, v.shape, beta.shape)
+    chunk, rows = call["chunk_size"], q.shape[1]
+
+    def need(ok: bool, wrong: str, expected: str) -> None:
+        require(ok, wrong, expected, "Change the call.")
+
+    wrong = f"{RULE}: use_qk_l2norm not yet supported; pre-normalize q/k on host"
+    need(not call["use_qk_l2norm"], wrong, "use_qk_l2norm=False")
+    for name, spec in zip(("q", "k", "v", "g", "beta"), call.specs, strict=False):
+        need(spec.layout is Layout.TILE, f"{RULE}: {name} must be TILE layout", "TILE_LAYOUT")
+    need(value_heads % heads == 0, f"HV ({value_heads}) must be divisible by H ({heads})", "whole groups of heads")
+    need(chunk % TILE == 0, "chunk_size must be a multiple of 32", "whole tiles")
+    need(key_dim % TILE == 0, "key_dim must be a multiple of 32", "whole tiles")
+    need(value_dim % TILE == 0, "val_dim must be a multiple of 32", "whole tiles")
+    if len(v.shape) == 3:
+        wrong = f"OPT-A flat v requires T ({rows}) to be a multiple of chunk_size ({chunk})"
+        need(rows % chunk == 0, wrong, "whole chunks")
+    if len(q.shape) == 3:
+        wrong = f"flat q width {q.shape[2]} != H*K ({heads}*{key_dim}); flat q/k path assumes K==V"
+        need(q.shape[2] == heads * key_dim, wrong, "keys as long as values")
+        need(chunk == TILE, "OPT-A flat q/k needs the phased path + in-kernel norm (Ct==1)", "chunk_size=32")
+        wrong = f"OPT-A flat q/k requires T ({rows}) to be a multiple of chunk_size ({chunk})"
+        need(rows % chunk == 0, wrong, "whole chunks")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where = call["memory_config"] or DRAM_MEMORY_CONFIG
+    rows = Layout.TILE if call["output_head_major"] else Layout.ROW_MAJOR
+    kinds = ((DataType.BFLOAT16, rows), (DataType.FLOAT32, Layout.TILE))
+    return [
+        TensorSpec(shape, dtype, layout, memory_config=where)
+        for (shape, _), (dtype, layout) in zip(inferred, kinds, strict=False)
+    ]
+
+
+def _golden(
+    q: Lanes,
+    k: Lanes,
+    v: Lanes,
+    g: Lanes,
+    beta: Lanes,
+    *,
+    scale: float | None = None,
+    initial_state: Lanes | None = None,
+    output_final_state: bool = False,
+    output_head_major: bool = False,
+    **_: Any,
+) -> tuple[Lanes, ...]:
+    heads, value_heads, key_dim, value_dim = _dims(q.shape, v.shape, beta.shape)
+    batch, rows = q.shape[:2]
+    if q.dim() == 3:
+        q, k = (torch.unflatten(x, -1, (heads, -1)) for x in (q, k))
+        q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + TINY) for x in (q, k))
+    v = torch.unflatten(v, -1, (value_heads, -1)) if v.dim() == 3 else v
+    q, k = (x.repeat_interleave(value_heads // heads, 2).float() for x in (q, k))
+    state = torch.zeros(batch, value_heads, key_dim, value_dim) if initial_state is None else initial_state.float()
+    out = torch.zeros(batch, rows, value_heads, value_dim)
+    for t in range(rows):
+        state = state * torch.exp(g[:, t].float())[..., None, None]
+        surprise = v[:, t].float() - torch.einsum("bhk,bhkv->bhv", k[:, t], state)
+        state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], surprise * beta[:, t, :, None].float())
+        out[:, t] = torch.einsum("bhk,bhkv->bhv", q[:, t], state) * (key_dim**-0.5 if scale is None else scale)
+    if output_head_major:
+        out = out.transpose(1, 2).flatten(0, 1)
+    return (out, state) if output_final_state else (out,)
+
+
+@op(f"ttnn.transformer.{RULE}", golden=_golden, check=_check, out=_spec)
+def chunk_gated_delta_rule(
+    q: Lanes,
+    k: Lanes,
+    v: Lanes,
+    g: Lanes,
+    beta: Lanes,
+    scale: float | None,
+    initial_state: Lanes | None,
+    output_final_state: bool,
+    chunk_size: int,
+    output_head_major: bool,
+    lane_axes: int,
+) -> tuple[Lanes, Lanes | None]:
+    """Outputs of every row, chunk by chunk, and the state behind the last one where it is asked for."""
+    given = [q, k, v, g, beta] if initial_state is None else [q, k, v, g, beta, initial_state]
+    dims = mesh_dims(given, lane_axes)
+    local = [tuple(x.shape[lane_axes:]) for x in (q, v, beta)]
+    heads, value_heads, key_dim, value_dim = _dims(*local)
+    lanes = [flat(x, lane_axes).float() for x in aligned(given, lane_axes)]
+    normed = len(local[0]) == 3
+    q, k, v = _by_head(lanes[0], heads), _by_head(lanes[1], heads), _by_head(lanes[2], value_heads)
+    if normed:
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + TINY) for x in (q, k))
+    group = value_heads // heads
+    q, k = (x.repeat_interleave(group, 2) for x in (q * (key_dim**-0.5 if scale is None else scale), k))
+    g, beta = lanes[3].transpose(-2, -1), lanes[4].transpose(-2, -1)
+    rows, front = q.shape[-2], q.shape[:3]
+    room = -rows % chunk_size
+    parts = [F.pad(x, (0, 0, 0, room)).flatten(0, 2) for x in (q, k, v)]
+    gates = [F.pad(x, (0, room)).flatten(0, 2) for x in (g, beta)]
+    state = (
+        parts[0].new_zeros(parts[0].shape[0], key_dim, value_dim)
+        if initial_state is None
+        else lanes[5].reshape(-1, key_dim, value_dim)
+    )
+    out, last = _scan(parts[0], parts[1], parts[2], gates[0], gates[1], state, chunk_size)
+    out = torch.unflatten(out[:, :rows], 0, front)
+    out = out.flatten(1, 2) if output_head_major else out.transpose(2, 3)
+    return unflat(out, dims), unflat(torch.unflatten(last, 0, front), dims) if output_final_state else None
+
+
+# -- the scan alone ----------------------------------------------------------------------------------------------------
+
+
+def _solved(lower: Lanes, inverse: Lanes, right: Lanes) -> Lanes:
+    """x of lower · x = right, tile by tile, with the inverses of the tiles on the diagonal."""
+    found: list[Lanes] = []
+    for i in range(lower.shape[-1] // TILE):
+        rows = slice(i * TILE, (i + 1) * TILE)
+        known = right[..., rows, :]
+        for j, x in enumerate(found):
+            known = known - lower[..., rows, j * TILE : (j + 1) * TILE] @ x
+        found.append(inverse[..., rows, :] @ known)
+    return torch.cat(found, dim=-2)
+
+
+CHUNK = 128  # rows of a chunk and lengths of keys and values that TT-NN's kernel takes
+
+
+def _check_scan(call: Call) -> None:
+    names = ("L_unit", "v_beta_sc", "k_bd_sc", "intra_attn", "q_decay", "k_decay_t", "dl_exp", "L_inv")
+    for name, spec in zip(names, call.specs, strict=False):
+        require(spec.layout is Layout.TILE, f"{name} must be tiled", "TILE_LAYOUT", "Use ttnn.to_layout.")
+        wrong = f"{name} must be float32, got {spec.dtype}"
+        require(spec.dtype is DataType.FLOAT32, wrong, "float32", "Convert it with ttnn.typecast.")
+        wrong = f"{name} rank mismatch: {len(spec.shape)} vs 4"
+        require(len(spec.shape) == 4, wrong, "[heads, chunks, .., ..]", "Reshape it.")
+    front, values, keys = tuple(call.specs[0].shape[:2]), call.specs[1].shape[-1], call.specs[2].shape[-1]
+    for name, length in (("chunk_size", call.specs[0].shape[-1]), ("key_dim", keys), ("val_dim", values)):
+        wrong = f"{name} must be exactly {CHUNK}, got {length}"
+        require(length == CHUNK, wrong, str(CHUNK), "Use ttnn.transformer.chunk_gated_delta_rule.")
+    square = (CHUNK, CHUNK)
+    tails = (square, square, square, square, square, square, (1, 1), (CHUNK, TILE))
+    for name, spec, tail in zip(names, call.specs, tails, strict=False):
+        for i, (length, wanted) in enumerate(zip(spec.shape, (*front, *tail), strict=True)):
+            require(length == wanted, f"{name} dim[{i}] expected {wanted} got {length}", "such", "Check the shapes.")
+
+
+def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(shape, DataType.FLOAT32, Layout.TILE, memory_config=where) for shape, _ in inferred]
+
+
+def _golden_scan(
+    L_unit: Lanes,
+    v_beta_sc: Lanes,
+    k_bd_sc: Lanes,
+    intra_attn: Lanes,
+    q_decay: Lanes,
+    k_decay_t: Lanes,
+    dl_exp: Lanes,
+    L_inv: Lanes,
+    *,
+    initial_state: Lanes | None = None,
+    **_: Any,
+) -> Chunks:
+    state = torch.zeros(len(L_unit), k_bd_sc.shape[-1], v_beta_sc.shape[-1]) if initial_state is None else initial_state
+    out = torch.zeros_like(v_beta_sc)
+    for i in range(L_unit.shape[1]):
+        learnt = torch.linalg.inv(L_unit[:, i]) @ (v_beta_sc[:, i] - k_bd_sc[:, i] @ state)
+        out[:, i] = q_decay[:, i] @ state + intra_attn[:, i] @ learnt
+        state = state * dl_exp[:, i] + k_decay_t[:, i] @ learnt
+    return out, state
+
+
+@op("ttnn.transformer.gated_delta_attn_seq", golden=_golden_scan, check=_check_scan, out=_scan_spec)
+def gated_delta_attn_seq(
+    L_unit: Lanes,
+    v_beta_sc: Lanes,
+    k_bd_sc: Lanes,
+    intra_attn: Lanes,
+    q_decay: Lanes,
+    k_decay_t: Lanes,
+    dl_exp: Lanes,
+    L_inv: Lanes,
+    initial_state: Lanes | None,
+    lane_axes: int,
+) -> Chunks:
+    """The scan of the rule over chunks that were prepared before: outputs and the last state."""
+    given = [L_unit, v_beta_sc, k_bd_sc, intra_attn, q_decay, k_decay_t, dl_exp, L_inv]
+    lower, values, keys, scores, asked, kept, rest, inverse = (x.float() for x in aligned(given, lane_axes))
+    shape = (*values.shape[:-3], keys.shape[-1], values.shape[-1])
+    state = values.new_zeros(shape) if initial_state is None else initial_state.float()
+    outputs = []
+    for i in range(lower.shape[-3]):
+        right = values[..., i, :, :] - keys[..., i, :, :] @ state
+        learnt = _solved(lower[..., i, :, :], inverse[..., i, :, :], right)
+        outputs.append(asked[..., i, :, :] @ state + scores[..., i, :, :] @ learnt)
+        state = state * rest[..., i, :, :] + kept[..., i, :, :] @ learnt
+    return torch.stack(outputs, dim=-3), state.expand(shape)

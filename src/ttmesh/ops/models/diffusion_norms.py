@@ -1,0 +1,250 @@
+"""Norms of diffusion transformers around an all-gather of statistics: layer norm, and RMS norm with heads and rotation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import FLOATS, DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.attention.attention_heads import as_heads
+from ttmesh.ops.attention.rotary_embedding import by_pairs
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+WIDE = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
+
+
+def _need(ok: bool, wrong: str, expected: str = "another tensor") -> None:
+    require(ok, wrong, expected, "Check the call.")
+
+
+def _heads_of_tiles(*values: Lanes) -> Lanes:
+    """Each value at the head of a tile's row."""
+    return torch.cat([F.pad(value, (0, TILE - 1)) for value in values], dim=-1)
+
+
+def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE)]
+
+
+def _check_layer_pre(call: Call) -> None:
+    x = call.specs[0]
+    interleaved = x.memory_config.interleaved
+    _need(interleaved, "DIT layernorm pre-all-gather does not support sharded inputs.", "interleaved memory")
+    _need(x.layout is Layout.TILE, "Only tilized inputs supported.", "TILE_LAYOUT")
+    _need(x.dtype in WIDE, "Input data format not supported.", "bfloat16, bfloat8_b or float32")
+    _exact(call, x, "pre")
+
+
+def _exact(call: Call, x: TensorSpec, when: str) -> None:
+    config = call["compute_kernel_config"]
+    wrong = (
+        f"dit_layernorm_{when}_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
+        "otherwise precision is silently lost in the unpacker format conversion."
+    )
+    _need(x.dtype is not DataType.FLOAT32 or config is None or config.fp32_dest_acc_en, wrong, "fp32_dest_acc_en=True")
+
+
+def _golden_layer_pre(input_tensor: Lanes, recip_tensor: Lanes | None = None, **_: Any) -> Lanes:
+    stats = torch.zeros(*input_tensor.shape[:-1], 2 * TILE)
+    stats[..., 0], stats[..., TILE] = input_tensor.mean(-1), input_tensor.var(-1, correction=0)
+    return stats
+
+
+@op(
+    "ttnn.experimental.dit_layernorm_pre_allgather",
+    golden=_golden_layer_pre,
+    check=_check_layer_pre,
+    out=_stats_spec,
+)
+def dit_layernorm_pre_allgather(input_tensor: Lanes) -> Lanes:
+    """Mean and variance of each row on this device, each at the head of a tile."""
+    variance, mean = torch.var_mean(input_tensor.float(), -1, correction=0, keepdim=True)
+    return _heads_of_tiles(mean, variance)
+
+
+def _check_layer_post(call: Call) -> None:
+    x, stats = call.specs[:2]
+    weight, bias = call["weight"], call["bias"]
+    interleaved = x.memory_config.interleaved
+    _need(interleaved, "DIT layernorm post-all-gather does not support sharded inputs.", "interleaved memory")
+    _need(x.layout is Layout.TILE, f"Input tensor must have TILE layout, got: {x.layout}", "TILE_LAYOUT")
+    _need(x.dtype in WIDE, f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {x.dtype}")
+    _need(stats.layout is Layout.TILE, f"Stats tensor must have TILE layout, got: {stats.layout}", "TILE_LAYOUT")
+    _need(stats.dtype in WIDE, "Stats tensor must be BF16, BF8_B, or FLOAT32.")
+    wide = stats.shape[-1]
+    _need(wide % (2 * TILE) == 0, f"Stats inner dimension must be multiple of 64 (two tiles), got: {wide}")
+    for i, name in ((0, "batch sizes"), (1, "dim1"), (2, "dim2")):
+        wrong = f"Stats and input {name} must match, got stats: {stats.shape[i]} vs input: {x.shape[i]}"
+        _need(stats.shape[i] == x.shape[i], wrong, "statistics of these rows")
+    if weight is None:
+        _need(bias is None, "Beta must not be provided without gamma.", "weight=")
+    for name, term in (("Gamma", weight), ("Beta", bias)):
+        if term is None:
+            continue
+        form = term.spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
+        _need(form, f"{name} must be BF16 or FLOAT32.", "such")
+        shape = term.spec.shape
+        if term.spec.layout is Layout.TILE:
+            wrong = f"{name} hidden dimension must match input. Got {shape[-1]} vs {x.shape[-1]}"
+            _need(shape[-1] == x.shape[-1], wrong, f"{x.shape[-1]} columns")
+            batch = shape[-3] if len(shape) > 2 else 1
+            wrong = f"{name} batch dimension (dim[-3]) must be 1 or match input batch ({x.shape[1]}), got: {batch}"
+            _need(batch in (1, x.shape[1]), wrong, "one row, or one per batch")
+        else:
+            _need(shape.volume() == x.shape[-1], f"{name} dimensions must align with input.", f"{x.shape[-1]} numbers")
+    if weight is not None:
+        _need(bias is not None, "Beta must be provided when gamma is provided.", "bias=")
+    _exact(call, x, "post")
+
+
+def _terms(values: Lanes, width: int, lane_axes: int) -> Lanes:
+    """A row of factors, or one per batch, ready to meet [batch, 1, rows, width]; rows of tiles lie one after the other."""
+    mesh = values.shape[:lane_axes]
+    rows = values.float().reshape(*mesh, -1, width)
+    return rows.reshape(*mesh, 1, -1, 1, width)
+
+
+def _golden_layer_post(
+    input_tensor: Lanes,
+    stats: Lanes,
+    *,
+    epsilon: float = 1e-5,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    means, variances = stats[..., :: 2 * TILE], stats[..., TILE :: 2 * TILE]
+    mean = means.mean(-1, keepdim=True)
+    variance = (variances + (means - mean) ** 2).mean(-1, keepdim=True)
+    normed = (input_tensor - mean) / torch.sqrt(variance + epsilon)
+    width = input_tensor.shape[-1]
+    scaled = normed if weight is None else normed * weight.reshape(1, -1, 1, width)
+    return scaled if bias is None else scaled + bias.reshape(1, -1, 1, width)
+
+
+@op(
+    "ttnn.experimental.dit_layernorm_post_allgather",
+    golden=_golden_layer_post,
+    check=_check_layer_post,
+)
+def dit_layernorm_post_allgather(
+    input_tensor: Lanes, stats: Lanes, epsilon: float, weight: Lanes | None, bias: Lanes | None, lane_axes: int
+) -> Lanes:
+    """Layer norm of rows with the gathered means and variances of all devices' parts."""
+    parts = torch.unflatten(stats.float(), -1, (-1, 2, TILE))[..., 0]
+    means, variances = parts[..., 0], parts[..., 1]
+    mean = means.mean(-1, keepdim=True)
+    variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
+    normed = (input_tensor.float() - mean) * torch.rsqrt(variance + epsilon)
+    width = input_tensor.shape[-1]
+    scaled = normed if weight is None else normed * _terms(weight, width, lane_axes)
+    return scaled if bias is None else scaled + _terms(bias, width, lane_axes)
+
+
+# -- RMS norm with heads -----------------------------------------------------------------------------------------------
+
+
+def _golden_rms_pre(input_tensor: Lanes, **_: Any) -> Lanes:
+    stats = torch.zeros(*input_tensor.shape[:-1], TILE)
+    stats[..., 0] = torch.linalg.vector_norm(input_tensor, dim=-1) ** 2
+    return stats
+
+
+def _check_rms_pre(call: Call) -> None:
+    x = call.specs[0]
+    _need(x.layout is Layout.TILE, "Only tilized inputs supported.", "TILE_LAYOUT")
+    _need(x.dtype in FLOATS, "Input data format not supported.", "a floating point format")
+
+
+@op("ttnn.experimental.wan_fused_rmsnorm_pre_allgather", golden=_golden_rms_pre, check=_check_rms_pre, out=_stats_spec)
+def wan_fused_rmsnorm_pre_allgather(input_tensor: Lanes) -> Lanes:
+    """Sum of squares of each row on this device, at the head of a tile."""
+    return _heads_of_tiles(input_tensor.float().square().sum(-1, keepdim=True))
+
+
+def _check_rms_post(call: Call) -> None:
+    x, stats = call["input_tensor"].spec, call["stats"].spec
+    heads, weight = call["num_heads_per_device"], call["weight"]
+    rope = {name: call[name] for name in ("transformation_mat", "rope_cos", "rope_sin")}
+    _need(x.layout is Layout.TILE, f"Input tensor 0 tensor must have TILE layout, got: {x.layout}", "TILE_LAYOUT")
+    _need(x.dtype is DataType.BFLOAT16, f"Input tensor 0 tensor must be BFLOAT16, got: {x.dtype}", "bfloat16")
+    wide = stats.shape[-1]
+    _need(wide % TILE == 0, f"Stats inner dimension must be divisible by TILE_WIDTH (32), got: {wide}", "whole tiles")
+    _need(len(stats.shape) == len(x.shape), "Stats and input must have same number of dimensions", "equal ranks")
+    for i in range(len(x.shape) - 1):
+        wrong = f"Stats and input dim{i} must match, got stats: {stats.shape[i]} vs input: {x.shape[i]}"
+        _need(stats.shape[i] == x.shape[i], wrong, "statistics of these rows")
+    _need(heads > 0, f"Number of heads must be greater than 0, got: {heads}", "a number of heads")
+    wrong = f"Input last dimension must be divisible by number of heads, got hidden_dim: {x.shape[-1]} vs num_heads: {heads}"
+    _need(x.shape[-1] % heads == 0, wrong, "whole heads")
+    _need(len(x.shape) == 4, f"Input must have rank 4, got: {len(x.shape)}", "rank 4")
+    _need(x.shape[1] == 1, f"Input dim 1 must be 1, got: {x.shape[1]}", "[1, 1, rows, columns]")
+    _need(x.shape[0] == 1, f"Expecting input batch dimension to be 1, got: {x.shape[0]}", "[1, 1, rows, columns]")
+    if weight is not None:
+        shape = weight.spec.shape
+        _need(len(shape) == 2, f"Weight tensor must have 2 dimensions, got: {len(shape)}", "one row")
+        wrong = f"Weight tensor must have same last dimension as input, got: {shape[-1]} vs {x.shape[-1]}"
+        _need(shape[-1] == x.shape[-1], wrong, f"{x.shape[-1]} columns")
+    if rope["transformation_mat"] is not None:
+        _need(rope["rope_cos"] is not None, "Rope cos tensor is required when ROPE fusion is enabled", "rope_cos=")
+        _need(rope["rope_sin"] is not None, "Rope sin tensor is required when ROPE fusion is enabled", "rope_sin=")
+    elif rope["rope_cos"] is not None or rope["rope_sin"] is not None:
+        raise ShapeError(
+            "rope_cos and rope_sin have no effect without transformation_mat",
+            expected="all three or none",
+            fix="Pass transformation_mat too.",
+        )
+
+
+def _golden_rms_post(
+    input_tensor: Lanes,
+    stats: Lanes,
+    *,
+    epsilon: float = 1e-5,
+    num_heads_per_device: int = 1,
+    weight: Lanes | None = None,
+    transformation_mat: Lanes | None = None,
+    rope_cos: Lanes | None = None,
+    rope_sin: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    count = stats.shape[-1] // TILE * input_tensor.shape[-1]
+    root = torch.sqrt(stats[..., ::TILE].sum(-1, keepdim=True) / count + epsilon)
+    normed = input_tensor / root * (1 if weight is None else weight)
+    heads = torch.stack(normed[:, 0].chunk(num_heads_per_device, dim=-1), dim=1)
+    if transformation_mat is None or rope_cos is None or rope_sin is None:
+        return heads
+    swapped = torch.stack([-heads[..., 1::2], heads[..., ::2]], -1).flatten(-2)
+    return heads * rope_cos + swapped * rope_sin
+
+
+@op("ttnn.experimental.wan_fused_rmsnorm_post_allgather", golden=_golden_rms_post, check=_check_rms_post)
+def wan_fused_rmsnorm_post_allgather(
+    input_tensor: Lanes,
+    stats: Lanes,
+    epsilon: float,
+    num_heads_per_device: int,
+    weight: Lanes | None,
+    transformation_mat: Lanes | None,
+    rope_cos: Lanes | None,
+    rope_sin: Lanes | None,
+    lane_axes: int,
+) -> Lanes:
+    """RMS norm of rows with the gathered sums of all devices, scaled, cut into heads and turned."""
+    width = input_tensor.shape[-1]
+    sums = torch.unflatten(stats.float(), -1, (-1, TILE))[..., 0]
+    normed = input_tensor.float() * torch.rsqrt(sums.mean(-1, keepdim=True) / width + epsilon)
+    scaled = normed if weight is None else normed * _terms(weight, width, lane_axes)
+    heads = as_heads(scaled.squeeze(-3), num_heads_per_device)
+    if transformation_mat is None or rope_cos is None or rope_sin is None:
+        return heads
+    return by_pairs(heads, rope_cos.float(), rope_sin.float(), transformation_mat.float())

@@ -1,0 +1,190 @@
+"""Pieces of Kimi's delta attention: the short convolution before it, the gated norm behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout, MathFidelity
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.configs.compute_config import init_device_compute_kernel_config
+from ttmesh.ops.lane_functions.lane_broadcast import aligned, ranked
+from ttmesh.ops.norm.layer_norm import rms_normed
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+TILE, TAPS = 32, 4
+NAMES = ("input", "history", "tap0", "tap1", "tap2", "tap3")
+CONV, NORM = "qkv_causal_conv1d_silu", "sigmoid_gated_rms_norm"
+
+
+@dataclass(unsafe_hash=True)
+class QkvCausalConv1dSiluProgramConfig:
+    """How many channels a core works on at a time; the result does not depend on it."""
+
+    channel_chunk_size: int
+
+
+def _tiled(length: int) -> bool:
+    return length > 0 and length % TILE == 0
+
+
+def _need(operation: str, ok: bool, wrong: str, expected: str) -> None:
+    require(ok, f"{operation}: {wrong}", expected, "Change the call.")
+
+
+def _check_common(call: Call, operation: str) -> None:
+    where, config = call["memory_config"], call["compute_kernel_config"]
+    if where is not None:
+        wrong = f"output memory layout must be INTERLEAVED, got {where.memory_layout.name}"
+        if operation == NORM:
+            wrong = "output memory configuration must be interleaved"
+        _need(operation, where.interleaved, wrong, "interleaved memory")
+    if config is not None:
+        wrong = "packer_l1_acc=true is unsupported because the compute kernel does not accumulate through L1"
+        _need(operation, not config.packer_l1_acc, wrong, "packer_l1_acc=False")
+
+
+def _check_conv(call: Call) -> None:
+    x, history, *taps = call.specs
+    _check_common(call, CONV)
+    for i, (name, spec) in enumerate(zip(NAMES, call.specs, strict=True)):
+        layout = Layout.ROW_MAJOR if i < 2 else Layout.TILE
+        wrong = f"{name} must use {layout.name} layout, got Layout::{spec.layout.name}"
+        _need(CONV, spec.layout is layout, wrong, f"{layout.name}_LAYOUT")
+        _need(CONV, spec.memory_config.interleaved, f"{name} must use interleaved memory", "such")
+        _need(CONV, spec.dtype is DataType.BFLOAT16, f"{name} must be BFLOAT16, got {spec.dtype.name}", "bfloat16")
+    widths = [call["q_width"], call["k_width"], call["v_width"]]
+    _need(CONV, all(width > 0 for width in widths), "Q/K/V widths must be positive", "three widths")
+    _need(CONV, all(map(_tiled, widths)), "Q/K/V widths must be tile aligned", f"multiples of {TILE}")
+    chunk, channels = call["program_config"].channel_chunk_size, sum(widths)
+    _need(CONV, chunk > 0, "channel_chunk_size must be positive", "a number of channels")
+    _need(CONV, chunk % TILE == 0, "channel_chunk_size must be tile aligned", f"a multiple of {TILE}")
+    _need(CONV, chunk <= channels, "channel_chunk_size must not exceed Q+K+V width", f"at most {channels}")
+    _need(CONV, channels % chunk == 0, "channel_chunk_size must divide Q+K+V width exactly", f"a divisor of {channels}")
+    form = len(x.shape) == 3 and x.shape[0] == 1 and x.shape[2] == channels
+    _need(CONV, form, "input must be [1,T,Q+K+V]", f"[1, T, {channels}]")
+    past = tuple(history.shape) == (1, TAPS - 1, channels)
+    _need(CONV, past, "history must be [1,3,Q+K+V]", f"[1, {TAPS - 1}, {channels}]")
+    _need(CONV, _tiled(x.shape[1]), "sequence must be positive and tile aligned", f"a multiple of {TILE}")
+    for i, spec in enumerate(taps):
+        _need(CONV, spec.shape[-1] == channels, f"tap{i} last dimension must equal Q+K+V", str(channels))
+        _need(CONV, spec.shape.volume() == channels, f"tap{i} logical volume must equal Q+K+V", str(channels))
+    config = call["compute_kernel_config"]
+    wrong = "math_approx_mode=true is unsupported because silu_tile always uses precise sigmoid"
+    _need(CONV, config is None or not config.math_approx_mode, wrong, "math_approx_mode=False")
+
+
+def _programs(call: Call) -> tuple[Hashable, ...]:
+    """TT-NN fills in the compute config before it looks for a program."""
+    norm = call.name.endswith(NORM)
+    config = init_device_compute_kernel_config(
+        call.mesh.arch(),
+        call["compute_kernel_config"],
+        math_fidelity=MathFidelity.HiFi4,
+        math_approx_mode=norm,
+        fp32_dest_acc_en=norm,
+    )
+    rest = tuple(v for k, v in call.arguments.items() if k != "compute_kernel_config" and not isinstance(v, Tensor))
+    return ((call.name, call.specs, rest, config),)
+
+
+def _conv_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=where) for shape, _ in inferred]
+
+
+def _golden_conv(
+    input: Lanes,
+    history: Lanes,
+    tap0: Lanes,
+    tap1: Lanes,
+    tap2: Lanes,
+    tap3: Lanes,
+    q_width: int,
+    k_width: int,
+    v_width: int,
+    **_: Any,
+) -> tuple[Lanes, ...]:
+    channels = input.shape[-1]
+    kernel = torch.stack([tap.flatten() for tap in (tap0, tap1, tap2, tap3)], -1).unsqueeze(1)
+    window = torch.cat([history, input], 1).float().transpose(1, 2)
+    mixed = F.conv1d(window, kernel.float(), groups=channels).transpose(1, 2)
+    return torch.split((mixed * torch.sigmoid(mixed)), [q_width, k_width, v_width], dim=-1)
+
+
+@op(f"ttnn.experimental.kda.{CONV}", golden=_golden_conv, check=_check_conv, out=_conv_spec, programs=_programs)
+def qkv_causal_conv1d_silu(
+    input: Lanes,
+    history: Lanes,
+    tap0: Lanes,
+    tap1: Lanes,
+    tap2: Lanes,
+    tap3: Lanes,
+    q_width: int,
+    k_width: int,
+    v_width: int,
+    lane_axes: int,
+) -> list[Lanes]:
+    """silu of a causal convolution over four rows, channel by channel, cut into queries, keys and values."""
+    window = torch.cat(aligned([history.float(), input.float()], lane_axes), dim=-2)
+    rows = input.shape[-2]
+    taps = (tap.float().flatten(lane_axes)[..., None, None, :] for tap in (tap0, tap1, tap2, tap3))
+    mixed = sum(tap * window[..., i : i + rows, :] for i, tap in enumerate(taps))
+    assert isinstance(mixed, Lanes), "there are four taps"
+    return list(torch.split(F.silu(mixed), [q_width, k_width, v_width], dim=-1))
+
+
+def _check_norm(call: Call) -> None:
+    x, gate, weight = call.specs[:3]
+    formats = ({DataType.FLOAT32, DataType.BFLOAT16}, {DataType.BFLOAT16}, {DataType.BFLOAT16})
+    for name, spec, allowed in zip(("input", "gate", "weight"), call.specs, formats, strict=False):
+        _need(NORM, spec.layout is Layout.TILE, f"{name} must use TILE layout", "TILE_LAYOUT")
+        _need(NORM, spec.memory_config.interleaved, f"{name} must use interleaved memory", "such")
+        _need(NORM, spec.dtype in allowed, f"{name} has unsupported dtype {spec.dtype.name}", "another format")
+    _check_common(call, NORM)
+    heads, epsilon, dtype = call["num_heads"], call["epsilon"], call["output_dtype"]
+    _need(NORM, heads > 0, "num_heads must be positive", "a number of heads")
+    wide = dtype in (None, DataType.FLOAT32, DataType.BFLOAT16)
+    _need(NORM, wide, "output_dtype must be FLOAT32 or BFLOAT16", "one of them")
+    _need(NORM, math.isfinite(epsilon) and epsilon > 0, "epsilon must be finite and positive", "such")
+    _need(NORM, len(x.shape) == 3, "input must be [B*H,T,V]", "3 dims")
+    _need(NORM, x.shape[0] % heads == 0, "leading dimension must be divisible by num_heads", f"a multiple of {heads}")
+    _need(NORM, len(gate.shape) == 3, "gate must be [B,T,H*V]", "3 dims")
+    _need(NORM, len(weight.shape) == 1, "weight must be [V]", "1 dim")
+    form = (x.shape[0] // heads, x.shape[1], heads * x.shape[2])
+    _need(NORM, tuple(gate.shape) == form, "gate must have shape [B,T,H*V]", str(list(form)))
+    _need(NORM, weight.shape.volume() == x.shape[2], "weight volume must equal V", str(x.shape[2]))
+    _need(NORM, _tiled(x.shape[1]), "sequence must be positive and tile aligned", f"a multiple of {TILE}")
+    _need(NORM, _tiled(x.shape[2]), "value_dim must be positive and tile aligned", f"a multiple of {TILE}")
+
+
+def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    dtype = call["output_dtype"] or DataType.FLOAT32
+    return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.TILE)]
+
+
+def _golden_norm(input: Lanes, gate: Lanes, weight: Lanes, num_heads: int, *, epsilon: float = 1e-5, **_: Any) -> Lanes:
+    heads = torch.stack(torch.split(input.float(), num_heads), 0).transpose(1, 2)  # [B, T, H, V]
+    normed = F.rms_norm(heads, heads.shape[-1:], weight.float().flatten(), epsilon).flatten(-2)
+    return normed / (1 + torch.exp(-gate.float()))
+
+
+@op(f"ttnn.experimental.kda.{NORM}", golden=_golden_norm, check=_check_norm, out=_norm_spec, programs=_programs)
+def sigmoid_gated_rms_norm(
+    input: Lanes, gate: Lanes, weight: Lanes, num_heads: int, epsilon: float, lane_axes: int
+) -> Lanes:
+    """RMS norm of every head, the heads side by side again, times sigmoid of a gate."""
+    heads = torch.unflatten(input.float(), lane_axes, (-1, num_heads))
+    normed, scale = ranked([rms_normed(heads, epsilon), weight.float()], lane_axes)
+    return (normed * scale).transpose(-3, -2).flatten(-2) * torch.sigmoid(gate.float())

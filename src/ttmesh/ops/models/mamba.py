@@ -1,0 +1,98 @@
+"""Pieces of state-space models (Mamba), whose state has 32 values per channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+LATENT = 32
+HIDDEN = 5120  # channels of the one model it was made for; 32 times as many columns are one per state already
+
+
+def _check_mul(call: Call) -> None:
+    a, b = (spec.shape[-1] for spec in call.specs[:2])
+    fits = a in (LATENT, LATENT * b)
+    require(
+        fits,
+        f"widths {a} and {b} do not fit",
+        f"{LATENT} columns, or {LATENT} for each of the other's",
+        "Pad it with ttnn.pad.",
+    )
+
+
+def _golden_mul(a: Lanes, b: Lanes, **_: Any) -> Lanes:
+    wide = b if b.shape[-1] == LATENT * HIDDEN else b.repeat_interleave(LATENT, dim=-1)
+    return a.repeat(1, 1, 1, wide.shape[-1] // a.shape[-1]) * wide
+
+
+@op("ttnn.experimental.repeat_and_interleave_eltwise_mul", golden=_golden_mul, check=_check_mul)
+def repeat_and_interleave_eltwise_mul(a: Lanes, b: Lanes) -> Lanes:
+    """Every channel of b times the state vector in a, which is one for all channels or one per channel."""
+    left = torch.unflatten(a.float(), -1, (-1, LATENT))
+    right = torch.unflatten(b.float(), -1, (-1, LATENT if b.shape[-1] == LATENT * HIDDEN else 1))
+    return (left * right).flatten(-2)
+
+
+def _check_reduce(call: Call) -> None:
+    width = call.specs[0].shape[-1]
+    require(width % LATENT == 0, f"the last dim is {width}", f"a multiple of {LATENT}", "Pad it with ttnn.pad.")
+
+
+@op(
+    "ttnn.experimental.hc_sum_reduce",
+    golden=lambda input, **_: sum(input[..., i::LATENT] for i in range(LATENT)),
+    check=_check_reduce,
+)
+def hc_sum_reduce(input: Lanes) -> Lanes:
+    """The sum of every 32 columns."""
+    return torch.unflatten(input.float(), -1, (-1, LATENT)).sum(-1)
+
+
+def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0])]
+
+
+@part("ttnn.experimental.prefix_scan", out=_scan_spec)
+def _scan(a: Lanes, bx: Lanes, h_prev: Lanes) -> Lanes:
+    """h[t] = a[t] · h[t - 1] + bx[t], row by row."""
+    a, bx, state = a.float(), bx.float(), h_prev.float()
+    rows = []
+    for row in range(bx.shape[-2]):
+        state = a[..., row : row + 1, :] * state + bx[..., row : row + 1, :]
+        rows.append(state)
+    return torch.cat(rows, dim=-2)
+
+
+@part("ttnn.experimental.prefix_scan state", out=like_written, programs=no_programs, writes="h_prev")
+def _keep(h_prev: Lanes, scanned: Lanes) -> Lanes:
+    return scanned[..., -1:, :]
+
+
+def _golden_scan(a: Lanes, bx: Lanes, h_prev: Lanes, **_: Any) -> Lanes:
+    """By sums of what every earlier row still contributes."""
+    decay = torch.cat([torch.ones_like(a[..., :1, :]), a], dim=-2).double()
+    given = torch.cat([h_prev, bx], dim=-2).double()
+    rows = []
+    for row in range(1, given.shape[-2]):
+        left = [decay[..., i + 1 : row + 1, :].prod(-2) * given[..., i, :] for i in range(row + 1)]
+        rows.append(torch.stack(left).sum(0))
+    return torch.stack(rows, dim=-2).float()
+
+
+@composite("ttnn.experimental.prefix_scan", golden=_golden_scan)
+def prefix_scan(a: Tensor, bx: Tensor, h_prev: Tensor, memory_config: MemoryConfig | None, dtype: Any) -> Tensor:
+    """h[t] = a[t] · h[t - 1] + bx[t]; the last state is left in h_prev."""
+    result: Tensor = _scan(a=a, bx=bx, h_prev=h_prev, memory_config=memory_config, dtype=dtype)
+    _keep(h_prev=h_prev, scanned=result)
+    return result

@@ -1,0 +1,249 @@
+"""Products over experts, of which few take part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import FLOATS, DataType, Layout
+from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.lane_functions.gemm import product
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.matmul.matmul import widened
+from ttmesh.ops.matmul.matmul_memory import check_blocks, extents
+from ttmesh.ops.matmul.matmul_rules import product_spec
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+# -- sparse ------------------------------------------------------------------------------------------------------------
+
+
+def _check_sparse(call: Call) -> None:
+    a, b, sparsity = call.specs[:3]
+    for name, spec in (("A", a), ("B", b)):
+        wrong = f"Input tensor {name} must be TILE layout, got {spec.layout}"
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+        require_dtype(spec, FLOATS, f"Input tensor {name} must be a floating point type, got {spec.dtype}")
+    wrong = f"Sparsity tensor must be ROW_MAJOR layout, got {sparsity.layout}"
+    require(sparsity.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+    a_sparse, b_sparse = call["is_input_a_sparse"], call["is_input_b_sparse"]
+    wrong = "sparse_matmul requires at least one of is_input_a_sparse or is_input_b_sparse to be true"
+    require(a_sparse or b_sparse, wrong, "a sparse operand", "Set is_input_a_sparse or is_input_b_sparse.")
+    wrong = f"Dimension K (A.shape[-1] {a.shape[-1]}) and B.shape[-2] ({b.shape[-2]}) must match for A and B"
+    require(a.shape[-1] == b.shape[-2], wrong, "equal inner dims", "Transpose an operand, or check its shape.")
+    batch_a, batch_b = (spec.shape.volume() // (spec.shape[-1] * spec.shape[-2]) for spec in (a, b))
+    blocks = batch_a if a_sparse and not b_sparse else batch_b if a_sparse else batch_a * batch_b
+    wrong = (
+        f"sparsity logical_volume ({sparsity.shape.volume()}) must equal batch_length ({blocks}) "
+        f"[sparsity_shape={sparsity.shape!r}, is_input_a_sparse={a_sparse}, is_input_b_sparse={b_sparse}]"
+    )
+    require(
+        sparsity.shape.volume() == blocks or call["indices"] is not None,
+        wrong,
+        f"{blocks} flags",
+        "Give one flag per block.",
+    )
+    check_blocks(call["program_config"], extents(a, b, False, False))
+
+
+def sparse_product(
+    a: torch.Tensor, b: torch.Tensor, sparsity: torch.Tensor, a_sparse: bool, b_sparse: bool, lane_axes: int
+) -> torch.Tensor:
+    """Products of the blocks that the sparsity names; the others are zeros."""
+    if a_sparse:  # [.., E, M, K] x [1, E, K, N] or [1, 1, K, N]: one block each
+        result = product(a, b, lane_axes)
+        keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *result.shape[lane_axes:-2], 1, 1)
+        return torch.where(keep, result, 0.0)
+    assert b_sparse, "one operand is sparse"
+    rows = a.unsqueeze(-3)  # [A, B, M, K] x [1, E, K, N] → [A, B, 1, E, M, N]
+    experts = b.shape[-3]
+    weights = b.reshape(*b.shape[:lane_axes], *[1] * (a.dim() - lane_axes - 2), experts, *b.shape[-2:])
+    result = torch.matmul(*_widest(rows, weights))
+    mesh, local = result.shape[:lane_axes], result.shape[lane_axes:]
+    keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *local[:-2], 1, 1)
+    kept = torch.where(keep, result, 0.0)
+    return kept.reshape(*mesh, *local[:-3], 1, *local[-3:])
+
+
+def _widest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (a, b) if a.dtype == b.dtype else (a.float(), b.float())
+
+
+def _golden_sparse(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    sparsity: torch.Tensor,
+    program_config: Any = None,
+    nnz: int | None = None,
+    is_input_a_sparse: bool = False,
+    is_input_b_sparse: bool = True,
+) -> torch.Tensor:
+    a, flags = input_tensor_a, (sparsity != 0).float()
+    if is_input_a_sparse:
+        result = torch.matmul(a, input_tensor_b)
+        return result * flags.reshape(*result.shape[:-2], 1, 1)
+    result = torch.einsum("abmk,ekn->abemn", a.float(), input_tensor_b[0].float())
+    return (result * flags.reshape(*result.shape[:-2], 1, 1)).unsqueeze(2)
+
+
+def _sparse(
+    input_tensor_a: torch.Tensor,
+    input_tensor_b: torch.Tensor,
+    sparsity: torch.Tensor,
+    is_input_a_sparse: bool,
+    is_input_b_sparse: bool,
+    dtype: DataType | None,
+    compact: int | None,
+    lane_axes: int,
+    indices: torch.Tensor | None = None,
+) -> torch.Tensor:
+    a, b = widened(input_tensor_a, dtype), widened(input_tensor_b, dtype)
+    if indices is not None:
+        return _indexed(a, b, indices, is_input_a_sparse, lane_axes)
+    result = sparse_product(a, b, sparsity, is_input_a_sparse, is_input_b_sparse, lane_axes)
+    return result if compact is None else _compacted(result, sparsity, compact, lane_axes)
+
+
+def _indexed(a: torch.Tensor, b: torch.Tensor, indices: torch.Tensor, a_sparse: bool, lane_axes: int) -> torch.Tensor:
+    """Products of the experts that a list names, in its order."""
+    chosen, weights = aligned([indices.flatten(lane_axes), b], lane_axes)
+    count = chosen.shape[-1]
+    spread = chosen.long().reshape(*chosen.shape[:lane_axes], *[1] * (b.dim() - lane_axes - 3), count, 1, 1)
+    shape = (*weights.shape[:-3], count, *weights.shape[-2:])
+    picked = torch.gather(weights, -3, spread.expand(shape))
+    every = torch.ones_like(chosen)
+    if a_sparse:  # A has a block per listed expert already
+        return sparse_product(a, picked, every, True, True, lane_axes)
+    tokens = a.shape[lane_axes:-2].numel()
+    flags = every.unsqueeze(-2).expand(*every.shape[:-1], tokens, count)
+    return sparse_product(a, picked, flags, False, True, lane_axes)
+
+
+def _compacted(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes: int) -> torch.Tensor:
+    """The blocks that the sparsity names, one behind the other: [1, count, M, N]."""
+    parts = blocks.flatten(lane_axes, -3)
+    order = torch.argsort(sparsity.flatten(lane_axes) == 0, dim=-1, stable=True)[..., :count]
+    mesh = parts.shape[:lane_axes]
+    where = order.expand(*mesh, count)[..., None, None].expand(*mesh, count, *parts.shape[-2:])
+    return torch.gather(parts, -3, where).unsqueeze(lane_axes)
+
+
+_SPARSE = Operation(
+    "ttnn.sparse_matmul",
+    _sparse,
+    product_spec,
+    check=_check_sparse,
+    lane_arguments=frozenset(
+        {"input_tensor_a", "input_tensor_b", "sparsity", "is_input_a_sparse", "is_input_b_sparse", "dtype", "compact"}
+        | {"lane_axes", "indices"}
+    ),
+)
+
+
+def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None) -> int | None:
+    """How many blocks a given output holds when it is compact; None for one with a place for every block."""
+    if given is not None:
+        own, wanted = given.spec.tile.tile_shape[0], a.spec.tile.tile_shape[0]
+        require(
+            own == wanted,
+            f"the override output tile height ({own}) must equal to the in0 tile height ({wanted})",
+            f"tiles of {wanted} rows",
+            "Allocate the output with the input's tile.",
+        )
+    if given is None or tuple(given.shape) == tuple(expanded):
+        return None
+    short = (1, nnz or 0, a.shape[-2], b.shape[-1])
+    wrong = f"Optional output tensor shape {given.shape!r} must match expanded output shape {list(expanded)}"
+    require(
+        nnz is not None,
+        f"{wrong} when nnz is not provided",
+        "the expanded shape, or nnz=",
+        "Pass nnz=, or allocate the output for all blocks.",
+    )
+    require(
+        tuple(given.shape) == short,
+        f"{wrong} or compact output shape {list(short)} when nnz={nnz}",
+        "one of them",
+        "Choose one of them.",
+    )
+    return nnz
+
+
+@composite("ttnn.sparse_matmul", golden=_golden_sparse)
+def sparse_matmul(
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
+    sparsity: Tensor,
+    program_config: Any,
+    nnz: int | None,
+    is_input_a_sparse: bool,
+    is_input_b_sparse: bool,
+    memory_config: MemoryConfig | None,
+    dtype: DataType | None,
+    compute_kernel_config: Any,
+    output_tile: Any,
+    optional_output_tensor: Tensor | None,
+    indices: Tensor | None,
+) -> Any:
+    """The products of those experts that the sparsity (or a list of indices) names; zeros for the others."""
+    a, b = input_tensor_a.shape, input_tensor_b.shape
+    given = optional_output_tensor
+    if indices is not None:
+        _check_indices(indices, input_tensor_b, nnz, is_input_b_sparse)
+        count = indices.shape.volume()
+        whole = (*a[:-3], count, a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, count, a[-2], b[-1])
+        wrong = f"Optional output tensor shape {given.shape if given else None!r} must match the indexed output shape"
+        fits = given is None or tuple(given.shape) == tuple(whole)
+        require(
+            fits,
+            f"{wrong} {list(whole)} when indices are provided (num_active={count})",
+            "that shape",
+            "Allocate the output with it.",
+        )
+        compact = None
+    else:
+        whole = (*a[:-2], a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, b[-3], a[-2], b[-1])
+        compact = _compact_count(given, input_tensor_a, input_tensor_b, whole, nnz)
+    asked = {
+        "input_tensor_a": input_tensor_a,
+        "input_tensor_b": input_tensor_b,
+        "sparsity": sparsity,
+        "program_config": program_config,
+        "is_input_a_sparse": is_input_a_sparse,
+        "is_input_b_sparse": is_input_b_sparse,
+        "memory_config": memory_config,
+        "dtype": dtype,
+        "compute_kernel_config": compute_kernel_config,
+        "output_tile": output_tile,
+        "optional_output_tensor": given,
+        "indices": indices,
+        "compact": compact,
+    }
+    return launch(_SPARSE, asked)
+
+
+def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) -> None:
+    wrong = "Indexed/gather mode requires is_input_b_sparse=true (the indexed operand is the expert weight tensor B)"
+    require(b_sparse, wrong, "is_input_b_sparse=True", "Leave is_input_b_sparse at True.")
+    on_device = "Device Operations expect device tensors as inputs: indices tensor must be on device"
+    require(indices.device() is not None, on_device, "a device tensor", "Move it with ttnn.to_device.")
+    wrong = f"indices must be ROW_MAJOR layout, got {indices.layout}"
+    require(indices.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+    require_dtype(indices.spec, {DataType.UINT16}, f"indices must be UINT16 dtype, got {indices.dtype}")
+    wrong = (
+        "indices must occupy a single ROW_MAJOR stick (all dimensions except the last must be 1), got shape "
+        f"{indices.shape!r}"
+    )
+    require(all(extent == 1 for extent in indices.shape[:-1]), wrong, "one row", "Reshape the list to one row.")
+    wrong = (
+        f"nnz ({nnz}) must not be supplied together with indices: the indexed/gather loop count is num_active (the "
+        "length of indices), so nnz would be ignored"
+    )
+    require(nnz is None, wrong, "one of the two", "Leave one of them out.")
+    count, groups = indices.shape.volume(), b.shape[-3]
+    wrong = f"indices length / num_active ({count}) must be <= the number of sparse groups in input B ({groups})"
+    require(count <= groups, wrong, f"at most {groups} indices", "Use fewer of them.")

@@ -1,0 +1,234 @@
+"""Mixture-of-experts routing on one chip, and the sums and choices around it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import Arch, DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+CHOSEN = 32  # experts that TT-NN's kernel keeps, whatever k says
+
+
+def _share(x: Lanes, expert_mask: Lanes, topk_mask: Lanes) -> Lanes:
+    """How much weight expert 0 gets among the best of each row."""
+    values, experts = torch.topk(x.float() + expert_mask.float(), CHOSEN, dim=-1)
+    return (torch.softmax(values + topk_mask.float()[..., :CHOSEN], -1) * (experts == 0)).sum(-1, keepdim=True)
+
+
+def _check(call: Call) -> None:
+    if call["k"] != CHOSEN:
+        raise MeshError(
+            f"K must be equal to {CHOSEN}, pad with -infinity if necessary; got {call['k']}",
+            expected=f"k={CHOSEN}",
+            fix="Mask the experts beyond k in topk_mask_tensor.",
+        )
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [
+        out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
+    ]
+
+
+def _golden(
+    input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes, k: int = CHOSEN, **_: Any
+) -> Lanes:
+    shares = []
+    for row in (input_tensor + expert_mask_tensor).flatten(0, -2):
+        order = sorted(range(len(row)), key=lambda expert: -float(row[expert]))[:CHOSEN]
+        weights = torch.exp(row[order] + topk_mask_tensor.flatten()[:CHOSEN])
+        shares.append(weights[order.index(0)] / weights.sum() if 0 in order else torch.zeros(()))
+    return torch.stack(shares).reshape(*input_tensor.shape[:-1], 1)
+
+
+@op("ttnn.moe", golden=_golden, check=_check, out=_spec)
+def moe(input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes) -> Lanes:
+    """The routing weight of expert 0, [batch, 1, rows, 1]."""
+    return _share(input_tensor, expert_mask_tensor, topk_mask_tensor)
+
+
+def _gate(
+    scores: Lanes, bias: Lanes, groups: int, summed: int, kept: int, chosen: int, scale: float, epsilon: float
+) -> tuple[Lanes, Lanes]:
+    """DeepSeek's grouped gate: the best groups by the sum of their best experts, then the best experts in them."""
+    probability = torch.sigmoid(scores.float())
+    biased = probability + bias.float()
+    grouped = torch.unflatten(biased, -1, (groups, -1))
+    strength = torch.topk(grouped, summed, dim=-1).values.sum(-1)
+    best = torch.topk(strength, kept, dim=-1).indices
+    open_ = torch.zeros_like(strength, dtype=torch.bool).scatter(-1, best, True)[..., None]
+    experts = torch.topk(grouped.masked_fill(~open_, float("-inf")).flatten(-2), chosen, dim=-1).indices
+    weights = probability.expand(*experts.shape[:-1], -1).gather(-1, experts)
+    return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale, experts
+
+
+def _golden_gate(
+    scores: Lanes,
+    bias: Lanes,
+    *,
+    n_groups: int = 8,
+    summed_experts_per_group: int = 2,
+    topk_groups: int = 4,
+    n_activated_experts: int = 8,
+    route_scale: float = 1.0,
+    epsilon: float = 1e-20,
+    **_: Any,
+) -> tuple[Lanes, Lanes]:
+    weights, chosen = [], []
+    size = scores.shape[-1] // n_groups
+    for row, offset in zip(scores.flatten(0, -2), bias.expand_as(scores).flatten(0, -2), strict=True):
+        plain = [1 / (1 + math.exp(-float(score))) for score in row]
+        biased = [probability + float(extra) for probability, extra in zip(plain, offset, strict=True)]
+        groups = [range(start, start + size) for start in range(0, len(plain), size)]
+        best = sorted(
+            groups, key=lambda g: -sum(sorted((biased[e] for e in g), reverse=True)[:summed_experts_per_group])
+        )
+        open_ = sorted(expert for group in best[:topk_groups] for expert in group)
+        experts = sorted(open_, key=lambda expert: -biased[expert])[:n_activated_experts]
+        total = sum(plain[expert] for expert in experts) + epsilon
+        weights.append(torch.tensor([plain[expert] / total * route_scale for expert in experts]))
+        chosen.append(torch.tensor(experts))
+    shape = (*scores.shape[:-1], n_activated_experts)
+    return torch.stack(weights).reshape(shape), torch.stack(chosen).reshape(shape)
+
+
+def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    weights, experts = inferred
+    return [out_spec(call, weights[0]), out_spec(call, experts[0], dtype=DataType.UINT16, result=1)]
+
+
+@op("ttnn.experimental.deepseek_grouped_gate", golden=_golden_gate, out=_gate_spec)
+def deepseek_grouped_gate(
+    scores: Lanes,
+    bias: Lanes,
+    n_groups: int,
+    summed_experts_per_group: int,
+    topk_groups: int,
+    n_activated_experts: int,
+    route_scale: float,
+    epsilon: float,
+) -> tuple[Lanes, Lanes]:
+    """Routing weights and experts of every row, chosen within the best groups."""
+    return _gate(
+        scores, bias, n_groups, summed_experts_per_group, topk_groups, n_activated_experts, route_scale, epsilon
+    )
+
+
+NO_INDEX = 0xFFFFFFFF
+
+
+def _check_top(call: Call) -> None:
+    x, k, length = call.specs[0], call["k"], call["valid_length"]
+    require(
+        call.mesh.arch() is Arch.BLACKHOLE,
+        "topk_large_indices is Blackhole-only",
+        "a Blackhole system",
+        "Use ttnn.topk.",
+    )
+    require(
+        x.layout is Layout.ROW_MAJOR and x.dtype is DataType.BFLOAT16,
+        "the input is not ROW_MAJOR BFLOAT16",
+        "such",
+        "Convert with ttnn.to_layout and ttnn.typecast.",
+    )
+    require(
+        16 <= k <= 2048 and k % 16 == 0,
+        f"k must be a multiple of 16 in [16, 2048]; got {k}",
+        "such a k",
+        "Round k up to a multiple of 16.",
+    )
+    columns = x.shape[-1] if length is None else length
+    require(
+        k <= columns <= x.shape[-1],
+        f"valid_length must be in [k, {x.shape[-1]}]; got {columns}",
+        "such a length",
+        "Leave valid_length out to search all columns.",
+    )
+
+
+def _top_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
+
+
+def _golden_top(input_tensor: Lanes, *, k: int, valid_length: int | None = None) -> Lanes:
+    rows = []
+    for row in input_tensor[..., :valid_length].flatten(0, -2).tolist():
+        best = sorted(range(len(row)), key=lambda i: -row[i])[:k]
+        rows.append([NO_INDEX if row[i] == float("-inf") else i for i in best])
+    return torch.tensor(rows).reshape(*input_tensor.shape[:-1], k)
+
+
+@op("ttnn.experimental.topk_large_indices", golden=_golden_top, check=_check_top, out=_top_spec)
+def topk_large_indices(input_tensor: Lanes, k: int, valid_length: int | None) -> Lanes:
+    """Where the k largest of every row are, largest first; where they are -inf, no index."""
+    searched = input_tensor[..., :valid_length]
+    values, indices = torch.topk(searched, k, dim=-1)
+    return indices.masked_fill(values == float("-inf"), NO_INDEX)
+
+
+ROUTED, WORDS = 128, 8  # experts that the fused router takes, and indices to a row's alignment
+
+
+def _check_router(call: Call) -> None:
+    k, experts = call["k"], call["num_experts"]
+    require(1 <= k <= CHOSEN, f"topk_router_gpt requires k in range [1, 32], got {k}", "such a k", "Choose fewer.")
+    wrong = f"topk_router_gpt only supports num_experts={ROUTED} (hardcoded 4-group architecture), got {experts}"
+    require(experts == ROUTED, wrong, f"{ROUTED} experts", "Use ttnn.linear and ttnn.topk.")
+    for name, spec in zip(("Input", "Weight", "Bias"), call.specs, strict=True):
+        wrong = f"{name} tensor must have TILE layout, got {spec.layout}"
+        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+        wrong = f"{name} tensor must have BFLOAT16 dtype, got {spec.dtype}"
+        require(spec.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+        wrong = f"{name} tensor must be rank 2, got rank {len(spec.shape)}"
+        require(len(spec.shape) == 2, wrong, "rank 2", "Reshape it.")
+    x, weight, bias = (spec.shape for spec in call.specs)
+    wrong = f"topk_router_gpt only supports batch_size=32 (hardcoded for decode mode), got {x[0]}"
+    require(x[0] == CHOSEN, wrong, "32 rows", "Pad the batch.")
+    wrong = f"Input hidden_dim must be divisible by 32 (tile size), got {x[1]}"
+    require(x[1] % CHOSEN == 0, wrong, "whole tiles", "Pad the rows.")
+    wrong = f"Weight tensor dim 0 must match input hidden_dim {x[1]}, got {weight[0]}"
+    require(weight[0] == x[1], wrong, "equal inner dims", "Check the shapes.")
+    wrong = f"Weight tensor dim 1 must match num_experts {experts}, got {weight[1]}"
+    require(weight[1] == experts, wrong, "a column per expert", "Check the shapes.")
+    wrong = f"Bias tensor dim 0 must match batch size {x[0]}, got {bias[0]}"
+    require(bias[0] == x[0], wrong, "a row per token", "Expand the bias.")
+    wrong = f"Bias tensor dim 1 must match num_experts {experts}, got {bias[1]}"
+    require(bias[1] == experts, wrong, "a column per expert", "Check the shapes.")
+
+
+def _router_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape = inferred[0][0]
+    formats = (DataType.UINT16, DataType.BFLOAT16)
+    return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=L1_MEMORY_CONFIG) for dtype in formats]
+
+
+def _golden_router(
+    input_tensor: Lanes, *, weight_tensor: Lanes, bias_tensor: Lanes, k: int = 4, **_: Any
+) -> tuple[Lanes, Lanes]:
+    logits = torch.addmm(bias_tensor.float(), input_tensor.float(), weight_tensor.float()).bfloat16().float()
+    experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :k]
+    weights = torch.exp(logits.gather(1, experts) - logits.max(1, keepdim=True).values)
+    room = -(-k // WORDS) * WORDS - k
+    pad = torch.nn.functional.pad
+    return pad(experts, (0, room)), pad(weights / weights.sum(1, keepdim=True), (0, room))
+
+
+@op("ttnn.experimental.topk_router_gpt", golden=_golden_router, check=_check_router, out=_router_spec)
+def topk_router_gpt(input_tensor: Lanes, weight_tensor: Lanes, bias_tensor: Lanes, k: int) -> tuple[Lanes, Lanes]:
+    """The k best experts of every row and softmax of their logits; rows padded with zeros to eight."""
+    logits = (input_tensor.float() @ weight_tensor.float() + bias_tensor.float()).bfloat16().float()
+    values, experts = torch.topk(logits, k, dim=-1)
+    room = -(-k // WORDS) * WORDS - k
+    pad = torch.nn.functional.pad
+    return pad(experts, (0, room)), pad(torch.softmax(values, -1), (0, room))

@@ -1,0 +1,1 @@
+"""Moreh's operations by their own names, with their gradients."""

@@ -1,0 +1,110 @@
+"""Creation as Moreh's operations do it: on the device, by a program, in tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import torch
+
+from ttmesh.base.dtypes import INTEGERS, DataType, Layout, bfloat16
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.creation.full import asked_spec, filled
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+@composite("ttnn.moreh_full", golden=lambda shape, fill_value, *_, **__: torch.full(tuple(shape), fill_value))
+def moreh_full(
+    shape: Sequence[int],
+    fill_value: float,
+    device: MeshDevice,
+    dtype: DataType | None,
+    layout: Layout | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """A tensor of one value."""
+    return filled(
+        shape, fill_value, dtype or bfloat16, Layout.TILE if layout is None else layout, device, memory_config
+    )
+
+
+def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], layout=call["layout"])]
+
+
+@op(
+    "ttnn.moreh_full_like",
+    golden=lambda input, fill_value, **_: torch.full(input.shape, fill_value, dtype=input.dtype),
+    out=_full_spec,
+)
+def moreh_full_like(input: torch.Tensor, fill_value: float, lane_axes: int) -> torch.Tensor:
+    """One value in the shape of another tensor."""
+    return torch.full((*[1] * lane_axes, *input.shape[lane_axes:]), fill_value, device=input.device)
+
+
+def _arange_lane(
+    spec: TensorSpec, start: float, step: float, lane_axes: int, torch_device: torch.device
+) -> torch.Tensor:
+    count = torch.arange(spec.shape.volume(), dtype=torch.float64, device=torch_device)
+    values = start + step * count
+    return (values.long() if spec.dtype in INTEGERS else values.float()).reshape(*[1] * lane_axes, *spec.shape)
+
+
+_ARANGE = Operation(
+    "ttnn.moreh_arange",
+    _arange_lane,
+    asked_spec,
+    outputs=("output",),
+    lane_arguments=frozenset({"spec", "start", "step", "lane_axes", "torch_device"}),
+)
+
+
+def _check_arange(
+    start: float, end: float, step: float, dtype: DataType, output: Tensor | None, layout: Layout
+) -> None:
+    require(step != 0, "step must be nonzero.", "a step", "Use 1 or -1.")
+    wrong = "Upper bound and larger bound inconsistent with step sign."
+    require((end - start) * step >= 0, wrong, f"a step from {start} towards {end}", "Change the sign of step.")
+    for refused in (DataType.BFLOAT8_B, DataType.UINT32):
+        wrong = f"moreh arange not support {refused.name.lower()} dtype."
+        require(dtype is not refused, wrong, "another format", "Convert with ttnn.typecast.")
+    if output is not None:
+        wrong = "If output is provided as input, its dtype should match the dtype parameter."
+        require(dtype is output.dtype, wrong, f"dtype={output.dtype}", "Pass the output's dtype.")
+        when = "when untilize_out" if layout is Layout.ROW_MAJOR else "when !untilize_out"
+        wrong = f"Error: output_layout must be Layout::{layout.name} {when}"
+        require(output.layout is layout, wrong, f"{layout}", "Convert it with ttnn.to_layout.")
+
+
+@composite("ttnn.moreh_arange", golden=lambda start, end, step, *_, **__: torch.arange(start, end, step)[None])
+def moreh_arange(
+    start: float,
+    end: float,
+    step: float,
+    device: MeshDevice,
+    output: Tensor | None,
+    untilize_out: bool,
+    dtype: DataType | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Numbers from start up to but without end: one row of tiles, or one dim when rows are asked for."""
+    layout, chosen = (Layout.ROW_MAJOR if untilize_out else Layout.TILE), dtype or bfloat16
+    _check_arange(start, end, step, chosen, output, layout)
+    count = ceil((end - start) / step)
+    shape = (count,) if untilize_out else (1, count)
+    spec = TensorSpec(shape, chosen, layout, memory_config=memory_config or DRAM_MEMORY_CONFIG)
+    asked = {
+        "spec": spec if output is None else output.spec,
+        "start": start,
+        "step": step,
+        "device": device,
+        "output": output,
+    }
+    made: Tensor = launch(_ARANGE, asked)
+    return made

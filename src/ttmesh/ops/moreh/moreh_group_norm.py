@@ -1,0 +1,164 @@
+"""Moreh's group norm and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+Optional = list[Lanes | None]
+FORWARD = ("output", "mean", "rstd")
+BACKWARD = ("input_grad", "gamma_grad", "beta_grad")
+
+
+def _grouped(x: Lanes, groups: int, lane_axes: int) -> Lanes:
+    """[*mesh, batch, channels, h, w] → [*mesh, batch, groups, values]."""
+    return torch.unflatten(x.float(), lane_axes + 1, (groups, -1)).flatten(lane_axes + 2)
+
+
+def _row(parameter: Lanes, lane_axes: int) -> Lanes:
+    """gamma or beta [1, 1, 1, channels] as [*mesh, 1, channels, 1, 1]."""
+    return parameter.float().flatten(lane_axes)[..., None, :, None, None]
+
+
+def _forward(
+    x: Lanes, groups: int, eps: float, gamma: Lanes | None, beta: Lanes | None, wanted: Sequence[bool], lane_axes: int
+) -> Optional:
+    flat = _grouped(x, groups, lane_axes)
+    mean, rstd = flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
+    out = ((flat - mean[..., None]) * rstd[..., None]).reshape(x.shape)
+    out = out if gamma is None else out * _row(gamma, lane_axes)
+    out = out if beta is None else out + _row(beta, lane_axes)
+    statistics = [part[..., None, None, :, :] for part in (mean, rstd)]  # [1, 1, batch, groups]
+    return [part if want else None for part, want in zip((out, *statistics), wanted, strict=True)]
+
+
+def _spec(names: Sequence[str]) -> Any:
+    def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
+        wanted = [name for name, want in zip(names, call["are_required_outputs"], strict=True) if want]
+        specs = []
+        for name, (shape, _) in zip(wanted, inferred, strict=True):
+            given, where = call[name], call[f"{name}_memory_config"]
+            specs.append(given.spec if given is not None else out_spec(call, shape, memory_config=where, result=9))
+        return specs
+
+    return rule
+
+
+def _golden(
+    input: Lanes,
+    num_groups: int,
+    eps: float = 1e-5,
+    gamma: Lanes | None = None,
+    beta: Lanes | None = None,
+    *,
+    are_required_outputs: Sequence[bool] = (True, False, False),
+    **_: Any,
+) -> Optional:
+    scale, shift = (None if p is None else p.flatten() for p in (gamma, beta))
+    out = F.group_norm(input, num_groups, scale, shift, eps)
+    flat = input.reshape(input.shape[0], num_groups, -1)
+    rest = flat.mean(-1)[None, None], torch.rsqrt(flat.var(-1, unbiased=False) + eps)[None, None]
+    return [part if want else None for part, want in zip((out, *rest), are_required_outputs, strict=True)]
+
+
+@op("ttnn.moreh_group_norm", golden=_golden, out=_spec(FORWARD), outputs=FORWARD)
+def moreh_group_norm(
+    input: Lanes,
+    num_groups: int,
+    eps: float,
+    gamma: Lanes | None,
+    beta: Lanes | None,
+    are_required_outputs: Sequence[bool],
+    lane_axes: int,
+) -> Optional:
+    """Group norm of [batch, channels, h, w]; mean and 1/deviation as [1, 1, batch, groups] on request."""
+    return _forward(input, num_groups, eps, gamma, beta, are_required_outputs, lane_axes)
+
+
+def _backward(
+    grad: Lanes,
+    x: Lanes,
+    mean: Lanes,
+    rstd: Lanes,
+    groups: int,
+    gamma: Lanes | None,
+    wanted: Sequence[bool],
+    lane_axes: int,
+) -> Optional:
+    batch, channels = x.shape[lane_axes], x.shape[lane_axes + 1]
+    center, scale = (
+        torch.unflatten(part.float().flatten(lane_axes), -1, (batch, groups))[..., None] for part in (mean, rstd)
+    )
+    y = (_grouped(x, groups, lane_axes) - center) * scale
+    inner = grad.float() if gamma is None else grad.float() * _row(gamma, lane_axes)
+    dy = _grouped(inner, groups, lane_axes)
+    dx = scale * (dy - dy.mean(-1, keepdim=True) - y * (dy * y).mean(-1, keepdim=True))
+    outer = grad.float()
+    dims = (lane_axes, -2, -1)
+    d_gamma = (outer * y.reshape(*y.shape[:lane_axes], *x.shape[lane_axes:])).sum(dims)
+    rows = [part.reshape(*part.shape[:lane_axes], 1, 1, 1, channels) for part in (d_gamma, outer.sum(dims))]
+    results = (dx.reshape(*dx.shape[:lane_axes], *x.shape[lane_axes:]), *rows)
+    return [part if want else None for part, want in zip(results, wanted, strict=True)]
+
+
+def _golden_backward(
+    output_grad: Lanes,
+    input: Lanes,
+    mean: Lanes,
+    rstd: Lanes,
+    num_groups: int,
+    *,
+    are_required_outputs: Sequence[bool] = (True, False, False),
+    gamma: Lanes | None = None,
+    **_: Any,
+) -> Optional:
+    n, c, h, w = input.shape
+    scale = None if gamma is None else gamma.flatten()
+    statistics = (part.reshape(n, num_groups) for part in (mean, rstd))
+    grads = torch.ops.aten.native_group_norm_backward(
+        output_grad, input, *statistics, scale, n, c, h * w, num_groups, [True, True, True]
+    )
+    shaped = (grads[0], *(None if part is None else part.reshape(1, 1, 1, c) for part in grads[1:]))
+    return [part if want else None for part, want in zip(shaped, are_required_outputs, strict=True)]
+
+
+def _check_backward(call: Call) -> None:
+    rows = call["input"].shape[0] * call["num_groups"]
+    for name in ("mean", "rstd"):
+        if call[name].shape.volume() != rows:
+            raise ShapeError(
+                f"{name} must have logical volume {rows} (batch x groups), got {call[name].shape.volume()}",
+                expected=f"{rows} values",
+                fix="Pass the statistics of the forward call.",
+            )
+
+
+@op(
+    "ttnn.moreh_group_norm_backward",
+    golden=_golden_backward,
+    out=_spec(BACKWARD),
+    outputs=BACKWARD,
+    check=_check_backward,
+)
+def moreh_group_norm_backward(
+    output_grad: Lanes,
+    input: Lanes,
+    mean: Lanes,
+    rstd: Lanes,
+    num_groups: int,
+    gamma: Lanes | None,
+    are_required_outputs: Sequence[bool],
+    lane_axes: int,
+) -> Optional:
+    """Gradients of the input, gamma and beta, those that are asked for."""
+    return _backward(output_grad, input, mean, rstd, num_groups, gamma, are_required_outputs, lane_axes)

@@ -1,0 +1,265 @@
+"""Moreh's negative log likelihood and its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+def _counted(target: Lanes, classes: int, ignore_index: int) -> tuple[Lanes, Lanes]:
+    """Targets that can index classes, and which of them count."""
+    wide = target.long()
+    counts = (wide != ignore_index) & (wide >= 0) & (wide < classes)
+    return wide.clamp(0, classes - 1), counts
+
+
+def _weights(target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int) -> Lanes:
+    """The weight of every target's class; 0 for those to ignore."""
+    index, counts = _counted(target, classes, ignore_index)
+    if weight is None:
+        return counts.float()
+    row = weight.flatten(lane_axes)
+    index, row = aligned([index, row], lane_axes)
+    chosen = row.float().gather(-1, index.flatten(lane_axes)).reshape(index.shape)
+    return chosen * counts
+
+
+def _losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index: int, lane_axes: int) -> Lanes:
+    """-weight · x at the target's class, for every target."""
+    classes = x.shape[lane_axes + 1]
+    index, _ = _counted(target, classes, ignore_index)
+    x, index = aligned([x, index], lane_axes)
+    chosen = x.float().gather(lane_axes + 1, index.unsqueeze(lane_axes + 1)).squeeze(lane_axes + 1)
+    return -chosen * _weights(target, weight, classes, ignore_index, lane_axes)
+
+
+@part("ttnn.moreh_nll_loss", runtime=("ignore_index",))
+def _loss(
+    input: Lanes, target: Lanes, weight: Lanes | None, reduction: str, ignore_index: int, lane_axes: int
+) -> Lanes:
+    losses = _losses(input, target, weight, ignore_index, lane_axes)
+    if reduction == "none":
+        return losses
+    total = losses.flatten(lane_axes).sum(-1)
+    if reduction == "mean":
+        total = total / _weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
+            lane_axes
+        ).sum(-1)
+    return total[..., None]
+
+
+@part("ttnn.moreh_nll_loss divisor", out=like_written, programs=no_programs, writes="divisor")
+def _divisor(
+    divisor: Lanes, target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int
+) -> Lanes:
+    total = _weights(target, weight, classes, ignore_index, lane_axes).flatten(lane_axes).sum(-1)
+    return total.reshape(*total.shape, *[1] * (divisor.dim() - lane_axes))
+
+
+def _golden(
+    input_tensor: Lanes,
+    target_tensor: Lanes,
+    reduction: str,
+    *,
+    weight_tensor: Lanes | None = None,
+    ignore_index: int = -100,
+    **_: Any,
+) -> Lanes:
+    weight = None if weight_tensor is None else weight_tensor.flatten()
+    loss = F.nll_loss(input_tensor, target_tensor.long(), weight, ignore_index=ignore_index, reduction=reduction)
+    return loss if reduction == "none" else loss.reshape(1)
+
+
+@composite("ttnn.moreh_nll_loss", golden=_golden)
+def moreh_nll_loss(
+    input_tensor: Tensor,
+    target_tensor: Tensor,
+    reduction: str,
+    weight_tensor: Tensor | None,
+    divisor_tensor: Tensor | None,
+    output_tensor: Tensor | None,
+    ignore_index: int,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """The loss of log probabilities [batch, classes, ..] against class numbers [batch, ..]."""
+    if reduction == "mean":
+        if divisor_tensor is None:
+            raise MeshError("Divisor tensor must not be empty", expected="divisor_tensor=", fix="Pass a tensor for it.")
+        _divisor(
+            divisor=divisor_tensor,
+            target=target_tensor,
+            weight=weight_tensor,
+            classes=input_tensor.shape[1],
+            ignore_index=ignore_index,
+        )
+    result: Tensor = _loss(
+        input=input_tensor,
+        target=target_tensor,
+        weight=weight_tensor,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        memory_config=memory_config,
+        output_tensor=output_tensor,
+    )
+    return result
+
+
+def _spread(target: Lanes, values: Lanes, classes: int, lane_axes: int) -> Lanes:
+    """values [batch, ..] at every target's class, zeros elsewhere: [batch, classes, ..]."""
+    index, values = aligned([target, values], lane_axes)
+    shape = list(index.shape)
+    shape.insert(lane_axes + 1, classes)
+    blank = torch.zeros(shape, dtype=torch.float32, device=values.device)
+    return blank.scatter(lane_axes + 1, index.unsqueeze(lane_axes + 1), values.float().unsqueeze(lane_axes + 1))
+
+
+def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    where = DRAM_MEMORY_CONFIG
+    return [out_spec(call, inferred[0][0], source=1, dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=where)]
+
+
+def _unreduced(
+    target: Lanes, output_grad: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int
+) -> Lanes:
+    index, _ = _counted(target, classes, ignore_index)
+    factor = _weights(target, weight, classes, ignore_index, lane_axes)
+    return _spread(index, -output_grad.float() * factor, classes, lane_axes)
+
+
+@part("ttnn.moreh_nll_loss_backward", out=_grad_spec)
+def _backward(
+    target_tensor: Lanes,
+    output_grad_tensor: Lanes,
+    weight_tensor: Lanes | None,
+    divisor_tensor: Lanes | None,
+    classes: int,
+    reduced: bool,
+    ignore_index: int,
+    lane_axes: int,
+) -> Lanes:
+    grad = output_grad_tensor.float()
+    if reduced:
+        grad = grad.flatten(lane_axes)[..., 0]
+        if divisor_tensor is not None:
+            grad = grad / divisor_tensor.float().flatten(lane_axes)[..., 0]
+        grad = grad.reshape(*grad.shape, *[1] * (target_tensor.dim() - lane_axes))
+        grad = grad.expand(*grad.shape[:lane_axes], *target_tensor.shape[lane_axes:])
+    return _unreduced(target_tensor, grad, weight_tensor, classes, ignore_index, lane_axes)
+
+
+def _run_backward(
+    name: str,
+    target: Tensor,
+    grad: Tensor,
+    weight: Tensor | None,
+    divisor: Tensor | None,
+    into: Tensor | None,
+    ignore_index: int,
+    memory_config: MemoryConfig | None,
+    *,
+    reduced: bool,
+) -> Tensor:
+    classes = into.shape[1] if into is not None else weight.shape.volume() if weight is not None else None
+    if classes is None:
+        raise MeshError(
+            f"{name} cannot know the number of classes",
+            expected="input_grad_tensor= or weight_tensor=",
+            fix="Pass one of them.",
+        )
+    result: Tensor = _backward(
+        target_tensor=target,
+        output_grad_tensor=grad,
+        weight_tensor=weight,
+        divisor_tensor=divisor,
+        classes=classes,
+        reduced=reduced,
+        ignore_index=ignore_index,
+        memory_config=memory_config,
+        output_tensor=into,
+    )
+    return result
+
+
+def _golden_backward(
+    target_tensor: Lanes,
+    output_grad_tensor: Lanes,
+    reduction_mean: bool,
+    *,
+    weight_tensor: Lanes | None = None,
+    input_grad_tensor: Lanes | None = None,
+    divisor_tensor: Lanes | None = None,
+    ignore_index: int = -100,
+    **_: Any,
+) -> Lanes:
+    assert input_grad_tensor is not None, "the golden needs its shape"
+    x = torch.zeros(input_grad_tensor.shape, requires_grad=True)
+    weight = None if weight_tensor is None else weight_tensor.flatten().float()
+    loss = F.nll_loss(x, target_tensor.long(), weight, ignore_index=ignore_index, reduction="sum")
+    divisor = 1.0 if divisor_tensor is None or not reduction_mean else divisor_tensor.flatten()[0]
+    (grad,) = torch.autograd.grad(loss, x, output_grad_tensor.float().flatten()[0] / divisor)
+    return grad
+
+
+@composite("ttnn.moreh_nll_loss_backward", golden=_golden_backward)
+def moreh_nll_loss_backward(
+    target_tensor: Tensor,
+    output_grad_tensor: Tensor,
+    reduction_mean: bool,
+    weight_tensor: Tensor | None,
+    input_grad_tensor: Tensor | None,
+    divisor_tensor: Tensor | None,
+    ignore_index: int,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """The gradient of the log probabilities, of a summed or mean loss."""
+    return _run_backward(
+        "ttnn.moreh_nll_loss_backward", target_tensor, output_grad_tensor, weight_tensor,
+        divisor_tensor if reduction_mean else None, input_grad_tensor, ignore_index, memory_config, reduced=True,
+    )  # fmt: skip
+
+
+def _golden_unreduced(
+    target_tensor: Lanes,
+    output_grad_tensor: Lanes,
+    *,
+    weight_tensor: Lanes | None = None,
+    input_grad_tensor: Lanes | None = None,
+    ignore_index: int = -100,
+    **_: Any,
+) -> Lanes:
+    assert input_grad_tensor is not None, "the golden needs its shape"
+    x = torch.zeros(input_grad_tensor.shape, requires_grad=True)
+    weight = None if weight_tensor is None else weight_tensor.flatten().float()
+    loss = F.nll_loss(x, target_tensor.long(), weight, ignore_index=ignore_index, reduction="none")
+    (grad,) = torch.autograd.grad(loss, x, output_grad_tensor.float())
+    return grad
+
+
+@composite("ttnn.moreh_nll_loss_unreduced_backward", golden=_golden_unreduced)
+def moreh_nll_loss_unreduced_backward(
+    target_tensor: Tensor,
+    output_grad_tensor: Tensor,
+    weight_tensor: Tensor | None,
+    input_grad_tensor: Tensor | None,
+    ignore_index: int,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """The gradient of the log probabilities, of the loss of every target."""
+    return _run_backward(
+        "ttnn.moreh_nll_loss_unreduced_backward", target_tensor, output_grad_tensor, weight_tensor, None,
+        input_grad_tensor, ignore_index, memory_config, reduced=False,
+    )  # fmt: skip

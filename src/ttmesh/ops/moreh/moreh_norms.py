@@ -1,0 +1,213 @@
+"""Moreh's layer and group norms with their gradients; statistics go into tensors of the caller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+# A norm is described by the local shape it works on: rows of `count` values that are normalised together.
+# Layer norm: (outer, inner). Group norm: (batch · groups, channels per group · pixels).
+
+
+def _rows(x: Lanes, rows: int, lane_axes: int) -> Lanes:
+    return x.float().reshape(*x.shape[:lane_axes], rows, -1)
+
+
+def _moments(x: Lanes, rows: int, eps: float, lane_axes: int) -> tuple[Lanes, Lanes]:
+    flat = _rows(x, rows, lane_axes)
+    return flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
+
+
+def _by_channel(parameter: Lanes, x: Lanes, layer: bool, lane_axes: int) -> Lanes:
+    """gamma or beta so that it broadcasts over x: over the last dims (layer norm) or over dim 1 (group norm)."""
+    local = x.dim() - lane_axes
+    flat = parameter.float().flatten(lane_axes)
+    if layer:
+        inner, dims = flat.shape[-1], 0
+        while math.prod(x.shape[x.dim() - dims :]) < inner:
+            dims += 1
+        return flat.reshape(*flat.shape[:-1], *[1] * (local - dims), *x.shape[x.dim() - dims :])
+    return flat.reshape(*flat.shape[:-1], 1, -1, *[1] * (local - 2))
+
+
+@part("ttnn.moreh_norm", runtime=("eps",))
+def _normalise(
+    input: Lanes, gamma: Lanes | None, beta: Lanes | None, rows: int, layer: bool, eps: float, lane_axes: int
+) -> Lanes:
+    mean, rstd = _moments(input, rows, eps, lane_axes)
+    out = ((_rows(input, rows, lane_axes) - mean[..., None]) * rstd[..., None]).reshape(input.shape)
+    out = out if gamma is None else out * _by_channel(gamma, input, layer, lane_axes)
+    return out if beta is None else out + _by_channel(beta, input, layer, lane_axes)
+
+
+@part("ttnn.moreh_norm statistics", out=like_written, programs=no_programs, writes="into", runtime=("eps",))
+def _statistic(into: Lanes, input: Lanes, rows: int, which: int, eps: float, lane_axes: int) -> Lanes:
+    value = _moments(input, rows, eps, lane_axes)[which]
+    return value.reshape(*value.shape[:lane_axes], *into.shape[lane_axes:])
+
+
+@part("ttnn.moreh_norm_backward input")
+def _input_grad(
+    input: Lanes,
+    output_grad: Lanes,
+    mean: Lanes,
+    rstd: Lanes,
+    gamma: Lanes | None,
+    rows: int,
+    layer: bool,
+    lane_axes: int,
+) -> Lanes:
+    grad = output_grad.float()
+    if gamma is not None:
+        grad = grad * _by_channel(gamma, input, layer, lane_axes)
+    dy = _rows(grad, rows, lane_axes)
+    scale = rstd.float().flatten(lane_axes)[..., None]
+    y = (_rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]) * scale
+    dx = scale * (dy - dy.mean(-1, keepdim=True) - y * (dy * y).mean(-1, keepdim=True))
+    return dx.reshape(*dx.shape[:lane_axes], *input.shape[lane_axes:])
+
+
+def _parameter_grad(
+    into: Lanes, input: Lanes, output_grad: Lanes, mean: Lanes, rstd: Lanes, rows: int, layer: bool, scale: bool,
+    lane_axes: int,
+) -> Lanes:  # fmt: skip
+    """Sums over everything but the parameter's own dims."""
+    grad = output_grad.float()
+    if scale:
+        y = _rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]
+        y = y * rstd.float().flatten(lane_axes)[..., None]
+        grad = grad * y.reshape(*y.shape[:lane_axes], *input.shape[lane_axes:])
+    if layer:
+        total = _rows(grad, rows, lane_axes).sum(-2)
+    else:
+        local = grad.dim() - lane_axes
+        total = grad.sum([lane_axes + i for i in range(local) if i != 1])
+    return total.reshape(*total.shape[:lane_axes], *into.shape[lane_axes:])
+
+
+_write_parameter_grad = part(
+    "ttnn.moreh_norm_backward parameters", out=like_written, programs=no_programs, writes="into"
+)(_parameter_grad)
+
+
+def _norm(
+    input: Tensor, gamma: Tensor | None, beta: Tensor | None, rows: int, layer: bool, eps: float,
+    outputs: Sequence[Tensor | None], memory_config: MemoryConfig | None,
+) -> list[Tensor | None]:  # fmt: skip
+    output, mean, rstd = outputs
+    result = _normalise(
+        input=input, gamma=gamma, beta=beta, rows=rows, layer=layer, eps=eps, output_tensor=output,
+        memory_config=memory_config,
+    )  # fmt: skip
+    for which, into in enumerate((mean, rstd)):
+        if into is not None:
+            _statistic(into=into, input=input, rows=rows, which=which, eps=eps)
+    return [result, mean, rstd]
+
+
+def _outer(input: Tensor, normalized_dims: int) -> int:
+    return math.prod(input.shape[: len(input.shape) - normalized_dims])
+
+
+def _golden_layer(
+    input: Lanes,
+    normalized_dims: int,
+    eps: float = 1e-5,
+    gamma: Lanes | None = None,
+    beta: Lanes | None = None,
+    **_: Any,
+) -> list[Lanes]:
+    return [F.layer_norm(input, input.shape[input.dim() - normalized_dims :], gamma, beta, eps)]
+
+
+@composite("ttnn.moreh_layer_norm", golden=_golden_layer)
+def moreh_layer_norm(
+    input: Tensor,
+    normalized_dims: int,
+    eps: float,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    output: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor | None,
+    memory_config: MemoryConfig | None,
+) -> list[Tensor | None]:
+    """Layer norm over the last dims; mean and 1/deviation are written where tensors for them are given."""
+    rows = _outer(input, normalized_dims)
+    return _norm(input, gamma, beta, rows, True, eps, (output, mean, rstd), memory_config)
+
+
+def _check_statistics(mean: Tensor, rstd: Tensor, rows: int) -> None:
+    for name, tensor in (("mean", mean), ("rstd", rstd)):
+        if tensor.shape.volume() != rows:
+            raise ShapeError(
+                f"{name} must have logical shape and logical volume of {rows} rows; got {tensor.shape} "
+                f"({name} must have logical volume {rows})",
+                expected=f"{rows} values",
+                fix="Pass the statistics of the forward call.",
+            )
+
+
+def _golden_layer_backward(
+    output_grad: Lanes,
+    input: Lanes,
+    mean: Lanes,
+    rstd: Lanes,
+    normalized_dims: int,
+    *,
+    gamma: Lanes | None = None,
+    **_: Any,
+) -> list[Lanes]:
+    cut = input.dim() - normalized_dims
+    statistics = (part.reshape(*input.shape[:cut], *[1] * normalized_dims) for part in (mean, rstd))
+    scale = None if gamma is None else gamma.reshape(input.shape[cut:])
+    grads = torch.ops.aten.native_layer_norm_backward(
+        output_grad, input, input.shape[cut:], *statistics, scale, None, [True, False, False]
+    )
+    return [grads[0]]
+
+
+@composite("ttnn.moreh_layer_norm_backward", golden=_golden_layer_backward)
+def moreh_layer_norm_backward(
+    output_grad: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    normalized_dims: int,
+    gamma: Tensor | None,
+    input_grad: Tensor | None,
+    gamma_grad: Tensor | None,
+    beta_grad: Tensor | None,
+    memory_config: MemoryConfig | None,
+) -> list[Tensor | None]:
+    """Gradients of the input, and of gamma and beta where tensors for them are given."""
+    rows = _outer(input, normalized_dims)
+    _check_statistics(mean, rstd, rows)
+    result = _input_grad(
+        input=input, output_grad=output_grad, mean=mean, rstd=rstd, gamma=gamma, rows=rows, layer=True,
+        output_tensor=input_grad, memory_config=memory_config,
+    )  # fmt: skip
+    for scale, into in ((True, gamma_grad), (False, beta_grad)):
+        if into is not None:
+            _write_parameter_grad(
+                into=into,
+                input=input,
+                output_grad=output_grad,
+                mean=mean,
+                rstd=rstd,
+                rows=rows,
+                layer=True,
+                scale=scale,
+            )
+    return [result, gamma_grad, beta_grad]

@@ -1,0 +1,176 @@
+"""Moreh's optimiser steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch import nn
+
+from ttmesh.ops.catalogue.definition import OpFunction, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+ADAM_OUTPUTS = ("param_out", "exp_avg_out", "exp_avg_sq_out", "max_exp_avg_sq_out")
+SGD_OUTPUTS = ("param_out", "momentum_buffer_out")
+ADAM_NUMBERS = ("lr", "beta1", "beta2", "eps", "weight_decay", "step")
+
+
+def _adam(
+    param: Lanes,
+    grad: Lanes,
+    exp_avg: Lanes,
+    exp_avg_sq: Lanes,
+    largest: Lanes | None,
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    step: int,
+    amsgrad: bool,
+    decoupled: bool,
+) -> list[Lanes | None]:
+    """One step; weight decay acts on the gradient (Adam) or on the parameter itself (AdamW)."""
+    param, grad, first, second = (part.float() for part in (param, grad, exp_avg, exp_avg_sq))
+    if decoupled:
+        param = param * (1 - lr * weight_decay)
+    else:
+        grad = grad + weight_decay * param
+    first = beta1 * first + (1 - beta1) * grad
+    second = beta2 * second + (1 - beta2) * grad * grad
+    top = None
+    if amsgrad and largest is not None:
+        top = torch.maximum(largest.float(), second)
+    size = ((second if top is None else top) / (1 - beta2**step)).sqrt() + eps
+    return [param - lr / (1 - beta1**step) * first / size, first, second, top]
+
+
+def _golden_step(
+    optimizer: torch.optim.Optimizer, weight: nn.Parameter, grad: Lanes, state: dict[str, Lanes]
+) -> dict[str, Lanes]:
+    """The state after torch's own step, with the parameter under its name."""
+    weight.grad = grad.float().clone()
+    optimizer.state[weight] = {name: values.float().clone() for name, values in state.items()}
+    optimizer.step()
+    return {**optimizer.state[weight], "param": weight.detach()}
+
+
+def _enter_adam(name: str, *, decoupled: bool, default_decay: float) -> OpFunction:
+    def golden(
+        param_in: Lanes,
+        grad: Lanes,
+        exp_avg_in: Lanes,
+        exp_avg_sq_in: Lanes,
+        lr: float = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = default_decay,
+        step: int = 0,
+        amsgrad: bool = False,
+        *,
+        max_exp_avg_sq_in: Lanes | None = None,
+        **_: Any,
+    ) -> list[Lanes | None]:
+        weight = nn.Parameter(param_in.float().clone())
+        kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+        optimizer = kind(
+            [weight], lr, (beta1, beta2), eps, weight_decay, amsgrad and max_exp_avg_sq_in is not None, foreach=False
+        )
+        state = {"step": torch.tensor(step - 1.0), "exp_avg": exp_avg_in, "exp_avg_sq": exp_avg_sq_in}
+        if amsgrad and max_exp_avg_sq_in is not None:
+            state["max_exp_avg_sq"] = max_exp_avg_sq_in
+        after = _golden_step(optimizer, weight, grad, state)
+        return [after["param"], after["exp_avg"], after["exp_avg_sq"], after.get("max_exp_avg_sq")]
+
+    @op(name, golden=golden, outputs=ADAM_OUTPUTS, runtime=ADAM_NUMBERS)
+    def lane(
+        param_in: Lanes,
+        grad: Lanes,
+        exp_avg_in: Lanes,
+        exp_avg_sq_in: Lanes,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        weight_decay: float,
+        step: int,
+        amsgrad: bool,
+        max_exp_avg_sq_in: Lanes | None,
+    ) -> list[Lanes | None]:
+        """A step of the optimiser: parameter, both averages, and the largest second one with amsgrad."""
+        return _adam(
+            param_in, grad, exp_avg_in, exp_avg_sq_in, max_exp_avg_sq_in, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
+            weight_decay=weight_decay, step=step, amsgrad=amsgrad, decoupled=decoupled,
+        )  # fmt: skip
+
+    return lane
+
+
+moreh_adam = _enter_adam("ttnn.moreh_adam", decoupled=False, default_decay=0.0)
+moreh_adamw = _enter_adam("ttnn.moreh_adamw", decoupled=True, default_decay=1e-2)
+
+
+def _golden_sgd(
+    param_in: Lanes,
+    grad: Lanes,
+    momentum_buffer_in: Lanes | None = None,
+    param_out: Lanes | None = None,
+    momentum_buffer_out: Lanes | None = None,
+    lr: float = 1e-3,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    *,
+    momentum_initialized: bool,
+    **_: Any,
+) -> list[Lanes | None]:
+    weight = nn.Parameter(param_in.float().clone())
+    optimizer = torch.optim.SGD([weight], lr, momentum, dampening, weight_decay, foreach=False)
+    optimizer.param_groups[0]["nesterov"] = nesterov  # torch's constructor refuses it with dampening
+    state = {}
+    if momentum_initialized and momentum_buffer_in is not None:
+        state["momentum_buffer"] = momentum_buffer_in
+    after = _golden_step(optimizer, weight, grad, state)
+    return [after["param"], after.get("momentum_buffer") if momentum else None]
+
+
+def _sgd_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [
+        out_spec(call, shape, memory_config=call[f"{name}_memory_config"], result=i)
+        for i, (name, (shape, _)) in enumerate(zip(SGD_OUTPUTS, inferred, strict=False))
+    ]
+
+
+@op(
+    "ttnn.moreh_sgd",
+    golden=_golden_sgd,
+    out=_sgd_spec,
+    outputs=SGD_OUTPUTS,
+    runtime=("lr", "dampening", "weight_decay"),
+)
+def moreh_sgd(
+    param_in: Lanes,
+    grad: Lanes,
+    momentum_buffer_in: Lanes | None,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    momentum_initialized: bool,
+) -> list[Lanes | None]:
+    """A step of gradient descent: parameter, and the momentum buffer where there is momentum."""
+    grad = grad.float() + weight_decay * param_in.float()
+    buffer = None
+    if momentum:
+        buffer = grad
+        if momentum_initialized and momentum_buffer_in is not None:
+            buffer = momentum * momentum_buffer_in.float() + (1 - dampening) * grad
+        grad = grad + momentum * buffer if nesterov else buffer
+    return [param_in.float() - lr * grad, buffer]

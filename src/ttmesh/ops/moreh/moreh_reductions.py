@@ -1,0 +1,340 @@
+"""moreh's reductions and their gradients: sum, mean, cumsum, norm, abs_pow, clip_grad_norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.ops.catalogue.checks import dims_of, require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.elementwise.unary_backward import differentiated
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.reduction.cumulative import scanned
+from ttmesh.ops.reduction.reduce import Dims, reduced_count
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+in_tiles = like(layout=Layout.TILE)
+
+
+def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
+    """A reduced gradient spread over the shape it was reduced from; a view."""
+    mesh, rank = grad.shape[:lane_axes], len(shape)
+    dims = dims_of(dim, rank)
+    ones = [1 if i in dims else shape[i] for i in range(-rank, 0)]
+    return grad.reshape(*mesh, *ones).expand(*mesh, *shape)
+
+
+def _all_for_none(dim: Dims, values: torch.Tensor) -> tuple[int, ...]:
+    if isinstance(dim, int):
+        return (dim,)
+    return tuple(dim or range(values.dim()))
+
+
+# -- sum and mean --------------------------------------------------------------------------------------------------------
+
+
+@op(
+    "ttnn.moreh_sum",
+    golden=lambda input, dim=None, keepdim=False: torch.sum(input, _all_for_none(dim, input), keepdim),
+    out=in_tiles,
+    outputs=("output",),
+)
+def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
+    """The sum over one dim, several or all."""
+    wide = input if input.is_floating_point() else input.long()
+    return wide.sum(dims_of(dim, input.dim() - lane_axes), keepdim)
+
+
+def _golden_sum_backward(
+    output_grad: torch.Tensor, input: torch.Tensor, dim: Dims = None, keepdim: bool = False
+) -> torch.Tensor:
+    total = torch.sum(input, _all_for_none(dim, input), keepdim)
+    return differentiated(
+        lambda x: torch.sum(x, _all_for_none(dim, x), keepdim), output_grad.reshape(total.shape), input
+    )[0]
+
+
+def _check_sum_backward(call: Call) -> None:
+    require(
+        call["input"] is not None or call["keepdim"],
+        "moreh_sum_backward needs the input's shape",
+        "input=",
+        "Pass input=, or keepdim=True.",
+    )
+
+
+@op(
+    "ttnn.moreh_sum_backward",
+    golden=_golden_sum_backward,
+    check=_check_sum_backward,
+    out=in_tiles,
+    outputs=("input_grad",),
+)
+def moreh_sum_backward(
+    output_grad: torch.Tensor, input: torch.Tensor | None, dim: Dims, keepdim: bool, lane_axes: int
+) -> torch.Tensor:
+    """The gradient of a sum: the output's, spread over the input's shape."""
+    source = output_grad if input is None else input
+    return _opened(output_grad, source.shape[lane_axes:], dim, keepdim, lane_axes)
+
+
+def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
+    dims = dims_of(dim, values.dim() - lane_axes)
+    count = reduced_count(values, dims) if divisor is None else divisor
+    return values.float().sum(dims, keepdim) / count
+
+
+def _golden_mean(
+    input: torch.Tensor, dim: Dims = None, keepdim: bool = False, divisor: int | None = None
+) -> torch.Tensor:
+    dims = _all_for_none(dim, input)
+    return torch.mean(input, dims, keepdim) if divisor is None else torch.sum(input, dims, keepdim) / divisor
+
+
+@op(
+    "ttnn.moreh_mean",
+    golden=_golden_mean,
+    out=in_tiles,
+    outputs=("output",),
+)
+def moreh_mean(input: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
+    """The mean over one dim, several or all; the divisor may be given."""
+    return _mean(input, dim, keepdim, divisor, lane_axes)
+
+
+def _mean_backward(
+    grad: torch.Tensor, dim: Dims, keepdim: bool, shape: Sequence[int] | None, lane_axes: int
+) -> torch.Tensor:
+    whole = tuple(grad.shape[lane_axes:] if shape is None else shape)
+    spread = _opened(grad, whole, dim, keepdim, lane_axes)
+    return spread.float() / reduced_count(spread, dims_of(dim, len(whole)))
+
+
+def _golden_mean_backward(
+    output_grad: torch.Tensor, dim: Dims = None, keepdim: bool = False, input_grad_shape: Sequence[int] | None = None
+) -> torch.Tensor:
+    whole = torch.zeros(tuple(output_grad.shape if input_grad_shape is None else input_grad_shape))
+    reduced = _golden_mean(whole, dim, keepdim)
+    return differentiated(lambda x: _golden_mean(x, dim, keepdim), output_grad.reshape(reduced.shape), whole)[0]
+
+
+_MEAN_BACKWARD = Operation(
+    "ttnn.moreh_mean_backward",
+    lambda output_grad, dim, keepdim, shape, lane_axes: _mean_backward(output_grad, dim, keepdim, shape, lane_axes),
+    in_tiles,
+    outputs=("input_grad",),
+    lane_arguments=frozenset({"output_grad", "dim", "keepdim", "shape", "lane_axes"}),
+)
+
+
+@composite("ttnn.moreh_mean_backward", golden=_golden_mean_backward)
+def moreh_mean_backward(
+    output_grad: Tensor,
+    dim: Dims,
+    keepdim: bool,
+    input_grad_shape: Sequence[int] | None,
+    input_grad: Tensor | None,
+    memory_config: MemoryConfig | None,
+) -> Any:
+    """The gradient of a mean: the output's over the count, spread over the input's shape."""
+    shape = input_grad.shape if input_grad_shape is None and input_grad is not None else input_grad_shape
+    asked = {
+        "output_grad": output_grad,
+        "dim": dim,
+        "keepdim": keepdim,
+        "shape": None if shape is None else tuple(shape),
+        "input_grad": input_grad,
+        "memory_config": memory_config,
+    }
+    return launch(_MEAN_BACKWARD, asked)
+
+
+# -- cumsum --------------------------------------------------------------------------------------------------------------
+
+
+@op(
+    "ttnn.moreh_cumsum",
+    golden=lambda input, dim: torch.cumsum(input.float(), dim),
+    out=in_tiles,
+    outputs=("output",),
+)
+def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
+    """Running sum along a dim."""
+    return scanned(input, dims_of(dim, input.dim() - lane_axes)[0], False, torch.cumsum)
+
+
+@op(
+    "ttnn.moreh_cumsum_backward",
+    golden=lambda grad, dim: differentiated(lambda x: torch.cumsum(x, dim), grad, torch.zeros_like(grad))[0],
+    out=in_tiles,
+    outputs=("input_grad",),
+)
+def moreh_cumsum_backward(output_grad: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
+    """The gradient of a running sum: the running sum from the other end."""
+    return scanned(output_grad, dims_of(dim, output_grad.dim() - lane_axes)[0], True, torch.cumsum)
+
+
+# -- norm ----------------------------------------------------------------------------------------------------------------
+
+
+@op(
+    "ttnn.moreh_abs_pow",
+    golden=lambda input, p: input.abs() ** p,
+    out=in_tiles,
+    outputs=("output",),
+)
+def moreh_abs_pow(input: torch.Tensor, p: float) -> torch.Tensor:
+    """The absolute value to a power."""
+    return input.float().abs() ** p
+
+
+def _norm(values: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
+    dims = dims_of(dim, values.dim() - lane_axes)
+    wide = values.float().abs()
+    if p == 0:
+        return (wide != 0).float().sum(dims, keepdim)
+    if p == float("inf"):
+        return wide.amax(dims, keepdim)
+    if p == float("-inf"):
+        return wide.amin(dims, keepdim)
+    return (wide**p).sum(dims, keepdim) ** (1.0 / p)
+
+
+def _golden_norm(input: torch.Tensor, p: float, dim: Dims = None, keepdim: bool = False) -> torch.Tensor:
+    result: torch.Tensor = torch.linalg.vector_norm(input, p, _all_for_none(dim, input), keepdim)
+    return result
+
+
+@op(
+    "ttnn.moreh_norm",
+    golden=_golden_norm,
+    out=in_tiles,
+    outputs=("output",),
+)
+def moreh_norm(input: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
+    """The p-norm over one dim, several or all."""
+    return _norm(input, p, dim, keepdim, lane_axes)
+
+
+def _norm_backward(
+    values: torch.Tensor,
+    output: torch.Tensor,
+    grad: torch.Tensor,
+    p: float,
+    dim: Dims,
+    keepdim: bool,
+    lane_axes: int,
+) -> torch.Tensor:
+    """d|x|_p = sign(x) |x|^(p-1) / |x|_p^(p-1), zero where the norm is."""
+    shape = values.shape[lane_axes:]
+    wide = values.float()
+    size, up = (_opened(part.float(), shape, dim, keepdim, lane_axes) for part in (output, grad))
+    if p == 0:
+        return torch.zeros_like(wide)
+    if abs(p) == float("inf"):
+        return torch.where(wide.abs() == size, torch.sign(wide) * up, 0.0)
+    slope = torch.sign(wide) * wide.abs() ** (p - 1) / size ** (p - 1)
+    return torch.where(size == 0, 0.0, slope * up)
+
+
+def _golden_norm_backward(
+    input: torch.Tensor,
+    output: torch.Tensor,
+    output_grad: torch.Tensor,
+    p: float,
+    dim: Dims = None,
+    keepdim: bool = False,
+) -> torch.Tensor:
+    """torch's gradient of the sum of powers, over the norm that the caller gives."""
+    norm, grad = (part.reshape(_golden_norm(input, p, dim, keepdim).shape) for part in (output, output_grad))
+    if p == 0 or abs(p) == float("inf"):
+        return differentiated(lambda x: _golden_norm(x, p, dim, keepdim), grad, input)[0]
+    dims = _all_for_none(dim, input)
+    return differentiated(lambda x: (x.abs() ** p).sum(dims, keepdim) / p, grad / norm ** (p - 1), input)[0]
+
+
+@op("ttnn.moreh_norm_backward", golden=_golden_norm_backward, out=in_tiles, outputs=("input_grad",))
+def moreh_norm_backward(
+    input: torch.Tensor,
+    output: torch.Tensor,
+    output_grad: torch.Tensor,
+    p: float,
+    dim: Dims,
+    keepdim: bool,
+    lane_axes: int,
+) -> torch.Tensor:
+    """The gradient of a p-norm."""
+    return _norm_backward(input, output, output_grad, p, dim, keepdim, lane_axes)
+
+
+# -- clip_grad_norm ------------------------------------------------------------------------------------------------------
+
+
+def _total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int) -> torch.Tensor:
+    """The norm of all tensors as one vector, shape [1]."""
+    parts = [_norm(part, norm_type, None, False, lane_axes) for part in inputs]
+    return _norm(torch.stack(aligned(parts, lane_axes), -1), norm_type, -1, True, lane_axes)
+
+
+_TOTAL_NORM = Operation(
+    "ttnn.moreh_clip_grad_norm",
+    lambda inputs, norm_type, lane_axes: _total_norm(inputs, norm_type, lane_axes),
+    in_tiles,
+    outputs=("total_norm",),
+    lane_arguments=frozenset({"inputs", "norm_type", "lane_axes"}),
+)
+_SCALE = Operation(
+    "ttnn.moreh_clip_grad_norm",
+    lambda gradient, total, max_norm: _scaled(gradient, total, max_norm),
+    like(0),
+    writes="gradient",
+    lane_arguments=frozenset({"gradient", "total", "max_norm"}),
+)
+
+
+def _scaled(gradient: torch.Tensor, total: torch.Tensor, max_norm: float) -> torch.Tensor:
+    factor = (max_norm / (total.float() + 1e-6)).clamp(max=1.0)
+    return gradient.float() * factor.reshape(*factor.shape[:-1], *[1] * (gradient.dim() - factor.dim() + 1))
+
+
+@composite(
+    "ttnn.moreh_clip_grad_norm",
+    golden=lambda inputs, max_norm, norm_type=2.0: _golden_norm(
+        torch.cat([part.flatten() for part in inputs]), norm_type, 0, True
+    ),
+)
+def moreh_clip_grad_norm(
+    inputs: Sequence[Tensor],
+    max_norm: float,
+    norm_type: float,
+    error_if_nonfinite: bool,
+    total_norm: Tensor | None,
+    memory_config: MemoryConfig | None,
+) -> Any:
+    """Scale gradients in place so that their total norm is at most max_norm; the norm before is returned."""
+    asked = {
+        "inputs": list(inputs),
+        "norm_type": norm_type,
+        "total_norm": total_norm,
+        "memory_config": memory_config,
+    }
+    total = launch(_TOTAL_NORM, asked)
+    if error_if_nonfinite:
+        values = total.cpu().lanes.float()
+        order = f"The total norm of order {norm_type}"
+        wrong = f"{order} for gradients from `parameters` is non-finite, so it cannot be clipped."
+        require(
+            bool(torch.isfinite(values).all()),
+            wrong,
+            "finite gradients",
+            "Look for NaN and infinities in the gradients.",
+        )
+    for gradient in inputs:
+        launch(_SCALE, {"gradient": gradient, "total": total, "max_norm": max_norm})
+    return total

@@ -1,0 +1,1 @@
+"""Operations that move values without computing: reshape, permute, slice, concat, pad, copy, gather, layout changes."""

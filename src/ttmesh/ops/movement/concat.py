@@ -1,0 +1,251 @@
+"""Several tensors in one, one in several, one many times: concat, stack, split, chunk, repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.movement.permute import transpose
+from ttmesh.ops.movement.reshape import reshaped, unsqueeze
+from ttmesh.ops.movement.slice_ops import slice_
+from ttmesh.ops.pool.resample import upsample
+from ttmesh.tensor.calls.conversions import to_memory_config
+from ttmesh.tensor.calls.lane_calls import Lane
+from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+def _check_concat(call: Call) -> None:
+    tensors, dim = call["tensors"], call["dim"]
+    require(
+        len(tensors) > 0,
+        "ttnn.concat: expected a non-empty list of Tensors!",
+        "at least one tensor",
+        "Leave the call out for an empty list.",
+    )
+    require(
+        call["output_tensor"] is None,
+        "optional output tensor currently unsupported!",
+        "output_tensor=None",
+        "Copy the result with ttnn.copy.",
+    )
+    first = call.specs[0]
+    rank = len(first.shape)
+    at = dim_of(dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}")
+    require(
+        all(len(spec.shape) == rank for spec in call.specs),
+        "Input tensor ranks must be equal",
+        f"rank {rank}",
+        "Reshape them to one rank.",
+    )
+    others = [tuple(n for i, n in enumerate(spec.shape, -rank) if i != at) for spec in call.specs]
+    wrong = "All dimensions must be the same size except for the dimension along which the contenation is taking place."
+    require(
+        all(shape == others[0] for shape in others),
+        wrong,
+        f"shapes that agree but for dim {dim}",
+        "Pad or slice the tensors first.",
+    )
+    dtypes = {spec.dtype for spec in call.specs}
+    require(
+        len(dtypes) == 1,
+        f"All Tensors should have same dtypes.: {sorted(map(str, dtypes))}",
+        "one dtype",
+        "Convert with ttnn.typecast.",
+    )
+
+
+def joined(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tensor:
+    """The tensors one behind the other along a negative dim; with groups their parts alternate."""
+    if groups == 1:
+        return torch.cat(list(tensors), dim)
+    parts = [tensor.chunk(groups, dim) for tensor in tensors]
+    return torch.cat([part[i] for i in range(groups) for part in parts], dim)
+
+
+def _golden_concat(tensors: Sequence[torch.Tensor], dim: int = 0, groups: int = 1) -> torch.Tensor:
+    if groups == 1:
+        return torch.cat(list(tensors), dim)
+    at = dim % tensors[0].dim()
+    return torch.cat([torch.unflatten(tensor, at, (groups, -1)) for tensor in tensors], at + 1).flatten(at, at + 1)
+
+
+def _concat_once(case: Case) -> Lane | None:
+    at, lane_axes = dim_of(case["dim"], len(case.specs[0].shape)), case.lane_axes
+    if case["groups"] != 1 or len(case.specs) == 1:
+        return None
+
+    def cat(tensors: list[torch.Tensor]) -> torch.Tensor:
+        dims = tensors[0].shape[:lane_axes]
+        same = all(tensor.shape[:lane_axes] == dims for tensor in tensors)
+        return torch.cat(tensors if same else aligned(tensors, lane_axes), at)
+
+    return cat
+
+
+@op("ttnn.concat", golden=_golden_concat, check=_check_concat, host=True, specialise=_concat_once)
+def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: int) -> torch.Tensor:
+    """Tensors one behind the other along a dim; with groups, group by group."""
+    at = dim_of(dim, tensors[0].dim() - lane_axes)
+    return tensors[0] if len(tensors) == 1 else joined(aligned(tensors, lane_axes), at, groups)
+
+
+@composite("ttnn.stack", golden=lambda input_tensors, dim: torch.stack(list(input_tensors), dim))
+def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
+    """Tensors side by side along a new dim."""
+    require(
+        len(input_tensors) > 0,
+        "Stack expects at least one tensor",
+        "one tensor or more",
+        "Leave the call out for an empty list.",
+    )
+    at = dim if dim >= 0 else dim + len(input_tensors[0].shape) + 1
+    result: Tensor = concat([unsqueeze(tensor, at) for tensor in input_tensors], at)
+    return result
+
+
+def _golden_split(input_tensor: torch.Tensor, split_size: int | Sequence[int], dim: int = 0) -> list[torch.Tensor]:
+    return list(torch.split(input_tensor, split_size if isinstance(split_size, int) else list(split_size), dim))
+
+
+@composite("ttnn.split", golden=_golden_split)
+def split(
+    input_tensor: Tensor, split_size: int | Sequence[int], dim: int, memory_config: MemoryConfig | None
+) -> list[Tensor]:
+    """The tensor cut along a dim into parts of this size (the last may be smaller), or of these sizes."""
+    shape = list(input_tensor.shape)
+    at = dim_of(dim, len(shape))
+    extent = shape[at]
+    if isinstance(split_size, int):
+        require(
+            split_size > 0,
+            f"split_size must be positive, got {split_size}",
+            "a size of at least 1",
+            "Ask for parts of at least one element.",
+        )
+        sizes = [min(split_size, extent - start) for start in range(0, extent, split_size)]
+    else:
+        sizes = [int(size) for size in split_size]
+        wrong = (
+            f"split_sizes must sum exactly to the size of dimension {dim} ({extent}), but sizes {sizes} sum to "
+            f"{sum(sizes)}"
+        )
+        require(sum(sizes) == extent, wrong, f"sizes that add up to {extent}", "Check the sum of the sizes.")
+    parts, start = [], 0
+    for size in sizes:
+        starts, ends = [0] * len(shape), list(shape)
+        starts[at], ends[at] = start, start + size
+        parts.append(slice_(input_tensor, starts, ends, memory_config=memory_config))
+        start += size
+    return parts
+
+
+@composite("ttnn.chunk", golden=lambda input_tensor, chunks, dim: list(torch.chunk(input_tensor, chunks, dim)))
+def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
+    """The tensor cut along a dim into this many parts; the last may be smaller."""
+    require(
+        chunks > 0, "Number of chunks must be greater than zero", "one chunk or more", "Ask for at least one chunk."
+    )
+    extent = input_tensor.shape[dim_of(dim, len(input_tensor.shape))]
+    size = -(-extent // chunks)
+    return split(input_tensor, size, dim) if size else [input_tensor]  # type: ignore[no-any-return]
+
+
+# -- many times ------------------------------------------------------------------------------------------------------
+
+
+def _repeated(values: torch.Tensor, times: Sequence[int], lane_axes: int) -> torch.Tensor:
+    counts = tuple(int(n) for n in times)
+    missing = values.dim() - lane_axes - len(counts)
+    counts = (*[1] * missing, *counts)
+    grown = values.reshape(
+        *values.shape[:lane_axes], *[1] * (len(counts) - values.dim() + lane_axes), *values.shape[lane_axes:]
+    )
+    return grown.repeat(*[1] * lane_axes, *counts)
+
+
+def _check_repeat(call: Call) -> None:
+    require(
+        len(call.specs[0].shape) > 0,
+        "repeat does not support rank 0 tensors",
+        "a tensor of rank 1 or more",
+        "Reshape it to [1] first.",
+    )
+    wrong = f"Unknown repeat implementation '{call['implementation']}': expected 'auto', 'native', or 'codegen'"
+    require(
+        call["implementation"] in ("auto", "native", "codegen"),
+        wrong,
+        "auto, native or codegen",
+        "Leave implementation out.",
+    )
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        wrong = "repeat: optional_output_tensor must not alias the input buffer"
+        require(
+            given.buffer is not call.tensors[0].buffer,
+            wrong,
+            "a tensor with memory of its own",
+            "Allocate another tensor for the result.",
+        )
+
+
+def _repeat_programs(call: Call) -> tuple[Hashable, ...]:
+    """One program, whichever implementation was asked for."""
+    return (("ttnn.repeat", call.tensors[0].kind, tuple(call["repeat_dims"]), call["memory_config"]),)
+
+
+@op(
+    "ttnn.repeat",
+    golden=lambda input_tensor, repeat_dims: torch.tile(input_tensor, tuple(repeat_dims)),
+    check=_check_repeat,
+    programs=_repeat_programs,
+)
+def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The whole tensor so many times along each dim."""
+    return _repeated(input_tensor, repeat_dims, lane_axes)
+
+
+@part("ttnn.repeat_interleave")
+def _repeat_each(input_tensor: torch.Tensor, repeats: int, dim: int, lane_axes: int) -> torch.Tensor:
+    return torch.repeat_interleave(input_tensor, repeats, dim_of(dim, input_tensor.dim() - lane_axes))
+
+
+def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
+    """Rows [N, H, W, C] in shards are enlarged like pictures, which keeps them in shards."""
+    n, high, wide, channels = tensor.shape
+    if dim in (1, 2):
+        made: Tensor = upsample(tensor, [repeats, 1] if dim == 1 else [1, repeats])
+    elif dim == 0:
+        larger = upsample(reshaped(tensor, (1, n, high * wide, channels)), [repeats, 1])
+        made = reshaped(larger, (n * repeats, high, wide, channels))
+    else:
+        made = transpose(upsample(transpose(tensor, 2, 3), [1, repeats]), 2, 3)
+    return made
+
+
+@composite(
+    "ttnn.repeat_interleave",
+    golden=lambda input_tensor, repeats, dim: torch.repeat_interleave(input_tensor, repeats, dim),
+    direct=True,
+)
+def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_config: MemoryConfig | None) -> Tensor:
+    """Every element so many times along a dim; other shards than of rows in four dims come out interleaved in DRAM."""
+    rank = len(input_tensor.shape)
+    dim_of(dim, rank)
+    if not input_tensor.memory_config().is_sharded() or repeats == 1:
+        kept = memory_config or input_tensor.memory_config()
+        plain: Tensor = _repeat_each(input_tensor=input_tensor, repeats=repeats, dim=dim, memory_config=kept)
+        return plain
+    if input_tensor.layout is Layout.ROW_MAJOR and rank == 4:
+        made = _repeat_shards(input_tensor, repeats, dim % rank)
+        return made if memory_config is None else to_memory_config(made, memory_config)
+    whole = to_memory_config(input_tensor, DRAM_MEMORY_CONFIG)
+    result: Tensor = _repeat_each(input_tensor=whole, repeats=repeats, dim=dim, memory_config=DRAM_MEMORY_CONFIG)
+    return result if memory_config is None else to_memory_config(result, memory_config)

@@ -1,0 +1,171 @@
+"""Copies of tensors: clone, copy, assign, move, and operations that leave the values as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.transfers import reallocate
+
+
+def _check_clone(call: Call) -> None:
+    spec = call.specs[0]
+    same = call["dtype"] in (None, spec.dtype)
+    wrong = "Clone: data type conversion is only supported with tile layout"
+    require(same or spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+
+
+@op("ttnn.clone", golden=lambda input: input.clone(), check=_check_clone)
+def clone(input: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own with the same values."""
+    return input
+
+
+def _check_copy(call: Call) -> None:
+    source, target = call.specs
+    wrong = f"Input tensor shape {source.shape!r} does not match output tensor shape {target.shape!r}"
+    require(tuple(source.shape) == tuple(target.shape), wrong, "equal shapes", "Allocate one with the other's shape.")
+    wrong = f"Input tensor layout ({source.layout}) must equal output tensor layout ({target.layout})"
+    require(source.layout is target.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
+    wrong = "Only tile layout supports dtype conversion"
+    require(
+        source.dtype is target.dtype or source.layout is Layout.TILE,
+        wrong,
+        "TILE_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+
+
+def _target_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [call.specs[1]]
+
+
+def _copied(input_a: torch.Tensor) -> torch.Tensor:
+    return input_a
+
+
+@op("ttnn.copy", golden=lambda input_a, input_b: input_a, check=_check_copy, writes="input_b", out=_target_spec)
+def copy(input_a: torch.Tensor) -> torch.Tensor:
+    """Write the first tensor's values into the second, which is returned."""
+    return input_a
+
+
+_INTO = Operation(
+    "ttnn.assign",
+    _copied,
+    _target_spec,
+    check=_check_copy,
+    writes="input_b",
+    lane_arguments=frozenset({"input_a"}),
+)
+_ASSIGN = Operation(
+    "ttnn.assign", lambda input_tensor: input_tensor, like_first, lane_arguments=frozenset({"input_tensor"})
+)
+
+
+def _golden_assign(
+    input_tensor: torch.Tensor | None = None, input_a: torch.Tensor | None = None, input_b: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    return input_tensor if input_a is None else input_a
+
+
+@composite("ttnn.assign", golden=_golden_assign)
+def assign(
+    input_tensor: Tensor | None = None,
+    memory_config: MemoryConfig | None = None,
+    dtype: DataType | None = None,
+    output_tensor: Tensor | None = None,
+    input_a: Tensor | None = None,
+    input_b: Tensor | MemoryConfig | None = None,
+) -> Any:
+    """A copy in other memory, or the first tensor's values written into the second."""
+    if isinstance(input_b, MemoryConfig):  # two positional arguments fit both overloads
+        input_tensor, memory_config, input_a = input_a, input_b, None
+    if input_a is not None:
+        return launch(_INTO, {"input_a": input_a, "input_b": input_b})
+    asked = {
+        "input_tensor": input_tensor,
+        "memory_config": memory_config,
+        "dtype": dtype,
+        "output_tensor": output_tensor,
+    }
+    return launch(_ASSIGN, asked)
+
+
+@composite("ttnn.move", golden=lambda input_tensor: input_tensor)
+def move(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Tensor:
+    """The same values at another address; the input's memory is given back."""
+    return reallocate(input_tensor, memory_config)
+
+
+def _check_fill(call: Call) -> None:
+    wrong = "FillPad should only be used for tile layout"
+    require(call.specs[0].layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+
+
+def _golden_fill(input_tensor: torch.Tensor, fill_value: float) -> torch.Tensor:
+    return input_tensor
+
+
+def _filled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    (spec,) = like_first(call, inferred)
+    return [spec.with_padding(call.specs[0].padded_shape, call["fill_value"])]
+
+
+def _left(input_tensor: torch.Tensor) -> torch.Tensor:
+    return input_tensor
+
+
+_FILLED, _FILLED_IN_PLACE = (
+    Operation(
+        "ttnn.fill_implicit_tile_padding",
+        _left,
+        _filled_spec,
+        check=_check_fill,
+        writes=target,
+        lane_arguments=frozenset({"input_tensor"}),
+    )
+    for target in (None, "input_tensor")
+)
+
+
+@composite("ttnn.fill_implicit_tile_padding", golden=_golden_fill)
+def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_config: MemoryConfig | None) -> Any:
+    """The tensor with a number in its padding: in place, but for block floats. Lanes have none, so its spec says it."""
+    whole = tuple(input_tensor.shape[-2:]) == tuple(input_tensor.padded_shape[-2:])
+    moved = memory_config is not None and memory_config != input_tensor.memory_config()
+    if whole:
+        return input_tensor
+    if input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved:
+        spec, kind, mesh = input_tensor.spec, input_tensor.kind, input_tensor.device()
+        assert mesh is not None, "operations run on devices"
+        launch(_FILLED_IN_PLACE, {"input_tensor": input_tensor, "fill_value": fill_value})
+        filled = kind_of(spec.with_padding(spec.padded_shape, fill_value), kind.topology, kind.presence)
+        return Tensor.on_device(filled, input_tensor.buffer, mesh)
+    return launch(_FILLED, {"input_tensor": input_tensor, "fill_value": fill_value, "memory_config": memory_config})
+
+
+def _golden_plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool = False) -> torch.Tensor:
+    return input_tensor + (input_tensor >= 0 if skip_negative_entries else 1)
+
+
+def _incremented(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
+    if not skip_negative:
+        return values + 1
+    return torch.where((values >= 0) & (values < 2**31 - 1), values + 1, values)
+
+
+@op("ttnn.plus_one", golden=_golden_plus_one, writes="input_tensor")
+def plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool) -> torch.Tensor:
+    """Add one to every element, in place; negative ones may be left out."""
+    return _incremented(input_tensor, skip_negative_entries)

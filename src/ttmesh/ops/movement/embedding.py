@@ -1,0 +1,111 @@
+"""Rows of a table by number: embedding and its backward."""
+
+from __future__ import annotations
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import flat_together, unflat
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+class EmbeddingsType(PrintedEnum):
+    """How TT-NN's kernel keeps special rows at hand; no value changes."""
+
+    GENERIC = 0
+    PADDED = 1
+    BINARY = 2
+
+
+def _check(call: Call) -> None:
+    ids, weight = call.specs
+    allowed = (DataType.UINT32, DataType.BFLOAT16, DataType.INT32)
+    wrong = f"Input tensor must be UINT32, INT32 or BFLOAT16, got {ids.dtype}"
+    require(ids.dtype in allowed, wrong, "uint32 ids", "Convert the ids with ttnn.typecast.")
+    rows_only = call["layout"] is None and weight.layout is Layout.ROW_MAJOR
+    changed = call["dtype"] not in (None, weight.dtype)
+    wrong = "Can only typecast output embeddings when producing TILE_LAYOUT output"
+    require(not (rows_only and changed), wrong, "layout=ttnn.TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    ids, weight = call.specs
+    layout = call["layout"] or weight.layout
+    dtype = weight.dtype if layout is Layout.TILE else _in_rows(weight.dtype)
+    memory = MemoryConfig(buffer_type=ids.memory_config.buffer_type) if call["memory_config"] is None else None
+    return [out_spec(call, inferred[0][0], source=1, dtype=dtype, layout=layout, memory_config=memory)]
+
+
+def _in_rows(dtype: DataType) -> DataType:
+    return DataType.BFLOAT16 if dtype in (DataType.BFLOAT8_B, DataType.BFLOAT4_B) else dtype
+
+
+def looked_up(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """Rows [..., E] of each device's own table [V, E]: one lookup in all tables joined, none of them expanded."""
+    width, length = table.shape[-1], table.shape[-2]
+    mesh = table.shape[:lane_axes]
+    tables = table.reshape(-1, width)
+    rows = ids.long()
+    if tables.shape[0] != length:
+        count = tables.shape[0] // length
+        rows = rows + torch.arange(count, device=ids.device).reshape(*mesh, *[1] * (ids.dim() - lane_axes)) * length
+    try:
+        return torch.nn.functional.embedding(rows, tables)
+    except IndexError:  # the chip would read what lies behind the table
+        raise ShapeError(
+            f"ttnn.embedding got ids from {ids.min().item():g} to {ids.max().item():g} for a table of {length} rows",
+            expected=f"ids from 0 to {length - 1}",
+            fix="Check the ids, or the table's first dim.",
+        ) from None
+
+
+def _golden(input_tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = torch.nn.functional.embedding(input_tensor.long(), weight.reshape(-1, weight.shape[-1]))
+    return rows if input_tensor.dim() < 2 else rows.reshape(input_tensor.shape[0], -1, rows.shape[-1])
+
+
+@op("ttnn.embedding", golden=_golden, check=_check, out=_spec)
+def embedding(input_tensor: torch.Tensor, weight: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """The weight's rows that the ids name: [B, S] → [B, S, E], [S] → [S, E]."""
+    rows = looked_up(input_tensor, weight.reshape(*weight.shape[:lane_axes], -1, weight.shape[-1]), lane_axes)
+    local = input_tensor.shape[lane_axes:]
+    if len(local) <= 2:
+        return rows
+    return rows.reshape(*rows.shape[:lane_axes], local[0], -1, rows.shape[-1])
+
+
+# -- backward ------------------------------------------------------------------------------------------------------------
+
+
+def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], source=2, dtype=call.specs[2].dtype, layout=Layout.TILE)]
+
+
+def _golden_grad(
+    input_tensor: torch.Tensor, weight_tensor: torch.Tensor, output_gradient_tensor: torch.Tensor
+) -> torch.Tensor:
+    width, rows = weight_tensor.shape[-1], weight_tensor.shape[-2]
+    grad = torch.zeros(rows, width)
+    grad.index_add_(0, input_tensor.long().flatten(), output_gradient_tensor.float().reshape(-1, width))
+    return grad.reshape(1, 1, rows, width)
+
+
+@op("ttnn.embedding_bw", golden=_golden_grad, out=_grad_spec)
+def embedding_bw(
+    input_tensor: torch.Tensor, weight_tensor: torch.Tensor, output_gradient_tensor: torch.Tensor, lane_axes: int
+) -> torch.Tensor:
+    """The gradient of the table: each row the sum of the gradients of its uses."""
+    length, width = weight_tensor.shape[-2:]
+    (ids, grads), dims = flat_together([input_tensor, output_gradient_tensor], lane_axes)
+    devices = ids.shape[0]
+    first = torch.arange(devices, device=ids.device).unsqueeze(-1) * length
+    total = torch.zeros(devices * length, width, device=ids.device)
+    rows = (ids.reshape(devices, -1).long() + first).flatten()
+    total.index_add_(0, rows, grads.float().reshape(-1, width))
+    return unflat(total.reshape(devices, 1, 1, length, width), dims)

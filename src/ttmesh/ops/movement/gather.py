@@ -1,0 +1,239 @@
+"""Elements by index: gather, TOSA's scatter, index_fill, indexed_fill, nonzero, and whether an element is among others."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
+from ttmesh.ops.catalogue.definition import alias, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+INDEX_TYPES = {DataType.UINT16, DataType.UINT32}
+
+# -- gather ------------------------------------------------------------------------------------------------------------
+
+
+def _check_gather(call: Call) -> None:
+    source, index = call.specs[:2]
+    rank = len(source.shape)
+    wrong = (
+        "Input and index tensor must have the same number of dimensions. Got input dim: "
+        f"{rank} and index dim: {len(index.shape)}"
+    )
+    require(len(index.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
+    dim_of(call["dim"], rank, f"gather: dim {call['dim']} is out of range for tensor rank {rank}")
+    require_dtype(index, INDEX_TYPES, f"Index tensor must be of type UINT32 or UINT16. Got: {index.dtype}")
+    wrong = (
+        "Input tensor and index tensor must have the same layout. Got input layout: "
+        f"{source.layout} and index layout: {index.layout}"
+    )
+    require(source.layout is index.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
+    require(
+        not call["sparse_grad"], "Sparse gradient is not supported yet.", "sparse_grad=False", "Leave sparse_grad out."
+    )
+
+
+@op(
+    "ttnn.gather",
+    golden=lambda input, dim, index: torch.gather(input, dim, index.long()),
+    check=_check_gather,
+    outputs=("out",),
+)
+def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """The elements along a dim that the index names."""
+    values, where = aligned([input, index], lane_axes)
+    return torch.gather(values, dim_of(dim, input.dim() - lane_axes), where.long())
+
+
+@op(
+    "ttnn.tosa_gather",
+    golden=lambda input, index: torch.stack([rows[picks.long()] for rows, picks in zip(input, index, strict=True)]),
+)
+def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """Rows [N, K, C] by index [N, W] → [N, W, C]."""
+    values, where = aligned([input, index], lane_axes)
+    return torch.gather(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]))
+
+
+def _golden_tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    result = input.clone()
+    result[torch.arange(len(input))[:, None], index.long()] = src
+    return result
+
+
+@op("ttnn.tosa_scatter", golden=_golden_tosa_scatter)
+def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """Rows [N, K, C] with those that index [N, W] names replaced by [N, W, C]."""
+    values, where, source = aligned([input, index, src], lane_axes)
+    return torch.scatter(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]), source)
+
+
+# -- fill ----------------------------------------------------------------------------------------------------------------
+
+
+def _golden_index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float) -> torch.Tensor:
+    return torch.index_fill(input, dim, index.long(), value)
+
+
+@op("ttnn.index_fill", golden=_golden_index_fill, runtime=("value",))
+def index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float, lane_axes: int) -> torch.Tensor:
+    """The input with a number in the rows of a dim that the index names."""
+    values, where = aligned([input, index], lane_axes)
+    at = dim_of(dim, input.dim() - lane_axes)
+    local = values.shape[lane_axes:]
+    shape = [1] * len(local)
+    shape[at] = where.shape[-1]
+    spread = where.long().reshape(*where.shape[:lane_axes], *shape)
+    whole = list(local)
+    whole[at] = where.shape[-1]
+    return values.scatter(at, spread.expand(*values.shape[:lane_axes], *whole), value)
+
+
+index_fill_new = alias("ttnn.index_fill_new", index_fill)
+
+
+def _check_indexed_fill(call: Call) -> None:
+    ids, a, b = call.specs
+    rank = len(a.shape)
+    at = dim_of(call["dim"], rank, f"indexed_fill: dim {call['dim']} is out of bounds for rank {rank}")
+    wrong = (
+        f"indexed_fill: input_a and input_b must have the same rank; got input_a.rank() = {rank} and input_b.rank() = "
+        f"{len(b.shape)}"
+    )
+    require(len(b.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
+    count = ids.shape.volume()
+    wrong = (
+        f"indexed_fill: input_b.size({call['dim']}) = {b.shape[at]} must equal the number of indices (batch_id count = "
+        f"{count})"
+    )
+    require(b.shape[at] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
+
+
+def _golden_indexed_fill(
+    batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int = 0
+) -> torch.Tensor:
+    return torch.index_copy(input_tensor_a, dim, batch_id.long().flatten(), input_tensor_b)
+
+
+@op("ttnn.indexed_fill", golden=_golden_indexed_fill, check=_check_indexed_fill, out=like(1))
+def indexed_fill(
+    batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int, lane_axes: int
+) -> torch.Tensor:
+    """The first tensor with the rows of a dim that the ids name replaced by the second's."""
+    ids, a, b = aligned([batch_id, input_tensor_a, input_tensor_b], lane_axes)
+    rank = a.dim() - lane_axes
+    at = dim_of(dim, rank)
+    where = ids.long().flatten(lane_axes)
+    spread = where.reshape(*where.shape[:lane_axes], *[where.shape[-1] if i == at else 1 for i in range(-rank, 0)])
+    return a.scatter(at, spread.expand(b.shape), b.to(a.dtype))
+
+
+# -- nonzero -------------------------------------------------------------------------------------------------------------
+
+
+def _check_nonzero(call: Call) -> None:
+    rank = len(call.specs[0].shape)
+    require(
+        rank == 4,
+        f"non_zero_indices: input must be rank-4, got rank {rank}",
+        "a 4D tensor",
+        "Reshape it with ttnn.unsqueeze_to_4D.",
+    )
+
+
+def _nonzero_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(s, DataType.UINT32, Layout.ROW_MAJOR, memory_config=memory) for s, _ in inferred]
+
+
+def nonzero_places(values: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many elements are not zero, and their places in order, four numbers each; zeros behind the last."""
+    mesh, local = values.shape[:lane_axes], values.shape[lane_axes:]
+    hit = values.flatten(lane_axes) != 0
+    order = torch.argsort(~hit, dim=-1, stable=True)
+    kept = torch.gather(hit, -1, order)
+    places = torch.stack(_unravelled(order, local), -1) * kept.unsqueeze(-1)
+    count = hit.sum(-1).reshape(*mesh, 1, 1, 1, 1)
+    return torch.nn.functional.pad(count, (0, 7)), places.reshape(*mesh, 1, 1, 1, -1)
+
+
+def _unravelled(flat: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
+    parts: list[torch.Tensor] = []
+    for extent in reversed(shape):
+        parts.insert(0, flat % extent)
+        flat = flat // extent
+    return parts
+
+
+def _golden_nonzero(input_tensor: torch.Tensor) -> Any:
+    places = torch.nonzero(input_tensor)
+    count, listed = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 4 * input_tensor.numel())
+    count[..., 0], listed[..., : places.numel()] = len(places), places.flatten()
+    return count, listed
+
+
+@op("ttnn.nonzero", golden=_golden_nonzero, check=_check_nonzero, out=_nonzero_specs)
+def nonzero(input_tensor: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """[count, places]: how many elements are not zero (first of eight numbers), and (n, c, h, w) of each."""
+    return nonzero_places(input_tensor, lane_axes)
+
+
+# -- membership --------------------------------------------------------------------------------------------------------
+
+TRUE = 0xFFFFFFFF
+
+
+def _check_isin(call: Call) -> None:
+    elements, test = call.specs[:2]
+    wrong = f"elements.dtype: {elements.dtype.name}, test_elements.dtype: {test.dtype.name}, they must be equal"
+    require(elements.dtype is test.dtype, wrong, "equal formats", "Convert one with ttnn.typecast.")
+    for name, spec in (("Elements", elements), ("Test elements", test)):
+        wrong = f"{name} tensor is sharded"
+        require(spec.memory_config.interleaved, wrong, "interleaved tensors", "Use ttnn.to_memory_config.")
+    given = call["out"]
+    if given is not None:
+        require(
+            given.dtype is DataType.UINT32, "Preallocated output should be of uint32 dtype", "uint32", "Allocate such."
+        )
+
+
+def _isin_programs(call: Call) -> tuple[Hashable, ...]:
+    """TT-NN flattens and untilizes what is not flat and in rows, and puts the result back into shape."""
+    programs: list[Hashable] = [(call.name, call.specs, call["invert"])]
+    for spec in call.specs[:2]:
+        programs += [("to_layout", spec)] if spec.layout is Layout.TILE else []
+        programs += [("flatten", spec)] if len(spec.shape) > 1 else []
+    first = call.specs[0]
+    programs += [("unflatten", first)] if len(first.shape) > 1 else []
+    return (*programs, ("tilize", first)) if first.layout is Layout.TILE else tuple(programs)
+
+
+def _golden_isin(
+    elements: torch.Tensor, test_elements: torch.Tensor, *, invert: bool = False, **_: Any
+) -> torch.Tensor:
+    return torch.isin(elements, test_elements, invert=invert).long() * TRUE
+
+
+@op(
+    "ttnn.experimental.isin",
+    golden=_golden_isin,
+    check=_check_isin,
+    out=like(dtype=DataType.UINT32),
+    outputs=("out",),
+    programs=_isin_programs,
+)
+def isin(elements: torch.Tensor, test_elements: torch.Tensor, invert: bool, lane_axes: int) -> torch.Tensor:
+    """All bits set where an element is among the others, zero elsewhere."""
+    found, known = aligned([elements.flatten(lane_axes), test_elements.flatten(lane_axes)], lane_axes)
+    known = known.contiguous().sort(dim=-1).values
+    place = torch.searchsorted(known, found.contiguous()).clamp(max=known.shape[-1] - 1)
+    there = known.gather(-1, place) == found
+    return torch.where(there ^ invert, TRUE, 0).reshape(*there.shape[:-1], *elements.shape[lane_axes:])

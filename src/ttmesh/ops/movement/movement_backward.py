@@ -1,0 +1,154 @@
+"""Gradients of data movement and of products over dims: concat_bw, repeat_bw, prod_bw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.elementwise.unary_backward import differentiated
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.movement.copy_ops import copy
+from ttmesh.ops.movement.slice_ops import slice_
+from ttmesh.tensor.calls.launch_op import Operation, launch
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+Grads = list[Tensor | None]
+
+
+def _wanted(required: Sequence[bool], makers: Sequence[Callable[[], Tensor]]) -> Grads:
+    """The gradients that were asked for, None for the others."""
+    wrong = "At least one gradient is expected to be calculated."
+    require(any(required), wrong, "are_required_outputs with a True", "Ask for at least one gradient.")
+    return [make() if asked else None for asked, make in zip(required, makers, strict=True)]
+
+
+def _into(result: Tensor, given: Tensor | None) -> Tensor:
+    if given is None:
+        return result
+    written: Tensor = copy(result, given)
+    return written
+
+
+def _golden_concat(
+    grad_tensor: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int = 0
+) -> list[torch.Tensor]:
+    return list(torch.split(grad_tensor, [input_tensor_a.shape[dim], input_tensor_b.shape[dim]], dim))
+
+
+@composite("ttnn.concat_bw", golden=_golden_concat)
+def concat_bw(
+    grad_tensor: Tensor,
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
+    dim: int,
+    are_required_outputs: Sequence[bool],
+    memory_config: MemoryConfig | None,
+    input_a_grad: Tensor | None,
+    input_b_grad: Tensor | None,
+) -> Grads:
+    """The two parts of the gradient."""
+    shape = list(grad_tensor.shape)
+    at = dim_of(dim, len(shape))
+    cut = input_tensor_a.shape[at]
+
+    def part(start: int, end: int, given: Tensor | None) -> Tensor:
+        starts, ends = [0] * len(shape), list(shape)
+        starts[at], ends[at] = start, end
+        return _into(slice_(grad_tensor, starts, ends, memory_config=memory_config), given)
+
+    return _wanted(
+        are_required_outputs, (lambda: part(0, cut, input_a_grad), lambda: part(cut, shape[at], input_b_grad))
+    )
+
+
+# -- repeat --------------------------------------------------------------------------------------------------------------
+
+
+def _folded_back(grad: torch.Tensor, shape: Sequence[int], times: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """Repeats summed up: [.., r0, n0, r1, n1, ..] over every r."""
+    if 0 in tuple(times):
+        return grad.new_zeros((*grad.shape[:lane_axes], *shape))
+    lengths = [n for pair in zip(times, shape, strict=True) for n in pair]
+    wide = grad.float().reshape(*grad.shape[:lane_axes], *lengths)
+    return wide.sum(tuple(range(-2 * len(shape), 0, 2)))
+
+
+_REPEAT_BW = Operation(
+    "ttnn.repeat_bw",
+    lambda grad_tensor, input_tensor, shape, lane_axes: _folded_back(
+        grad_tensor, input_tensor.shape[lane_axes:], shape, lane_axes
+    ),
+    like(1),
+    lane_arguments=frozenset({"grad_tensor", "input_tensor", "shape", "lane_axes"}),
+)
+
+
+def _golden_repeat(grad_tensor: torch.Tensor, input_tensor: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
+    if 0 in tuple(shape):
+        return [torch.zeros_like(input_tensor)]
+    return differentiated(lambda x: x.repeat(*shape), grad_tensor, input_tensor)
+
+
+@composite("ttnn.repeat_bw", golden=_golden_repeat)
+def repeat_bw(
+    grad_tensor: Tensor, input_tensor: Tensor, shape: Sequence[int], memory_config: MemoryConfig | None
+) -> Grads:
+    """The gradients of all repeats, summed."""
+    asked = {
+        "grad_tensor": grad_tensor,
+        "input_tensor": input_tensor,
+        "shape": tuple(shape),
+        "memory_config": memory_config,
+    }
+    return [launch(_REPEAT_BW, asked)]
+
+
+# -- prod ----------------------------------------------------------------------------------------------------------------
+
+
+def _product_grad(grad: torch.Tensor, values: torch.Tensor, dim: int | None, lane_axes: int) -> torch.Tensor:
+    """grad * product / input, as the chip computes it: zeros in the input give NaN or infinity."""
+    wide = values.float()
+    rank = values.dim() - lane_axes
+    if dim is None:
+        whole = wide.flatten(lane_axes).prod(-1)
+        first = grad.float().flatten(lane_axes)[..., 0]
+        factor = whole * first
+        return factor.reshape(*factor.shape, *[1] * rank) / wide
+    at = dim_of(dim, rank)
+    total = wide.prod(at, keepdim=True)
+    grads, total = ranked([grad.float(), total], lane_axes)
+    if grads.shape[at] != 1:
+        grads = grads.narrow(at, 0, 1)
+    return grads * total / wide
+
+
+_PROD_BW = Operation(
+    "ttnn.prod_bw",
+    lambda grad_tensor, input_tensor, dim, lane_axes: _product_grad(grad_tensor, input_tensor, dim, lane_axes),
+    like(1),
+    lane_arguments=frozenset({"grad_tensor", "input_tensor", "dim", "lane_axes"}),
+)
+
+
+def _golden_prod(grad_tensor: torch.Tensor, input_tensor: torch.Tensor, dim: int | None = None) -> list[torch.Tensor]:
+    if dim is None:
+        return differentiated(torch.prod, grad_tensor.flatten()[0], input_tensor)
+    return differentiated(lambda x: x.prod(dim, keepdim=True), grad_tensor.narrow(dim, 0, 1), input_tensor)
+
+
+@composite("ttnn.prod_bw", golden=_golden_prod)
+def prod_bw(grad_tensor: Tensor, input_tensor: Tensor, dim: int | None, memory_config: MemoryConfig | None) -> Grads:
+    """The gradient of a product over one dim or all."""
+    asked = {
+        "grad_tensor": grad_tensor,
+        "input_tensor": input_tensor,
+        "dim": dim,
+        "memory_config": memory_config,
+    }
+    return [launch(_PROD_BW, asked)]

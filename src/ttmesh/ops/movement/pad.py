@@ -1,0 +1,134 @@
+"""Values added around a tensor: pad."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.spec_rules import like_first
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+def amounts(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int], ...]:
+    """How much is added before and after each dim; a shorter list is for the last dims."""
+    pairs = [(0, int(one)) if isinstance(one, int) else (int(one[0]), int(one[1])) for one in padding]
+    require(
+        len(pairs) <= rank,
+        "ttnn.pad: padding len can't be larger than input tensor rank",
+        f"at most {rank} pairs",
+        "Use fewer of them.",
+    )
+    return (*[(0, 0)] * (rank - len(pairs)), *pairs)
+
+
+def _check_pad(call: Call) -> None:
+    if call.specs[0].layout is Layout.TILE:
+        wrong = "ttnn.pad: on device tile padding does not support front padding"
+        require(
+            all(before == 0 for before, _ in call["padding"]),
+            wrong,
+            "padding behind the values only",
+            "Convert with ttnn.to_layout to ROW_MAJOR first.",
+        )
+
+
+def _padded(input_tensor: torch.Tensor, padding: Sequence[tuple[int, int]], value: float) -> torch.Tensor:
+    return torch.nn.functional.pad(input_tensor, [n for pair in reversed(padding) for n in pair], value=value)
+
+
+def _pad_programs(call: Call) -> tuple[Hashable, ...]:
+    """TT-NN pads bfloat8_b as bfloat16, between two typecasts."""
+    spec = call.specs[0]
+    key = (call.tensors[0].kind, call["padding"], call["value"], call["memory_config"])
+    return tuple((name, *key) for name in ("out of", "pad", "into")) if spec.dtype is DataType.BFLOAT8_B else (key,)
+
+
+_PAD = Operation(
+    "ttnn.pad",
+    _padded,
+    like_first,
+    check=_check_pad,
+    programs=_pad_programs,
+    lane_arguments=frozenset({"input_tensor", "padding", "value"}),
+    host=True,
+)
+
+
+def _golden_pad(
+    input_tensor: torch.Tensor,
+    padding: Sequence[Any] = (),
+    value: float = 0.0,
+    output_padded_shape: Sequence[int] = (),
+    input_tensor_start: Sequence[int] = (),
+) -> torch.Tensor:
+    if output_padded_shape:
+        padding = _around(input_tensor.shape, output_padded_shape, input_tensor_start)
+    pairs = [(0, one) if isinstance(one, int) else tuple(one) for one in padding]
+    pairs = [(0, 0)] * (input_tensor.dim() - len(pairs)) + pairs
+    lengths = zip(input_tensor.shape, pairs, strict=True)
+    result = torch.full([low + have + high for have, (low, high) in lengths], value, dtype=input_tensor.dtype)
+    inside = zip(input_tensor.shape, pairs, strict=True)
+    result[tuple(slice(low, low + have) for have, (low, _) in inside)] = input_tensor
+    return result
+
+
+def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The padding that puts a shape at a start inside a larger one."""
+    require(
+        len(padded) == len(shape) == len(start),
+        "ttnn.pad: shapes must have the same rank",
+        "equal ranks",
+        "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.",
+    )
+    pairs = tuple((at, big - at - have) for have, big, at in zip(shape, padded, start, strict=True))
+    wrong = "Output size cannot fit input with offset"
+    require(
+        all(after >= 0 for _, after in pairs),
+        wrong,
+        f"a shape that holds {list(shape)} at {list(start)}",
+        "Only dims of length 1 can grow.",
+    )
+    return pairs
+
+
+@composite("ttnn.pad", golden=_golden_pad, direct=True)
+def pad(
+    input_tensor: Tensor,
+    value: float,
+    memory_config: MemoryConfig | None,
+    padding: Sequence[Any] = (),
+    output_padded_shape: Sequence[int] = (),
+    input_tensor_start: Sequence[int] = (),
+    sub_core_grids: Any = None,
+    use_multicore: bool = True,
+) -> Any:
+    """The values with `value` added around them: pairs per dim, or a larger shape and where to start in it."""
+    if len(output_padded_shape):
+        if input_tensor.device() is None:
+            return input_tensor.pad(output_padded_shape, input_tensor_start, value)
+        pairs = _around(input_tensor.shape, output_padded_shape, input_tensor_start)
+    else:
+        pairs = amounts(padding, len(input_tensor.shape))
+    if not any(before or after for before, after in pairs):
+        return input_tensor
+    require(
+        sub_core_grids is None or not input_tensor.is_sharded(),
+        "ttnn.pad: sub_core_grids is not supported for sharded tensors",
+        "an interleaved tensor, or no sub_core_grids",
+        "Leave sub_core_grids out: shards say which cores work.",
+    )
+    require(
+        sub_core_grids is None or use_multicore,
+        "ttnn.pad: sub_core_grids needs use_multicore=True",
+        "use_multicore=True",
+        "Leave use_multicore out.",
+    )
+    asked = {"input_tensor": input_tensor, "padding": pairs, "value": value, "memory_config": memory_config}
+    return launch(_PAD, asked)

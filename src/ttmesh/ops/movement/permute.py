@@ -1,0 +1,169 @@
+"""Values in another order: permute, transpose, roll, flip-like moves between image layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
+from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.movement.permuted_shards import reordered
+from ttmesh.tensor.calls.lane_calls import Lane
+from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.page_extents import element_bytes
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+def _check_permute(call: Call) -> None:
+    rank, dims = len(call.specs[0].shape), tuple(call["dims"])
+    wrong = "The number of dimensions in the tensor input does not match the length of the desired ordering"
+    require(len(dims) == rank, wrong, f"{rank} dims", "Name every dim.")
+    placed = sorted(dim + rank if dim < 0 else dim for dim in dims)
+    require(
+        placed == list(range(rank)),
+        "Invalid permutation: duplicate or out of range value",
+        "every dim once",
+        "Name every dim once.",
+    )
+
+
+def _permute_once(case: Case) -> Lane:
+    rank, axes = len(case.specs[0].shape), case.lane_axes
+    order = (*range(axes), *(dim % rank + axes for dim in case["dims"]))
+    return lambda values: values.permute(order)
+
+
+def _transpose_once(case: Case) -> Lane:
+    dims = [dim_of(case[name], len(case.specs[0].shape)) for name in ("dim1", "dim2")]
+    return lambda values: values.transpose(*dims)
+
+
+@op(
+    "ttnn.permute",
+    golden=lambda input_tensor, dims: input_tensor.permute(tuple(dims)),
+    out=reordered,
+    check=_check_permute,
+    specialise=_permute_once,
+)
+def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The dims in another order."""
+    rank = input_tensor.dim() - lane_axes
+    return input_tensor.permute(*range(lane_axes), *(dim % rank + lane_axes for dim in dims))
+
+
+def _check_transpose(call: Call) -> None:
+    for name in ("dim1", "dim2"):
+        dim_of(call[name], len(call.specs[0].shape))
+
+
+@op(
+    "ttnn.transpose",
+    golden=lambda input_tensor, dim1, dim2: input_tensor.transpose(dim1, dim2),
+    out=reordered,
+    check=_check_transpose,
+    specialise=_transpose_once,
+)
+def transpose(input_tensor: torch.Tensor, dim1: int, dim2: int, lane_axes: int) -> torch.Tensor:
+    """Two dims swapped."""
+    rank = input_tensor.dim() - lane_axes
+    return input_tensor.transpose(dim_of(dim1, rank), dim_of(dim2, rank))
+
+
+Shifts = int | Sequence[int]
+
+
+def _listed(value: Shifts) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _golden_roll(input_tensor: torch.Tensor, shifts: Shifts, dim: Shifts | None = None) -> torch.Tensor:
+    if dim is None:
+        moved = torch.roll(input_tensor.flatten(), shifts if isinstance(shifts, int) else sum(shifts))
+        return moved.reshape(input_tensor.shape)
+    return torch.roll(input_tensor, shifts, dim if isinstance(dim, int) else tuple(dim))
+
+
+@op("ttnn.roll", golden=_golden_roll)
+def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts | None = None) -> torch.Tensor:
+    """Moved along dims, what falls off one end comes in at the other; without a dim the tensor counts as flat."""
+    if dim is None:
+        whole = input_tensor.flatten(lane_axes)
+        return torch.roll(whole, sum(_listed(shifts)), -1).reshape(input_tensor.shape)
+    rank = input_tensor.dim() - lane_axes
+    dims = tuple(dim_of(one, rank) for one in _listed(dim))
+    by = _listed(shifts)
+    require(
+        len(by) == len(dims),
+        f"roll: {len(by)} shifts for {len(dims)} dims",
+        "one shift per dim",
+        "Give as many shifts as dims.",
+    )
+    return torch.roll(input_tensor, by, dims)
+
+
+def _check_chw(call: Call) -> None:
+    require(len(call.specs[0].shape) == 4, "expected a 4D tensor", "[1, 1, HW, C]", "Reshape it to four dims.")
+
+
+def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """A core keeps its pixels: rows of shards become columns."""
+    held = call.specs[0].memory_config
+    shard = held.shard_spec
+    if shard is None or held.memory_layout is not TensorMemoryLayout.HEIGHT_SHARDED:
+        return list(like(layout=Layout.ROW_MAJOR)(call, inferred))
+    own = ShardSpec(shard.grid, (call.specs[0].shape[-1], shard.shape[0]), shard.orientation)
+    where = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, held.buffer_type, own)
+    dtype = call["dtype"] or call.specs[0].dtype
+    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=where)]
+
+
+@op(
+    "ttnn.experimental.convert_to_chw",
+    golden=lambda input: input.transpose(-1, -2),
+    check=_check_chw,
+    out=_chw_spec,
+)
+def convert_to_chw(input: torch.Tensor) -> torch.Tensor:
+    """[1, 1, HW, C] → [1, 1, C, HW], row-major."""
+    return input.transpose(-1, -2)
+
+
+def _channels_last(values: torch.Tensor) -> torch.Tensor:
+    """[.., 1, B, C, HW] → [.., 1, 1, B * HW, C]."""
+    turned = values.transpose(-1, -2)
+    return turned.reshape(*turned.shape[:-4], 1, 1, -1, turned.shape[-1])
+
+
+def _check_hwc(call: Call) -> None:
+    _check_chw(call)
+    in_dram = call.specs[0].memory_config.buffer_type is BufferType.DRAM
+    require(
+        not in_dram or call["memory_config"] is not None,
+        "When input tensor is in DRAM, output memory_config must be explicitly specified",
+        "memory_config=",
+        "Pass a memory_config in L1.",
+    )
+    asked = call["memory_config"].shard_spec if call["memory_config"] is not None else None
+    step = call.mesh.chip.l1_alignment // element_bytes(call.specs[0].dtype)
+    require(
+        asked is None or asked.shape[1] % step == 0,
+        f"Output shard width must be rounded up to next multiple of {step} to satisfy alignment constraints (width was "
+        f"{asked.shape[1] if asked else 0})",
+        "shards whose rows are aligned in L1",
+        "Widen the shards of memory_config.",
+    )
+
+
+@op(
+    "ttnn.experimental.convert_to_hwc",
+    golden=lambda input: input.permute(0, 1, 3, 2).flatten(0, 2)[None, None],
+    check=_check_hwc,
+    out=like(layout=Layout.ROW_MAJOR),
+)
+def convert_to_hwc(input: torch.Tensor) -> torch.Tensor:
+    """[1, B, C, HW] → [1, 1, B * HW, C], row-major."""
+    return _channels_last(input)

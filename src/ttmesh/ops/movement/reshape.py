@@ -1,0 +1,354 @@
+"""Other shapes of the same values: reshape and view, squeeze and unsqueeze, expand. Views share the buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, PrintedEnum, TensorMemoryLayout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, with_shards
+from ttmesh.ops.movement.copy_ops import fill_implicit_tile_padding
+from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_interleaved
+from ttmesh.tensor import operators
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+class TileReshapeMapMode(PrintedEnum):
+    """Whether TT-NN keeps its map from old to new tiles between calls; here there is none."""
+
+    CACHE = 0
+    RECREATE = 1
+
+
+def viewed(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    """The same memory seen through another spec."""
+    kind = kind_of(spec, tensor.kind.topology, tensor.kind.presence)
+    mesh = tensor.device()
+    if mesh is not None:
+        return Tensor.on_device(kind, tensor.buffer, mesh)
+    axes = tensor.mesh_shape.dims()
+    values = spec.view_of(tensor.lanes, tensor.spec, axes)
+    if values is None and prod(spec.shape) == prod(tensor.shape):
+        values = tensor.lanes.reshape(*tensor.lanes.shape[:axes], *spec.shape)
+    if values is None:
+        values = spec.from_bytes(tensor.spec.to_bytes(tensor.lanes, axes), axes)
+    return Tensor.on_host(kind, values, tensor.mesh_shape)
+
+
+def inferred_shape(shape: Sequence[int], volume: int) -> tuple[int, ...]:
+    """The shape with its -1 filled in."""
+    wanted = tuple(int(extent) for extent in shape)
+    if -1 not in wanted:
+        return wanted
+    require(
+        wanted.count(-1) == 1,
+        f"Only one dimension can be inferred in reshape: {list(wanted)}",
+        "one -1",
+        "Leave one dim to be worked out, name the others.",
+    )
+    rest = prod(extent for extent in wanted if extent != -1)
+    wrong = (
+        f"cannot reshape tensor of 0 elements into shape ({','.join(map(str, wanted))},) because the unspecified "
+        "dimension size -1 can be any value and is ambiguous"
+    )
+    require(rest != 0, wrong, "no 0 beside a -1", "Name every dim where one is 0.")
+    require(
+        volume % rest == 0,
+        f"Invalid arguments to reshape: {volume} elements to {list(wanted)}",
+        "equal volumes",
+        "Check the product of the dims.",
+    )
+    return tuple(volume // rest if extent == -1 else extent for extent in wanted)
+
+
+def is_view(spec: TensorSpec, shape: Sequence[int], memory_config: MemoryConfig) -> bool:
+    """TT-NN's rule: rows keep their length, memory keeps its kind, and no padding moves."""
+    config = spec.memory_config
+    rows = spec.shape[-2] if len(spec.shape) > 1 else 1
+    new_rows = shape[-2] if len(shape) > 1 else 1
+    return (
+        (spec.shape[-1] if spec.shape else 1) == (shape[-1] if shape else 1)
+        and config.is_sharded() == memory_config.is_sharded()
+        and config.is_l1() == memory_config.is_l1()
+        and (spec.layout is Layout.ROW_MAJOR or rows == new_rows or (rows % 32 == 0 and new_rows % 32 == 0))
+    )
+
+
+def _same_memory(spec: TensorSpec, shape: Sequence[int], padded: Sequence[int] | None = None) -> TensorSpec | None:
+    """This shape in the same memory, or None where its shards do not fit."""
+    try:
+        fitted = spec.with_shape(shape)
+        return fitted if padded is None else fitted.with_padded_shape(padded)
+    except ShapeError:
+        return None
+
+
+def _copied_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    spec, shape = call.specs[0], inferred[0][0]
+    config: MemoryConfig = call["memory_config"] or spec.memory_config
+    tile = spec.tile if spec.layout is Layout.TILE else None
+    if config.is_sharded():
+        plain = TensorSpec(shape, spec.dtype, spec.layout, tile=tile)
+        source = config if config.shard_spec is not None else spec.memory_config
+        wrong = (
+            f"ttnn.reshape: sharded output memory_config (layout={config.memory_layout}) was supplied without a shard_spec, "
+            "and no input_shard_spec is available (input is likely interleaved). Either provide a shard_spec on "
+            "memory_config or omit memory_config to inherit it from the input tensor."
+        )
+        require(source.shard_spec is not None, wrong, "a shard_spec", "Pass a memory_config with a shard_spec.")
+        config = with_shards(config, plain, source)
+    return [TensorSpec(shape, spec.dtype, spec.layout, tile=tile, memory_config=config)]
+
+
+def _reshaped(input_tensor: torch.Tensor, shape: Sequence[int], lane_axes: int) -> torch.Tensor:
+    return input_tensor.reshape(*input_tensor.shape[:lane_axes], *shape)
+
+
+_RESHAPE = Operation(
+    "ttnn.reshape", _reshaped, _copied_spec, lane_arguments=frozenset({"input_tensor", "shape", "lane_axes"})
+)
+
+
+def reshaped(
+    tensor: Tensor,
+    shape: Sequence[int],
+    padded: Sequence[int] | None = None,
+    memory_config: MemoryConfig | None = None,
+    fill: float | None = None,
+) -> Tensor:
+    """The tensor in this shape: itself, a view of its buffer, or a copy, by TT-NN's rule."""
+    spec, volume = tensor.spec, prod(tensor.shape)
+    wanted = inferred_shape(shape, volume)
+    if tuple(spec.shape) == wanted and (padded is None or tuple(spec.padded_shape) == tuple(padded)):
+        return tensor
+    if volume == 0:
+        require(
+            prod(wanted) == 0,
+            "Tensor volume is 0, but shape's volume is not",
+            "a shape with a 0",
+            "Keep a 0 in the shape.",
+        )
+        return viewed(tensor, spec.with_shape(wanted))
+    require(
+        prod(wanted) != 0,
+        "Tensor volume is not 0, but shape volume is 0",
+        f"{volume} elements",
+        "Check the product of the dims.",
+    )
+    if padded is not None and tuple(padded) == wanted:
+        padded = None
+    same = _same_memory(spec, wanted, padded)
+    if tensor.device() is None and same is not None:
+        return viewed(tensor, same)
+    config = memory_config or spec.memory_config
+    if same is not None and prod(wanted) == volume and is_view(spec, wanted, config):
+        return viewed(tensor, same)
+    if prod(wanted) != volume:
+        extents = wanted if padded is None else padded
+        tiles = spec.layout is Layout.TILE and whole_tiles(spec, extents) and extents[-1] == spec.padded_shape[-1]
+        wrong = "Attempting to reshape between two shapes with different volumes"
+        if same is None or not tiles:
+            raise ShapeError(
+                f"{wrong}: {list(spec.shape)} and {list(wanted)}", expected="equal volumes", fix="Check the shape."
+            )
+        return viewed(tensor, same)
+    result: Tensor = launch(_RESHAPE, {"input_tensor": tensor, "shape": wanted, "memory_config": memory_config})
+    return _filled(result, 0 if fill is None and spec.dtype in BLOCK_FLOATS else fill)
+
+
+def whole_tiles(spec: TensorSpec, shape: Sequence[int]) -> bool:
+    """Whether a shape has two dims or more and its matrices need no padding."""
+    height, width = spec.tile.tile_shape
+    return len(shape) > 1 and shape[-2] % height == 0 and shape[-1] % width == 0
+
+
+def _filled(tensor: Tensor, fill: float | None) -> Tensor:
+    """With a number in the padding of its tiles. TT-NN takes shards out of their cores for that, and back."""
+    spec, config = tensor.spec, tensor.memory_config()
+    if fill is None or spec.layout is not Layout.TILE or whole_tiles(spec, spec.shape):
+        return tensor
+    plain = MemoryConfig(TensorMemoryLayout.INTERLEAVED, config.buffer_type)
+    whole = sharded_to_interleaved(tensor, plain) if config.is_sharded() else tensor
+    filled: Tensor = fill_implicit_tile_padding(whole, fill)
+    result: Tensor = interleaved_to_sharded(filled, config) if config.is_sharded() else filled
+    return result
+
+
+def _golden_reshape(
+    input_tensor: torch.Tensor, shape: Sequence[int] = (), logical_shape: Sequence[int] | None = None
+) -> torch.Tensor:
+    return input_tensor.reshape(tuple(shape if logical_shape is None else logical_shape))
+
+
+@composite("ttnn.reshape", golden=_golden_reshape, direct=True)
+def reshape(
+    input_tensor: Tensor,
+    memory_config: MemoryConfig | None = None,
+    shape: Sequence[int] = (),
+    logical_shape: Sequence[int] | None = None,
+    padded_shape: Sequence[int] | None = None,
+    pad_value: float | None = None,
+    skip_padding_fill: bool = False,
+) -> Tensor:
+    """The same values in another shape; a view of the same buffer where rows and tiles stay whole."""
+    wanted = shape if logical_shape is None else logical_shape
+    return reshaped(input_tensor, wanted, padded_shape, memory_config, None if skip_padding_fill else pad_value)
+
+
+@composite("ttnn.reshape_on_device", direct=True)
+def reshape_on_device(
+    input_tensor: Tensor, W: int, Z: int, Y: int, X: int, memory_config: MemoryConfig | None
+) -> Tensor:
+    """The tensor with these four dims; one may be -1."""
+    return reshaped(input_tensor, (W, Z, Y, X), None, memory_config)
+
+
+@composite("ttnn.view", golden=_golden_reshape, direct=True)
+def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same buffer in another shape; refused where that would need a copy."""
+    spec, volume = input_tensor.spec, prod(input_tensor.shape)
+    wanted = inferred_shape(shape, volume)
+    if tuple(spec.shape) == wanted:
+        return input_tensor
+    wrong = f"Invalid view, logical volumes are changing from {volume} to {prod(wanted)}"
+    require(prod(wanted) == volume, wrong, "equal volumes", "Check the product of the dims.")
+    wrong = "View requires the tensor be stored on device, use reshape instead"
+    require(input_tensor.device() is not None, wrong, "a device tensor", "Move it with ttnn.to_device.")
+    wrong = (
+        f"The last dimension can not change in view, attempting to change last dimension from {spec.shape[-1]} to "
+        f"{wanted[-1]}, use reshape instead"
+    )
+    require(spec.shape[-1] == wanted[-1], wrong, "the same last dim", "Use ttnn.reshape, which may move data.")
+    rows, new_rows = (dims[-2] if len(dims) > 1 else 1 for dims in (spec.shape, wanted))
+    wrong = f"Invalid second last dims for TILED reshape, from {rows} to {new_rows}, use reshape instead"
+    require(
+        is_view(spec, wanted, spec.memory_config),
+        wrong,
+        "rows that keep whole tiles",
+        "Use ttnn.reshape, which may move data.",
+    )
+    return viewed(input_tensor, spec.with_shape(wanted))
+
+
+@composite("ttnn.experimental.view", golden=_golden_reshape, direct=True)
+def experimental_view(
+    input_tensor: Tensor, shape: Sequence[int] = (), N: int = 0, C: int = 0, H: int = 0, W: int = 0
+) -> Tensor:
+    """The same buffer in another shape, without TT-NN's checks of what that does to padding."""
+    wanted = inferred_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
+    require(
+        prod(wanted) == prod(input_tensor.shape),
+        "Invalid arguments to reshape",
+        "equal volumes",
+        "Check the product of the dims.",
+    )
+    return viewed(input_tensor, _view_spec(input_tensor.spec, wanted))
+
+
+def _view_spec(spec: TensorSpec, shape: Sequence[int]) -> TensorSpec:
+    """This shape over the same bytes; rows of another length make shards of another height."""
+    config, width = spec.memory_config, shape[-1] if len(shape) else 1
+    shards = config.shard_spec
+    if shards is None or spec.layout is Layout.TILE or shards.shape[1] == width:
+        return spec.with_shape(shape)
+    cut = ShardSpec(shards.grid, (prod(shards.shape) // width, width), shards.orientation)
+    memory = MemoryConfig(config.memory_layout, config.buffer_type, cut)
+    return TensorSpec(shape, spec.dtype, spec.layout, memory_config=memory)
+
+
+# -- ones in and out -----------------------------------------------------------------------------------------------------
+
+
+def _golden_squeeze(input_tensor: torch.Tensor, dim: int | Sequence[int] | None = None) -> torch.Tensor:
+    if dim is None:
+        return input_tensor.squeeze()
+    return input_tensor.squeeze(tuple([dim] if isinstance(dim, int) else dim))
+
+
+@composite("ttnn.squeeze", golden=_golden_squeeze, direct=True)
+def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
+    """Without the dims of length 1 that are named, or without all of them."""
+    shape = list(input_tensor.shape)
+    rank = len(shape)
+    dims = list(range(rank)) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    dims = sorted((one + rank if one < 0 else one for one in dims), reverse=True)
+    if rank == 0:
+        wrong = f"Dimension out of range (expected to be of [-1, 0], but got {dims[0] if dims else 0})"
+        require(all(one in (-1, 0) for one in dims), wrong, "dim 0", "Use dim 0 or -1.")
+        return input_tensor
+    for i, one in enumerate(dims):
+        require(
+            i == 0 or one != dims[i - 1],
+            f"dim {one} appears multiple times in the list of dims",
+            "each dim once",
+            "Name every dim once.",
+        )
+        wrong = f"Dimension out of range (expected to be in range of [{-rank},{rank - 1}], but got {one})"
+        require(0 <= one < rank, wrong, "a dim of the tensor", "Check the rank.")
+        if shape[one] == 1:
+            del shape[one]
+    return reshaped(input_tensor, shape)
+
+
+@composite("ttnn.unsqueeze", golden=lambda input_tensor, dim: input_tensor.unsqueeze(dim), direct=True)
+def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
+    """With a dim of length 1 before this one."""
+    shape = list(input_tensor.shape)
+    rank = len(shape)
+    wrong = f"Dimension out of range (expected to be in range of [{-rank - 1},{rank}], but got {dim})"
+    require(-rank - 1 <= dim <= rank, wrong, "a place between the dims", "Choose a dim from -rank - 1 to rank.")
+    shape.insert(dim if dim >= 0 else rank + 1 + dim, 1)
+    return reshaped(input_tensor, shape)
+
+
+def _golden_to_4d(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(*[1] * (4 - tensor.dim()), *tensor.shape)
+
+
+@composite("ttnn.unsqueeze_to_4D", golden=_golden_to_4d, direct=True)
+def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
+    """With ones in front until there are four dims."""
+    rank = len(tensor.shape)
+    if rank > 4:
+        raise MeshError(
+            f"Tensor rank is greater than 4: {list(tensor.shape)}", expected="at most four dims", fix="Reshape it."
+        )
+    return reshaped(tensor, (*[1] * (4 - rank), *tensor.shape))
+
+
+# -- expand --------------------------------------------------------------------------------------------------------------
+
+
+def _expanded_shape(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+    missing = len(wanted) - len(shape)
+    wrong = "Only size 1 dimensions can be expanded in the output shape"
+    require(missing >= 0, wrong, f"at least {len(shape)} dims", "Name all of them.")
+    have = (*[1] * missing, *shape)
+    full = tuple(old if new == -1 else new for old, new in zip(have, wanted, strict=True))
+    require(
+        all(old in (1, new) for old, new in zip(have, full, strict=True)),
+        wrong,
+        f"a shape that {shape} expands to",
+        "Only dims of length 1 can grow.",
+    )
+    return full
+
+
+@op("ttnn.expand", golden=lambda input_tensor, output_shape: input_tensor.expand(tuple(output_shape)))
+def expand(input_tensor: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The values repeated along dims of length 1 until the shape is reached; -1 keeps a dim."""
+    local, mesh = input_tensor.shape[lane_axes:], input_tensor.shape[:lane_axes]
+    full = _expanded_shape(local, tuple(output_shape))
+    return input_tensor.reshape(*mesh, *[1] * (len(full) - len(local)), *local).expand(*mesh, *full)
+
+
+operators.fill(reshape=reshape, squeeze=squeeze, unsqueeze=unsqueeze)

@@ -1,0 +1,189 @@
+"""The same values in other memory: between interleaved and sharded, whole and in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
+from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
+from ttmesh.ops.configs.matmul_program_configs import corner
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shard_config import div_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Cores = CoreCoord | CoreGrid | CoreRangeSet | Sequence[int]
+
+
+def shards_over(
+    spec: TensorSpec, grid: Cores, shard_shape: Sequence[int], scheme: TensorMemoryLayout, orientation: ShardOrientation
+) -> MemoryConfig:
+    """An L1 config of shards of this shape; a grid size means as many of its cores as there are shards."""
+    if isinstance(grid, CoreRangeSet):
+        return MemoryConfig(scheme, BufferType.L1, ShardSpec(grid, shard_shape, orientation))
+    height, width = spec.physical_shape
+    high, wide = div_up(height, shard_shape[0]), div_up(width, shard_shape[1])
+    counts = {
+        TensorMemoryLayout.HEIGHT_SHARDED: high,
+        TensorMemoryLayout.WIDTH_SHARDED: wide,
+        TensorMemoryLayout.BLOCK_SHARDED: high * wide,
+    }
+    require(
+        scheme in counts,
+        "Unsupported sharding scheme",
+        "HEIGHT, WIDTH or BLOCK_SHARDED",
+        "Choose one of these layouts.",
+    )
+    by_rows = orientation is ShardOrientation.ROW_MAJOR
+    cores = num_cores_to_corerangeset(counts[scheme], corner(grid), by_rows)
+    return MemoryConfig(scheme, BufferType.L1, ShardSpec(cores, shard_shape, orientation))
+
+
+def _same(input_tensor: torch.Tensor) -> torch.Tensor:
+    return input_tensor
+
+
+def _moved_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Pages are moved whole, with what their padding holds."""
+    source, (spec,) = call.specs[0], like_first(call, inferred)
+    kept = source.pad_value == spec.pad_value or spec.layout is not source.layout
+    return [spec if kept else spec.with_padding(spec.padded_shape, source.pad_value)]
+
+
+def _moved(name: str) -> Operation:
+    return Operation(name, _same, _moved_spec, lane_arguments=frozenset({"input_tensor"}))
+
+
+_TO_SHARDED = _moved("ttnn.interleaved_to_sharded")
+_TO_INTERLEAVED = _moved("ttnn.sharded_to_interleaved")
+_RESHARD = _moved("ttnn.reshard")
+
+
+def _golden_to_sharded(input_tensor: torch.Tensor, sharded_memory_config: MemoryConfig | None = None) -> torch.Tensor:
+    return input_tensor
+
+
+@composite("ttnn.interleaved_to_sharded", golden=_golden_to_sharded, direct=True)
+def interleaved_to_sharded(
+    input_tensor: Tensor,
+    output_dtype: DataType | None,
+    sharded_memory_config: MemoryConfig | None = None,
+    grid: Cores | None = None,
+    shard_shape: Sequence[int] = (),
+    shard_scheme: TensorMemoryLayout = TensorMemoryLayout.HEIGHT_SHARDED,
+    shard_orientation: ShardOrientation = ShardOrientation.ROW_MAJOR,
+    preallocated_output: Tensor | None = None,
+) -> Tensor:
+    """The tensor in shards in L1."""
+    if sharded_memory_config is None:
+        assert grid is not None, "the other overload"
+        sharded_memory_config = shards_over(input_tensor.spec, grid, shard_shape, shard_scheme, shard_orientation)
+    require(  # a spec of more dims is taken where a height, width or block spec deals the same shards
+        input_tensor.spec.with_memory_config(sharded_memory_config).memory_config.shard_spec is not None,
+        f"interleaved_to_sharded takes no shards of more than two dims: {sharded_memory_config}",
+        "shards that are rectangles of the tensor seen as one matrix",
+        "Use ttnn.to_memory_config.",
+    )
+    asked = {
+        "input_tensor": input_tensor,
+        "memory_config": sharded_memory_config,
+        "dtype": output_dtype,
+        "output_tensor": preallocated_output,
+    }
+    result: Tensor = launch(_TO_SHARDED, asked)
+    return result
+
+
+def _golden_to_interleaved(input_tensor: torch.Tensor) -> torch.Tensor:
+    return input_tensor
+
+
+@composite("ttnn.sharded_to_interleaved", golden=_golden_to_interleaved, direct=True)
+def sharded_to_interleaved(
+    input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
+) -> Tensor:
+    """The tensor interleaved, in DRAM unless told otherwise."""
+    if input_tensor.memory_config().interleaved:
+        return input_tensor
+    asked = {
+        "input_tensor": input_tensor,
+        "memory_config": memory_config or DRAM_MEMORY_CONFIG,
+        "dtype": output_dtype,
+    }
+    result: Tensor = launch(_TO_INTERLEAVED, asked)
+    return result
+
+
+def _golden_reshard(input_tensor: torch.Tensor, output_memory_config: MemoryConfig) -> torch.Tensor:
+    return input_tensor
+
+
+@composite("ttnn.reshard", golden=_golden_reshard, direct=True)
+def reshard(input_tensor: Tensor, output_memory_config: MemoryConfig, output_tensor: Tensor | None) -> Tensor:
+    """The tensor in other shards."""
+    asked = {"input_tensor": input_tensor, "memory_config": output_memory_config, "output_tensor": output_tensor}
+    result: Tensor = launch(_RESHARD, asked)
+    return result
+
+
+# -- slices of the flattened height ------------------------------------------------------------------------------------
+
+
+def _rows_of(values: torch.Tensor, num_slices: int, slice_index: int, lane_axes: int) -> torch.Tensor:
+    flat = values.reshape(*values.shape[:lane_axes], 1, 1, -1, values.shape[-1])
+    height = flat.shape[-2] // num_slices
+    return flat.narrow(-2, slice_index * height, height)
+
+
+_SLICE_TO_SHARDED = Operation(
+    "ttnn.interleaved_to_sharded_partial",
+    lambda input_tensor, num_slices, slice_index, lane_axes: _rows_of(input_tensor, num_slices, slice_index, lane_axes),
+    like_first,
+    lane_arguments=frozenset({"input_tensor", "num_slices", "slice_index", "lane_axes"}),
+)
+
+
+@composite("ttnn.interleaved_to_sharded_partial")
+def interleaved_to_sharded_partial(
+    input_tensor: Tensor,
+    grid: Cores,
+    shard_shape: Sequence[int],
+    num_slices: int,
+    slice_index: int,
+    shard_scheme: TensorMemoryLayout,
+    shard_orientation: ShardOrientation,
+    output_dtype: DataType | None,
+) -> Tensor:
+    """One of num_slices slices of the flattened height, in shards in L1."""
+    height, width = input_tensor.spec.physical_shape
+    part = input_tensor.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape((1, 1, height // num_slices, width))
+    memory = shards_over(part, grid, shard_shape, shard_scheme, shard_orientation)
+    asked = {
+        "input_tensor": input_tensor,
+        "num_slices": num_slices,
+        "slice_index": slice_index,
+        "memory_config": memory,
+        "dtype": output_dtype,
+    }
+    result: Tensor = launch(_SLICE_TO_SHARDED, asked)
+    return result
+
+
+@op("ttnn.sharded_to_interleaved_partial", writes="cache_tensor")
+def sharded_to_interleaved_partial(
+    input_tensor: torch.Tensor, cache_tensor: torch.Tensor, num_slices: int, slice_index: int, lane_axes: int
+) -> torch.Tensor:
+    """Write a slice of the flattened height into the cache tensor, and return that."""
+    values, cache = aligned([input_tensor, cache_tensor], lane_axes)
+    result = cache.clone(memory_format=torch.contiguous_format)
+    part = _rows_of(result, num_slices, slice_index, lane_axes)
+    part.copy_(values.reshape(part.shape))
+    return result

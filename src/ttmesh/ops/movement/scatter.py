@@ -1,0 +1,150 @@
+"""scatter and scatter_add: along the last dim of rows on the chip, other dims and tiles are turned around it."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.movement.permute import transpose
+from ttmesh.ops.movement.reshape import reshaped
+from ttmesh.ops.movement.slice_ops import slice_
+from ttmesh.tensor.calls.conversions import to_layout
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+WHOLE = {DataType.INT32, DataType.UINT8, DataType.UINT16, DataType.UINT32}
+WIDE = {DataType.INT32, DataType.UINT32}
+LONGEST_TILED = 256  # TT-NN turns longer rows of 32-bit integers into garbage and refuses them
+NAMES = ("input", "index", "source")
+
+
+def _check_part(call: Call) -> None:
+    values, index, source = call.specs
+    wrong = f"input_dtype differs from src_dtype (input_dtype: {values.dtype.name}, src_dtype: {source.dtype.name})."
+    require(source.dtype is values.dtype, wrong, "equal dtypes", "Convert one with ttnn.typecast.")
+    require_dtype(index, WHOLE, f"index_dtype is not integer, it is {index.dtype.name}.")
+    for name, spec in zip(("input", "index", "src"), call.specs, strict=True):
+        wrong = f"Sharded tensors are not supported - {name}_tensor is sharded."
+        require(not spec.memory_config.is_sharded(), wrong, "interleaved memory", "Use ttnn.sharded_to_interleaved.")
+
+
+@part("ttnn.scatter", out=like(0, layout=Layout.ROW_MAJOR), check=_check_part)
+def _scatter_rows(
+    input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, reduce: str | None, lane_axes: int
+) -> torch.Tensor:
+    """Along the last dim; sums and products in float32."""
+    values, where, source = aligned([input, index, src], lane_axes)
+    if reduce is None:
+        return torch.scatter(values, -1, where.long(), source)
+    wide = values.float() if values.is_floating_point() else values
+    name = {"add": "sum", "multiply": "prod"}[reduce]
+    return torch.scatter_reduce(wide, -1, where.long(), source.to(wide.dtype), name)
+
+
+def _check(tensors: tuple[Tensor, ...], dim: int, reduce: str | None) -> None:
+    values, index, source = tensors
+    rank = len(values.shape)
+    along = dim % max(rank, 1)
+    for name, tensor in zip(NAMES[::2], tensors[::2], strict=True):
+        tiled = tensor.dtype is DataType.FLOAT32 and tensor.layout is Layout.TILE
+        wrong = (
+            "Scatter doesn't work for fp32 tiled tensors yet (see to_layout issue #) - "
+            f"{name} tensor is {tensor.dtype} {tensor.layout}."
+        )
+        require(not tiled, wrong, "bfloat16, or ROW_MAJOR_LAYOUT", "Convert with ttnn.typecast or ttnn.to_layout.")
+    for name, tensor in zip(NAMES, tensors, strict=True):
+        tiled = tensor.dtype in WIDE and tensor.layout is Layout.TILE and len(tensor.shape) > along
+        wrong = (
+            f"Scatter doesn't work for int32 tensors that have scatter row longer than {LONGEST_TILED} elements - "
+            f"{name} tensor is of type: {tensor.dtype.name}, layout: {tensor.layout.name} and "
+            f"{name}_shape[scatter_axis] == {tensor.shape[along] if tiled else 0}"
+        )
+        fits = not tiled or tensor.shape[along] <= LONGEST_TILED
+        require(fits, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+    for name, other in (("index", index), ("source", source)):
+        wrong = f"input_rank must be equal to {name}_rank (input_rank == {rank}, {name}_rank == {len(other.shape)})"
+        fix = "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape."
+        require(len(other.shape) == rank, wrong, "equal ranks", fix)
+    wrong = f"reduce must be either 'add' or 'multiply' (case-sensitive), got {reduce}"
+    require(reduce in (None, "add", "multiply"), wrong, "add or multiply", "Use one of them, or leave reduce out.")
+    for i in range(rank):
+        bounds = {"source": source} if i == along else {"source": source, "input": values}
+        for name, bound in bounds.items():
+            wrong = (
+                f"index_shape[{i}] <= {name}_shape[{i}] == false (index_shape: {index.shape!r}, "
+                f"{name}_shape: {bound.shape!r})"
+            )
+            require(index.shape[i] <= bound.shape[i], wrong, f"at most {bound.shape[i]}", "Slice the index.")
+
+
+def _rows(tensor: Tensor, dim: int) -> Tensor:
+    """Rows with this dim last."""
+    flat = to_layout(tensor, Layout.ROW_MAJOR)
+    return flat if dim == len(tensor.shape) - 1 else transpose(flat, dim, -1)
+
+
+def _four_dims(tensor: Tensor) -> Tensor:
+    shape = tuple(tensor.shape)
+    return reshaped(tensor, (*[1] * (4 - len(shape)), *shape) if len(shape) < 5 else (prod(shape[:-3]), *shape[-3:]))
+
+
+def _scatter(
+    values: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str | None, memory_config: MemoryConfig | None
+) -> Tensor:
+    rank = len(values.shape)
+    dim_of(dim, rank, f"scatter: dim {dim} is out of range for tensor rank {rank}")
+    _check((values, index, source), dim, reduce)
+    if not rank:
+        return values
+    along = dim % rank
+    kept: Tensor = slice_(source, [0] * rank, list(index.shape), [1] * rank)
+    rows, places, parts = (_rows(tensor, along) for tensor in (values, index, kept))
+    made: Tensor = _scatter_rows(
+        input=_four_dims(rows),
+        index=_four_dims(places),
+        src=_four_dims(parts),
+        reduce=reduce,
+        memory_config=memory_config or values.memory_config(),
+    )
+    result = reshaped(made, rows.shape)
+    if along != rank - 1:
+        result = transpose(result, along, -1)
+    return to_layout(result, values.layout)
+
+
+def _golden_scatter(
+    input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str | None = None
+) -> torch.Tensor:
+    where = index.long()
+    kept = src[tuple(map(slice, where.shape))].to(input.dtype)
+    if reduce is None:
+        return torch.scatter(input, dim, where, kept)
+    if reduce == "add":
+        return input.scatter_add(dim, where, kept)
+    return input.scatter_reduce(dim, where, kept, reduce.replace("multiply", "prod"))
+
+
+@composite("ttnn.scatter", golden=_golden_scatter, direct=True)
+def scatter(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str | None, memory_config: MemoryConfig | None
+) -> Tensor:
+    """The input with source elements put where the index says, in place of what was there or combined with it."""
+    return _scatter(input, dim, index, src, reduce, memory_config)
+
+
+@composite(
+    "ttnn.scatter_add",
+    golden=lambda input, dim, index, src: _golden_scatter(input, dim, index, src, "add"),
+    direct=True,
+)
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, memory_config: MemoryConfig | None) -> Tensor:
+    """The input plus source elements where the index says."""
+    return _scatter(input, dim, index, src, "add", memory_config)

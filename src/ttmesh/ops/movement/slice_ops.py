@@ -1,0 +1,310 @@
+"""Parts of tensors: slice, narrow, padded_slice, slice_write."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.hooks import after, before
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec, with_shards
+from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat_together, unflat
+from ttmesh.tensor import indexing, operators
+from ttmesh.tensor.calls.call_routes import add_to_key, traced
+from ttmesh.tensor.calls.lane_calls import Lane
+from ttmesh.tensor.calls.launch_op import Call, Case, Operation, launch, watchers
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Box = tuple[Any, ...]  # an ellipsis for the mesh dims, then one slice per dim
+
+
+def box_of(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None) -> Box:
+    """The index of a part: one slice per dim, negative indices counted from the end, cut to the shape."""
+    rank = len(shape)
+    require(
+        len(starts) == len(ends),
+        f"Start {len(starts)} and end {len(ends)} must have the same size",
+        "equal lengths",
+        "Give both the same number of entries.",
+    )
+    require(
+        rank == len(starts),
+        f"Input rank {rank} and begins {len(starts)} must have the same size",
+        "one start per dim",
+        "Give a start for every dim.",
+    )
+    strides = [1] * rank if steps is None else list(steps)
+    require(
+        len(strides) == rank,
+        f"Step {len(strides)} must have the same size as start and end",
+        "one step per dim",
+        "Give a step for every dim.",
+    )
+    box = []
+    for extent, start, end, step in zip(shape, starts, ends, strides, strict=True):
+        require(step > 0, f"Step {step} must be positive", "steps of at least 1", "Use steps of at least 1.")
+        first, last = (index + extent if index < 0 else index for index in (int(start), int(end)))
+        wrong = f"End {last} must be greater than or equal to start {first}"
+        require(last >= first, wrong, "an end behind its start", "Swap them, or leave the call out.")
+        box.append(slice(min(first, extent), min(last, extent), step))
+    return (..., *box)
+
+
+def _check_slice(call: Call) -> None:
+    steps = call["steps"]
+    strided = steps is not None and any(step != 1 for step in steps)
+    wrong = "Strided slice is not supported for BFLOAT8 tensors"
+    require(not (strided and call.specs[0].dtype is DataType.BFLOAT8_B), wrong, "steps of 1", "Typecast first.")
+
+
+def _sliced(
+    input_tensor: torch.Tensor,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    steps: Sequence[int] | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    return input_tensor[box_of(input_tensor.shape[lane_axes:], starts, ends, steps)]
+
+
+def _slice_once(case: Case) -> Lane:
+    """The slice with its box worked out; one dim cut without steps is a view that torch makes faster than an index."""
+    shape = case.specs[0].shape
+    box = box_of(shape, case["starts"], case["ends"], case["steps"])
+    cut = [(dim, s) for dim, s in enumerate(box[1:], -len(shape)) if s != slice(0, shape[dim], 1)]
+    if len(cut) == 1 and cut[0][1].step == 1:
+        ((at, part),) = cut
+        return lambda values: values.narrow(at, part.start, part.stop - part.start)
+    return lambda values: values[box]
+
+
+def _sliced_at(
+    input_tensor: torch.Tensor, starts: torch.Tensor, slice_dim: int, length: int, lane_axes: int
+) -> torch.Tensor:
+    """Each device's own part of a dim, from where its start tensor says."""
+    rank = input_tensor.dim() - lane_axes
+    at = dim_of(slice_dim, rank)
+    (values, begins), dims = flat_together([input_tensor, starts], lane_axes)
+    first = begins.reshape(begins.shape[0], -1)[:, slice_dim % rank].long()
+    index = first[:, None] + torch.arange(length, device=values.device)
+    spread = index.reshape(values.shape[0], *[length if i == at else 1 for i in range(-rank, 0)])
+    shape = list(values.shape)
+    shape[at] = length
+    return unflat(torch.gather(values, at, spread.expand(shape)), dims)
+
+
+def _programs(call: Call) -> tuple[Hashable, ...]:
+    """Tiles are cut where a tile begins; a strided, a one-dim or any other slice is cut in rows, and tiled again."""
+    spec, starts = call.specs[0], call["starts"]
+    asked = tuple(call[name] for name in ("starts", "ends", "steps", "memory_config"))
+    given = call["output_tensor"]
+    target = None if given is None else given.spec
+    cut = (call.name, spec, *asked, target)
+    if spec.layout is not Layout.TILE:
+        return (cut,)
+    height, width = spec.tile.tile_shape
+    strided = any(step != 1 for step in call["steps"] or ())
+    begins = box_of(spec.shape, starts, call["ends"], call["steps"])[1:]
+    if not strided and len(starts) > 1 and begins[-1].start % width == begins[-2].start % height == 0:
+        return (cut,)
+    return ("untilize", spec), cut, ("tilize", spec.dtype, *asked, target)
+
+
+_SLICE = Operation(
+    "ttnn.slice",
+    _sliced,
+    like_first,
+    check=_check_slice,
+    programs=_programs,
+    host=True,
+    specialise=_slice_once,
+    lane_arguments=frozenset({"input_tensor", "starts", "ends", "steps", "lane_axes"}),
+)
+_SLICE_AT = Operation(
+    "ttnn.slice",
+    _sliced_at,
+    like_first,
+    lane_arguments=frozenset({"input_tensor", "starts", "slice_dim", "length", "lane_axes"}),
+)
+
+
+def _golden_slice(
+    input_tensor: torch.Tensor,
+    starts: Sequence[int] | None = None,
+    ends: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+    slice_start: Sequence[int] | None = None,
+    slice_end: Sequence[int] | None = None,
+    slice_step: Sequence[int] | None = None,
+) -> torch.Tensor:
+    first, last = (starts or slice_start or ()), (ends or slice_end or ())
+    return input_tensor[tuple(map(slice, first, last, steps or slice_step or [1] * len(first)))]
+
+
+@composite("ttnn.slice", golden=_golden_slice, direct=True)
+def slice_(
+    input_tensor: Tensor,
+    memory_config: MemoryConfig | None,
+    output_tensor: Tensor | None,
+    starts: Sequence[int] | Tensor | None = None,
+    ends: Sequence[int] | Tensor | None = None,
+    steps: Sequence[int] | None = None,
+    slice_start: Sequence[int] | None = None,
+    slice_end: Sequence[int] | None = None,
+    slice_step: Sequence[int] | None = None,
+    slice_dim: int | None = None,
+    num_devices: int | None = None,
+) -> Any:
+    """The part between starts and ends (the end is outside), every step-th element."""
+    first, last = (slice_start if starts is None else starts), (slice_end if ends is None else ends)
+    strides = slice_step if steps is None else steps
+    if isinstance(first, Tensor) and isinstance(last, Tensor):
+        if first.device() is not None and not (strides and any(step != 1 for step in strides)):
+            return _slice_by_tensors(input_tensor, first, slice_dim, num_devices, memory_config, output_tensor)
+        first, last = (bound.cpu().lanes.reshape(-1, len(input_tensor.shape))[0].tolist() for bound in (first, last))
+    if first is None or last is None or isinstance(first, Tensor) or isinstance(last, Tensor):
+        raise TypeError("ttnn.slice(): starts and ends must both be lists, or both be tensors")
+    box = box_of(input_tensor.shape, first, last, strides)
+    whole = all(s == slice(0, extent, 1) for s, extent in zip(box[1:], input_tensor.shape, strict=True))
+    kept = memory_config is None or memory_config == input_tensor.memory_config()
+    if whole and kept and output_tensor is None:
+        return input_tensor
+    asked = {
+        "input_tensor": input_tensor,
+        "starts": tuple(first),
+        "ends": tuple(last),
+        "steps": None if strides is None else tuple(strides),
+        "memory_config": memory_config,
+        "output_tensor": output_tensor,
+    }
+    return launch(_SLICE, asked)
+
+
+def _slice_by_tensors(
+    tensor: Tensor,
+    starts: Tensor,
+    slice_dim: int | None,
+    num_devices: int | None,
+    memory_config: MemoryConfig | None,
+    output_tensor: Tensor | None,
+) -> Any:
+    if slice_dim is None or num_devices is None:
+        raise ShapeError(
+            "slice_dim and num_devices must be provided for device-only tensor args slice",
+            expected="slice_dim= and num_devices=",
+            fix="Pass them, or lists of numbers.",
+        )
+    asked = {
+        "input_tensor": tensor,
+        "starts": starts,
+        "slice_dim": slice_dim,
+        "length": tensor.shape[slice_dim] // num_devices,
+        "memory_config": memory_config,
+        "output_tensor": output_tensor,
+    }
+    return launch(_SLICE_AT, asked)
+
+
+@op("ttnn.experimental.padded_slice", check=lambda call: None)
+def padded_slice(
+    input_tensor: torch.Tensor,
+    padded_slice_start: Sequence[int],
+    padded_slice_end: Sequence[int],
+    padded_slice_step: Sequence[int] | None,
+    lane_axes: int,
+) -> torch.Tensor:
+    """A slice whose result is cut into shards; their padding is not stored here."""
+    return _sliced(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
+
+
+@op("ttnn.experimental.slice_write", writes="output_tensor", outputs=())
+def slice_write(
+    input_tensor: torch.Tensor,
+    output_tensor: torch.Tensor,
+    start: Sequence[int],
+    end: Sequence[int],
+    step: Sequence[int],
+    lane_axes: int,
+) -> torch.Tensor:
+    """Write a tensor into a part of another; the other keeps the rest and is returned."""
+    box = box_of(output_tensor.shape[lane_axes:], start, end, step)
+    result, source = aligned([output_tensor, input_tensor], lane_axes)
+    result = result.clone()
+    result[box] = source.to(result.dtype)
+    return result
+
+
+# -- narrow ----------------------------------------------------------------------------------------------------------
+
+
+def _check_narrow(call: Call) -> None:
+    spec, length = call.specs[0], call["length"]
+    rank = len(spec.shape)
+    at = dim_of(call["dim"], rank)
+    extent = spec.padded_shape[at]
+    start = call["start"] + extent if call["start"] < 0 else call["start"]
+    place = f"dimension {at % rank} with"
+    require(
+        start < extent,
+        f"Narrow start index {start} out of bounds for {place} size {extent}",
+        "a start inside",
+        "Start inside the dim.",
+    )
+    wrong = f"Narrow length {length} out of bounds for {place} start index {start} and size {extent}"
+    require(0 < length <= extent - start, wrong, "a length that fits", "Ask for fewer elements, or start earlier.")
+    if spec.layout is Layout.TILE and at >= -2:
+        side = spec.tile.tile_shape[at]
+        name, unit = ("width", "TILE_WIDTH") if at == -1 else ("height", "TILE_HEIGHT")
+        wrong = (
+            f"Narrowing on {name} for TILE layout requires start and length to be multiples of {unit} ({side}), got start "
+            f"{start} and length {length}"
+        )
+        require(
+            start % side == 0 and length % side == 0, wrong, "whole tiles", "Start and end at multiples of the tile."
+        )
+
+
+def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """A sharded tensor stays on its cores, in smaller shards where they fit."""
+    spec, shape = call.specs[0], inferred[0][0]
+    config = spec.memory_config
+    if config.shard_spec is None:
+        return [out_spec(call, shape)]
+    plain = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
+    try:
+        return [plain.with_memory_config(with_shards(config, plain, config))]
+    except ShapeError:
+        return [out_spec(call, shape)]
+
+
+@op(
+    "ttnn.narrow",
+    golden=lambda input_tensor, dim, start, length: torch.narrow(input_tensor, dim, start, length),
+    check=_check_narrow,
+    out=_narrow_spec,
+)
+def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_axes: int) -> torch.Tensor:
+    """Part of one dim. TT-NN gives a view at an offset; here it is a tensor of its own."""
+    at = dim_of(dim, input_tensor.dim() - lane_axes)
+    return input_tensor.narrow(at, start + input_tensor.shape[at] if start < 0 else start, length)
+
+
+def getitem(tensor: Tensor, key: Any) -> Tensor:
+    """`tensor[key]`; a key that was seen before goes where it led then."""
+    mesh, tensors, parts = tensor._mesh, [tensor], [getitem, tensor.kind]
+    if mesh is None or before or after or watchers or not add_to_key(key, parts, tensors):
+        return indexing.getitem(tensor, key)
+    route = mesh.program_cache.plans.get(tuple(parts))
+    if route is None:
+        return traced(mesh, parts, tensors, (), lambda: indexing.getitem(tensor, key))  # type: ignore[no-any-return]
+    return route.follow(mesh, tensors, (), {})  # type: ignore[no-any-return]
+
+
+operators.fill(slice=slice_, getitem=getitem)

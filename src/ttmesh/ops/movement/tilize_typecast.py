@@ -1,0 +1,275 @@
+"""Other formats and layouts of the same values: typecast, tilize, untilize and their padded forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
+from ttmesh.chip.formats.storage import to_lane
+from ttmesh.chip.formats.tiles import Tile
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, like_first, out_spec, with_shards
+from ttmesh.tensor.calls.conversions import to_dtype
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.host_shapes import box, padded
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+# -- typecast ------------------------------------------------------------------------------------------------------------
+
+
+def converted(values: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
+    """Values as the chip converts them, still to be rounded to the format."""
+    if dtype in BLOCK_FLOATS and source in FLOATS:
+        return to_lane(values, dtype)  # to nearest, as the host packs; the packer has nothing left to cut off
+    if dtype in FLOATS:
+        return values
+    if dtype is DataType.UINT16:
+        if source in BLOCK_FLOATS:
+            return values.long().clamp(0, 0xFFFF)
+        return (torch.floor(values.float() + 0.5) if source in FLOATS else values).long().clamp(0, 0xFFFF)
+    if dtype is DataType.UINT32 and source in FLOATS:
+        return values.float().long().clamp(min=0)
+    return values.float().long() if source in FLOATS and dtype is not DataType.INT32 else values
+
+
+def _cast(
+    input_tensor: torch.Tensor,
+    specs: Sequence[TensorSpec],
+    dtype: DataType | None = None,
+    output_dtype: DataType | None = None,
+) -> torch.Tensor:
+    wanted = dtype if output_dtype is None else output_dtype
+    assert wanted is not None, "an overload has one of them"
+    return converted(input_tensor, specs[0].dtype, wanted)
+
+
+def _check_cast(call: Call) -> None:
+    source = call["input_dtype"]
+    wrong = "input dtype and input tensor's dtype provided should match"
+    require(
+        source is None or source is call.specs[0].dtype,
+        wrong,
+        f"{call.specs[0].dtype}",
+        "Convert it with ttnn.typecast.",
+    )
+    given = call.outputs[0] if call.outputs else None
+    wrong = "If both output dtype and output tensor provided dtype should match"
+    require(
+        given is None or given.dtype is (call["dtype"] or call["output_dtype"]),
+        wrong,
+        "equal dtypes",
+        "Convert one with ttnn.typecast.",
+    )
+
+
+_TYPECAST = Operation(
+    "ttnn.typecast",
+    _cast,
+    like_first,
+    check=_check_cast,
+    lane_arguments=frozenset({"input_tensor", "specs", "dtype", "output_dtype"}),
+)
+
+
+def _golden_cast(
+    input_tensor: torch.Tensor,
+    dtype: DataType | None = None,
+    input_dtype: DataType | None = None,
+    output_dtype: DataType | None = None,
+) -> torch.Tensor:
+    wanted = dtype if output_dtype is None else output_dtype
+    assert wanted is not None, "an overload has one of them"
+    if wanted in FLOATS:
+        return input_tensor
+    values = input_tensor.double()
+    if wanted is DataType.UINT16:
+        return torch.round(values + 1e-9).clamp(0, 2**16 - 1).long()
+    whole = torch.trunc(values).long()
+    if wanted is DataType.UINT8:
+        return whole % 2**8
+    return whole.clamp(min=0) if wanted is DataType.UINT32 and input_tensor.is_floating_point() else whole
+
+
+@composite("ttnn.typecast", golden=_golden_cast, direct=True)
+def typecast(
+    input_tensor: Tensor,
+    memory_config: MemoryConfig | None,
+    output_tensor: Tensor | None,
+    dtype: DataType | None = None,
+    input_dtype: DataType | None = None,
+    output_dtype: DataType | None = None,
+) -> Tensor:
+    """The values in another format; a host tensor is converted as from_torch would."""
+    wanted = dtype if output_dtype is None else output_dtype
+    assert wanted is not None, "an overload has one of them"
+    if input_tensor.device() is None:
+        return to_dtype(input_tensor, wanted)
+    asked = {
+        "input_tensor": input_tensor,
+        "dtype": wanted,
+        "input_dtype": input_dtype,
+        "memory_config": memory_config,
+        "output_tensor": output_tensor,
+    }
+    result: Tensor = launch(_TYPECAST, asked)
+    return result
+
+
+@composite("ttnn.experimental.typecast", golden=_golden_cast, direct=True)
+def experimental_typecast(
+    input_tensor: Tensor, dtype: DataType, memory_config: MemoryConfig | None, optional_output_tensor: Tensor | None
+) -> Tensor:
+    """The values in another format."""
+    result: Tensor = typecast(input_tensor, dtype, memory_config=memory_config, output_tensor=optional_output_tensor)
+    return result
+
+
+# -- into tiles ------------------------------------------------------------------------------------------------------------
+
+
+def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    spec, shape = call.specs[0], inferred[0][0]
+    dtype = call["dtype"] or call["output_dtype"] or spec.dtype
+    memory = call["memory_config"] or inherited(spec, shape)
+    tile: Tile | None = call["tile"]
+    if memory.is_sharded() and memory.shard_spec is None and memory.nd_shard_spec is None:
+        memory = with_shards(memory, TensorSpec(shape, dtype, Layout.TILE, tile=tile), spec.memory_config)
+    made = TensorSpec(shape, dtype, Layout.TILE, tile=tile, memory_config=memory)
+    target = call["output_tensor_shape"]
+    return [made if target is None else made.with_padding(target, call["pad_value"])]
+
+
+def _check_tilize(call: Call) -> None:
+    spec, tile = call.specs[0], call["tile"] or Tile((32, 32))
+    height, width = tile.tile_shape
+    shape = tuple(spec.padded_shape)
+    rows = shape[-2] if len(shape) > 1 else 1
+    wrong = (
+        f"Input tensor height ({rows}) and width ({shape[-1] if shape else 1}) must be a multiple of the tile {tile}"
+    )
+    require(bool(shape) and rows % height == 0 and shape[-1] % width == 0, wrong, "whole tiles", "Pad the tensor.")
+
+
+def _check_padding(call: Call) -> None:
+    shape, target = tuple(call.specs[0].shape), tuple(call["output_tensor_shape"])
+    shape = shape or (1,) * len(target)  # a number fits everywhere
+    wrong = (
+        f"Output tensor shape {list(target)} must be greater than or equal to input shape {list(shape)} in every dim"
+    )
+    fits = len(target) == len(shape) and all(big >= small for big, small in zip(target, shape, strict=True))
+    require(fits, wrong, "a shape that holds the input", "Give every dim at least the input's length.")
+
+
+def _same(input_tensor: torch.Tensor) -> torch.Tensor:
+    return input_tensor
+
+
+def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
+    return input_tensor
+
+
+_LANE = frozenset({"input_tensor"})
+_TILIZE = Operation("ttnn.tilize", _same, _tiled_spec, check=_check_tilize, lane_arguments=_LANE)
+_TILIZE_PADDED = Operation(
+    "ttnn.tilize_with_val_padding", _same, _tiled_spec, check=_check_padding, lane_arguments=_LANE
+)
+_TILIZE_ZEROS = Operation("ttnn.tilize_with_zero_padding", _same, _tiled_spec, lane_arguments=_LANE)
+
+
+@composite("ttnn.tilize", golden=_identity, direct=True)
+def tilize(
+    input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None, tile: Tile | None
+) -> Tensor:
+    """The tensor in tiles; its height and width must fill them."""
+    if input_tensor.layout is Layout.TILE:
+        return input_tensor
+    asked = {"input_tensor": input_tensor, "memory_config": memory_config, "dtype": dtype, "tile": tile}
+    result: Tensor = launch(_TILIZE, asked)
+    return result
+
+
+def _golden_tilize_padded(
+    input_tensor: torch.Tensor, output_tensor_shape: Sequence[int], pad_value: float
+) -> torch.Tensor:
+    return input_tensor
+
+
+@composite("ttnn.tilize_with_val_padding", golden=_golden_tilize_padded, direct=True)
+def tilize_with_val_padding(
+    input_tensor: Tensor,
+    output_tensor_shape: Sequence[int],
+    pad_value: float,
+    memory_config: MemoryConfig | None,
+    dtype: DataType | None,
+) -> Tensor:
+    """The tensor in tiles, its memory padded to this shape; the logical shape stays."""
+    if input_tensor.layout is Layout.TILE:
+        return input_tensor
+    asked = {
+        "input_tensor": input_tensor,
+        "output_tensor_shape": tuple(output_tensor_shape),
+        "pad_value": pad_value,
+        "memory_config": memory_config,
+        "dtype": dtype,
+    }
+    result: Tensor = launch(_TILIZE_PADDED, asked)
+    return result
+
+
+@composite("ttnn.tilize_with_zero_padding", golden=_identity, direct=True)
+def tilize_with_zero_padding(
+    input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
+) -> Tensor:
+    """The tensor in tiles, padded with zeros to fill them; the logical shape stays."""
+    if input_tensor.layout is Layout.TILE:
+        return input_tensor
+    asked = {"input_tensor": input_tensor, "memory_config": memory_config, "output_dtype": output_dtype}
+    result: Tensor = launch(_TILIZE_ZEROS, asked)
+    return result
+
+
+# -- out of tiles ----------------------------------------------------------------------------------------------------------
+
+
+def _rows_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    held = call.specs[0].dtype
+    dtype = DataType.BFLOAT16 if held in BLOCK_FLOATS else None
+    return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR)]
+
+
+def _check_untilize(call: Call) -> None:
+    layout = call.specs[0].layout
+    require(
+        layout is Layout.TILE,
+        f"Can only untilize tile major data, got {layout}",
+        "a tensor in tiles",
+        "Convert it with ttnn.to_layout.",
+    )
+
+
+@op("ttnn.untilize", golden=_identity, check=_check_untilize, out=_rows_spec)
+def untilize(input_tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in rows; block floats become bfloat16."""
+    return input_tensor
+
+
+def _golden_unpadding(input_tensor: torch.Tensor, output_tensor_end: Sequence[int]) -> torch.Tensor:
+    return input_tensor[tuple(slice(0, end + 1) for end in output_tensor_end)]
+
+
+@op("ttnn.untilize_with_unpadding", golden=_golden_unpadding, check=_check_untilize, out=_rows_spec)
+def untilize_with_unpadding(
+    input_tensor: torch.Tensor, output_tensor_end: Sequence[int], specs: Sequence[TensorSpec]
+) -> torch.Tensor:
+    """The front corner of the tensor in rows, up to and with this end, padding included."""
+    shape = [end + 1 for end in output_tensor_end]
+    rank = len(shape)
+    held = specs[0]
+    inside = tuple(held.shape) == tuple(shape)
+    whole = input_tensor if inside else padded(input_tensor, held.padded_shape, held.pad_value)
+    return box(whole, rank, [0] * rank, shape)

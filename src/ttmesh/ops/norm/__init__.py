@@ -1,0 +1,1 @@
+"""Layer, RMS, batch and group norm, and softmax."""

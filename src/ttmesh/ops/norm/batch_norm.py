@@ -1,0 +1,138 @@
+"""Batch norm, with running statistics updated in place while training."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+def _check(call: Call) -> None:
+    x = call["input"].spec
+    if len(x.shape) != 4 or x.layout is not Layout.TILE:
+        raise ShapeError(
+            f"batch_norm got an input of shape {x.shape} in {x.layout}",
+            expected="N, C, H, W in TILE layout",
+            fix="Reshape or tilize the input.",
+        )
+    for name in ("running_mean", "running_var", "weight", "bias"):
+        tensor = call[name]
+        if tensor is not None and tensor.padded_shape[1] != x.padded_shape[1]:
+            raise ShapeError(
+                f"{name}_shape[1] must be the same as input's channel size.; it has shape {tensor.shape}",
+                expected=f"[1, {x.shape[1]}, 1, 1]",
+                fix="Give one value per channel.",
+            )
+    if not call["training"] and (call["running_mean"] is None or call["running_var"] is None):
+        raise MeshError(
+            "running_mean and running_var must be defined in evaluation mode",
+            expected="both running tensors, or training=True",
+            fix="Pass them.",
+        )
+
+
+def _moments(x: Lanes) -> tuple[Lanes, Lanes]:
+    dims = (-4, -2, -1)
+    return x.mean(dims, keepdim=True), x.var(dims, unbiased=False, keepdim=True)
+
+
+def _norm_program(call: Call) -> tuple[Hashable, ...]:
+    """While training the statistics are the batch's: running ones are no part of this program."""
+    used = (
+        ("input", "weight", "bias") if call["training"] else ("input", "running_mean", "running_var", "weight", "bias")
+    )
+    specs = tuple(None if call[name] is None else call[name].spec for name in used)
+    return (("batch_norm", call["training"], specs, call["memory_config"]),)
+
+
+@part("ttnn.batch_norm", check=_check, programs=_norm_program, runtime=("eps",))
+def _normalise(
+    input: Lanes,
+    running_mean: Lanes | None,
+    running_var: Lanes | None,
+    training: bool,
+    eps: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+) -> Lanes:
+    x = input.float()
+    if training or running_mean is None or running_var is None:
+        mean, var = _moments(x)
+    else:
+        mean, var = running_mean.float(), running_var.float()
+    out = (x - mean) * torch.rsqrt(var + eps)
+    out = out if weight is None else out * weight.float()
+    return out if bias is None else out + bias.float()
+
+
+def _statistics_program(call: Call) -> tuple[Hashable, ...]:
+    """One program updates both statistics; which of them there are and the momentum are part of it."""
+    present = call["present"]
+    return (("running_statistics", call["momentum"], *present, call.specs),) if call["moment"] == present[0] else ()
+
+
+@part("ttnn.batch_norm running statistics", out=like_written, programs=_statistics_program, writes="old")
+def _mix(old: Lanes, input: Lanes, momentum: float, moment: int) -> Lanes:
+    return (1 - momentum) * old.float() + momentum * _moments(input.float())[moment]
+
+
+def _golden(
+    input: Lanes,
+    *,
+    running_mean: Lanes | None = None,
+    running_var: Lanes | None = None,
+    training: bool = False,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    old, scale = (running_mean, running_var), (weight, bias)
+    mean, var = (None if p is None else p.reshape(-1).clone() for p in old)
+    gamma, beta = (None if p is None else p.reshape(-1) for p in scale)
+    return F.batch_norm(input, mean, var, gamma, beta, training, momentum, eps)
+
+
+@composite("ttnn.batch_norm", golden=_golden)
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    eps: float,
+    momentum: float,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output: Tensor | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Channels with mean 0 and variance 1, by batch statistics (training) or running ones."""
+    result: Tensor = _normalise(
+        input=input,
+        running_mean=running_mean,
+        running_var=running_var,
+        training=training,
+        eps=eps,
+        weight=weight,
+        bias=bias,
+        output_tensor=output,
+        memory_config=memory_config,
+    )
+    if training:
+        kept = [(moment, old) for moment, old in enumerate((running_mean, running_var)) if old is not None]
+        present = tuple(moment for moment, _ in kept)
+        for moment, old in kept:
+            _mix(old=old, input=input, momentum=momentum, moment=moment, present=present)
+    return result

@@ -1,0 +1,202 @@
+"""Norms of rows that are spread over devices: statistics before the all-gather, the norm after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.cores import CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.norm.layer_norm import TILE, affine, check_parameters
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+def _check_residual(call: Call) -> None:
+    x, residual = call["input_tensor"].spec, call["residual_input_tensor"]
+    if residual is not None and tuple(residual.spec.shape) != tuple(x.shape):
+        raise ShapeError(
+            f"Input and residual logical and padded shapes must match, got input: {x.shape} vs residual: "
+            f"{residual.spec.shape}",
+            expected="equal shapes",
+            fix="Reshape the residual.",
+        )
+
+
+def _is_sharded(specs: Sequence[TensorSpec]) -> bool:
+    return not specs[0].memory_config.interleaved
+
+
+def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape = inferred[0][0]
+    if not _is_sharded(call.specs):
+        dtype = call["dtype"] or DataType.BFLOAT16
+        return [out_spec(call, shape, dtype=dtype, layout=Layout.TILE)]
+    config = call.specs[0].memory_config
+    assert config.shard_spec is not None, "norms take two-dimensional shards"
+    first = config.shard_spec.grid.bounding_box().start
+    shard = ShardSpec(CoreRangeSet([CoreRange(first, first)]), (config.shard_spec.shape[0], shape[-1]))
+    where = MemoryConfig(config.memory_layout, config.buffer_type, shard)  # TT-NN leaves them on the grid's first core
+    return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=where)]
+
+
+def _normed_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=call["dtype"] or call.specs[0].dtype, layout=Layout.TILE)]
+
+
+def _column(values: Lanes) -> Lanes:
+    """A row of a tile whose first column holds the values."""
+    return F.pad(values, (0, TILE - 1))
+
+
+def _stats(x: Lanes, residual: Lanes | None, *, means: bool, both: bool) -> Lanes:
+    """Sums of squares and values (means, in the other order, for sharded inputs), each at the head of a tile."""
+    wide = x.float() if residual is None else x.float() + residual.float()
+    squares, sums = wide.square().sum(-1, keepdim=True), wide.sum(-1, keepdim=True)
+    if not both:
+        return _column(squares / x.shape[-1] if means else squares)
+    parts = (sums / x.shape[-1], squares / x.shape[-1]) if means else (squares, sums)
+    return torch.cat([_column(part) for part in parts], dim=-1)
+
+
+def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lanes, Lanes]:
+    """Mean square and mean over all devices, from the gathered statistics."""
+    tiles = torch.unflatten(stats.float(), -1, (-1, 2 if both else 1, TILE))[..., 0].mean(-2)
+    tiles = tiles if means else tiles / width
+    first, second = tiles[..., :1], tiles[..., -1:]
+    return (second, first) if means else (first, second)
+
+
+def _golden_rms_pre(input_tensor: Lanes, *, residual_input_tensor: Lanes | None = None, **_: Any) -> Lanes:
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    stats = torch.zeros(*x.shape[:-1], TILE)
+    stats[..., 0] = torch.linalg.vector_norm(x, dim=-1) ** 2
+    return stats
+
+
+def _golden_layer_pre(input_tensor: Lanes, *, residual_input_tensor: Lanes | None = None, **_: Any) -> Lanes:
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    stats = torch.zeros(*x.shape[:-1], 2 * TILE)
+    stats[..., 0], stats[..., TILE] = torch.linalg.vector_norm(x, dim=-1) ** 2, x.sum(-1)
+    return stats
+
+
+@part("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual)
+def _row_stats(
+    input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
+) -> Lanes:
+    return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=both)
+
+
+@part("ttnn.layer_norm_pre_all_gather residual", out=like_written, programs=no_programs, writes="input_tensor")
+def _add_residual(input_tensor: Lanes, residual_input_tensor: Lanes) -> Lanes:
+    return input_tensor.float() + residual_input_tensor.float()
+
+
+def _before_gather(
+    x: Tensor, residual: Tensor | None, dtype: DataType | None, memory_config: MemoryConfig | None, *, both: bool
+) -> Tensor:
+    """Statistics; the kernel for shards leaves the sum with the residual in the input, where the norm expects it."""
+    stats: Tensor = _row_stats(
+        input_tensor=x, residual_input_tensor=residual, both=both, dtype=dtype, memory_config=memory_config
+    )
+    if residual is not None and not x.memory_config().interleaved:
+        _add_residual(input_tensor=x, residual_input_tensor=residual)
+    return stats
+
+
+@composite("ttnn.layer_norm_pre_all_gather", golden=_golden_layer_pre)
+def layer_norm_pre_all_gather(
+    input_tensor: Tensor,
+    residual_input_tensor: Tensor | None,
+    dtype: DataType | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Sum of squares and sum of each row on this device."""
+    return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=True)
+
+
+@composite("ttnn.rms_norm_pre_all_gather", golden=_golden_rms_pre)
+def rms_norm_pre_all_gather(
+    input_tensor: Tensor,
+    residual_input_tensor: Tensor | None,
+    dtype: DataType | None,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """Sum of squares of each row on this device."""
+    return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=False)
+
+
+def _golden_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None) -> Lanes:
+    weighted = x if weight is None else torch.einsum("...w,w->...w", x, weight.flatten())
+    return weighted if bias is None else weighted + bias.flatten()
+
+
+def _golden_layer_post(
+    input_tensor: Lanes,
+    stats: Lanes,
+    *,
+    epsilon: float = 1e-12,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    count = stats.shape[-1] // (2 * TILE) * input_tensor.shape[-1]  # columns of all devices
+    square, mean = stats[..., :: 2 * TILE].sum(-1) / count, stats[..., TILE :: 2 * TILE].sum(-1) / count
+    normed = (input_tensor - mean[..., None]) / torch.sqrt(square - mean**2 + epsilon)[..., None]
+    return _golden_affine(normed, weight, bias)
+
+
+def _golden_rms_post(
+    input_tensor: Lanes,
+    stats: Lanes,
+    *,
+    epsilon: float = 1e-12,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    count = stats.shape[-1] // TILE * input_tensor.shape[-1]
+    root = torch.sqrt(stats[..., ::TILE].sum(-1) / count + epsilon)
+    return _golden_affine(input_tensor / root[..., None], weight, bias)
+
+
+@op("ttnn.layer_norm_post_all_gather", golden=_golden_layer_post, out=_normed_spec, check=check_parameters)
+def layer_norm_post_all_gather(
+    input_tensor: Lanes,
+    stats: Lanes,
+    epsilon: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """Layer norm of rows whose statistics of all devices are given."""
+    square, mean = _moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=True)
+    normed = (input_tensor.float() - mean) * torch.rsqrt(square - mean.square() + epsilon)
+    return affine(normed, weight, bias, lane_axes)
+
+
+@op("ttnn.rms_norm_post_all_gather", golden=_golden_rms_post, out=_normed_spec, check=check_parameters)
+def rms_norm_post_all_gather(
+    input_tensor: Lanes,
+    stats: Lanes,
+    epsilon: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """RMS norm of rows whose statistics of all devices are given."""
+    square, _ = _moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=False)
+    return affine(input_tensor.float() * torch.rsqrt(square + epsilon), weight, bias, lane_axes)

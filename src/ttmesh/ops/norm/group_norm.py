@@ -1,0 +1,131 @@
+"""Group norm over [batch, 1, rows, channels]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.norm.group_norm_grids import virtual_columns
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+
+
+def _refuse(wrong: str, expected: str, fix: str = "Change the call.") -> None:
+    raise MeshError(wrong, expected=expected, fix=fix)
+
+
+def _check(call: Call) -> None:
+    x, groups = call["input_tensor"].spec, call["num_groups"]
+    if x.layout is Layout.TILE and call["inplace"]:
+        _refuse("Tile layout requires non-inplace tensors", "inplace=False", "Pass inplace=False.")
+    channels = x.shape[-1]
+    if channels % TILE:
+        _refuse(f"channels ({channels}) must be divisible by the tile size ({TILE})", "a multiple of 32")
+    if channels % groups:
+        raise ShapeError(
+            f"channels must be divisible by number of groups, got {channels} channels and {groups} groups",
+            expected="a whole number of channels per group",
+            fix="Change num_groups.",
+        )
+    if x.shape[1] != 1:
+        raise ShapeError(
+            f"group_norm got an input of shape {x.shape}", expected="[batch, 1, rows, channels]", fix="Reshape it."
+        )
+    if x.padded_shape[-2] % TILE:
+        _refuse(
+            f"H*W ({x.padded_shape[1]}*{x.padded_shape[2]}) must be a multiple of the tile height ({TILE})",
+            "a multiple of 32",
+        )
+    if call["use_welford"] and call["negative_mask"] is not None:
+        _refuse("Negative mask is not supported with use_welford=True", "one of them")
+    if call["core_grid"] is None and x.memory_config.interleaved and call["input_mask"] is not None:
+        return  # TT-NN chooses the grid itself
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    layout = call["output_layout"]
+    return [out_spec(call, inferred[0][0], layout=call.specs[0].layout if layout is None else layout)]
+
+
+def _channels(parameter: Lanes, channels: int, cores: int, lane_axes: int) -> Lanes:
+    """A weight or bias back from TT-NN's form: channels in `cores` pieces, each padded to whole tiles."""
+    flat = parameter.flatten(lane_axes)
+    if flat.shape[-1] == channels:
+        return flat
+    return torch.unflatten(flat, -1, (cores, -1))[..., : channels // cores].flatten(-2)
+
+
+def pieces(call_spec: TensorSpec, core_grid: Any, groups: int, padded: int) -> int:
+    """Over how many cores channels were split when a parameter of this padded length was made."""
+    channels = call_spec.shape[-1]
+    if padded == channels:
+        return 1
+    shard = call_spec.memory_config.shard_spec
+    if shard is not None:
+        return channels // shard.shape[1]
+    if core_grid is not None:
+        return virtual_columns(core_grid.x, groups, channels)
+    for cores in range(1, channels + 1):
+        if channels % cores == 0 and cores * -(-(channels // cores) // TILE) * TILE == padded:
+            return cores
+    raise ShapeError(
+        f"a group_norm parameter of {padded} values does not fit {channels} channels",
+        expected="create_group_norm_weight_bias_rm's form",
+        fix="Make it with that function.",
+    )
+
+
+def _golden(
+    input_tensor: Lanes,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-12,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: Any,
+) -> Lanes:
+    x = input_tensor.squeeze(1).transpose(-1, -2)
+    scale, shift = (None if p is None else p.flatten()[: x.shape[1]] for p in (weight, bias))
+    return F.group_norm(x, num_groups, scale, shift, epsilon).transpose(-1, -2).unsqueeze(1)
+
+
+@op("ttnn.group_norm", golden=_golden, out=_spec, check=_check)
+def group_norm(
+    input_tensor: Lanes,
+    num_groups: int,
+    epsilon: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+    core_grid: Any,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """Groups of channels of every sample with mean 0 and variance 1, then weight and bias."""
+    x = input_tensor.float()
+    rows, channels = x.shape[-2:]
+
+    def of_groups(per_channel: Lanes) -> Lanes:
+        """Every channel's value replaced by the mean over its group."""
+        cut = torch.unflatten(per_channel, -1, (num_groups, -1))
+        return cut.mean(-1, keepdim=True).expand(cut.shape).flatten(-2)
+
+    # Sums over rows before those over channels: torch reduces whole rows five times faster than groups of columns.
+    centred = x - of_groups(x.mean(-2, keepdim=True))
+    var = of_groups((centred * centred).sum(-2, keepdim=True) / rows)
+    out = centred * torch.rsqrt(var + epsilon)
+    for parameter, scale in ((weight, True), (bias, False)):
+        if parameter is not None:
+            cores = pieces(specs[0], core_grid, num_groups, parameter.flatten(lane_axes).shape[-1])
+            row = _channels(parameter, channels, cores, lane_axes).float()[..., None, None, None, :]
+            out = out * row if scale else out + row
+    return out

@@ -1,0 +1,247 @@
+"""Layer norm and RMS norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE = 32
+
+
+def as_row(values: Lanes, lane_axes: int, rank: int) -> Lanes:
+    """Per-column parameters ([W], [1, 1, 1, W] or [1, 1, W/32, 32]) as a row that broadcasts over a local rank."""
+    return values.reshape(*values.shape[:lane_axes], *[1] * (rank - 1), -1)
+
+
+def is_shared(values: Lanes | None, lane_axes: int) -> bool:
+    """Whether every device has the same values, so that torch's own fused functions take them."""
+    return values is None or all(extent == 1 for extent in values.shape[:lane_axes])
+
+
+def affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: int) -> Lanes:
+    """x · weight + bias by columns."""
+    rank = x.dim() - lane_axes
+    if weight is not None:
+        x = x * as_row(weight, lane_axes, rank)[..., : x.shape[-1]].float()
+    if bias is not None:
+        x = x + as_row(bias, lane_axes, rank)[..., : x.shape[-1]].float()
+    return x
+
+
+def rms_normed(x: Lanes, epsilon: float) -> Lanes:
+    """x divided by the root of its mean square along the last dim."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+
+
+def _check_norm(call: Call) -> None:
+    x, residual = call["input_tensor"].spec, call["residual_input_tensor"]
+    if residual is not None:
+        other = residual.spec
+        if tuple(other.shape) != tuple(x.shape) or other.padded_shape != x.padded_shape:
+            raise ShapeError(
+                "Input and residual logical and padded shapes must match, got input: "
+                f"logical={x.shape} padded={x.padded_shape} vs residual: "
+                f"logical={other.shape} padded={other.padded_shape}",
+                expected="equal shapes",
+                fix="Reshape the residual.",
+            )
+    check_parameters(call)
+    if not x.memory_config.interleaved:
+        _check_sharded(call, x)
+
+
+def check_parameters(call: Call) -> None:
+    """Refuse weights and biases whose width is not the input's."""
+    x = call["input_tensor"].spec
+    for name, tensor in (("gamma", call["weight"]), ("beta", call["bias"])):
+        if tensor is None:
+            continue
+        spec = tensor.spec
+        if spec.layout is Layout.TILE:
+            fits = spec.padded_shape[-1] == x.padded_shape[-1] and spec.shape[-1] >= x.shape[-1]
+            wrong = f"Input and {name} padded widths must match and {name} logical width must be >= input logical width"
+        else:
+            fits = spec.padded_shape[-1] == TILE and spec.shape.volume() == x.padded_shape[-1]
+            fits = fits or spec.shape.volume() == x.shape[-1]
+            wrong = (
+                "Gamma's last padded dim needs to equal tile width and gamma's volume needs to align with last padded "
+                "dim of input"
+                if name == "gamma"
+                else "Beta tensor dimensions must align with input tensor"
+            )
+        if not fits:
+            raise ShapeError(
+                f"{wrong}. Got input padded shape: {x.padded_shape}, {name} padded shape: {spec.padded_shape}",
+                expected=f"{x.shape[-1]} values in {name}",
+                fix="Give one value per column of the input.",
+            )
+    if call["weight"] is not None and call["bias"] is not None and call["weight"].layout is not call["bias"].layout:
+        raise MeshError(
+            "Gamma and beta must have the same layout!", expected="equal layouts", fix="Convert one of them."
+        )
+
+
+def _check_sharded(call: Call, x: TensorSpec) -> None:
+    if x.layout is not Layout.TILE:
+        raise MeshError(
+            "ROW_MAJOR input is not supported with sharded tensors", expected="TILE layout", fix="Tilize it first."
+        )
+    config = x.memory_config
+    if config.memory_layout.name == "HEIGHT_SHARDED":
+        raise MeshError(
+            "Height sharded inputs are not supported.", expected="width or block shards", fix="Reshard the input."
+        )
+    wanted = call["memory_config"]
+    if wanted is not None and wanted.interleaved:
+        raise MeshError(
+            "Sharded inputs require sharded outputs.", expected="a sharded memory_config", fix="Drop memory_config=."
+        )
+
+
+def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    wanted, x = call["memory_config"], call.specs[0]
+    if wanted is not None and wanted.is_sharded() and wanted.shard_spec is None and wanted.nd_shard_spec is None:
+        return [x]  # L1_BLOCK_SHARDED_MEMORY_CONFIG and the like leave the shards to the input
+    return [out_spec(call, inferred[0][0])]
+
+
+def _norm_scratch(call: Call) -> int:
+    """Circular buffers per core: whole rows of tiles of the input, the result and the parameters, double-buffered."""
+    spec = call.specs[0]
+    if not spec.memory_config.interleaved:
+        return 0
+    tiles = spec.padded_shape[-1] // TILE
+    wide = tiles * spec.page_size_bytes if spec.layout is Layout.TILE else tiles * 2048
+    parameters = sum(call[name] is not None for name in ("weight", "bias", "residual_input_tensor"))
+    whole = (2 + parameters) * wide
+    large = (2 + parameters) * 8 * (spec.page_size_bytes if spec.layout is Layout.TILE else 2048)
+    return whole if whole < 512 * 1024 else large  # wide rows take TT-NN's large-tensor kernel, 8 tiles at a time
+
+
+def _golden_layer_norm(
+    input_tensor: Lanes,
+    *,
+    epsilon: float = 1e-12,
+    residual_input_tensor: Lanes | None = None,
+    weight: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: object,
+) -> Lanes:
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    scale, shift = (None if p is None else p.reshape(-1)[: x.shape[-1]].to(x.dtype) for p in (weight, bias))
+    return F.layer_norm(x, (x.shape[-1],), scale, shift, epsilon)
+
+
+def _golden_rms_norm(
+    input_tensor: Lanes,
+    weight: Lanes | None = None,
+    *,
+    epsilon: float = 1e-12,
+    residual_input_tensor: Lanes | None = None,
+    bias: Lanes | None = None,
+    **_: object,
+) -> Lanes:
+    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
+    normed = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + epsilon)
+    if weight is not None:
+        row = weight.reshape(-1)[: x.shape[-1]]
+        half = row.dtype in (torch.float16, torch.bfloat16)  # TT-NN's golden multiplies in the weight's type
+        normed = (normed.to(row.dtype) if half else normed) * row
+    return normed if bias is None else normed + bias.reshape(-1)[: x.shape[-1]]
+
+
+def _simple(case: Case) -> bool:
+    """Whether a weight, or a weight and a bias, of as many values as a row are all that stands beside the input."""
+    named = tuple(case.tensors[1:]) in ((), ("weight",), ("weight", "bias"))
+    width = case.specs[0].shape[-1] if case.specs[0].shape else 0
+    return named and width > 0 and all(spec.shape.volume() == width for spec in case.specs[1:])
+
+
+def _layer_norm_once(case: Case) -> Callable[..., Lanes] | None:
+    if not _simple(case) or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
+        return None
+    width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
+
+    def normed(x: Lanes, weight: Lanes | None = None, bias: Lanes | None = None) -> Lanes:
+        for parameter in (weight, bias):
+            if parameter is not None and parameter.numel() != width:  # devices have their own
+                return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+        scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
+        return torch.layer_norm(x, (width,), scale, shift, epsilon)
+
+    return normed
+
+
+def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
+    if not _simple(case) or len(case.tensors) > 2 or not case.one_format(DataType.BFLOAT16):
+        return None
+    width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
+
+    def normed(x: Lanes, weight: Lanes | None = None) -> Lanes:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(epsilon))
+        if weight is None:
+            return wide
+        return wide.mul_(weight.reshape(-1)) if weight.numel() == width else affine(wide, weight, None, lane_axes)
+
+    return normed
+
+
+@op(
+    "ttnn.layer_norm",
+    golden=_golden_layer_norm,
+    out=_norm_spec,
+    check=_check_norm,
+    scratch=_norm_scratch,
+    specialise=_layer_norm_once,
+)
+def layer_norm(
+    input_tensor: Lanes,
+    epsilon: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+    residual_input_tensor: Lanes | None,
+    lane_axes: int,
+) -> Lanes:
+    """Rows with mean 0 and variance 1, then weight and bias."""
+    x, width = input_tensor, input_tensor.shape[-1]
+    if residual_input_tensor is not None:
+        x = x.float() + residual_input_tensor
+    if is_shared(weight, lane_axes) and is_shared(bias, lane_axes):
+        scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
+        if x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias)):
+            return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
+    return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+
+
+@op(
+    "ttnn.rms_norm",
+    golden=_golden_rms_norm,
+    out=_norm_spec,
+    check=_check_norm,
+    scratch=_norm_scratch,
+    specialise=_rms_norm_once,
+)
+def rms_norm(
+    input_tensor: Lanes,
+    epsilon: float,
+    weight: Lanes | None,
+    bias: Lanes | None,
+    residual_input_tensor: Lanes | None,
+    lane_axes: int,
+) -> Lanes:
+    """Rows divided by their root mean square, then weight and bias."""
+    x = input_tensor.float()
+    if residual_input_tensor is not None:
+        x = x + residual_input_tensor.float()
+    return affine(rms_normed(x, epsilon), weight, bias, lane_axes)

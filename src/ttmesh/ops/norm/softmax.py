@@ -1,0 +1,183 @@
+"""Softmax along a dim, alone or after scaling and masking, also in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.ops.catalogue.definition import OpFunction, composite, op
+from ttmesh.ops.catalogue.device_programs import like_written
+from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.tensor.calls.lane_calls import Lane
+from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+TILE = 32
+
+
+def _check_softmax(call: Call) -> None:
+    x = call.specs[0]
+    rank, dim = len(x.shape), call["dim"]
+    if dim is not None and not -rank <= dim < max(rank, 1):
+        raise MeshError(
+            f"Dimension out of range. Dim: {dim}", expected=f"{-rank} to {rank - 1}", fix="Choose a dim of the input."
+        )
+    _check_mask(call)
+
+
+def _check_mask(call: Call) -> None:
+    x, mask = call.specs[0], call["mask"]
+    if x.layout is not Layout.TILE:
+        raise MeshError("Inputs to softmax must be tilized", expected="TILE layout", fix="Tilize the input.")
+    if mask is None and call["is_causal_mask"]:
+        raise MeshError("Causal mask must be provided when is_causal_mask is set", expected="a mask", fix="Pass mask=.")
+
+
+def _along(values: Lanes, dim: int, lane_axes: int) -> Lanes:
+    local = values.dim() - lane_axes
+    if not local:
+        return torch.ones_like(values)
+    return torch.softmax(values, dim if dim < 0 else dim - local, dtype=_wide(values))
+
+
+def _wide(values: Lanes) -> torch.dtype | None:
+    return None if values.dtype is torch.bfloat16 else torch.float32  # torch's bf16 kernel computes in float32
+
+
+def _golden_softmax(input_tensor: Lanes, dim: int | None = -1, **_: Any) -> Lanes:
+    return torch.softmax(input_tensor, -1 if dim is None else dim)
+
+
+def _softmax_once(case: Case) -> Lane | None:
+    rank, dim = len(case.specs[0].shape), -1 if case["dim"] is None else case["dim"]
+    at = dim if dim < 0 else dim - rank
+    return (lambda values: torch.softmax(values, at)) if rank and case.specs[0].dtype is DataType.BFLOAT16 else None
+
+
+@op("ttnn.softmax", golden=_golden_softmax, check=_check_softmax, specialise=_softmax_once)
+def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
+    """Exponentials that sum to 1 along a dim."""
+    return _along(input_tensor, -1 if dim is None else dim, lane_axes)
+
+
+@op("ttnn.softmax_in_place", golden=_golden_softmax, out=like_written, check=_check_softmax, writes="input_tensor")
+def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
+    """Softmax into the input's own memory."""
+    return _along(input_tensor, -1 if dim is None else dim, lane_axes)
+
+
+def _masked(
+    x: Lanes, scale: float | None, mask: Lanes | None, causal: bool, lane_axes: int, mask_spec: TensorSpec
+) -> Lanes:
+    factor = 1.0 if scale is None else scale
+    if mask is None and x.dtype is torch.bfloat16 and math.frexp(factor)[0] == 0.5:
+        return torch.softmax(x if factor == 1.0 else x * factor, -1)  # exact in bfloat16: a power of two
+    wide = x.float() * factor
+    if mask is not None:
+        rows = _mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
+        if causal and rows.shape[-2] < x.shape[-2] and x.shape[-2] % rows.shape[-2] == 0:  # heads fused into the rows
+            rows = rows.repeat(*[1] * (rows.dim() - 2), x.shape[-2] // rows.shape[-2], 1)
+        dims = mesh_dims([wide, rows], lane_axes)
+        wide = wide.add_(rows) if wide.shape[:lane_axes] == dims else wide + rows
+    return torch.softmax(wide, -1)
+
+
+def _mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:
+    """A row-major mask comes cut into rows of 32 ([.., W/32, 32]); one tile of rows counts by its first row."""
+    if spec.layout is Layout.ROW_MAJOR and mask.shape[-1] != width:
+        lead = mask.shape[: lane_axes + max(len(spec.shape) - 2, 0)]
+        return mask.reshape(*lead, 1, -1)[..., :width]
+    return mask[..., :1, :] if mask.shape[-2] == TILE and not causal else mask
+
+
+def _golden_scaled(input_tensor: Lanes, scale: float | None = None, mask: Lanes | None = None, **_: Any) -> Lanes:
+    x = input_tensor.float() if scale is None else input_tensor.float() * scale
+    return torch.softmax(x if mask is None else x + mask.reshape(*mask.shape[:-2], -1, x.shape[-1]), -1)
+
+
+@op("ttnn.scale_mask_softmax", golden=_golden_scaled, check=_check_mask, runtime=("scale",))
+def scale_mask_softmax(
+    input_tensor: Lanes,
+    scale: float | None,
+    mask: Lanes | None,
+    is_causal_mask: bool,
+    lane_axes: int,
+    specs: Sequence[TensorSpec],
+) -> Lanes:
+    """softmax(scale · x + mask) over the last dim."""
+    return _masked(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
+
+
+def _in_place(name: str) -> OpFunction:
+    @op(name, golden=_golden_scaled, out=like_written, check=_check_mask, runtime=("scale",), writes="input_tensor")
+    def lane(
+        input_tensor: Lanes,
+        scale: float | None,
+        mask: Lanes | None,
+        lane_axes: int,
+        specs: Sequence[TensorSpec],
+        is_causal_mask: bool = True,
+    ) -> Lanes:
+        """softmax(scale · x + mask) over the last dim, into the input's own memory."""
+        return _masked(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
+
+    return lane
+
+
+scale_mask_softmax_in_place = _in_place("ttnn.scale_mask_softmax_in_place")
+scale_causal_mask_hw_dims_softmax_in_place = _in_place("ttnn.scale_causal_mask_hw_dims_softmax_in_place")
+
+
+def _golden_attention(
+    tensor: Lanes, *, head_size: int | None = None, attention_mask: Lanes | None = None, **_: Any
+) -> Lanes:
+    x = tensor.float() if head_size is None else tensor.float() / math.sqrt(head_size)
+    return torch.softmax(x if attention_mask is None else x + attention_mask, -1)
+
+
+def _scale(head_size: int | None) -> float:
+    return 1.0 if head_size is None else 1.0 / math.sqrt(head_size)
+
+
+@composite("ttnn.transformer.attention_softmax", golden=_golden_attention)
+def attention_softmax(
+    tensor: Tensor,
+    head_size: int | None,
+    attention_mask: Tensor | None,
+    causal_mask: bool,
+    memory_config: MemoryConfig | None,
+) -> Tensor:
+    """softmax(x / sqrt(head_size) + mask)."""
+    result: Tensor = scale_mask_softmax(
+        tensor,
+        _scale(head_size),
+        attention_mask,
+        memory_config=memory_config,
+        is_causal_mask=causal_mask and attention_mask is not None,
+    )
+    return result
+
+
+@composite("ttnn.transformer.attention_softmax_", golden=_golden_attention)
+def attention_softmax_(
+    tensor: Tensor, head_size: int | None, attention_mask: Tensor | None, causal_mask: bool
+) -> Tensor:
+    """softmax(x / sqrt(head_size) + mask), into the input's own memory."""
+    if attention_mask is None and head_size is not None:
+        raise MeshError(
+            "Cannot apply divide by sqrt(head_size) using in-place version when attention_mask is not set.",
+            expected="an attention_mask, or no head_size",
+            fix="Pass a mask, or use attention_softmax.",
+        )
+    result: Tensor = scale_mask_softmax_in_place(
+        tensor, _scale(head_size), attention_mask, is_causal_mask=causal_mask and attention_mask is not None
+    )
+    return result

@@ -1,0 +1,1 @@
+"""Pools, resampling and colour conversion of channels-last images."""

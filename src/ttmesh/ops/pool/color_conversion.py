@@ -1,0 +1,172 @@
+"""Pictures in other colours: RGB frames as luma and chroma planes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+
+from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
+from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+class YUVColorSpace(PrintedEnum):
+    """Which standard says how much of luma is red and blue."""
+
+    BT601 = 0
+    BT709 = 1
+    BT2020 = 2
+
+
+class RGBRange(PrintedEnum):
+    """Between which values the samples of the input lie."""
+
+    MinusOneToOne = 0
+    ZeroToOne = 1
+
+
+class YUVRange(PrintedEnum):
+    """Whether all 256 values of a byte are used."""
+
+    Full = 0
+    Limited = 1
+
+
+class YUVFormat(PrintedEnum):
+    """How planes are sampled."""
+
+    YUV420Planar = 0
+
+
+@dataclass(unsafe_hash=True)
+class YUVCoefficients:
+    """Weights of red, green and blue and an offset, for each plane."""
+
+    y: Sequence[float] = field(default=(0.0, 0.0, 0.0, 0.0))
+    cb: Sequence[float] = field(default=(0.0, 0.0, 0.0, 0.0))
+    cr: Sequence[float] = field(default=(0.0, 0.0, 0.0, 0.0))
+
+    def __post_init__(self) -> None:
+        self.y, self.cb, self.cr = (tuple(float(term) for term in row) for row in (self.y, self.cb, self.cr))
+        for name, row in (("y", self.y), ("cb", self.cb), ("cr", self.cr)):
+            require(
+                len(row) == 4, f"{name} has {len(row)} terms", "4: red, green, blue, offset", "Give the offset too."
+            )
+
+
+# The shares of red and blue in luma (ITU-R BT.601, BT.709, BT.2020).
+SHARES = {YUVColorSpace.BT601: (0.299, 0.114), YUVColorSpace.BT709: (0.2126, 0.0722)}
+SHARES[YUVColorSpace.BT2020] = (0.2627, 0.0593)
+
+
+def yuv_coefficients(color_space: YUVColorSpace, input_range: RGBRange, output_range: YUVRange) -> YUVCoefficients:
+    """The weights of a standard, for samples and bytes in these ranges."""
+    red, blue = SHARES[color_space]
+    green = 1 - red - blue
+    low = -1.0 if input_range is RGBRange.MinusOneToOne else 0.0
+    high, start, swing = (219.0, 16.0, 224.0) if output_range is YUVRange.Limited else (255.0, 0.0, 255.0)
+    luma = high / (1 - low)
+    to_blue, to_red = (swing / (1 - low) / (2 * (1 - share)) for share in (blue, red))
+    return YUVCoefficients(
+        (luma * red, luma * green, luma * blue, start - luma * low),
+        (-to_blue * red, -to_blue * green, to_blue * (1 - blue), 128.0),
+        (to_red * (1 - red), -to_red * green, -to_red * blue, 128.0),
+    )
+
+
+def yuv_bt601_coefficients() -> YUVCoefficients:
+    """BT.601 for samples between -1 and 1, limited bytes."""
+    return yuv_coefficients(YUVColorSpace.BT601, RGBRange.MinusOneToOne, YUVRange.Limited)
+
+
+def yuv_bt709_coefficients() -> YUVCoefficients:
+    """BT.709 for samples between -1 and 1, limited bytes."""
+    return yuv_coefficients(YUVColorSpace.BT709, RGBRange.MinusOneToOne, YUVRange.Limited)
+
+
+def _chosen(coefficients: YUVCoefficients | None, *standard: Any) -> YUVCoefficients:
+    space, samples, planes = standard
+    return coefficients or yuv_coefficients(
+        space or YUVColorSpace.BT601, samples or RGBRange.MinusOneToOne, planes or YUVRange.Limited
+    )
+
+
+def _check(call: Call) -> None:
+    spec, where = call.specs[0], call["memory_config"]
+    shape = spec.shape
+    require_dtype(spec, {DataType.BFLOAT16}, "Input must be bfloat16")
+    rows = spec.layout is Layout.ROW_MAJOR
+    require(rows, "Input must be row-major (CHWT)", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+    require(len(shape) == 4, "Input must be 4D (C, H, W, T)", "4 dims", "Reshape it.")
+    require(shape[0] == 3, "Input must have C=3 (RGB)", "three planes first", "Permute it.")
+    for name, length in (("H", shape[1]), ("W", shape[2])):
+        wrong = f"{name} must be even and >= 2 for 4:2:0 subsampling (got {length})"
+        require(length >= 2 and length % 2 == 0, wrong, "an even number", "Pad the picture.")
+    inside = spec.memory_config
+    require(inside.interleaved, f"Input memory must be interleaved, got {inside}", "such", "Use to_memory_config.")
+    if where is not None:
+        wrong = f"Sharded output is not supported; output memory must be interleaved, got {where}"
+        require(where.interleaved, wrong, "an interleaved MemoryConfig", "Shard the planes afterwards.")
+    given = call["coefficients"]
+    for name in ("y", "cb", "cr") if given is not None else ():
+        for i, term in enumerate(getattr(given, name)):
+            require(math.isfinite(term), f"{name} coefficient [{i}] is not finite", "numbers", "Check the matrix.")
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    planes = [(call, shape, DataType.UINT8, i) for i, (shape, _) in enumerate(inferred)]
+    return [out_spec(call_, shape, dtype=dtype, result=i) for call_, shape, dtype, i in planes]
+
+
+def _bytes(plane: Lanes) -> Lanes:
+    return (plane + 0.5).clamp(0, 255).to(torch.uint8)
+
+
+def _golden(
+    input: Lanes,
+    *,
+    color_space: YUVColorSpace | None = None,
+    input_range: RGBRange | None = None,
+    output_range: YUVRange | None = None,
+    coefficients: YUVCoefficients | None = None,
+    **_: Any,
+) -> tuple[Lanes, ...]:
+    chosen = _chosen(coefficients, color_space, input_range, output_range)
+    coarse = torch.nn.functional.avg_pool2d(input.float().permute(3, 0, 1, 2), 2).permute(1, 2, 3, 0)
+
+    def plane(source: Lanes, row: Sequence[float]) -> Lanes:
+        mixed = torch.einsum("c,chwt->hwt", torch.tensor(list(row[:3])), source.float()) + row[3]
+        return torch.floor(mixed + 0.5).clamp(0, 255)[None]
+
+    return plane(input, chosen.y), plane(coarse, chosen.cb), plane(coarse, chosen.cr)
+
+
+@op("ttnn.experimental.rgb_to_yuv", golden=_golden, check=_check, out=_spec)
+def rgb_to_yuv(
+    input: Lanes,
+    format: YUVFormat | None,  # there is one
+    color_space: YUVColorSpace | None,
+    input_range: RGBRange | None,
+    output_range: YUVRange | None,
+    coefficients: YUVCoefficients | None,
+) -> tuple[Lanes, Lanes, Lanes]:
+    """Luma at full size and two chroma planes of half the size, as bytes, of a [3, height, width, frames] picture."""
+    chosen = _chosen(coefficients, color_space, input_range, output_range)
+    red, green, blue = input.float().unbind(-4)
+
+    def mixed(row: Sequence[float]) -> Lanes:
+        return (row[0] * red + row[1] * green + row[2] * blue + row[3]).unsqueeze(-4)
+
+    def halved(plane: Lanes) -> Lanes:
+        cut = torch.unflatten(torch.unflatten(plane, -3, (-1, 2)), -2, (-1, 2))
+        return cut.mean((-4, -2))
+
+    return _bytes(mixed(chosen.y)), _bytes(halved(mixed(chosen.cb))), _bytes(halved(mixed(chosen.cr)))

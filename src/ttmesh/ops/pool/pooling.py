@@ -1,0 +1,336 @@
+"""Pools over [batch, height, width, channels]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.configs.conv_config import borders, pair
+from ttmesh.ops.conv.conv_sharding import HEIGHT, TILE, Window, parallel, same_cores
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.transfers import deallocate
+
+Size = tuple[int, int, int, int]
+MAX: Callable[..., Any] = F.max_pool2d  # its type depends on return_indices
+Slide = Callable[[Lanes], "Lanes | tuple[Lanes, Lanes]"]
+
+
+def pooled(x: Lanes, size: Size, lane_axes: int, slide: Slide) -> Any:
+    """[*mesh, .., channels] as images through a torch pool, and back to [*mesh, 1, 1, rows, channels]."""
+    _, height, width, channels = size
+    dims = x.shape[:lane_axes]
+    images = x[..., :channels].reshape(-1, height, width, channels).movedim(-1, 1)
+    results = slide(images)
+
+    def rows(part: Lanes) -> Lanes:
+        return part.movedim(1, -1).reshape(*dims, 1, 1, -1, channels)
+
+    return rows(results) if isinstance(results, Lanes) else [rows(part) for part in results]
+
+
+def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    specs = []
+    layout, x = call["out_layout"], call.specs[0]
+    for i, (shape, _) in enumerate(inferred):
+        dtype = call["out_dtype"]
+        if i:  # indices count within one image
+            dtype = DataType.UINT16 if call["size"][1] * call["size"][2] <= 65535 else DataType.UINT32
+        where = call["memory_config"] or _memory(call, shape, layout, x)
+        specs.append(TensorSpec(shape, dtype, layout, memory_config=where))
+    return specs
+
+
+def _memory(call: Call, shape: Sequence[int], layout: Layout, x: TensorSpec) -> MemoryConfig:
+    """Interleaved where the input is in DRAM, else shards on the input's cores or on the most that divide the rows."""
+    held = x.memory_config
+    if held.is_dram():
+        return MemoryConfig(buffer_type=held.buffer_type)
+    step = TILE if layout is Layout.TILE else 1
+    if held.shard_spec is not None:
+        return same_cores(held).memory(shape[2], shape[3], row_step=step)
+    window = Window(shape[2], 0, shape[3], shape[3], (1, 1), x.dtype, x.dtype)
+    scheme = call["applied_shard_scheme"] or HEIGHT
+    cores = parallel(scheme, window, call.mesh.compute_with_storage_grid_size(), tile_rows=layout is Layout.TILE)
+    return cores.memory(shape[2], shape[3], row_step=step)
+
+
+def _scratch(call: Call) -> int:
+    """Circular buffers per core: the halo of the input rows and a window of sticks, double-buffered."""
+    x = call.specs[0]
+    batch, height, width, channels = call["size"]
+    cores = call.mesh.compute_with_storage_grid_size()
+    rows = -(-batch * height * width // (cores.x * cores.y))
+    sticks = min(call["window"][0] * call["window"][1], 32)  # larger windows are reduced 32 sticks at a time
+    if x.memory_config.is_dram():
+        rows = min(rows, 1024)  # TT-NN slices tensors in DRAM until a piece fits
+    return int(rows * min(channels, 256) * 2 + sticks * 2 * min(channels, 256) * 2)
+
+
+def _check(call: Call) -> None:
+    x = call["input"].spec
+    batch, height, width, channels = call["size"]
+    if x.shape.volume() != batch * height * width * x.shape[-1] or x.shape[-1] < channels:
+        raise ShapeError(
+            f"pool got an input of shape {x.shape}",
+            expected=f"[1, 1, {batch * height * width}, {channels}] or [{batch}, {height}, {width}, {channels}]",
+            fix="Check batch_size, input_h, input_w and channels.",
+        )
+
+
+@part("ttnn.max_pool2d", out=_spec, check=_check, scratch=_scratch)
+def _max_pool(
+    input: Lanes,
+    size: Size,
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    ceil_mode: bool,
+    return_indices: bool,
+    lane_axes: int,
+) -> Any:
+    def slide(images: Lanes) -> Any:
+        top, bottom, left, right = padding
+        if top == bottom and left == right and top <= window[0] // 2 and left <= window[1] // 2:
+            return MAX(images, window, stride, (top, left), dilation, ceil_mode, return_indices)
+        wide = F.pad(images, (left, right, top, bottom), value=float("-inf"))
+        result = MAX(wide, window, stride, 0, dilation, ceil_mode, return_indices)
+        if not return_indices:
+            return result
+        values, index = result
+        row, column = index // wide.shape[-1] - top, index % wide.shape[-1] - left
+        return values, row * images.shape[-1] + column
+
+    return pooled(input, size, lane_axes, slide)
+
+
+@part("ttnn.avg_pool2d", out=_spec, check=_check, scratch=_scratch)
+def _avg_pool(
+    input: Lanes,
+    size: Size,
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    lane_axes: int,
+) -> Any:
+    def slide(images: Lanes) -> Lanes:
+        wide, (top, bottom, left, right) = images.float(), padding
+        if top == bottom and left == right:
+            return F.avg_pool2d(wide, window, stride, (top, left), ceil_mode, count_include_pad, divisor_override)
+        sums, counts = (
+            F.avg_pool2d(F.pad(part, (left, right, top, bottom)), window, stride, 0, ceil_mode, True, 1)
+            for part in (wide, torch.ones_like(wide))
+        )
+        if divisor_override is not None:
+            return sums / divisor_override
+        return sums / (window[0] * window[1] if count_include_pad else counts)
+
+    return pooled(input, size, lane_axes, slide)
+
+
+@part("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch)
+def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str, lane_axes: int) -> Any:
+    def slide(images: Lanes) -> Lanes:
+        wide = images.float()
+        return F.adaptive_avg_pool2d(wide, window) if kind == "avg" else F.adaptive_max_pool2d(wide, window)
+
+    return pooled(input, size, lane_axes, slide)
+
+
+def _golden(slide: Callable[..., Any]) -> Callable[..., Any]:
+    def golden(
+        input_tensor: Lanes, batch_size: int, input_h: int, input_w: int, channels: int, *args: Any, **options: Any
+    ) -> Any:
+        images = input_tensor.reshape(batch_size, input_h, input_w, channels).permute(0, 3, 1, 2)
+        results = slide(images, *args, **options)
+        parts = [results] if isinstance(results, Lanes) else results
+        rows = [part.permute(0, 2, 3, 1).reshape(1, 1, -1, channels) for part in parts]
+        return rows[0] if isinstance(results, Lanes) else rows
+
+    return golden
+
+
+def _torch_max(
+    x: Lanes,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool = False,
+    *,
+    return_indices: bool = False,
+    **_: Any,
+) -> Any:
+    x, padding = _framed(x, padding, float("-inf"))
+    return MAX(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _torch_avg(
+    x: Lanes,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    **_: Any,
+) -> Lanes:
+    x, padding = _framed(x, padding, 0.0)
+    return F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def _framed(x: Lanes, padding: Any, value: float) -> tuple[Lanes, Any]:
+    """torch's pools pad both sides alike; four numbers (top, bottom, left, right) are padded by hand."""
+    if isinstance(padding, int) or len(padding) != 4:
+        return x, padding
+    top, bottom, left, right = padding
+    return F.pad(x, (left, right, top, bottom), value=value), 0
+
+
+def _freed(x: Tensor, result: Any, deallocate_input: bool) -> Any:
+    if deallocate_input:
+        deallocate(x)
+    return result
+
+
+def _refuse_indices(return_indices: bool, dtype: DataType | None) -> None:
+    if return_indices and dtype not in (None, DataType.BFLOAT16):
+        raise MeshError(f"return_indices needs a bfloat16 result, not {dtype}", expected="bfloat16", fix="Drop dtype=.")
+
+
+@composite("ttnn.max_pool2d", golden=_golden(_torch_max))
+def max_pool2d(
+    input_tensor: Tensor,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    memory_config: MemoryConfig | None,
+    applied_shard_scheme: object,
+    deallocate_input: bool,
+    return_indices: bool,
+    dtype: DataType | None,
+    output_layout: Layout | None,
+) -> Any:
+    """The largest value of every window."""
+    _refuse_indices(return_indices, dtype)
+    result = _max_pool(
+        input=input_tensor,
+        size=(batch_size, input_h, input_w, channels),
+        window=pair(kernel_size),
+        stride=pair(stride),
+        padding=borders(padding),
+        dilation=pair(dilation),
+        ceil_mode=ceil_mode,
+        return_indices=return_indices,
+        memory_config=memory_config,
+        applied_shard_scheme=applied_shard_scheme,
+        out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
+        out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
+    )
+    return _freed(input_tensor, result, deallocate_input)
+
+
+@composite("ttnn.avg_pool2d", golden=_golden(_torch_avg))
+def avg_pool2d(
+    input_tensor: Tensor,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    memory_config: MemoryConfig | None,
+    applied_shard_scheme: object,
+    deallocate_input: bool,
+    dtype: DataType | None,
+    output_layout: Layout | None,
+) -> Any:
+    """The mean of every window."""
+    result = _avg_pool(
+        input=input_tensor,
+        size=(batch_size, input_h, input_w, channels),
+        window=pair(kernel_size),
+        stride=pair(stride),
+        padding=borders(padding),
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        divisor_override=divisor_override,
+        memory_config=memory_config,
+        applied_shard_scheme=applied_shard_scheme,
+        out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
+        out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
+    )
+    return _freed(input_tensor, result, deallocate_input)
+
+
+def _adaptive(name: str, kind: str, torch_pool: Callable[..., Lanes]) -> None:
+    @composite(name, golden=_golden(lambda x, output_size, **_: torch_pool(x, tuple(output_size))))
+    def adaptive(
+        input_tensor: Tensor,
+        batch_size: int,
+        input_h: int,
+        input_w: int,
+        channels: int,
+        output_size: Sequence[int],
+        memory_config: MemoryConfig | None,
+        applied_shard_scheme: object,
+        deallocate_input: bool,
+    ) -> Any:
+        """A pool whose windows are chosen so that the result has the wanted size."""
+        result = _adaptive_pool(
+            input=input_tensor,
+            size=(batch_size, input_h, input_w, channels),
+            window=pair(output_size),
+            kind=kind,
+            memory_config=memory_config,
+            applied_shard_scheme=applied_shard_scheme,
+            out_dtype=DataType.BFLOAT16,
+            out_layout=Layout.ROW_MAJOR,
+        )
+        return _freed(input_tensor, result, deallocate_input)
+
+
+_adaptive("ttnn.adaptive_avg_pool2d", "avg", F.adaptive_avg_pool2d)
+_adaptive("ttnn.adaptive_max_pool2d", "max", F.adaptive_max_pool2d)
+
+
+@part("ttnn.global_avg_pool2d", out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
+def _mean(input_tensor: Lanes) -> Lanes:
+    return input_tensor.float().mean((-3, -2), keepdim=True)
+
+
+def _global_spec(call: Call, shape: Sequence[int]) -> TensorSpec:
+    where = call["memory_config"] or MemoryConfig(buffer_type=call.specs[0].memory_config.buffer_type)
+    return TensorSpec(shape, call["dtype"] or call.specs[0].dtype, Layout.TILE, memory_config=where)
+
+
+@composite("ttnn.global_avg_pool2d", golden=lambda input_tensor, **_: input_tensor.mean((-3, -2), keepdim=True))
+def global_avg_pool2d(input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None) -> Tensor:
+    """The mean of every channel of [batch, height, width, channels]."""
+    result: Tensor = _mean(input_tensor=input_tensor, memory_config=memory_config, dtype=dtype)
+    return result

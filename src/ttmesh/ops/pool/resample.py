@@ -1,0 +1,316 @@
+"""Pictures at other points: upsample, grid_sample, rotate, on [batch, height, width, channels]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor as Lanes
+from torch.nn import functional as F
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, out_spec
+from ttmesh.ops.lane_functions.lane_broadcast import flat_together, folded, unfolded
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shard_config import div_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+
+def _factors(scale: float | Sequence[float]) -> tuple[float, float]:
+    if isinstance(scale, (int, float)):
+        return float(scale), float(scale)
+    return float(scale[0]), float(scale[1])
+
+
+def _picture_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Row-major; block floats become bfloat16; shards keep their cores."""
+    x, shape = call.specs[0], inferred[0][0]
+    dtype = DataType.BFLOAT16 if x.dtype in BLOCK_FLOATS else x.dtype
+    config = x.memory_config
+    shard = config.shard_spec
+    if shard is None or call["memory_config"] is not None:
+        return [out_spec(call, shape, dtype=dtype, layout=Layout.ROW_MAJOR)]
+    rows, cores = math.prod(shape[:-1]), shard.grid.num_cores()
+    if config.memory_layout.name == "HEIGHT_SHARDED":
+        extent = [div_up(rows, cores), shard.shape[1]]
+    else:
+        extent = [div_up(rows * shard.shape[0], max(math.prod(x.shape[:-1]), 1)), shard.shape[1]]
+    where = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(shard.grid, extent, shard.orientation))
+    return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=where)]
+
+
+def _check_upsample(call: Call) -> None:
+    if call["mode"] not in ("nearest", "bilinear"):
+        raise MeshError(
+            f"Unsupported mode: only supported modes are nearest and bilinear, got {call['mode']}",
+            expected="'nearest' or 'bilinear'",
+            fix="Choose one.",
+        )
+    if call["mode"] == "bilinear" and any(factor != int(factor) for factor in _factors(call["scale_factor"])):
+        raise MeshError(
+            f"bilinear upsample takes whole scale factors, got {call['scale_factor']}",
+            expected="integers",
+            fix="Use mode='nearest'.",
+        )
+
+
+def _upsample(x: Lanes, scale: float | Sequence[float], mode: str) -> Lanes:
+    """[n, height, width, channels] enlarged."""
+    down, across = _factors(scale)
+    height, width = x.shape[-3:-1]
+    size = math.floor(height * down), math.floor(width * across)
+    if mode == "nearest":
+        rows = (torch.arange(size[0], device=x.device) / down).floor().long().clamp(max=height - 1)
+        columns = (torch.arange(size[1], device=x.device) / across).floor().long().clamp(max=width - 1)
+        return x.index_select(-3, rows).index_select(-2, columns)
+    images = x.float().movedim(-1, 1)
+    return F.interpolate(images, size=size, mode="bilinear", align_corners=False).movedim(1, -1)
+
+
+def _golden_upsample(
+    input_tensor: Lanes, scale_factor: float | Sequence[float], *, mode: str = "nearest", **_: Any
+) -> Lanes:
+    if mode == "nearest":
+        images = input_tensor.permute(0, 3, 1, 2)
+        return F.interpolate(images, scale_factor=_factors(scale_factor), mode="nearest").permute(0, 2, 3, 1)
+    height, width = (
+        _blend(length, factor) for length, factor in zip(input_tensor.shape[1:3], _factors(scale_factor), strict=True)
+    )
+    return torch.einsum("ih,nhwc,jw->nijc", height, input_tensor.float(), width).to(input_tensor.dtype)
+
+
+def _blend(length: int, factor: float) -> Lanes:
+    """How much of each old pixel every new one holds, along one side."""
+    weights = torch.zeros(int(length * factor), length)
+    for i, row in enumerate(weights):
+        at = max((i + 0.5) / factor - 0.5, 0.0)  # pixel centres stand in the middle
+        low = min(int(at), length - 1)
+        row[low] += 1 - (at - low)
+        row[min(low + 1, length - 1)] += at - low
+    return weights
+
+
+@op(
+    "ttnn.upsample",
+    golden=_golden_upsample,
+    out=_picture_spec,
+    check=_check_upsample,
+)
+def upsample(input_tensor: Lanes, scale_factor: float | Sequence[float], mode: str, lane_axes: int) -> Lanes:
+    """Pictures enlarged by repeating or blending pixels."""
+    return unfolded(_upsample(folded(input_tensor, lane_axes), scale_factor, mode), input_tensor.shape[:lane_axes])
+
+
+# -- grid_sample -------------------------------------------------------------------------------------------------------
+
+
+def _sample(x: Lanes, grid: Lanes, mode: str, padding_mode: str, align_corners: bool, channels_last: bool) -> Lanes:
+    """x [n, h, w, c] at grid [n, ho, wo, 2k]: [n, ho, wo · k, c], or [n, ho, wo, k · c]."""
+    points = grid.shape[-1] // 2
+    wide = torch.unflatten(grid.float(), -1, (points, 2)).flatten(-3, -2)
+    out = F.grid_sample(
+        x.float().movedim(-1, 1), wide, mode=mode, padding_mode=padding_mode, align_corners=align_corners
+    ).movedim(1, -1)
+    return torch.unflatten(out, -2, (-1, points)).flatten(-2) if channels_last else out
+
+
+def _precomputed(x: Lanes, grid: Lanes, channels_last: bool) -> Lanes:
+    """x at grid [n, ho, wo, 6k]: row and column of the upper left pixel, then the weights of the four."""
+    points = grid.shape[-1] // 6
+    cut = torch.unflatten(grid.float(), -1, (points, 6)).flatten(-3, -2)
+    top, left, weights = cut[..., 0].round().long(), cut[..., 1].round().long(), cut[..., 2:]
+    height, width = x.shape[1:3]
+    batch = torch.arange(x.shape[0], device=x.device)[:, None, None]
+    out = torch.zeros(*top.shape, x.shape[-1], device=x.device)
+    for i, (down, across) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+        row, column = top + down, left + across
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        pixel = x.float()[batch, row.clamp(0, height - 1), column.clamp(0, width - 1)]
+        out = out + pixel * (weights[..., i] * inside)[..., None]
+    return torch.unflatten(out, -2, (-1, points)).flatten(-2) if channels_last else out
+
+
+def _golden_sample(
+    input_tensor: Lanes,
+    grid: Lanes,
+    *,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+    use_precomputed_grid: bool = False,
+    batch_output_channels: bool = False,
+    **_: Any,
+) -> Lanes:
+    batch, height, width = input_tensor.shape[:3]
+    cut = grid.float().reshape(batch, grid.shape[1], -1, 6 if use_precomputed_grid else 2)
+    if use_precomputed_grid:
+        row, column, weights = cut[..., 0], cut[..., 1], cut[..., 2:]
+    else:
+        row, column = (_pixel(cut[..., i], side, align_corners) for i, side in ((1, height), (0, width)))
+        if padding_mode == "border":
+            row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+        if mode == "nearest":
+            row, column = row.round(), column.round()
+        down, across = row - row.floor(), column - column.floor()
+        weights = torch.stack([(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across], -1)
+    framed = F.pad(input_tensor.float(), (0, 0, 1, 1, 1, 1))  # points outside fall on the frame of zeros
+    pictures = torch.arange(batch)[:, None, None]
+    parts = []
+    for i in range(4):
+        y = (row.floor() + i // 2 + 1).clamp(0, height + 1).long()
+        x = (column.floor() + i % 2 + 1).clamp(0, width + 1).long()
+        parts.append(framed[pictures, y, x] * weights[..., i : i + 1])
+    out = torch.stack(parts).sum(0).to(input_tensor.dtype)
+    return out.reshape(batch, out.shape[1], grid.shape[2], -1) if batch_output_channels else out
+
+
+def _pixel(point: Lanes, side: int, align_corners: bool) -> Lanes:
+    """Where a point of [-1, 1] lies along a side, in pixels."""
+    return (point + 1) / 2 * (side - 1) if align_corners else (point + 1) / 2 * side - 0.5
+
+
+def _check_sample(call: Call) -> None:
+    per_point = 6 if call["use_precomputed_grid"] else 2
+    if call.specs[1].shape[-1] % per_point:
+        raise ShapeError(
+            f"the grid's last dim is {call.specs[1].shape[-1]}", expected=f"a multiple of {per_point}", fix="Check it."
+        )
+
+
+@op("ttnn.grid_sample", golden=_golden_sample, out=_picture_spec, check=_check_sample)
+def grid_sample(
+    input_tensor: Lanes,
+    grid: Lanes,
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+    use_precomputed_grid: bool,
+    batch_output_channels: bool,
+    lane_axes: int,
+) -> Lanes:
+    """Pictures at the points of a grid."""
+    (x, points), dims = flat_together([input_tensor, grid], lane_axes)
+    x, points = x.flatten(0, 1), points.flatten(0, 1)
+    if use_precomputed_grid:
+        out = _precomputed(x, points, batch_output_channels)
+    else:
+        out = _sample(x, points, mode, padding_mode, align_corners, batch_output_channels)
+    return unfolded(out, dims)
+
+
+@composite("ttnn.prepare_grid_sample_grid")
+def prepare_grid_sample_grid(
+    grid: Tensor,
+    input_shape: Sequence[int],
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+    output_dtype: DataType | None,
+) -> Tensor:
+    """A host grid with the corner and the four weights of every point worked out."""
+    if mode != "bilinear" or padding_mode != "zeros":
+        raise MeshError(
+            f"a grid cannot be prepared for mode={mode!r}, padding_mode={padding_mode!r}",
+            expected="'bilinear' and 'zeros'",
+            fix="Pass the plain grid.",
+        )
+    height, width = int(input_shape[1]), int(input_shape[2])
+    lanes = torch.unflatten(grid.lanes.float(), -1, (-1, 2))
+    x, y = lanes[..., 0], lanes[..., 1]
+    column = (x + 1) * (width - 1) / 2 if align_corners else ((x + 1) * width - 1) / 2
+    row = (y + 1) * (height - 1) / 2 if align_corners else ((y + 1) * height - 1) / 2
+    top, left = row.floor(), column.floor()
+    down, across = row - top, column - left
+    weights = ((1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across)
+    values = torch.stack([top, left, *weights], dim=-1).flatten(-2)
+    spec = TensorSpec(
+        values.shape[len(grid.mesh_shape) :],
+        output_dtype or DataType.BFLOAT16,
+        Layout.ROW_MAJOR,
+        memory_config=inherited(grid.spec, ()),
+    )
+    lanes = values.to(torch.float32 if spec.dtype is DataType.FLOAT32 else torch.bfloat16)
+    return Tensor.on_host(kind_of(spec, grid.kind.topology, grid.kind.presence), lanes, grid.mesh_shape)
+
+
+# -- rotate ------------------------------------------------------------------------------------------------------------
+
+
+def _rotate(x: Lanes, angle: float, center: Sequence[float] | None, fill: float, mode: str) -> Lanes:
+    """[n, h, w, c] turned counter-clockwise by degrees; points from outside get `fill`."""
+    height, width = x.shape[1:3]
+    cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else (float(center[0]), float(center[1]))
+    turn = math.radians(angle)
+    dy = torch.arange(height, device=x.device, dtype=torch.float32)[:, None] - cy
+    dx = torch.arange(width, device=x.device, dtype=torch.float32)[None, :] - cx
+    column = dx * math.cos(turn) - dy * math.sin(turn) + cx
+    row = dx * math.sin(turn) + dy * math.cos(turn) + cy
+    if mode == "nearest":
+        return _pixels(x, row.round().long(), column.round().long(), fill)
+    top, left = row.floor(), column.floor()
+    down, across = (row - top)[..., None], (column - left)[..., None]
+    corners = [_pixels(x, (top + i).long(), (left + j).long(), fill) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    upper = corners[0] * (1 - across) + corners[1] * across
+    lower = corners[2] * (1 - across) + corners[3] * across
+    return upper * (1 - down) + lower * down
+
+
+def _pixels(x: Lanes, row: Lanes, column: Lanes, fill: float) -> Lanes:
+    inside = (row >= 0) & (row < x.shape[1]) & (column >= 0) & (column < x.shape[2])
+    found = x.float()[:, row.clamp(0, x.shape[1] - 1), column.clamp(0, x.shape[2] - 1)]
+    return torch.where(inside[..., None], found, torch.full_like(found, fill))
+
+
+def _golden_rotate(
+    input_tensor: Lanes,
+    angle: float,
+    *,
+    center: Sequence[float] | None = None,
+    fill: float = 0.0,
+    interpolation_mode: str = "nearest",
+    **_: Any,
+) -> Lanes:
+    height, width = input_tensor.shape[1:3]
+    cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else center
+    turn = math.radians(angle)
+    y, x = torch.meshgrid(torch.arange(height) - cy, torch.arange(width) - cx, indexing="ij")
+    source = torch.complex(x, y) * complex(math.cos(turn), math.sin(turn))
+    column, row = source.real + cx, source.imag + cy
+    if interpolation_mode == "nearest":
+        column, row = column.round(), row.round()
+    points = torch.stack([(2 * column.double() + 1) / width - 1, (2 * row.double() + 1) / height - 1], dim=-1)
+    images = input_tensor.permute(0, 3, 1, 2).double() - fill  # so that what lies outside, 0, is the fill
+    turned = F.grid_sample(images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=False)
+    return (turned + fill).permute(0, 2, 3, 1).to(input_tensor.dtype)
+
+
+def _check_rotate(call: Call) -> None:
+    if call["expand"]:
+        raise MeshError("expand=True is not supported", expected="expand=False", fix="Pad the picture first.")
+    if call["interpolation_mode"] not in ("nearest", "bilinear"):
+        raise MeshError(
+            f"interpolation_mode {call['interpolation_mode']!r} is unknown",
+            expected="'nearest' or 'bilinear'",
+            fix="Choose one.",
+        )
+
+
+@op("ttnn.rotate", golden=_golden_rotate, out=_picture_spec, check=_check_rotate)
+def rotate(
+    input_tensor: Lanes,
+    angle: float,
+    center: Sequence[float] | None,
+    fill: float,
+    interpolation_mode: str,
+    lane_axes: int,
+) -> Lanes:
+    """Pictures turned counter-clockwise by an angle in degrees."""
+    x = folded(input_tensor, lane_axes)
+    return unfolded(_rotate(x, angle, center, fill, interpolation_mode), input_tensor.shape[:lane_axes])

@@ -1,0 +1,1 @@
+"""Operations over dims: sums, extrema, sorting, running sums, losses."""

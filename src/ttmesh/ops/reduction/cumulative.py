@@ -1,0 +1,133 @@
+"""Running sums and products along a dim, and the exponential moving average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isnan
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype, require_tiles
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.tensor.calls.launch_op import Call
+
+Scan = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def scanned(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> torch.Tensor:
+    """A running reduction from either end, accumulated in float32 (integers in int64)."""
+    wide = values.float() if values.is_floating_point() else values.long()
+    return scan(wide.flip(dim), dim).flip(dim) if reverse else scan(wide, dim)
+
+
+def _check_scan(call: Call) -> None:
+    rank, dim = len(call.specs[0].shape), call["dim"]
+    dim_of(dim, rank, f"The requested accumulation axis is {dim}, while the input tensor has rank {rank}.")
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        wrong = (
+            f"Shape mismatch: input tensor shape {call.specs[0].shape!r} does not match output tensor shape "
+            f"{given.shape!r}."
+        )
+        require(
+            tuple(given.shape) == tuple(call.specs[0].shape),
+            wrong,
+            "equal shapes",
+            "Allocate one with the other's shape.",
+        )
+
+
+def _golden_cumsum(input: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
+    running = torch.cumsum(input.double() if input.is_floating_point() else input.long(), dim)
+    if reverse_order:  # what is still to come, and the element itself
+        running = running.select(dim, -1).unsqueeze(dim) - running + input
+    return running.to(input.dtype) if input.is_floating_point() else running
+
+
+def _golden_cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
+    if not reverse_order:
+        return torch.cumprod(input_tensor, dim)
+    return torch.flip(torch.cumprod(torch.flip(input_tensor, (dim,)), dim), (dim,))
+
+
+@op("ttnn.cumsum", golden=_golden_cumsum, check=_check_scan, outputs=("out",))
+def cumsum(input: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
+    """Running sum along a dim."""
+    rank = input.dim() - lane_axes
+    return scanned(input, dim_of(dim, rank), reverse_order, torch.cumsum) if rank else input
+
+
+@op("ttnn.cumprod", golden=_golden_cumprod, check=_check_scan, outputs=("out",))
+def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
+    """Running product along a dim."""
+    rank = input_tensor.dim() - lane_axes
+    return scanned(input_tensor, dim_of(dim, rank), reverse_order, torch.cumprod) if rank else input_tensor
+
+
+def _check_image(call: Call) -> None:
+    spec = call.specs[0]
+    require(
+        len(spec.shape) == 4 and spec.shape[0] == 1,
+        f"intimg expects one image [1, H, W, C], got {spec.shape!r}",
+        "[1, H, W, C]",
+        "Take one image at a time.",
+    )
+    require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
+
+
+@op(
+    "ttnn.experimental.intimg",
+    golden=lambda input_tensor: torch.cumsum(torch.cumsum(input_tensor, 1), 2),
+    check=_check_image,
+)
+def intimg(input_tensor: torch.Tensor) -> torch.Tensor:
+    """The integral image of [1, H, W, C]: every pixel the sum of all above it and to its left."""
+    return input_tensor.float().cumsum(-3).cumsum(-2)
+
+
+def moving_average(values: torch.Tensor, alpha: float) -> torch.Tensor:
+    """y[t] = alpha y[t-1] + (1 - alpha) x[t] from y[-1] = 0, along the last dim, in float32."""
+    steps = (values.float() * (1 - alpha)).movedim(-1, 0).contiguous()  # a step is then one span of memory
+    for t in range(1, steps.shape[0]):
+        steps[t].add_(steps[t - 1], alpha=alpha)
+    return steps.movedim(0, -1)
+
+
+def _check_ema(call: Call) -> None:
+    spec = call.specs[0]
+    require_dtype(spec, {DataType.BFLOAT16}, f"Input tensor must be BFLOAT16, got: {spec.dtype}")
+    require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
+    rank = len(spec.shape)
+    require(
+        rank == 4,
+        f"EMA input must be 4D [1, B, C, T], got rank {rank}",
+        "a 4D tensor",
+        "Reshape it with ttnn.unsqueeze_to_4D.",
+    )
+    require(
+        spec.shape[0] == 1,
+        f"EMA expects leading dimension to be 1, got {spec.shape[0]}",
+        "[1, B, C, T]",
+        "Reshape it so that the first dim is 1.",
+    )
+    require(
+        not isnan(call["alpha"]),
+        "EMA alpha must be a valid number, got NaN",
+        "a number",
+        "Compute alpha from finite numbers.",
+    )
+
+
+def _golden_ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
+    """All weights at once: x[s] counts (1 - alpha) alpha^(t - s) in y[t]."""
+    steps = torch.arange(input_tensor.shape[-1], dtype=torch.float64)
+    weights = torch.tril((1 - alpha) * alpha ** (steps[:, None] - steps).clamp(min=0))
+    return (input_tensor.double() @ weights.T).to(input_tensor.dtype)
+
+
+@op("ttnn.ema", golden=_golden_ema, check=_check_ema, out=like(layout=Layout.TILE), outputs=("out",))
+def ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
+    """Exponential moving average along the last dim."""
+    return moving_average(input_tensor, alpha)

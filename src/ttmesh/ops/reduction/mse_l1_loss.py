@@ -1,0 +1,75 @@
+"""Losses: mse_loss and l1_loss, element by element or reduced; and how well two tensors of torch agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import PrintedEnum
+from ttmesh.ops.catalogue.definition import OpFunction, composite
+from ttmesh.ops.configs.activations import UnaryOpType
+from ttmesh.ops.elementwise.binary import binary
+from ttmesh.ops.reduction.reduce import mean, sum_
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+class LossReductionMode(PrintedEnum):
+    """What becomes of the losses of all elements."""
+
+    NONE = 0
+    MEAN = 1
+    SUM = 2
+
+
+def _enter(name: str, measure: UnaryOpType, golden: Callable[..., torch.Tensor]) -> OpFunction:
+    def expected(reference: torch.Tensor, prediction: torch.Tensor, *, reduction: Any = None) -> torch.Tensor:
+        if not isinstance(reduction, str):
+            reduction = LossReductionMode(reduction or 0).name.lower()
+        return golden(reference, prediction, reduction=reduction)
+
+    def loss(
+        input_reference: Tensor,
+        input_prediction: Tensor,
+        reduction: LossReductionMode | None,
+        memory_config: MemoryConfig | None,
+        output_tensor: Tensor | None,
+    ) -> Tensor:
+        """The difference of two tensors, measured per element; the mean or sum of all on request."""
+        result: Tensor = binary["subtract"](
+            input_reference,
+            input_prediction,
+            memory_config=memory_config,
+            output_tensor=output_tensor,
+            activations=[measure],
+        )
+        if reduction in (None, LossReductionMode.NONE):
+            return result
+        reduce = mean if reduction is LossReductionMode.MEAN else sum_
+        reduced: Tensor = reduce(result, memory_config=memory_config or input_reference.memory_config())
+        return reduced
+
+    return composite(f"ttnn.{name}", golden=expected)(loss)
+
+
+mse_loss = _enter("mse_loss", UnaryOpType.SQUARE, torch.nn.functional.mse_loss)
+l1_loss = _enter("l1_loss", UnaryOpType.ABS, torch.nn.functional.l1_loss)
+
+
+@composite("ttnn.pearson_correlation_coefficient")
+def pearson_correlation_coefficient(expected: Any, actual: Any) -> float:
+    """The correlation of two torch or numpy arrays: 1 for equal ones, NaN and infinities at equal places left out."""
+    a, b = (torch.as_tensor(values).double().flatten() for values in (expected, actual))
+    if bool(torch.isnan(a).all()) or bool(torch.isnan(b).all()):
+        return float(bool(torch.isnan(a).all()) and bool(torch.isnan(b).all()))
+    if not (a.any() or b.any()) or torch.equal(a, b):
+        return 1.0
+    if bool(a.any()) != bool(b.any()):
+        return 0.0
+    finite = torch.isfinite(a) & torch.isfinite(b)
+    a, b = a[finite], b[finite]
+    if a.numel() < 2 or a.std() == 0 or b.std() == 0:
+        return float(torch.allclose(a, b))
+    return float(torch.corrcoef(torch.stack([a, b]))[0, 1])

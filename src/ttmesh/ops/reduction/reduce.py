@@ -1,0 +1,274 @@
+"""Reductions over dims: sum, mean, max, min, prod, var, std. Accumulated in float32, rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod as product
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.ops.catalogue.checks import dim_of, dims_of, require, require_dtype
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec, with_shards
+from ttmesh.tensor.calls.lane_calls import Lane
+from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
+from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec
+from ttmesh.tensor.spec.shard_config import round_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+Dims = int | Sequence[int] | None
+
+
+def reduced_count(values: torch.Tensor, dims: Sequence[int]) -> int:
+    """How many elements go into one result."""
+    return product(values.shape[dim] for dim in dims)
+
+
+def total(values: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    """The sum over dims; bfloat16 is accumulated in float32 by torch and rounded once."""
+    return values.sum(dims, keepdim) if dims else values
+
+
+def scaled(values: torch.Tensor, scalar: float) -> torch.Tensor:
+    """The result times the scalar of the call."""
+    return values if scalar == 1.0 else values.float() * scalar
+
+
+def _summed(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+    """Sum over one dim, several or all."""
+    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    if scalar != 1.0 and input_tensor.is_floating_point():
+        return input_tensor.sum(dims, keepdim, dtype=torch.float32) * scalar if dims else input_tensor.float() * scalar
+    return scaled(total(input_tensor, dims, keepdim), scalar)
+
+
+def _averaged(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+    """Mean over one dim, several or all."""
+    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    if not dims:
+        return scaled(input_tensor, scalar)
+    factor = scalar / max(reduced_count(input_tensor, dims), 1)
+    return input_tensor.sum(dims, keepdim, dtype=torch.float32) * factor
+
+
+def _once(reduce: Callable[[torch.Tensor, tuple[int, ...], bool], torch.Tensor]) -> Specialise:
+    """The reduction with its dims worked out, where the scalar changes nothing."""
+
+    def specialise(case: Case) -> Lane | None:
+        dims, keepdim = dims_of(case["dim"], len(case.specs[0].shape)), case["keepdim"]
+        return None if case["scalar"] != 1.0 or not dims else lambda values: reduce(values, dims, keepdim)
+
+    return specialise
+
+
+def _mean_once(case: Case) -> Lane | None:
+    dims, keepdim = dims_of(case["dim"], len(case.specs[0].shape)), case["keepdim"]
+    factor = case["scalar"] / max(product(case.specs[0].shape[dim] for dim in dims), 1)
+    return (lambda values: values.sum(dims, keepdim, dtype=torch.float32).mul_(factor)) if dims else None
+
+
+def _extreme(pick: Callable[..., torch.Tensor], opposite: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The extreme of scalar · x: the opposite one of x for a negative scalar."""
+
+    def lane(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+        """The largest or smallest value along dims, times a scalar."""
+        dims = dims_of(dim, input_tensor.dim() - lane_axes)
+        found = (pick if scalar >= 0 else opposite)(input_tensor, dims, keepdim) if dims else input_tensor
+        return scaled(found, scalar)
+
+    return lane
+
+
+def _spread(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, correction: bool, lane_axes: int) -> torch.Tensor:
+    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    values = input_tensor.float()
+    if reduced_count(values, dims) <= int(correction):  # torch warns and gives the same NaN
+        return total(values, dims, keepdim) * torch.nan
+    return torch.var(values, dims, correction=int(correction), keepdim=keepdim) if dims else torch.zeros_like(values)
+
+
+def _varied(
+    input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
+) -> torch.Tensor:
+    """Variance of the scaled values, with Bessel's correction unless told otherwise."""
+    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
+
+
+def _deviated(
+    input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
+) -> torch.Tensor:
+    """Standard deviation of the scaled values, with Bessel's correction unless told otherwise."""
+    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes).sqrt(), abs(scalar))
+
+
+def _multiplied(
+    input_tensor: torch.Tensor, lane_axes: int, dim: int | None = None, keepdim: bool = False, dims: Dims = ()
+) -> torch.Tensor:
+    """Product over one dim or all; `dims` keeps them as ones."""
+    rank = input_tensor.dim() - lane_axes
+    values = input_tensor.float()
+    if dims:
+        for one in dims_of(dims, rank):
+            values = values.prod(one, keepdim=True)
+        return values
+    if dim is not None:
+        return values.prod(dim_of(dim, rank), keepdim) if rank else values
+    whole = values.flatten(lane_axes).prod(-1) if rank else values
+    return whole.reshape(*whole.shape, *[1] * rank) if keepdim else whole
+
+
+# -- what comes out --------------------------------------------------------------------------------------------------
+
+
+def _stays_row_major(call: Call) -> bool:
+    """TT-NN sums and averages a 4D ROW_MAJOR tensor over H or over W without tiles; all else comes out in tiles."""
+    spec, rank = call.specs[0], len(call.specs[0].shape)
+    if spec.layout is Layout.TILE or rank != 4 or not spec.memory_config.interleaved:
+        return False
+    if spec.dtype not in (DataType.BFLOAT16, DataType.FLOAT32):
+        return False
+    return dims_of(call["dim"], rank) in ((-1,), (-2,))
+
+
+def _sum_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    layout = call["output_layout"]
+    if layout is None:
+        layout = Layout.ROW_MAJOR if _stays_row_major(call) else Layout.TILE
+    return [_reduced_spec(call, inferred[0][0], layout)]
+
+
+def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [_reduced_spec(call, inferred[0][0], Layout.TILE)]
+
+
+def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec:
+    """Sharded results lie on the same cores in shards that fit them, interleaved where none do."""
+    spec = call.specs[0]
+    config: MemoryConfig = call["memory_config"] or spec.memory_config
+    if config.created_with_nd_shard_spec and config.nd_shard_spec is not None:
+        shards = _reduced_shards(call, config.nd_shard_spec, layout)
+        return TensorSpec(
+            shape, spec.dtype, layout, memory_config=MemoryConfig(buffer_type=config.buffer_type, nd_shard_spec=shards)
+        )
+    if config.interleaved or (config.shard_spec is None and spec.memory_config.shard_spec is None):
+        return out_spec(call, shape, layout=layout)
+    plain = TensorSpec(shape, spec.dtype, layout)
+    source = config if config.shard_spec is not None else spec.memory_config
+    try:
+        return plain.with_memory_config(with_shards(config, plain, source))
+    except ShapeError:
+        return plain.with_memory_config(MemoryConfig(buffer_type=config.buffer_type))
+
+
+def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardSpec:
+    """Shards of any rank lose what the tensor loses; tiles stay whole."""
+    dims, extents = dims_of(call["dim"], len(call.specs[0].shape)), list(shards.shard_shape)
+    for dim in sorted(dims):
+        if -dim <= len(extents):
+            extents[dim] = 1
+    if not call["keepdim"]:
+        extents = [extent for i, extent in enumerate(extents, -len(extents)) if i not in dims] or [1]
+    if layout is Layout.TILE:
+        extents[-2:] = [round_up(extent, 32) for extent in extents[-2:]]
+    return NdShardSpec(extents, shards.grid, shards.orientation, shards.shard_distribution_strategy)
+
+
+def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape = inferred[0][0]
+    return [out_spec(call, shape, layout=Layout.TILE)]
+
+
+def _check_sum(call: Call) -> None:
+    dtype = call.specs[0].dtype
+    require(
+        not (call["output_layout"] is Layout.ROW_MAJOR and dtype in BLOCK_FLOATS),
+        f"output_layout=ROW_MAJOR is not supported for a {dtype} result: block-float formats only exist in TILE layout, so "
+        "honoring the request would silently widen the dtype to BFLOAT16. Reduce to TILE and typecast explicitly if a "
+        "row-major result is needed.",
+        "output_layout=ttnn.TILE_LAYOUT",
+        "Convert the result with ttnn.typecast, then ttnn.to_layout.",
+    )
+
+
+def _check_mean(call: Call) -> None:
+    dtype = call.specs[0].dtype
+    require(
+        dtype not in INTEGERS, f"ttnn.mean does not support integer inputs - got {dtype}.", "floats", "Typecast first."
+    )
+    _check_sum(call)
+
+
+def _check_product(call: Call) -> None:
+    spec, dim = call.specs[0], call["dim"]
+    rank = len(spec.shape)
+    if dim is not None:
+        wrong = f"Dimension for prod is out of range (expected to be in range of [{-rank}, {rank - 1}])"
+        dim_of(dim, rank, wrong)
+        wrong = "ttnn.prod with a dim argument does not support bfloat4_b"
+        require(spec.dtype is not DataType.BFLOAT4_B, wrong, "another format", "Typecast first.")
+    allowed = {DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B}
+    wrong = (
+        "Error - unsupported data type for prod, expected BFLOAT16, FLOAT32, BFLOAT8_B or BFLOAT4_B but got "
+        f"{spec.dtype}."
+    )
+    require_dtype(spec, allowed, wrong)
+
+
+# -- goldens -----------------------------------------------------------------------------------------------------------
+
+
+def _golden(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def golden(
+        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0
+    ) -> torch.Tensor:
+        dims = tuple(range(input_tensor.dim())) if dim is None else dim
+        return reduce(input_tensor, dims, keepdim=keepdim) * scalar
+
+    return golden
+
+
+def _golden_extreme(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def golden(
+        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0
+    ) -> torch.Tensor:
+        dims = tuple(range(input_tensor.dim())) if dim is None else dim
+        return reduce(input_tensor if scalar == 1 else input_tensor * scalar, dims, keepdim=keepdim)
+
+    return golden
+
+
+def _golden_spread(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def golden(
+        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, correction: bool = True
+    ) -> torch.Tensor:
+        dims = tuple(range(input_tensor.dim())) if dim is None else dim
+        return reduce(input_tensor, dims, correction=int(correction), keepdim=keepdim)
+
+    return golden
+
+
+def _golden_product(
+    input_tensor: torch.Tensor, dim: int | None = None, keepdim: bool = False, dims: Sequence[int] = ()
+) -> torch.Tensor:
+    if dims:
+        for one in dims:
+            input_tensor = input_tensor.prod(one, keepdim=True)
+        return input_tensor
+    if dim is not None:
+        return input_tensor.prod(dim, keepdim=keepdim)
+    return input_tensor.prod().reshape([1] * input_tensor.dim() if keepdim else [])
+
+
+sum_ = op("ttnn.sum", golden=_golden(torch.sum), out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_summed)
+mean = op("ttnn.mean", golden=_golden(torch.mean), out=_sum_spec, check=_check_mean, specialise=_mean_once)(_averaged)
+max_ = op("ttnn.max", golden=_golden_extreme(torch.amax), out=_tiled_spec, specialise=_once(torch.amax))(
+    _extreme(torch.amax, torch.amin)
+)
+min_ = op("ttnn.min", golden=_golden_extreme(torch.amin), out=_tiled_spec, specialise=_once(torch.amin))(
+    _extreme(torch.amin, torch.amax)
+)
+var = op("ttnn.var", golden=_golden_spread(torch.var), out=_tiled_spec)(_varied)
+std = op("ttnn.std", golden=_golden_spread(torch.std), out=_tiled_spec)(_deviated)
+prod = op("ttnn.prod", golden=_golden_product, out=_product_spec, check=_check_product)(_multiplied)

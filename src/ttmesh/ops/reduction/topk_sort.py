@@ -1,0 +1,210 @@
+"""Where the largest values are: argmax, topk, sort."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+UINT16_INDICES = 65535  # dims longer than this need 32-bit indices
+ROW_MAJOR_ARGMAX = {DataType.BFLOAT16, DataType.FLOAT32, DataType.INT32, DataType.UINT32, DataType.UINT16}
+
+
+# -- argmax ------------------------------------------------------------------------------------------------------------
+
+
+def _check_argmax(call: Call) -> None:
+    spec, dim = call.specs[0], call["dim"]
+    rank = len(spec.shape)
+    if dim is not None:
+        wrong = f"argmax: Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+        at = dim_of(dim, rank, wrong)
+        wrong = f"argmax: Expected reduction dim {dim} to have non-zero size"
+        require(rank == 0 or spec.shape[at] > 0, wrong, "at least one element", "Leave the call out for empty tensors.")
+    if spec.layout is Layout.TILE:
+        wrong = "For inputs with TILE layout, dim parameter must be specified!"
+        require(dim is not None, wrong, "a dim", "Pass dim=, or convert the tensor to ROW_MAJOR.")
+        wrong = f"Only BFLOAT16, FLOAT32 are supported for inputs with TILE layout, got {spec.dtype}"
+        require_dtype(spec, {DataType.BFLOAT16, DataType.FLOAT32}, wrong)
+    else:
+        wrong = (
+            "Only BFLOAT16, FLOAT32, INT32, UINT32, and UINT16 are supported for inputs with ROW_MAJOR layout, got "
+            f"{spec.dtype}"
+        )
+        require_dtype(spec, ROW_MAJOR_ARGMAX, wrong)
+    given = call.outputs[0] if call.outputs else None
+    if given is not None:
+        wrong = f"Only UINT32 is supported for outputs, got {given.dtype}"
+        require_dtype(given.spec, {DataType.UINT32}, wrong)
+
+
+def _argmax_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
+
+
+def _golden_argmax(input_tensor: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    if dim is None:
+        return torch.argmax(input_tensor).reshape([1] * input_tensor.dim() if keepdim else [])
+    return torch.argmax(input_tensor, dim, keepdim)
+
+
+@op("ttnn.argmax", golden=_golden_argmax, out=_argmax_spec, check=_check_argmax)
+def argmax(input_tensor: torch.Tensor, dim: int | None, keepdim: bool, lane_axes: int) -> torch.Tensor:
+    """Index of the largest value along a dim, or in the whole tensor; the first of equals."""
+    rank = input_tensor.dim() - lane_axes
+    if not rank:
+        return torch.zeros_like(input_tensor, dtype=torch.int64)
+    if dim is not None:
+        return torch.argmax(input_tensor, dim_of(dim, rank), keepdim)
+    whole = torch.argmax(input_tensor.flatten(lane_axes), -1)
+    return whole.reshape(*whole.shape, *[1] * rank) if keepdim else whole
+
+
+# -- topk --------------------------------------------------------------------------------------------------------------
+
+
+def _check_topk(call: Call) -> None:
+    spec, dim, k = call.specs[0], call["dim"], call["k"]
+    rank = len(spec.shape)
+    wrong = f"Dimension for topk is out of range (expected to be in range of [{-rank}, {rank - 1}])"
+    dim = dim_of(dim, rank, wrong)
+    allowed = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
+    require_dtype(spec, allowed, f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {spec.dtype}")
+    require(k > 0, "K must be non-zero", "k >= 1", "Ask for at least one value.")
+    size = spec.shape[dim] if rank else 1
+    wrong = f"K cannot be larger than the dimension size! K={k}, dimension size={size}"
+    require(k <= size, wrong, f"k <= {size}", "Pad the tensor with -inf, or ask for fewer.")
+    if call["indices_tensor"] is not None:
+        _check_given_indices(call, dim, rank)
+    for given, what in zip(call.outputs, ("values", "indices"), strict=False):
+        if given is not None:
+            shape = list(spec.shape)
+            shape[dim] = k
+            wrong = f"Preallocated {what} tensor has incorrect shape! Got : {given.shape!r}, expected: {shape}"
+            require(list(given.shape) == shape, wrong, "the result's shape", "Allocate it with the result's shape.")
+    if len(call.outputs) > 1 and call.outputs[1] is not None:
+        kind = call.outputs[1].dtype
+        wrong = f"Preallocated indices tensor must be UINT16, UINT32, or INT32 got: {kind}"
+        require(
+            kind in (DataType.UINT16, DataType.UINT32, DataType.INT32),
+            wrong,
+            "an integer format",
+            "Use ttnn.uint32 for indices.",
+        )
+    if call.outputs and call.outputs[0] is not None:
+        out = call.outputs[0].dtype
+        wrong = (
+            f"Preallocated output tensor dtype must match input tensor dtype. Got output: {out}, input: {spec.dtype}"
+        )
+        require(out is spec.dtype, wrong, f"{spec.dtype}", "Convert it with ttnn.typecast.")
+
+
+def _check_given_indices(call: Call, dim: int, rank: int) -> None:
+    spec, indices = call.specs[0], call["indices_tensor"].spec
+    wrong = f"Indices tensor has incorrect shape! Got : {indices.shape!r}, expected: {spec.shape!r}"
+    require(
+        tuple(indices.shape) == tuple(spec.shape), wrong, "the input's shape", "Allocate it with the input's shape."
+    )
+    wrong = (
+        f"Indices tensor is only supported for a reduction on the last dimension, got dim={call['dim']} for rank {rank}"
+    )
+    require(dim == -1, wrong, "dim=-1", "Move that dim to the end with ttnn.transpose.")
+    if spec.dtype is DataType.FLOAT32:
+        wrong = "Optional indices tensor must be UINT32 when input tensor is FLOAT32, got UINT16"
+        require(indices.dtype is not DataType.UINT16, wrong, "uint32 indices", "Use ttnn.uint32 for indices.")
+
+
+def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    spec, dim = call.specs[0], call["dim"]
+    length = spec.padded_shape[dim] if len(spec.shape) else 1
+    wide = length > UINT16_INDICES or spec.dtype is DataType.FLOAT32
+    if call["indices_tensor"] is not None:
+        wide = call["indices_tensor"].dtype is not DataType.UINT16
+    indices = DataType.UINT32 if wide else DataType.UINT16
+    return [
+        out_spec(call, inferred[0][0], layout=Layout.TILE, result=0),
+        out_spec(call, inferred[1][0], dtype=indices, layout=Layout.TILE, result=1),
+    ]
+
+
+def _golden_topk(
+    input_tensor: torch.Tensor, k: int = 32, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Pair:
+    values, indices = torch.topk(input_tensor, k, dim, largest)
+    return values, indices
+
+
+@op("ttnn.topk", golden=_golden_topk, out=_topk_specs, check=_check_topk)
+def topk(
+    input_tensor: torch.Tensor,
+    k: int,
+    dim: int,
+    largest: bool,
+    stable: bool,
+    lane_axes: int,
+    indices_tensor: torch.Tensor | None = None,
+) -> Pair:
+    """The k largest (or smallest) values along a dim, and where they are."""
+    at = dim_of(dim, input_tensor.dim() - lane_axes)
+    if stable:  # torch.topk promises no order among equals
+        values, indices = torch.sort(input_tensor, stable=True, dim=at, descending=largest)
+        values, indices = values.narrow(at, 0, k), indices.narrow(at, 0, k)
+    else:
+        values, indices = torch.topk(input_tensor, k, at, largest)
+    if indices_tensor is not None:
+        indices = torch.gather(indices_tensor.expand(input_tensor.shape), at, indices)
+    return values, indices
+
+
+# -- sort --------------------------------------------------------------------------------------------------------------
+
+
+def _check_sort(call: Call) -> None:
+    spec = call.specs[0]
+    require(not call["stable"], "ttnn::sort: stable=True is not yet implemented.", "stable=False", "Leave stable out.")
+    dim_of(call["dim"], len(spec.shape))
+    given = call.outputs[1] if len(call.outputs) > 1 else None
+    if given is not None and spec.dtype is DataType.FLOAT32:
+        wrong = f"Index tensor dtype must be UINT32 when input dtype is FLOAT32, got {given.dtype}"
+        require(given.dtype is DataType.UINT32, wrong, "uint32 indices", "Use ttnn.uint32 for indices.")
+
+
+def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    spec = call.specs[0]
+    width = spec.shape[call["dim"]] if len(spec.shape) else 1
+    wide = width >= UINT16_INDICES or spec.dtype in (DataType.FLOAT32, DataType.UINT16)
+    memory = None if spec.memory_config.interleaved else DRAM_MEMORY_CONFIG
+    return [
+        out_spec(call, inferred[0][0], memory_config=memory, result=0),
+        out_spec(
+            call,
+            inferred[1][0],
+            dtype=DataType.UINT32 if wide else DataType.UINT16,
+            memory_config=memory,
+            result=1,
+        ),
+    ]
+
+
+def _golden_sort(input_tensor: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    return torch.sort(input_tensor, stable=True, dim=dim, descending=descending)
+
+
+@op("ttnn.sort", golden=_golden_sort, out=_sort_specs, check=_check_sort, outputs=("out",))
+def sort(input_tensor: torch.Tensor, dim: int, descending: bool, lane_axes: int) -> Pair:
+    """The values in order along a dim, and where each came from."""
+    rank = input_tensor.dim() - lane_axes
+    if not rank:
+        return input_tensor, torch.zeros_like(input_tensor, dtype=torch.int64)
+    values, indices = torch.sort(input_tensor, stable=True, dim=dim_of(dim, rank), descending=descending)
+    return values, indices

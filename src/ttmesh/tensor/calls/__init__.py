@@ -1,0 +1,1 @@
+"""How a call becomes work: arguments, plans, lane functions, L1 checks."""

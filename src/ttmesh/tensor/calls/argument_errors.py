@@ -1,0 +1,67 @@
+"""Calls whose arguments do not go together, told in the caller's words where torch or Python noticed it first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import ShapeError
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+# Parameters that have one type in every operation; what to pass for them.
+TYPES: dict[str, tuple[type, str]] = {
+    "memory_config": (MemoryConfig, "ttnn.DRAM_MEMORY_CONFIG, say"),
+    "dtype": (DataType, "ttnn.bfloat16, say"),
+    "output_dtype": (DataType, "ttnn.bfloat16, say"),
+    "layout": (Layout, "ttnn.TILE_LAYOUT, say"),
+    "device": (MeshDevice, "what open_mesh_device() returned"),
+    "mesh_device": (MeshDevice, "what open_mesh_device() returned"),
+    "output_tensor": (Tensor, "a tensor on the device"),
+    "optional_output_tensor": (Tensor, "a tensor on the device"),
+}
+
+
+def shapes_misfit(name: str, arguments: Mapping[str, Any], problem: Exception) -> ShapeError:
+    """The error for tensors that the operation cannot be computed on."""
+    given = ", ".join(f"{key} {_described(value)}" for key, value in arguments.items() if isinstance(value, Tensor))
+    return ShapeError(
+        f"{name} cannot be computed: {str(problem).partition(chr(10))[0].rstrip('.')}",
+        expected="tensors and options that go together",
+        fix=f"Got {given}." if given else "Check the arguments.",
+    )
+
+
+def check_types(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of types that no operation takes there."""
+    for key, value in arguments.items():
+        if reason := _foreign(key, value):
+            raise types_misfit(name, arguments, reason)
+
+
+def types_misfit(name: str, arguments: Mapping[str, Any], reason: object) -> TypeError:
+    """The error for an argument of a type that the operation does not take."""
+    types = ", ".join(
+        f"{key}: {type(value).__qualname__}"
+        for key, value in arguments.items()
+        if value is not None and value is not False and not (isinstance(value, tuple) and not value)  # defaults
+    )
+    return TypeError(f"{name}(): incompatible function arguments. {reason}. Invoked with types: {types}")
+
+
+def _foreign(key: str, value: Any) -> str | None:
+    if isinstance(value, (torch.Tensor, numpy.ndarray)):
+        return f"{key} is a {type(value).__module__}.{type(value).__qualname__}; convert it with ttnn.from_torch"
+    wanted = TYPES.get(key)
+    if wanted is None or value is None or isinstance(value, (wanted[0], list, tuple)):
+        return None
+    return f"{key}={value!r} is not a {wanted[0].__name__}; pass {wanted[1]}"
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype.name.lower()}"

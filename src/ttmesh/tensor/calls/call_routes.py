@@ -1,0 +1,236 @@
+"""Routes: a call like one that was seen before goes from its arguments to its plan by one lookup, without being bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from ttmesh.base.cores import CoreGrid, CoreRangeSet
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.queue.command_queue import Body
+from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, Trail, mesh_of, trails
+from ttmesh.tensor.spec.kind import Kind
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.shape import Shape
+from ttmesh.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from ttmesh.tensor.calls.launch_op import Operation, Prepared
+
+# Arguments that stand in a key as they are, beside their type: 1, 1.0 and True are equal in Python but not here.
+# Operations add the types of their own options.
+SIMPLE: set[type] = {
+    int, float, bool, str, type(None), type(...), DataType, Layout, MemoryConfig, CoreGrid, CoreRangeSet,
+}  # fmt: skip
+SEQUENCES = frozenset({list, tuple, Shape})
+
+Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
+
+
+class Route:
+    """A plan, and which of a call's tensors and arguments go where in it."""
+
+    __slots__ = ("_body", "_defaults", "_order", "_outputs", "_values", "plan")
+
+    def __init__(
+        self,
+        plan: Plan,
+        order: list[int] | None,
+        outputs: Sequence[int] = (),
+        values: Sequence[int] = (),
+        defaults: Sequence[Any] = (),
+        body: Body | None = None,
+    ) -> None:
+        self.plan = plan
+        self._body = body or plan.body  # None where a call's values make it
+        self._order = order  # of the call's tensors; None: as they stand
+        self._outputs = outputs  # which arguments to write into
+        self._values = values  # which arguments the body is made from, counted on into the defaults
+        self._defaults = defaults
+
+    def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the plan on a call's arguments."""
+        plan = self.plan
+        cells: list[Cell] = []
+        for tensor in tensors:
+            if tensor._mesh is not mesh:
+                mesh_of(plan.name, tensors, {})  # raises: it is on another mesh or on the host
+            cells.append(tensor._buffer._cell or tensor.buffer.cell)  # type: ignore[union-attr]  # the latter raises
+        if self._order is not None:
+            cells = [cells[i] for i in self._order]
+        body = self._body
+        if body is not None and not self._outputs:
+            return plan.run(mesh, cells, body)
+        given = (*args, *kwargs.values(), *self._defaults) if kwargs or self._defaults else args
+        if body is None:
+            body = plan.make_body(*[given[i] for i in self._values])
+        return plan.run(mesh, cells, body, [given[i] for i in self._outputs] if self._outputs else ())
+
+
+class View:
+    """One of a call's tensors seen as another kind: what reshaping comes to where no byte moves."""
+
+    __slots__ = ("_kind", "_source")
+
+    def __init__(self, kind: Kind | None, source: int) -> None:
+        self._kind, self._source = kind, source  # None: the tensor itself
+
+    def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+        """The view of a call's tensor."""
+        tensor = tensors[self._source]
+        return tensor if self._kind is None else Tensor.on_device(self._kind, tensor.buffer, mesh)
+
+
+def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
+    """Append what of an argument decides the plan; False for arguments whose calls must take the long way."""
+    kind = type(value)
+    if kind is Tensor:
+        key.append(value.kind)
+        tensors.append(value)
+    elif kind in SIMPLE:
+        key.append(kind)
+        key.append(value)
+    elif kind in SEQUENCES:
+        key.append(kind)
+        key.append(len(value))
+        for item in value:
+            if type(item) is int:
+                key.append(item)
+            elif not add_to_key(item, key, tensors):
+                return False
+    elif kind is slice:
+        key.append(slice)
+        return add_to_key((value.start, value.stop, value.step), key, tensors)
+    else:
+        return False
+    return True
+
+
+def add_named(named: Mapping[str, Any], runtime: frozenset[str], key: list[Any], tensors: list[Tensor]) -> bool:
+    """The same for arguments by name; of runtime values only the type counts."""
+    for name, value in named.items():
+        key.append(name)
+        if name in runtime and type(value) is not Tensor:
+            key.append(type(value))
+        elif not add_to_key(value, key, tensors):
+            return False
+    return True
+
+
+def remember(mesh: MeshDevice, key: Sequence[Any], route: Route | View) -> None:
+    """Keep a route under a key; shard specs can be written to, so the key gets its own."""
+    lasting: Hashable = tuple(copy(part) if type(part) is MemoryConfig else part for part in key)
+    mesh.program_cache.plans[lasting] = route
+
+
+def traced(
+    mesh: MeshDevice, key: Sequence[Any], tensors: list[Tensor], given: Sequence[Any], call: Callable[[], Any]
+) -> Any:
+    """What a call of several steps gives; where it came to one program or one view, that is its route from now on.
+
+    Only for calls that kinds and options decide alone.
+    """
+    trail: Trail = []
+    trails.append(trail)
+    try:
+        result = call()
+    finally:
+        del trails[next(i for i, other in enumerate(trails) if other is trail)]  # equal ones are no reason
+    route = _traced(trail, result, tensors, given)
+    if route is not None:
+        remember(mesh, key, route)
+    return result
+
+
+def _traced(trail: Trail, result: Any, tensors: list[Tensor], given: Sequence[Any]) -> Route | View | None:
+    """The route that gives the same; None where tensors share memory, so that the cells do not tell them apart, and
+    where the program leaves one alone: its values may have been read on the way, as bounds of a slice are."""
+    if any(tensor._buffer is None for tensor in tensors):
+        return None
+    cells = [tensor.buffer.cell for tensor in tensors]
+    if len(set(map(id, cells))) < len(cells):
+        return None
+    if not trail:
+        if type(result) is not Tensor:
+            return None
+        held = [i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer]
+        return View(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
+    plan, body, reads, outputs, made = trail[0]
+    written = [output for output in outputs if output is not None]
+    places = [i for output in written for i, value in enumerate(given) if value is output]
+    if len(trail) > 1 or made is not result or len(places) < len(written):
+        return None
+    if any(cell not in cells for cell in reads):
+        return None
+    if any(cell not in reads and all(tensor is not output for output in written)
+           for cell, tensor in zip(cells, tensors, strict=True)):  # fmt: skip
+        return None
+    order = [cells.index(cell) for cell in reads]
+    return Route(plan, None if order == list(range(len(cells))) else order, places, body=body)
+
+
+class _StandIn:
+    """An argument seen only by its place."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+def route_of(
+    bind: Binder, operation: Operation, ready: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], free: set[int]
+) -> Route | None:
+    """The route of a call that was prepared the long way, or None where a route would not do the same.
+
+    Args:
+        free: the places of arguments that are not in the key.
+    """
+    if operation.recheck:
+        return None
+    given = [*args, *kwargs.values()]
+    stand_ins = [_StandIn(i) for i in range(len(given))]
+    names = dict(zip(kwargs, stand_ins[len(args) :], strict=True))
+    bound = {k: v.place for k, v in bind(stand_ins[: len(args)], names).items() if type(v) is _StandIn}
+    if not free <= {place for name, place in bound.items() if name in operation.runtime}:
+        return None
+    outputs = _outputs(operation, ready, bound)
+    if outputs is None:
+        return None
+    targets = OUTPUTS if operation.outputs is None else operation.outputs
+    first: list[int] = []  # of each argument's tensors, counted over the call
+    count = 0
+    for value in given:
+        first.append(count)
+        count += _tensor_count(value)
+    order = [
+        first[place] + i
+        for name, place in bound.items()
+        if name not in targets
+        for i in range(_tensor_count(given[place]))
+    ]
+    changing = ready.plan.changing
+    defaults = [ready.arguments[name] for name in changing if name not in bound]
+    ends = iter(range(len(given), len(given) + len(defaults)))
+    values = [bound[name] if name in bound else next(ends) for name in changing]
+    as_they_stand = order == list(range(count))
+    return Route(ready.plan, None if as_they_stand else order, outputs, values, defaults)
+
+
+def _outputs(operation: Operation, ready: Prepared, bound: Mapping[str, int]) -> list[int] | None:
+    """The arguments that results are written into; None where that is more than one tensor."""
+    if all(given is None for given in ready.outputs):
+        return []
+    if operation.writes is not None:
+        return [bound[operation.writes]]
+    named = [name for name in OUTPUTS if type(ready.arguments.get(name)) is Tensor]
+    return [bound[named[0]]] if operation.outputs is None and len(named) == 1 else None
+
+
+def _tensor_count(value: Any) -> int:
+    if type(value) is Tensor:
+        return 1
+    return sum(_tensor_count(item) for item in value) if type(value) in SEQUENCES else 0

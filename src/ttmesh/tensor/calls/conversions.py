@@ -1,0 +1,152 @@
+"""The same values in another layout, format or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.cores import CoreRangeSet
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.chip.formats.storage import to_lane
+from ttmesh.tensor import operators
+from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Inferred = Sequence[tuple[tuple[int, ...], torch.dtype]]
+
+
+def to_layout(
+    tensor: Tensor,
+    layout: Layout,
+    dtype: DataType | None = None,
+    memory_config: MemoryConfig | None = None,
+    sub_core_grids: CoreRangeSet | None = None,
+    pad_value: float = 0.0,
+) -> Tensor:
+    """The tensor in tiles or in rows. No effect here: sub_core_grids (which cores do the work)."""
+    if tensor.layout is layout:
+        return tensor
+    if layout not in (Layout.TILE, Layout.ROW_MAJOR):
+        raise MeshError(
+            f"ttnn::to_layout: Unsupported layout conversion from {tensor.layout} to {layout}!",
+            expected="TILE or ROW_MAJOR",
+            fix="Choose one of them.",
+        )
+    if tensor.device() is not None:
+        if layout is Layout.ROW_MAJOR and not _rows_can_hold(tensor.dtype, dtype):
+            raise MeshError(
+                "dtype cannot be different from tensor dtype when converting to ROW_MAJOR_LAYOUT on device (allowed "
+                "exception: BFLOAT8_B -> BFLOAT16, which untilize handles natively)!",
+                expected=f"dtype {tensor.dtype}",
+                fix="Use typecast.",
+            )
+        asked = {
+            "tensor": tensor,
+            "layout": layout,
+            "dtype": dtype,
+            "memory_config": memory_config,
+            "pad_value": pad_value,
+        }
+        return launch(_TO_LAYOUT, asked)  # type: ignore[no-any-return]
+    wanted = tensor.dtype if dtype is None else dtype
+    if wanted in BLOCK_FLOATS:
+        return tensor  # TT-NN leaves host block floats in tiles without a word; programs rely on it
+    config = memory_config or _memory_for(tensor.spec, layout)
+    spec = TensorSpec(tensor.shape, wanted, layout, memory_config=config, pad_value=_padding(layout, pad_value))
+    return _on_host(tensor, spec)
+
+
+def to_dtype(tensor: Tensor, dtype: DataType) -> Tensor:
+    """A host tensor in another format; block floats become tiles."""
+    if tensor.device() is not None:
+        raise MeshError(
+            "ttnn::to_dtype: the tensor is on a device",
+            expected="a host tensor",
+            fix="Use typecast on a device, or from_device() first.",
+        )
+    if tensor.dtype is dtype:
+        return tensor
+    layout = Layout.TILE if dtype in BLOCK_FLOATS else tensor.layout
+    tile = tensor.tile if layout is Layout.TILE and tensor.layout is Layout.TILE else None
+    return _on_host(tensor, TensorSpec(tensor.shape, dtype, layout, tile=tile, memory_config=tensor.memory_config()))
+
+
+def to_memory_config(
+    tensor: Tensor,
+    memory_config: MemoryConfig,
+    dtype: DataType | None = None,
+    output_tensor: Tensor | None = None,
+) -> Tensor:
+    """A device tensor in other memory; the tensor itself when it lies there already."""
+    if tensor.device() is None:
+        raise MeshError(
+            "ttnn::to_memory_config: the tensor is on the host", expected="a device tensor", fix="Use to_device()."
+        )
+    same = tensor.memory_config() == memory_config and dtype in (None, tensor.dtype)
+    if same and output_tensor is None:
+        return tensor
+    asked = {"tensor": tensor, "memory_config": memory_config, "dtype": dtype, "output_tensor": output_tensor}
+    return launch(_TO_MEMORY_CONFIG, asked)  # type: ignore[no-any-return]
+
+
+def _rows_can_hold(have: DataType, asked: DataType | None) -> bool:
+    return asked in (None, have) or (have is DataType.BFLOAT8_B and asked is DataType.BFLOAT16)
+
+
+def _memory_for(spec: TensorSpec, layout: Layout) -> MemoryConfig:
+    """The memory a tensor keeps when its layout changes; shards that no longer fit become interleaved."""
+    config = spec.memory_config
+    if config.interleaved or layout is Layout.ROW_MAJOR:
+        return config
+    shard = config.shard_spec.shape if config.shard_spec else config.nd_shard_spec.shard_shape  # type: ignore[union-attr]
+    whole = shard[-1] % 32 == 0 and (len(shard) < 2 or shard[-2] % 32 == 0)
+    if not whole:
+        raise MeshError(
+            "ttnn::to_layout: Sharded tensor must have shard shape that is a multiple of TILE_SIZE!",
+            expected="shards of whole tiles",
+            fix="Reshard or interleave the tensor first.",
+        )
+    return config
+
+
+def _layout_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    (spec,), layout = call.specs, call["layout"]
+    default = DataType.BFLOAT16 if layout is Layout.ROW_MAJOR and spec.dtype in BLOCK_FLOATS else spec.dtype
+    config = call["memory_config"] or _memory_for(spec, layout)
+    padding = _padding(layout, call["pad_value"])
+    return [TensorSpec(spec.shape, call["dtype"] or default, layout, memory_config=config, pad_value=padding)]
+
+
+def _padding(layout: Layout, value: float) -> float:
+    return value if layout is Layout.TILE else 0
+
+
+def _memory_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    spec = call.specs[0]
+    if call["output_tensor"] is not None:
+        given: TensorSpec = call["output_tensor"].spec
+        return [given]
+    tile = spec.tile if spec.layout is Layout.TILE else None
+    dtype = call["dtype"] or spec.dtype
+    return [TensorSpec(spec.shape, dtype, spec.layout, tile=tile, memory_config=call["memory_config"])]
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+_TO_LAYOUT = Operation("ttnn.to_layout", _same, _layout_spec, lane_arguments=frozenset({"tensor"}))
+_TO_MEMORY_CONFIG = Operation("ttnn.to_memory_config", _same, _memory_spec, lane_arguments=frozenset({"tensor"}))
+
+
+def _on_host(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    lanes = tensor.lanes if spec.dtype is tensor.dtype else to_lane(tensor.lanes, spec.dtype)
+    return Tensor.on_host(kind_of(spec, tensor.kind.topology, tensor.kind.presence), lanes, tensor.mesh_shape)
+
+
+operators.fill(to_layout=to_layout)

@@ -1,0 +1,243 @@
+"""Calling a lane function: its arguments filled in, its shapes inferred on meta, its result rounded once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, uint16, uint32
+from ttmesh.chip.formats.storage import finish, lane_dtype
+from ttmesh.mesh.queue.command_queue import Body
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
+
+Lane = Callable[..., Any]
+Arguments = dict[str, Any]
+Positions = dict[str, int | list[int | None]]
+
+
+Inferred = list[tuple[tuple[int, ...], torch.dtype]]
+Wrap = Callable[[list[Tensor]], Any]
+
+NARROWER = BLOCK_FLOATS | {uint16, uint32}  # formats that do not hold all that their lanes could
+
+
+def infer(
+    lane: Lane, positions: Positions, static: Arguments, specs: Sequence[TensorSpec], axes: int
+) -> tuple[Inferred, Wrap]:
+    """Local shapes and torch dtypes of the results, from one run on meta, and how the results are handed out."""
+    lanes = [torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in specs]
+    result = lane(**filled(positions, static, lanes))
+    return described(result, axes), wrap_like(result)
+
+
+def described(result: Any, axes: int) -> Inferred:
+    """Local shapes and torch dtypes of results."""
+    return [(tuple(part.shape[axes:]), part.dtype) for part in parts_of(result)]
+
+
+def parts_of(result: Any) -> list[torch.Tensor]:
+    """The results that a lane function gave, without the places it left empty."""
+    return [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
+
+
+def only(results: list[Tensor]) -> Tensor:
+    """The one result."""
+    return results[0]
+
+
+def wrap_like(result: Any) -> Wrap:
+    """Results are handed out in the lane function's own list or tuple, None where it gave none."""
+    if isinstance(result, torch.Tensor):
+        return only
+    container, present = type(result), [part is not None for part in result]
+    if all(present):
+        return container
+
+    def wrap(results: list[Tensor]) -> Any:
+        remaining = iter(results)
+        return container(next(remaining) if there else None for there in present)
+
+    return wrap
+
+
+def static_arguments(
+    wanted: frozenset[str], arguments: Arguments, specs: Sequence[TensorSpec], axes: int, device: torch.device
+) -> Arguments:
+    """The arguments that the lane function takes, and what it asks the machinery for."""
+    # Tensors leave an empty place: a plan outlives the call it was made for and must not keep its tensors alive.
+    static = {name: None if holds_tensor(value) else value for name, value in arguments.items() if name in wanted}
+    if "lane_axes" in wanted:
+        static["lane_axes"] = axes
+    if "specs" in wanted:
+        static["specs"] = specs
+    if "torch_device" in wanted:
+        static["torch_device"] = device
+    return static
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether an argument is a tensor or a list with one."""
+    if type(value) in (list, tuple):
+        return any(type(item) is Tensor for item in value)
+    return type(value) is Tensor
+
+
+def positions_of(arguments: Arguments) -> Positions:
+    """Which arguments are tensors, and which number among all tensors; lists keep their places."""
+    positions: Positions = {}
+    count = 0
+    for name, value in arguments.items():
+        if type(value) is Tensor:
+            positions[name] = count
+            count += 1
+        elif type(value) in (list, tuple) and any(type(item) is Tensor for item in value):
+            places: list[int | None] = []
+            for item in value:
+                places.append(count if type(item) is Tensor else None)
+                count += type(item) is Tensor
+            positions[name] = places
+    return positions
+
+
+def filled(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor]) -> Arguments:
+    """The arguments with lanes where the tensors were."""
+    filled = dict(static)
+    for name, place in positions.items():
+        if name in static:
+            if isinstance(place, int):
+                filled[name] = lanes[place]
+            else:
+                filled[name] = [None if i is None else lanes[i] for i in place]
+    return filled
+
+
+def body_maker(
+    lane: Lane,
+    order: Sequence[str],
+    positions: Positions,
+    static: Arguments,
+    changing: Sequence[str],
+    in_specs: Sequence[TensorSpec],
+    out_specs: Sequence[TensorSpec],
+    *,
+    single: bool,
+    changed: str | None = None,
+) -> Callable[..., Body]:
+    """Makes a command's body from the values of the changing arguments: read lanes, compute, round once, write.
+
+    Args:
+        order: the arguments that the lane function takes by place.
+        changed: the argument whose values the lane function changes in place; they are taken out of the written cell.
+    """
+    places = tuple((name, place if isinstance(place, int) else tuple(place)) for name, place in positions.items())
+    kept = {f"static_{name}": value for name, value in static.items() if name not in positions and name not in changing}
+    kept.update({f"spec{i}": spec for i, spec in enumerate(in_specs)})
+    kept.update(lane=lane, parts_of=parts_of, out=out_specs[0] if out_specs else None)
+    kept.update(round_=rounder(out_specs[0].dtype), settled=_settled(out_specs[0].dtype)) if single else None
+    kept["finishing"] = [(rounder(spec.dtype), spec) for spec in out_specs]
+    form = (tuple(order), places, tuple(static), tuple(changing), tuple(kept), single, changed)
+    scope: dict[str, Any] = {}
+    exec(_own_copy(_body_code(*form)), scope)
+    made: Callable[..., Body] = scope["keep"](**kept)
+    return made
+
+
+@functools.cache
+def _body_code(
+    order: tuple[str, ...],
+    positions: tuple[tuple[str, int | tuple[int | None, ...]], ...],
+    static: tuple[str, ...],
+    changing: tuple[str, ...],
+    kept: tuple[str, ...],
+    single: bool,
+    changed: str | None,
+) -> CodeType:
+    """The body as code: one call of the lane function with no dict in between. Plans of one form compile it once."""
+    places = dict(positions)
+    cells = [name for name in kept if name.startswith("spec")]
+    reads = [
+        f"lane{i} = cell{i}.values if cell{i}.format is spec{i} else cell{i}.read(spec{i})"
+        for i in _read_places(places, static, changed)
+    ]
+
+    def value(name: str) -> str:
+        if name == changed:
+            return "writes[0].take_out(out)"
+        place = places.get(name)
+        if isinstance(place, int):
+            return f"lane{place}"
+        if place is not None:
+            return f"[{', '.join('None' if i is None else f'lane{i}' for i in place)}]"
+        return f"given_{name}" if name in changing else f"static_{name}"
+
+    in_order = list(itertools.takewhile(lambda name: name in static, order))
+    by_name = [name for name in static if name not in in_order]
+    call = f"lane({', '.join([*map(value, in_order), *(f'{name}={value(name)}' for name in by_name)])})"
+    if changed is not None:
+        compute = [f"writes[0].write({call}, out)"]
+    elif single:
+        compute = [f"result = {call}", "writes[0].write(result if result.dtype is settled else round_(result), out)"]
+    else:
+        compute = [
+            f"for part, (round_, spec), cell in zip(parts_of({call}), finishing, writes, strict=True):",
+            "    cell.write(round_(part), spec)",
+        ]
+    lines = [
+        f"def keep({', '.join(kept)}):",
+        f" def make({', '.join(f'given_{name}' for name in changing)}):",
+        "  def body(reads, writes):",
+        *([f"   {', '.join(f'cell{i}' for i in range(len(cells)))}, = reads"] if cells else []),
+        *(f"   {line}" for line in [*reads, *compute]),
+        "  return body",
+        " return make",
+    ]
+    return compile("\n".join(lines), "<body of an operation>", "exec")
+
+
+def _read_places(
+    places: dict[str, int | tuple[int | None, ...]], static: tuple[str, ...], changed: str | None
+) -> list[int]:
+    """Which tensors the lane function gets read; the changed one is taken out last, when nobody else holds it."""
+    found: list[int] = []
+    for name, place in places.items():
+        if name in static and name != changed:
+            found += [place] if isinstance(place, int) else [i for i in place if i is not None]
+    return found
+
+
+def _own_copy(code: CodeType) -> CodeType:
+    """The same code as an object of its own: the interpreter adapts code to what it calls, and each plan calls its own."""
+    consts = tuple(_own_copy(const) if isinstance(const, CodeType) else const for const in code.co_consts)
+    return code.replace(co_consts=consts)
+
+
+def by_place(lane: Lane) -> Sequence[str]:
+    """The parameters that can be handed over by place, which is the faster way."""
+    parameters = inspect.signature(lane).parameters.values()
+    return tuple(p.name for p in itertools.takewhile(lambda p: p.kind is p.POSITIONAL_OR_KEYWORD, parameters))
+
+
+def _settled(dtype: DataType) -> torch.dtype | None:
+    """The torch dtype in which a result needs no rounding; None for formats that are narrower than their lanes."""
+    return None if dtype in NARROWER else lane_dtype(dtype)
+
+
+def rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Rounds a computed result once to the output format."""
+    wanted = lane_dtype(dtype)
+    if dtype in BLOCK_FLOATS or dtype in INTEGERS:
+        return lambda values: finish(values, dtype)
+
+    def rounded(values: torch.Tensor) -> torch.Tensor:
+        if values.dtype is torch.bool:
+            values = values.view(torch.uint8)  # torch converts bytes several times faster than bools
+        return values if values.dtype is wanted else values.to(wanted)
+
+    return rounded

@@ -1,0 +1,337 @@
+"""Launch: check → infer → allocate → enqueue, once for every operation.
+
+An `Operation` says what to compute (a lane function) and what comes out (a spec rule). The first call with some key
+makes a `Plan`; later calls with the same key only allocate and enqueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import DataType
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.global_circular_buffers import GlobalCircularBuffer
+from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
+from ttmesh.tensor.calls.call_routes import add_named, remember, route_of
+from ttmesh.tensor.calls.circular_buffer_checks import check_size
+from ttmesh.tensor.calls.lane_calls import (
+    Arguments as Arguments,
+)
+from ttmesh.tensor.calls.lane_calls import (
+    Lane,
+    body_maker,
+    by_place,
+    described,
+    filled,
+    infer,
+    only,
+    parts_of,
+    positions_of,
+    rounder,
+    static_arguments,
+    wrap_like,
+)
+from ttmesh.tensor.calls.plan import OUTPUTS as OUTPUTS
+from ttmesh.tensor.calls.plan import Plan, execute, mesh_of
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology, merged_topology
+from ttmesh.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operation, as its rules see it: arguments by name, tensors still in place."""
+
+    name: str
+    mesh: MeshDevice
+    arguments: Arguments
+    tensors: tuple[Tensor, ...]
+    outputs: tuple[Tensor | None, ...] = ()  # tensors of the caller to write results into, by result
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The specs of the tensor arguments, in order."""
+        return tuple(tensor.kind.spec for tensor in self.tensors)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+
+SpecRule = Callable[[Call, Sequence[tuple[tuple[int, ...], torch.dtype]]], Sequence[TensorSpec]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a plan knows of its calls: everything but the values of tensors and of runtime arguments."""
+
+    arguments: Arguments  # None where a tensor stands
+    tensors: Sequence[str]  # the names of the tensor arguments
+    specs: Sequence[TensorSpec]
+    results: Sequence[TensorSpec]
+    lane_axes: int
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    def equal_ranks(self) -> bool:
+        """Whether all tensors have as many dims."""
+        return len({len(spec.shape) for spec in self.specs}) == 1
+
+    def one_format(self, *formats: DataType) -> bool:
+        """Whether all tensors and results have the same of these formats."""
+        found = {spec.dtype for spec in (*self.specs, *self.results)}
+        return len(found) == 1 and found <= set(formats)
+
+
+Specialise = Callable[[Case], Lane | None]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What launch needs to know of an operation.
+
+    lane: computes on lanes; gets the arguments its signature names, tensors as torch lanes, plus what it asks for of
+      `lane_axes`, `specs` (of the inputs) and `torch_device`; returns a tensor, or a list or tuple that may hold None.
+    out: output specs from the call and the (local shape, torch dtype) pairs that the lane function gave on meta.
+    check: raises for a call that TT-NN would refuse.
+    topology: output topology; by default TT-NN's merge.
+    runtime: arguments that change values but never specs; they are not part of the key.
+    recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no route.
+    programs: how many device programs TT-NN launches for one call.
+    scratch: bytes of circular buffers per core.
+    writes: the tensor argument that the result is written into (in-place operations), by name.
+    outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
+    host: whether it takes host tensors too, and gives host tensors then.
+    specialise: a function of the tensors and runtime values alone, in the order that the lane function takes them, with
+      everything decided that the other arguments and the specs decide; None where there is none. Plans keep it.
+    in_place: the lane function changes the values of `writes` themselves (and rounds them itself) instead of making
+      new ones: a kv cache is not copied.
+    """
+
+    name: str
+    lane: Lane
+    out: SpecRule
+    check: Callable[[Call], None] | None = None
+    topology: Callable[[Call], TensorTopology] | None = None
+    runtime: frozenset[str] = frozenset()
+    programs: Callable[[Call], tuple[Hashable, ...]] | None = None
+    scratch: Callable[[Call], int] | None = None
+    writes: str | None = None
+    outputs: tuple[str, ...] | None = None
+    host: bool = False
+    in_place: bool = False
+    specialise: Specialise | None = None
+    recheck: bool = False
+    lane_arguments: frozenset[str] = field(default_factory=frozenset)
+
+
+Watcher = Callable[[Operation, Arguments, Any], None]
+watchers: list[Watcher] = []  # called after every launch on a mesh: how a tape sees what happens
+META = torch.device("meta")
+HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call with its plan, ready to be executed."""
+
+    plan: Plan
+    mesh: MeshDevice
+    tensors: tuple[Tensor, ...]
+    arguments: Arguments
+    outputs: tuple[Tensor | None, ...]
+
+
+def prepare(operation: Operation, arguments: Arguments) -> Prepared:
+    """Check and infer, or find what was decided for the same key before."""
+    targets = OUTPUTS if operation.outputs is None else operation.outputs
+    inputs = {name: value for name, value in arguments.items() if name not in targets}
+    tensors = tensors_in(inputs)
+    mesh = mesh_of(operation.name, tensors, arguments)
+    outputs = _given_outputs(operation, arguments)
+    key = (operation.name, *(key_of(value, name in operation.runtime) for name, value in arguments.items()))
+    plan = mesh.program_cache.plans.get(key)
+    if plan is None:
+        plan = _plan(operation, Call(operation.name, mesh, arguments, tensors, outputs), inputs, key)
+        mesh.program_cache.plans[key] = plan
+    elif operation.recheck and operation.check is not None:
+        operation.check(Call(operation.name, mesh, arguments, tensors, outputs))
+    return Prepared(plan, mesh, tensors, arguments, outputs)
+
+
+def launch(operation: Operation, arguments: Arguments) -> Any:
+    """Run an operation on device tensors, or on host tensors where it takes them."""
+    tensors: list[Tensor] = []
+    key: list[Any] = [operation.name]
+    keyed = add_named(arguments, operation.runtime, key, tensors)
+    mesh = tensors[0]._mesh if tensors else None
+    if keyed and mesh is not None and not watchers:
+        route = mesh.program_cache.plans.get(tuple(key))
+        if route is not None:
+            return route.follow(mesh, tensors, (), arguments)
+    elif operation.host:
+        tensors = list(tensors_in(arguments))
+        if tensors and all(tensor.device() is None for tensor in tensors):
+            return launch_on_host(operation, arguments, tensors)
+    ready = prepare(operation, arguments)
+    if keyed and mesh is not None:
+        free = {i for i, name in enumerate(arguments) if name in operation.runtime}
+        made = route_of(lambda _, named: named, operation, ready, (), arguments, free)
+        if made is not None:
+            remember(mesh, key, made)
+    result = execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
+    for watch in watchers:
+        watch(operation, arguments, result)
+    return result
+
+
+def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence[Tensor]) -> Any:
+    """The same on the lanes of host tensors: nothing is allocated or enqueued."""
+    # Rules of operations that take host tensors do not look at the mesh.
+    call = Call(operation.name, None, arguments, tuple(tensors))  # type: ignore[arg-type]
+    if operation.check is not None:
+        operation.check(call)
+    shapes = [tensor.mesh_shape for tensor in tensors]
+    whole = max(shapes, key=lambda shape: shape.mesh_size())
+    lanes = []
+    for tensor in tensors:
+        if tensor.mesh_shape != whole and tensor.mesh_shape.mesh_size() != 1:
+            raise MeshError(
+                f"{operation.name} got host tensors cut for {tensor.mesh_shape!r} and {whole!r}",
+                expected="tensors cut for one mesh",
+                fix="Cut them with mappers of the same mesh.",
+            )
+        own = tensor.lanes
+        lanes.append(own if tensor.mesh_shape == whole else own.reshape(*[1] * whole.dims(), *tensor.shape))
+    axes = whole.dims()
+    static = static_arguments(operation.lane_arguments, arguments, call.specs, axes, HOST)
+    result = operation.lane(**filled(positions_of(arguments), static, lanes))
+    specs = operation.out(call, described(result, axes))
+    source = next(tensor for tensor in tensors if tensor.mesh_shape == whole)
+    made = [
+        Tensor.on_host(kind_of(spec, source.kind.topology, source.kind.presence), rounder(spec.dtype)(part), whole)
+        for spec, part in zip(specs, parts_of(result), strict=True)
+    ]
+    return wrap_like(result)(made)
+
+
+def tensors_in(arguments: Arguments) -> tuple[Tensor, ...]:
+    """Every tensor among the arguments, lists opened, in order."""
+    found: list[Tensor] = []
+    for value in arguments.values():
+        if type(value) is Tensor:
+            found.append(value)
+        elif type(value) in (list, tuple):
+            found += [item for item in value if type(item) is Tensor]
+    return tuple(found)
+
+
+def key_of(value: Any, runtime: bool = False) -> Hashable:
+    """What of an argument decides the plan: a tensor's kind, the type of a runtime number, else the value."""
+    if type(value) is Tensor:
+        return value.kind
+    if runtime:
+        return type(value).__name__
+    if type(value) is MeshDevice:
+        return "mesh"  # plans live on the mesh, so it needs no name in them, and must not be held by them
+    if type(value) is GlobalCircularBuffer:
+        return value.form  # its memory must not be held either
+    if type(value) in (list, tuple):
+        return (type(value), *(key_of(item) for item in value))
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), value.dtype, value.data_ptr())
+    if type(value) is MemoryConfig:
+        return copy(value)  # shard specs can be written to, keys must not change
+    if isinstance(value, slice):
+        return ("slice", value.start, value.stop, value.step)
+    if isinstance(value, (int, float)):
+        return (type(value), value)  # 1, 1.0 and True are equal in Python but not here
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value  # type: ignore[no-any-return]
+
+
+def common_presence(tensors: Sequence[Tensor]) -> frozenset[tuple[int, ...]] | None:
+    """The coordinates that all tensors have; None for the whole mesh."""
+    common = None
+    for tensor in tensors:
+        presence = tensor.kind.presence
+        if presence is not None:
+            common = presence if common is None else common & presence
+    return common
+
+
+def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor | None, ...]:
+    if operation.writes is not None:
+        return (arguments[operation.writes],)
+    if operation.outputs is not None:
+        first = arguments.get(operation.outputs[0])
+        if isinstance(first, (list, tuple)):
+            return tuple(first)
+        targets = tuple(map(arguments.get, operation.outputs))
+        asked = arguments.get("are_required_outputs")  # of gradients: what is not asked for is no result
+        return targets if asked is None else tuple(t for t, wanted in zip(targets, asked, strict=False) if wanted)
+    for name in OUTPUTS:
+        given = arguments.get(name)
+        if given is not None:
+            return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    return ()
+
+
+def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) -> Plan:
+    """Check and infer, for a key that was not seen before on this mesh."""
+    check_types(operation.name, call.arguments)
+    if operation.check is not None:
+        operation.check(call)
+    axes = call.mesh.shape.dims()
+    names = positions_of(inputs)
+    static = static_arguments(operation.lane_arguments, inputs, call.specs, axes, META)
+    try:
+        inferred, wrap = infer(operation.lane, names, static, call.specs, axes)
+    except (MeshError, NotImplementedError):
+        raise
+    except (RuntimeError, IndexError) as problem:  # torch's words about a shape
+        raise shapes_misfit(operation.name, inputs, problem) from None
+    specs = tuple(operation.out(call, inferred))
+    presence = common_presence(call.tensors)
+    topology = operation.topology(call) if operation.topology else _merged(call)
+    kinds = tuple(kind_of(spec, topology, presence) for spec in specs)
+    programs = operation.programs(call) if operation.programs else (key,)
+    scratch = operation.scratch(call) if operation.scratch else 0
+    if scratch:
+        check_size(operation.name, scratch, call.mesh)
+    footprints = tuple(Footprint(spec, call.mesh.heap.map) for spec in specs)
+    in_specs, device = call.specs, call.mesh.backend.device
+    lasting = static_arguments(operation.lane_arguments, inputs, in_specs, axes, device)
+    changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
+    changed = operation.writes if operation.in_place else None
+    held = [kind.spec for kind in kinds]  # the kind's own, so that the next to read it finds the very same object
+    lane, order = operation.lane, by_place(operation.lane)
+    special = operation.specialise(Case(lasting, tuple(names), in_specs, held, axes)) if operation.specialise else None
+    if special is not None:
+        lane, order = special, [name for name in order if name in names or name in changing]
+        lasting = dict.fromkeys(order)
+    make_body = body_maker(lane, order, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed)
+    return Plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
+
+
+def _merged(call: Call) -> TensorTopology:
+    topologies = [tensor.kind.topology for tensor in call.tensors]
+    if not topologies:
+        return TensorTopology.create_fully_replicated_tensor_topology(call.mesh.shape)
+    if all(topology == topologies[0] for topology in topologies):
+        return topologies[0]
+    coords: list[MeshCoordinate] = MeshCoordinateRange(call.mesh.shape).coords()
+    return merged_topology(topologies, coords)

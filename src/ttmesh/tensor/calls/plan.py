@@ -1,0 +1,141 @@
+"""Plans: what was decided for a call, and carrying them out. Allocate, enqueue, hand out: every operation goes here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from ttmesh.base.errors import MeshError
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.device.mesh_device import MeshDevice, same_mesh
+from ttmesh.mesh.queue.command_queue import Body
+from ttmesh.mesh.queue.program_cache import ProgramCache
+from ttmesh.tensor.calls.circular_buffer_checks import check_room
+from ttmesh.tensor.calls.lane_calls import Arguments as Arguments
+from ttmesh.tensor.calls.lane_calls import Wrap, only
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.spec.kind import Kind
+from ttmesh.tensor.tensor import Tensor
+
+OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
+MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
+
+# What ran since somebody began to look: plan, body, cells read, tensors given to write into, result.
+Trail = list[tuple["Plan", Body, Sequence[Cell], Sequence["Tensor | None"], Any]]
+trails: list[Trail] = []
+
+
+class Plan:
+    """What was decided for one key on one mesh."""
+
+    __slots__ = (
+        "body", "cb_bytes", "changing", "footprints", "generation", "kinds", "make_body", "name", "program_count",
+        "programs", "single", "wrap",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        kinds: tuple[Kind, ...],
+        footprints: tuple[Footprint, ...],
+        programs: tuple[Hashable, ...],
+        cb_bytes: int,
+        wrap: Wrap,
+        make_body: Callable[..., Body],
+        changing: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.kinds = kinds
+        self.footprints = footprints
+        self.programs = programs
+        self.program_count = len(programs)
+        self.cb_bytes = cb_bytes
+        self.wrap = wrap
+        self.single = wrap is only
+        self.make_body = make_body  # from the values of the changing arguments
+        self.changing = changing
+        self.body = None if changing else make_body()  # where no value decides
+        self.generation = -1
+
+    def run(self, mesh: MeshDevice, reads: Sequence[Cell], body: Body, outputs: Sequence[Tensor | None] = ()) -> Any:
+        """Allocate the results that are not given and enqueue the program."""
+        cache = mesh.program_cache
+        if self.generation != cache.generation:
+            self._count(cache)
+        if self.cb_bytes:
+            check_room(self.name, self.cb_bytes, mesh)
+        if self.single and not outputs:
+            buffer = mesh.heap.take(self.footprints[0], self.name)
+            cells: Sequence[Cell] = (buffer._cell,)  # type: ignore[assignment]  # a new buffer has its cell
+            mesh.program_queue().launch(self.name, body, reads, cells, self.program_count)
+            result = Tensor.on_device(self.kinds[0], buffer, mesh)
+            if trails:
+                _leave(self, body, reads, (), result)
+            return result
+        results: list[Tensor] = []
+        for i, kind in enumerate(self.kinds):
+            given = outputs[i] if i < len(outputs) else None
+            if given is None:
+                given = Tensor.on_device(kind, mesh.heap.take(self.footprints[i], self.name), mesh)
+            results.append(given)
+        writes = [tensor.buffer.cell for tensor in results]
+        mesh.program_queue().launch(self.name, body, reads, writes, self.program_count)
+        wrapped = self.wrap(results)
+        if trails:
+            _leave(self, body, reads, outputs, wrapped)
+        return wrapped
+
+    def _count(self, cache: ProgramCache) -> None:
+        """Count the programs, once until the cache is cleared."""
+        cache.compile(self.name, self.programs)
+        self.generation = cache.generation if cache.enabled else -1
+
+
+def _leave(*step: Any) -> None:
+    """Tell those who look."""
+    for trail in trails:
+        trail.append(step)
+
+
+def execute(
+    plan: Plan,
+    mesh: MeshDevice,
+    tensors: Sequence[Tensor],
+    arguments: Arguments,
+    outputs: Sequence[Tensor | None] = (),
+) -> Any:
+    """Run a plan on tensors, with this call's arguments by name."""
+    reads = [tensor.buffer.cell for tensor in tensors]
+    body = plan.body or plan.make_body(*(arguments[name] for name in plan.changing))
+    return plan.run(mesh, reads, body, outputs)
+
+
+def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshDevice:
+    """The mesh that a call runs on; refuses tensors on the host or on different meshes."""
+    mesh: MeshDevice | None = None
+    if not tensors:
+        mesh = next((arguments[key] for key in MESHES if type(arguments.get(key)) is MeshDevice), None)
+    for tensor in tensors:
+        own = tensor.device()
+        if own is None:
+            raise MeshError(
+                f"{name} got a tensor on the host{_which(tensor, arguments)}",
+                expected="tensors on a device",
+                fix="Move it with to_device() first.",
+            )
+        if mesh is None:
+            mesh = own
+        elif own is not mesh:
+            same_mesh(mesh, own)
+    if mesh is None:
+        raise MeshError(f"{name} got no tensor", expected="at least one device tensor", fix="Check the arguments.")
+    mesh.check_open()
+    return mesh
+
+
+def _which(tensor: Tensor, arguments: Arguments) -> str:
+    """The argument that a tensor was given as, in TT-NN's words."""
+    for name, value in arguments.items():
+        if value is tensor:
+            return f": {name.replace('_', ' ').capitalize()} must be on device"
+    return ""

@@ -1,0 +1,117 @@
+"""A user's torch or numpy values as lanes of a format: checked, cut, converted and copied once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.placement import Replicate
+from ttmesh.chip.formats.storage import inferred_dtype, to_lane
+from ttmesh.chip.formats.tiles import Tile
+from ttmesh.tensor.distribution.mappers import MappedLanes, TensorToMesh
+from ttmesh.tensor.spec.kind import Kind, Presence, kind_of
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
+
+ALONE = MeshShape(1, 1)  # a host tensor that no mapper cut
+ALONE_TOPOLOGY = TensorTopology(ALONE, [Replicate(), Replicate()], [MeshCoordinate(0, 0)])
+
+
+class Ingested:
+    """Lanes on the host, what they are and the shape of the mesh they were cut for."""
+
+    __slots__ = ("kind", "lanes", "mesh_shape")
+
+    def __init__(self, kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape) -> None:
+        self.kind, self.lanes, self.mesh_shape = kind, lanes, mesh_shape
+
+
+def ingest(
+    values: Any,
+    dtype: DataType | None = None,
+    layout: Layout | None = None,
+    memory_config: MemoryConfig | None = None,
+    tile: Tile | None = None,
+    mapper: TensorToMesh | None = None,
+    *,
+    pad_value: float | None = None,
+    col_tilize: bool = False,
+) -> Ingested:
+    """Values as lanes; a block float without a layout means tiles."""
+    source = as_torch(values)
+    dtype = inferred_dtype(source.dtype) if dtype is None else dtype
+    if col_tilize:
+        source = source.transpose(-1, -2)
+    if layout is None:
+        layout = Layout.TILE if dtype in BLOCK_FLOATS else Layout.ROW_MAJOR
+    cut = _cut(source, mapper)
+    axes = 2 if mapper is None else mapper.mesh_shape.dims()
+    config = DRAM_MEMORY_CONFIG if memory_config is None else memory_config
+    make = _kind if config.interleaved else _kind.__wrapped__  # a sharded config can be written to: no cache key
+    kind = make(cut.values.shape[axes:], dtype, layout, tile, config, pad_value or 0, cut.topology, cut.presence)
+    if dtype in BLOCK_FLOATS or (mapper is not None and mapper.mesh_shape.part is not None):
+        lanes = to_lane(cut.values.contiguous(), dtype)
+    else:  # every element by itself, and all of them stay: convert first, so that cutting is the only strided pass
+        converted = to_lane(source, dtype)
+        lanes = cut.values if converted is source else _cut(converted, mapper).values
+    return Ingested(kind, _own(lanes, source), ALONE if mapper is None else mapper.mesh_shape)
+
+
+@lru_cache(maxsize=1024)
+def _kind(
+    shape: tuple[int, ...],
+    dtype: DataType,
+    layout: Layout,
+    tile: Tile | None,
+    config: MemoryConfig,
+    pad_value: float,
+    topology: TensorTopology,
+    presence: Presence | None,
+) -> Kind:
+    spec = TensorSpec(shape, dtype, layout, tile=tile, memory_config=config, pad_value=pad_value)
+    return kind_of(spec, topology, presence)
+
+
+def as_torch(values: Any) -> torch.Tensor:
+    """Torch tensors as they are; numpy arrays and nested lists converted."""
+    if isinstance(values, torch.Tensor):
+        return values.detach() if values.requires_grad else values
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values if values.flags.writeable else values.copy())
+    if isinstance(values, (list, tuple, int, float)):
+        return torch.tensor(values)
+    raise MeshError(
+        f"{type(values).__name__} is no tensor",
+        expected="a torch tensor, a numpy array or a list of numbers",
+        fix="Convert it first.",
+    )
+
+
+def from_list(data: Sequence[float], shape: Sequence[int], dtype: DataType) -> torch.Tensor:
+    """The values of TT-NN's list constructor."""
+    whole = all(isinstance(item, int) for item in data)
+    return torch.tensor(data, dtype=torch.int64 if whole and dtype not in BLOCK_FLOATS else torch.float32).reshape(
+        *shape
+    )
+
+
+def _cut(source: torch.Tensor, mapper: TensorToMesh | None) -> MappedLanes:
+    if mapper is not None:
+        return mapper.map(source)
+    return MappedLanes(source[None, None], None, ALONE_TOPOLOGY)
+
+
+def _own(lanes: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Contiguous lanes that nobody else can write to: at most one copy."""
+    if lanes.is_meta:
+        return lanes.contiguous()
+    shared = lanes.numel() and lanes.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
+    return lanes.clone(memory_format=torch.contiguous_format) if shared else lanes.contiguous().to("cpu")

@@ -1,0 +1,99 @@
+"""Lanes between host and cells, through the command queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshShape
+from ttmesh.chip.cells import Cell
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
+from ttmesh.mesh.queue.trace import not_while_capturing
+from ttmesh.tensor.spec.distribution_shape import Coord
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+Presence = frozenset[Coord]
+
+
+def write(
+    mesh: MeshDevice,
+    cell: Cell,
+    spec: TensorSpec,
+    values: torch.Tensor,
+    presence: Presence | None,
+    cq_id: int | None = None,
+) -> None:
+    """Enqueue a write of whole lanes; with a presence only those chips change."""
+    queue = writable_queue(mesh, cq_id)
+    lanes = values.to(mesh.backend.device)
+    shape = mesh.lane_shape
+    if presence is not None and mesh.part is not None:
+        presence = mesh.part.own(presence)
+
+    def whole(reads: Cells, writes: Cells) -> None:
+        writes[0].write(lanes, spec)
+
+    def partly(reads: Cells, writes: Cells) -> None:
+        writes[0].write(merged(writes[0].read(spec), lanes, presence or frozenset(), shape), spec)
+
+    body = whole if presence is None else partly
+    queue.enqueue(Command("write", body, (), (cell,)))
+
+
+def read(
+    mesh: MeshDevice, cell: Cell, spec: TensorSpec, arrived: Callable[[torch.Tensor], None], cq_id: int | None = None
+) -> tuple[CommandQueue, Command]:
+    """Enqueue a read of whole lanes; `arrived` gets them when the command runs. They must not be changed."""
+    queue = _queue(mesh, cq_id, "Reads are not supported during trace capture.")
+    if mesh.part is not None and mesh.part.place is None:
+        raise mesh.part.elsewhere()
+    on_host = mesh.backend.device.type in ("cpu", "meta")  # meta lanes have no values to bring
+
+    def body(reads: Cells, writes: Cells) -> None:
+        lanes = reads[0].read(spec)
+        arrived(lanes if on_host else lanes.cpu())
+
+    command = Command("read", body, (cell,), ())
+    queue.enqueue(command)
+    return queue, command
+
+
+def merged(old: torch.Tensor, new: torch.Tensor, presence: Presence, mesh: tuple[int, ...]) -> torch.Tensor:
+    """Lanes with the new values at the present coordinates and the old ones elsewhere."""
+    local = old.shape[len(mesh) :]
+    lanes, every = old.expand(*mesh, *local).clone(), new.expand(*mesh, *local)
+    for coord in presence:
+        lanes[coord] = every[coord]
+    return lanes
+
+
+def lanes_on(mesh: MeshDevice, lanes: torch.Tensor, cut_for: MeshShape) -> torch.Tensor:
+    """Host lanes as a mesh of the same shape takes them: this rank's where ranks divide it."""
+    part, own = mesh.part, cut_for.part
+    if part is None and own is None:
+        return lanes
+    if part is not None and own is None:
+        return part.own_block(lanes).clone()
+    if part is None or not part.same(own):
+        raise MeshError(
+            f"this host tensor holds {own.local_range!r} of {cut_for!r}, which {mesh!r} divides otherwise",
+            expected="the mesh that the mapper was made from",
+            fix="Make the mapper from the mesh the tensor goes to.",
+        )
+    return lanes
+
+
+def writable_queue(mesh: MeshDevice, cq_id: int | None = None) -> CommandQueue:
+    """The queue for a write; refused while a trace is captured on it."""
+    return _queue(mesh, cq_id, "Writes are not supported during trace capture.")
+
+
+def _queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:
+    queue = mesh.queue(cq_id)
+    if queue.recording is not None:
+        trace = next(trace.id for trace in mesh.traces.values() if trace.commands is queue.recording)
+        raise not_while_capturing(text, trace)
+    return queue

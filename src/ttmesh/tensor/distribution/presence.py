@@ -1,0 +1,75 @@
+"""The parts of a tensor: which coordinates hold one, which of them are this process's, and the values there."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+
+from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.tensor.distribution.composers import Composer, lane_at
+from ttmesh.tensor.spec.distribution_shape import Coord
+from ttmesh.tensor.spec.tensor_properties import Described
+
+
+class Parted(Described):
+    """A tensor with a part for each of some coordinates of a mesh. Where ranks divide the mesh, lanes are this rank's."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def mesh_shape(self) -> MeshShape:
+        """The mesh it lies on, or was cut for."""
+
+    @property
+    @abstractmethod
+    def lanes(self) -> torch.Tensor:
+        """The lanes of a host tensor; never change what you get."""
+
+    def device_coords(self) -> list[MeshCoordinate]:
+        """The coordinates of this process that hold a part."""
+        return [MeshCoordinate(coord) for coord in self.local_coords()]
+
+    def local_coords(self) -> list[Coord]:
+        """The same as plain tuples, row-major."""
+        part = self.mesh_shape.part
+        return self.coords() if part is None else [coord for coord in self.coords() if part.holds(coord)]
+
+    def coords(self) -> list[Coord]:
+        """Every coordinate that holds a part, on whatever rank."""
+        if self.kind.presence is not None:
+            return sorted(self.kind.presence)
+        return [coord.coords() for coord in MeshCoordinateRange(self.mesh_shape)]
+
+    def lane(self, coord: Coord) -> torch.Tensor:
+        """The part of one device of a host tensor; never change what you get."""
+        part = self.mesh_shape.part
+        return lane_at(self.lanes, coord if part is None else part.locally(coord))
+
+    def only_part(self) -> torch.Tensor:
+        """The part of a host tensor that has just one."""
+        coords = self.coords()
+        if len(coords) != 1:
+            raise MeshError(
+                f"Can't convert a tensor distributed on {self.mesh_shape!r} mesh to row-major logical tensor. Supply a "
+                "mesh composer to concatenate multi-device shards.",
+                expected="mesh_composer=, for example ConcatMeshToTensor(mesh_device, dim=0)",
+                fix="Or convert each of get_device_tensors() by itself.",
+            )
+        return self.lane(coords[0])
+
+    def all_lanes(self) -> torch.Tensor:
+        """The lanes of all ranks of a host tensor; every rank of its mesh calls it."""
+        part = self.mesh_shape.part
+        return self.lanes if part is None else part.gathered(self.lanes)
+
+    def composed(self, composer: Composer, dtype: torch.dtype | None = None) -> Any:
+        """What a composer makes of the parts of all ranks; None on ranks that it leaves out."""
+        part = self.mesh_shape.part
+        lanes: torch.Tensor | None = self.lanes
+        if part is not None:
+            lanes = part.gathered_on_first(lanes) if composer.first_rank_only else part.gathered(lanes)
+        return None if lanes is None else composer.compose(lanes, self.mesh_shape, self.kind.presence, dtype)

@@ -1,0 +1,76 @@
+"""Shapes and parts on the host: lanes hold logical values only, so padding is made when somebody asks to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ttmesh.base.errors import ShapeError
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.tensor.spec.distribution_shape import Coord
+
+
+class HasLane(Protocol):
+    """A host tensor, as far as its parts are asked for."""
+
+    def lane(self, coord: Coord) -> torch.Tensor:
+        """The part of one device."""
+
+
+def padded(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> torch.Tensor:
+    """Values [..., *logical] with `fill` behind each dim up to this shape (which may have a rank more)."""
+    rank = min(len(shape), values.dim()) if values.dim() else 0
+    while rank < len(shape):
+        values = values.unsqueeze(-rank - 1 if rank else 0)
+        rank += 1
+    grow = [extent - have for extent, have in zip(shape, values.shape[values.dim() - len(shape) :], strict=True)]
+    if not any(grow):
+        return values
+    return torch.nn.functional.pad(values, [n for extra in reversed(grow) for n in (0, extra)], value=fill)
+
+
+def moved(values: torch.Tensor, shape: Sequence[int], start: Sequence[int], fill: float) -> torch.Tensor:
+    """Lanes whose logical window shows the values shifted by `start`, with `fill` before them."""
+    if len(start) != len(shape):
+        raise ShapeError(f"start {list(start)} of {list(shape)}", expected="one number per dim", fix="Check the rank.")
+    if not any(start):
+        return values
+    window = torch.full_like(values, fill)
+    into: tuple[Any, ...] = (..., *(slice(min(at, n), None) for at, n in zip(start, shape, strict=True)))
+    take: tuple[Any, ...] = (..., *(slice(0, max(n - at, 0)) for at, n in zip(start, shape, strict=True)))
+    window[into] = values[take]
+    return window
+
+
+def box(values: torch.Tensor, rank: int, start: Sequence[int], end: Sequence[int]) -> torch.Tensor:
+    """The part of the last `rank` dims between two corners (the end is outside)."""
+    if len(start) != rank or len(end) != rank:
+        raise ShapeError(
+            f"a box from {list(start)} to {list(end)}", expected=f"{rank} numbers in each corner", fix="Check the rank."
+        )
+    index: tuple[Any, ...] = (..., *(slice(a, b) for a, b in zip(start, end, strict=True)))
+    return values[index].contiguous()
+
+
+class HostBuffer:
+    """The parts of a host tensor by coordinate."""
+
+    __slots__ = ("_coords", "_mesh_shape", "_tensor")
+
+    def __init__(self, tensor: HasLane, mesh_shape: MeshShape, coords: Sequence[Coord]) -> None:
+        self._tensor, self._mesh_shape, self._coords = tensor, mesh_shape, frozenset(coords)
+
+    def shape(self) -> MeshShape:
+        """The mesh the tensor was cut for."""
+        return self._mesh_shape
+
+    def is_local(self, coord: MeshCoordinate) -> bool:
+        """Whether this process holds the part there."""
+        coord.to_linear_index(self._mesh_shape)
+        return self._mesh_shape.part is None or bool(self._mesh_shape.part.holds(coord))
+
+    def get_shard(self, coord: MeshCoordinate) -> torch.Tensor | None:
+        """A copy of the part at a coordinate, or None where there is none here."""
+        return self._tensor.lane(coord.coords()).clone() if coord.coords() in self._coords else None

@@ -1,0 +1,83 @@
+"""Which formats a layout can hold, and whether shards fit their grid, in TT-NN's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.errors import MeshError, one_of
+from ttmesh.chip.formats.tiles import Tile
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shard_config import div_up
+
+
+def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
+    """Refuse formats that a layout cannot hold, and what is no layout."""
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout={layout!r} is a {type(layout).__name__}; pass ttnn.TILE_LAYOUT or ROW_MAJOR_LAYOUT")
+    if dtype is DataType.INVALID:
+        raise MeshError(
+            "Only UINT32, INT32, FLOAT32, UINT16, UINT8, INT8, BFLOAT16, BFLOAT8_B, BFLOAT4_B, or FP8_E4M3 dtypes are "
+            "supported on device!",
+            expected=one_of(d for d in DataType if d is not DataType.INVALID),
+            fix="Choose one of them.",
+        )
+    if dtype in BLOCK_FLOATS and layout is not Layout.TILE:
+        raise MeshError(
+            "Layout must be Layout::TILE for bfloat8_b or bfloat4_b! "
+            f"Only TILE layout is supported for {dtype.name} dtype!",
+            expected="layout=ttnn.TILE_LAYOUT",
+            fix="Leave the layout out or ask for TILE.",
+        )
+    if dtype is DataType.FP8_E4M3 and layout is not Layout.ROW_MAJOR:
+        raise MeshError(
+            "Only ROW_MAJOR layout is supported for FP8_E4M3 dtype!",
+            expected="layout=ttnn.ROW_MAJOR_LAYOUT",
+            fix="Ask for ROW_MAJOR.",
+        )
+    if layout is Layout.ROW_MAJOR and tile is not None and tile != Tile((32, 32)):
+        raise MeshError(
+            "Configuring a ROW MAJOR page config with a custom tile configuration is not supported.",
+            expected="no tile with ROW_MAJOR",
+            fix="Ask for TILE layout or drop the tile.",
+        )
+
+
+def misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]) -> str | None:
+    """What is wrong with a height, width or block sharding of this extent, in TT-NN's words."""
+    (height, width), (shard_height, shard_width) = physical, spec.shape
+    high, wide, cores = div_up(height, max(shard_height, 1)), div_up(width, max(shard_width, 1)), spec.num_cores()
+    if config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
+        if width != shard_width:
+            return f"Shard width {shard_width} must match physical width {width} for height sharded"
+        if high > cores:
+            return f"Number of shards along height {high} must not exceed number of cores {cores}"
+    elif config.memory_layout is TensorMemoryLayout.WIDTH_SHARDED:
+        if height != shard_height:
+            return f"Shard height {shard_height} must match physical height {height} for width sharded"
+        if wide > cores:
+            return f"Number of shards along width {wide} must not exceed number of cores {cores}"
+    elif config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
+        if spec.grid.size() != 1:
+            return "Shard grid must be one full rectangular grid for block sharded!"
+        return _block_misfit(spec, high, wide)
+    return None
+
+
+def _block_misfit(spec: ShardSpec, high: int, wide: int) -> str | None:
+    box = spec.grid.bounding_box().grid_size()
+    by_rows = spec.orientation is ShardOrientation.ROW_MAJOR
+    order = "row" if by_rows else "column"
+    lines = (("rows", box.y), ("columns", box.x)) if by_rows else (("columns", box.x), ("rows", box.y))
+    for (side, count), (line, room) in zip((("height", high), ("width", wide)), lines, strict=True):
+        if count > room:
+            return (
+                f"Number of shards along {side} {count} must not exceed number of {line} {room} "
+                f"for {order} major orientation!"
+            )
+    return None
+
+
+def braces(shape: Sequence[int]) -> str:
+    """As TT-NN's C++ prints a list: {32, 64}."""
+    return f"{{{', '.join(map(str, shape))}}}"

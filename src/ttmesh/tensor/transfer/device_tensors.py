@@ -1,0 +1,135 @@
+"""Parts of a distributed tensor: the mapper in force, cutting and joining, one tensor per device and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from ttmesh.base.dtypes import StorageType
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.geometry import MeshShape
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.tensor.distribution.composers import Composer, ListMeshToTensor, MeshToTensor, lane_at
+from ttmesh.tensor.distribution.ingest import ALONE, ALONE_TOPOLOGY
+from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper, TensorToMesh, unwrapped
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
+from ttmesh.tensor.tensor import Tensor
+
+Mapper = TensorToMesh | ReplicateTensorToMeshWrapper
+
+default_mapper: ContextVar[Mapper | None] = ContextVar("default_mapper", default=None)
+default_composer: ContextVar[Composer | None] = ContextVar("default_composer", default=None)
+
+
+@contextmanager
+def distribute(default: Mapper | Composer) -> Iterator[None]:
+    """Inside, from_torch cuts with this mapper (or to_torch joins with this composer) unless told otherwise."""
+    if isinstance(default, (TensorToMesh, ReplicateTensorToMeshWrapper)):
+        token = default_mapper.set(default)
+        try:
+            yield
+        finally:
+            default_mapper.reset(token)
+    elif isinstance(default, (MeshToTensor, ListMeshToTensor)):
+        chosen = default_composer.set(default)
+        try:
+            yield
+        finally:
+            default_composer.reset(chosen)
+    else:
+        raise ValueError("Argument must be an instance of either TensorToMesh or MeshToTensor.")
+
+
+def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | None = None) -> Tensor:
+    """A host tensor cut for a mesh, and moved there when one is given."""
+    if tensor.storage_type() is not StorageType.HOST:
+        raise MeshError(
+            f"TensorToMesh only supports host tensors; got storage type: {tensor.storage_type()}",
+            expected="a host tensor",
+            fix="Bring it with from_device() first.",
+        )
+    chosen = unwrapped(mapper)
+    cut = chosen.map(_only_part(tensor))
+    spec = tensor.spec.with_shape(cut.values.shape[chosen.mesh_shape.dims() :])
+    lanes = cut.values.contiguous()
+    result = Tensor.on_host(kind_of(spec, cut.topology, cut.presence), lanes, chosen.mesh_shape)
+    return result if mesh_device is None else result.onto(mesh_device)
+
+
+def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
+    """A distributed tensor joined into one host tensor."""
+    host = tensor.cpu()
+    whole = host.composed(composer)
+    return Tensor.on_host(kind_of(tensor.spec.with_shape(whole.shape), ALONE_TOPOLOGY), whole[None, None])
+
+
+def get_device_tensors(tensor: Tensor) -> list[Tensor]:
+    """One tensor per device, row-major; on a device they share its buffer.
+
+    Where ranks divide the mesh: of a device tensor this rank's, of a host tensor those of all ranks, as in TT-NN.
+    """
+    mesh = tensor.device()
+    if mesh is None:
+        kind, lanes = kind_of(tensor.spec, ALONE_TOPOLOGY), tensor.all_lanes()
+        return [Tensor.on_host(kind, lane_at(lanes, coord)[None, None]) for coord in tensor.coords()]
+    if not tensor.is_allocated():
+        return [tensor]
+    return [
+        Tensor.on_device(kind_of(tensor.spec, tensor.kind.topology, frozenset({coord})), tensor.buffer, mesh)
+        for coord in tensor.local_coords()
+    ]
+
+
+def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim: int = 0) -> Tensor:
+    """Host tensors as the parts of one, row-major."""
+    if len(tensors) != mesh_shape.mesh_size():
+        raise _refused(f"Number of tensor shards must match mesh size: {len(tensors)}", f"{mesh_shape.mesh_size()}")
+    if any(tensor.storage_type() is not StorageType.HOST for tensor in tensors):
+        raise _refused("All tensor shards must be on host", "host tensors")
+    if any(tensor.spec != tensors[0].spec for tensor in tensors):
+        raise _refused("All tensor shards must have the same tensor spec", "equal shapes, formats and layouts")
+    own = tensors if mesh_shape.part is None else mesh_shape.part.among(tensors)
+    extents = mesh_shape if mesh_shape.part is None else mesh_shape.part.block
+    lanes = torch.stack([_only_part(tensor) for tensor in own]).reshape(*extents, *tensors[0].shape)
+    topology = TensorTopology.create_sharded_tensor_topology(mesh_shape, shard_dim)
+    return Tensor.on_host(kind_of(tensors[0].spec, topology), lanes, mesh_shape)
+
+
+def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Tensor:
+    """Device tensors on one buffer as one tensor over all their coordinates."""
+    if not tensors:
+        raise _refused("At least one tensor shard must be provided", "one tensor or more")
+    first = tensors[0]
+    mesh = first.device()
+    if mesh is None or any(tensor.device() is None for tensor in tensors):
+        raise _refused("All tensor shards must be on device", "device tensors")
+    if any(tensor.spec != first.spec for tensor in tensors):
+        raise _refused("All tensor shards must have the same spec", "equal shapes, formats and layouts")
+    if any(tensor.buffer is not first.buffer for tensor in tensors):
+        raise _refused("tensor shards must be allocated on the same mesh buffer.", "parts of get_device_tensors()")
+    coords = [coord for tensor in tensors for coord in tensor.coords()]
+    if len(set(coords)) != len(coords):
+        twice = next(coord for coord in coords if coords.count(coord) > 1)
+        raise _refused(f"Found a tensor shard at duplicate coordinate {list(twice)}", "each coordinate once")
+    if not 0 <= shard_dim < len(first.shape):
+        raise _refused(
+            f"shard_dim ({shard_dim}) is out of range for tensor logical rank {len(first.shape)}", "a dim it has"
+        )
+    topology = TensorTopology.create_sharded_tensor_topology(MeshShape([len(coords)]), shard_dim)
+    presence = None if len(coords) == len(mesh.local_ids()) else frozenset(coords)
+    return Tensor.on_device(kind_of(first.spec, topology, presence), first.buffer, mesh)
+
+
+def _only_part(tensor: Tensor) -> torch.Tensor:
+    coords = tensor.coords()
+    if len(coords) != 1:
+        raise _refused(f"a tensor cut for {tensor.mesh_shape!r} has {len(coords)} parts", f"one part ({ALONE!r})")
+    return tensor.lane(coords[0])
+
+
+def _refused(wrong: str, expected: str) -> ShapeError:
+    return ShapeError(wrong, expected=expected, fix="Check the tensors.")

@@ -1,0 +1,280 @@
+"""Between torch, the host and a mesh: every copy a user can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, DataType, Layout
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.queue.command_queue import Cells, Command
+from ttmesh.tensor.distribution import lane_transfers
+from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.composers import Composer, lane_at
+from ttmesh.tensor.distribution.constructors import from_values
+from ttmesh.tensor.distribution.ingest import as_torch
+from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.device_tensors import Mapper, default_composer, default_mapper
+
+
+def from_torch(
+    tensor: Any,
+    dtype: DataType | None = None,
+    *,
+    spec: TensorSpec | None = None,
+    tile: Tile | None = None,
+    pad_value: float | None = None,
+    layout: Layout | None = None,
+    device: MeshDevice | None = None,
+    memory_config: MemoryConfig | None = None,
+    mesh_mapper: Mapper | None = None,
+    cq_id: int | None = None,
+    preserve_nan_values: bool = False,
+    col_tilize: bool = False,
+    enable_bfloat_opt: bool = False,
+) -> Tensor | None:
+    """Torch or numpy values as a tensor, on a device if one is given; the values are copied once, now. None gives None."""
+    if tensor is None:
+        return None
+    values = as_torch(tensor)
+    if spec is not None:
+        _check_spec(spec, values, dtype=dtype, layout=layout, memory_config=memory_config, tile=tile)
+        dtype, layout, memory_config = spec.dtype, spec.layout, spec.memory_config
+        tile = spec.tile if spec.layout is Layout.TILE else None
+    if col_tilize:
+        _check_col_tilize(spec, dtype, values, layout)
+    config = memory_config
+    if config is not None and config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
+        raise _refused("ttnn.from_torch: Shard spec must not be None for sharded tensors", "a shard spec")
+    if dtype is DataType.FP8_E4M3 and values.dtype != torch.float32:
+        raise _refused(
+            f"ttnn.from_torch: source dtype {values.dtype} is not supported when target is ttnn.fp8_e4m3; only float32 "
+            "input is supported. Cast to torch.float32 first.",
+            "float32",
+        )
+    made, _, _ = from_values(
+        values, dtype, None, layout, memory_config, tile, cq_id, pad_value, mesh_mapper or default_mapper.get(),
+        preserve_nan_values, col_tilize, enable_bfloat_opt,
+    )  # fmt: skip
+    host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape)
+    return host if device is None else host.onto(device, None, cq_id)
+
+
+def to_torch(
+    tensor: Tensor,
+    dtype: torch.dtype | None = None,
+    *,
+    torch_rank: int | None = None,
+    mesh_composer: Composer | None = None,
+    device: MeshDevice | None = None,
+    cq_id: int | None = None,
+) -> Any:
+    """The values as a new torch tensor (a list of them for ListMeshToTensor); copied once."""
+    if device is not None and tensor.device() not in (None, device):
+        raise _refused(f"ttnn.to_torch: the tensor is on {tensor.device()!r}", f"a tensor on {device!r}")
+    values = tensor.to_torch(mesh_composer=mesh_composer or default_composer.get(), dtype=dtype, cq_id=cq_id)
+    if torch_rank is None:
+        return values
+    return (
+        [_squeezed(part, torch_rank) for part in values] if isinstance(values, list) else _squeezed(values, torch_rank)
+    )
+
+
+def to_device(
+    tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, *, queue_id: int | None = None
+) -> Tensor:
+    """A host tensor on a device, in interleaved DRAM unless told otherwise."""
+    return tensor.onto(device, memory_config or DRAM_MEMORY_CONFIG, queue_id)
+
+
+def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
+    """A device tensor on the host; without blocking its values arrive when they are looked at."""
+    return tensor.cpu(blocking, queue_id)
+
+
+def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id: int | None = None) -> None:
+    """Overwrite a device tensor with host values, at its address."""
+    mesh, lanes = lanes_for(host_tensor, device_tensor)
+    held, presence = host_tensor.kind.presence, device_tensor.kind.presence
+    if held is not None and host_tensor.mesh_shape == mesh.shape:
+        presence = held if presence is None else held & presence
+    lane_transfers.write(mesh, device_tensor.buffer.cell, device_tensor.spec, lanes, presence, cq_id)
+
+
+def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, torch.Tensor]:
+    """Host lanes that can be written to a device tensor, checked against it; one that is not cut goes everywhere."""
+    mesh = device_tensor.device()
+    if mesh is None:
+        raise _refused("copy_host_to_device_tensor: the second tensor is on the host", "a device tensor")
+    _check_alike(host_tensor, device_tensor)
+    if host_tensor.mesh_shape == mesh.shape:
+        return mesh, lane_transfers.lanes_on(mesh, host_tensor.lanes, host_tensor.mesh_shape)
+    if host_tensor.mesh_shape.mesh_size() == 1:
+        return mesh, host_tensor.lanes.reshape(*(1 for _ in mesh.shape), *host_tensor.shape)
+    raise _refused(f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}", f"{mesh.shape!r}")
+
+
+def copy_device_to_host_tensor(
+    device_tensor: Tensor, host_tensor: Tensor, blocking: bool = True, cq_id: int | None = None
+) -> None:
+    """Overwrite a host tensor with device values."""
+    mesh = device_tensor.device()
+    if mesh is None or host_tensor.device() is not None:
+        raise _refused("copy_device_to_host_tensor needs a device and a host tensor", "that order")
+    _check_alike(host_tensor, device_tensor)
+    coords = device_tensor.coords()
+    if host_tensor.mesh_shape != mesh.shape and len(coords) != 1:
+        raise _refused(f"a host tensor cut for {host_tensor.mesh_shape!r} cannot take {mesh!r}", f"{mesh.shape!r}")
+
+    def arrived(lanes: torch.Tensor) -> None:
+        if host_tensor.mesh_shape != mesh.shape:
+            own = lane_at(lanes, coords[0] if mesh.part is None else mesh.part.locally(coords[0]))
+            lanes = own.reshape(*(1 for _ in host_tensor.mesh_shape), *device_tensor.shape)
+        host_tensor.lanes = lanes
+
+    queue, command = lane_transfers.read(mesh, device_tensor.buffer.cell, device_tensor.spec, arrived, cq_id)
+    if blocking:
+        queue.finish_through(command)
+
+
+def allocate_tensor_on_device(*args: Any, **given: Any) -> Tensor:
+    """Memory without values: `(tensor_spec, mesh_device)` or `(shape, dtype, layout, mesh_device, memory_config)`."""
+    spec, mesh = _spec_and_mesh(*args, **given)
+    topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
+    mesh.check_open()
+    buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "allocate_tensor_on_device")
+    return Tensor.on_device(kind_of(spec, topology), buffer, mesh)
+
+
+def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
+    """A host tensor of zeros, with a part for every device of a mesh."""
+    spec, mesh = _spec_and_mesh(*args, **given)
+    lanes = torch.zeros((), dtype=lane_dtype(spec.dtype)).expand(*(1 for _ in mesh.shape), *spec.shape)
+    topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
+    return Tensor.on_host(kind_of(spec, topology), lanes, mesh.shape)
+
+
+def deallocate(tensor: Tensor, force: bool = True) -> None:
+    """Give a tensor's memory back; every tensor on the same buffer dies with it."""
+    tensor.deallocate(force)
+
+
+def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Tensor:
+    """The same values in a new place, after the old one was given back."""
+    mesh = tensor.device()
+    if mesh is None:
+        raise _refused("ttnn.reallocate: the tensor is on the host", "a device tensor")
+    source, old = tensor.spec, tensor.buffer.cell
+    spec = source if memory_config is None else source.with_memory_config(memory_config)
+    mesh.program_cache.compile("ttnn.reallocate", (("ttnn.reallocate", tensor.kind, spec),))
+    tensor.deallocate(force=True)
+    buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "reallocate")
+
+    def move(reads: Cells, writes: Cells) -> None:
+        writes[0].write(reads[0].read(source), spec)
+
+    mesh.launch(Command("ttnn.reallocate", move, (old,), (buffer.cell,), programs=1))
+    return Tensor.on_device(kind_of(spec, tensor.kind.topology, tensor.kind.presence), buffer, mesh)
+
+
+def get_memory_config(tensor: Tensor) -> MemoryConfig:
+    """Where a tensor lies on a chip."""
+    return tensor.memory_config()
+
+
+def is_tensor_storage_on_device(tensor: Tensor) -> bool:
+    """Whether it is on a device."""
+    return tensor.device() is not None
+
+
+def tile_size(dtype: DataType) -> int:
+    """Bytes of a 32x32 tile of this format."""
+    return tile_bytes(dtype)
+
+
+def element_size(dtype: DataType) -> int:
+    """Bytes of one element; block floats have none of their own."""
+    if dtype not in ELEMENT_BYTES:
+        raise _refused(f"element_size: {dtype} is packed in blocks", "a format with a size per element")
+    return ELEMENT_BYTES[dtype]
+
+
+def has_storage_type_of(tensor: Tensor, storage_type: object) -> bool:
+    """Whether it is on the host or a device, as asked."""
+    return tensor.storage_type() == storage_type
+
+
+def _spec_and_mesh(*args: Any, **given: Any) -> tuple[TensorSpec, MeshDevice]:
+    if (args and isinstance(args[0], TensorSpec)) or "tensor_spec" in given:
+        return _from_spec(*args, **given)
+    return _from_parts(*args, **given)
+
+
+def _from_spec(tensor_spec: TensorSpec, mesh_device: MeshDevice) -> tuple[TensorSpec, MeshDevice]:
+    return tensor_spec, mesh_device
+
+
+def _from_parts(
+    shape: Sequence[int],
+    dtype: DataType,
+    layout: Layout,
+    mesh_device: MeshDevice,
+    memory_config: MemoryConfig | None = None,
+) -> tuple[TensorSpec, MeshDevice]:
+    return TensorSpec(shape, dtype, layout, memory_config=memory_config or DRAM_MEMORY_CONFIG), mesh_device
+
+
+def _check_spec(spec: TensorSpec, values: torch.Tensor, **others: object) -> None:
+    if tuple(spec.shape) != tuple(values.shape):
+        raise _refused(
+            f"ttnn.from_torch: spec shape {spec.shape} must be the same as tensor shape {values.shape}", "equal shapes"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise _refused(f"ttnn.from_torch: {name} must be None when spec is specified", f"no {name}")
+
+
+def _check_col_tilize(spec: object, dtype: DataType | None, values: torch.Tensor, layout: Layout | None) -> None:
+    if spec is not None:
+        raise _refused("ttnn.from_torch: col_tilize=True is not supported with spec", "no spec")
+    if dtype not in BLOCK_FLOATS:
+        raise _refused("ttnn.from_torch: col_tilize=True requires BFP dtype (bfloat8_b or bfloat4_b)", "a block float")
+    if values.dim() < 2:
+        raise _refused("ttnn.from_torch: col_tilize=True requires tensor.ndim >= 2", "two dims or more")
+    if layout not in (None, Layout.TILE):
+        raise _refused("ttnn.from_torch: col_tilize=True requires layout to be None or ttnn.TILE_LAYOUT", "tiles")
+
+
+def _check_alike(host: Tensor, device: Tensor) -> None:
+    for name, one, other in (
+        ("shape", host.shape, device.shape),
+        ("dtype", host.dtype, device.dtype),
+        ("page config", (host.layout, host.tile), (device.layout, device.tile)),
+    ):
+        if one != other:
+            raise ShapeError(
+                f"Host tensor has different {name}: {one}",
+                expected=f"{other}, as on the device",
+                fix="Convert it first.",
+            )
+
+
+def _squeezed(values: torch.Tensor, rank: int) -> torch.Tensor:
+    while values.dim() > rank:
+        if values.shape[0] != 1:
+            raise _refused("ttnn: Unable to squeeze to desired rank!", f"{values.dim() - rank} leading ones")
+        values = values.squeeze(0)
+    return values
+
+
+def _refused(wrong: str, expected: str) -> MeshError:
+    return MeshError(wrong, expected=expected, fix="Change the arguments.")
