@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24)
 

@@ -21,7 +21,7 @@ import torch
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)  # bytes per chip
 DTYPES = ("float32", "bfloat16")

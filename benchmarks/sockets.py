@@ -16,8 +16,8 @@ import torch
 
 import ttmesh.ttnn as ttnn
 from ranks import best_us
-from ttmesh.fabric import engines
-from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.fabric.messaging import engines
+from ttmesh.fabric.messaging.transport import Transport
 
 ROWS = (32, 512, 8192, 131072)  # of 64 bfloat16 numbers: 4 KiB to 16 MiB
 ROUNDS = 30

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,9 +27,63 @@ TABLE: dict[str, set[str]] = {
     "monitor": {"tracking"},
     "launch": set(),
 }
+# room -> the rooms of the same layer it may import. A module in the layer's own folder is named with a dot: "tensor.tensor".
+# Imports for type checkers alone do not count: they do not run.
+_OPERATIONS = {"ops.goldens", "ops.lane_functions", "ops.configs", "ops.catalogue"}
+ROOMS: dict[str, set[str]] = {
+    "chip.formats": {"chip.formats.kernels"},
+    "chip.formats.kernels": {"chip.formats"},
+    "chip.backends": {"chip.*"},
+    "fabric.messaging": {"fabric.*"},
+    "fabric.transports": {"fabric.messaging", "fabric.*"},
+    "mesh.system": set(),
+    "mesh.allocation": {"mesh.system"},
+    "mesh.queue": {"mesh.allocation", "mesh.system"},
+    "mesh.ranks": {"mesh.queue", "mesh.allocation", "mesh.system"},
+    "mesh.device": {"mesh.ranks", "mesh.queue", "mesh.allocation", "mesh.system"},
+    "mesh.functions": {"mesh.device", "mesh.ranks", "mesh.queue", "mesh.allocation", "mesh.system"},
+    "tensor.spec": set(),
+    "tensor.distribution": {"tensor.spec"},
+    "tensor.*": {"tensor.spec", "tensor.distribution"},  # Tensor itself
+    "tensor.transfer": {"tensor.spec", "tensor.distribution", "tensor.*"},
+    "tensor.calls": {"tensor.spec", "tensor.distribution", "tensor.*"},
+    "ops.goldens": set(),
+    "ops.lane_functions": set(),
+    "ops.configs": {"ops.lane_functions"},
+    "ops.catalogue": {"ops.lane_functions", "ops.configs"},
+    "ops.*": _OPERATIONS,
+    "ops.graph": _OPERATIONS,
+    "ops.elementwise": _OPERATIONS | {"ops.*"},
+    "ops.creation": _OPERATIONS | {"ops.elementwise"},
+    "ops.complex": _OPERATIONS | {"ops.elementwise", "ops.creation"},
+    "ops.reduction": _OPERATIONS | {"ops.elementwise"},
+    "ops.norm": _OPERATIONS,
+    "ops.conv": _OPERATIONS,
+    "ops.pool": _OPERATIONS | {"ops.conv"},
+    "ops.movement": _OPERATIONS | {"ops.elementwise", "ops.pool"},
+    "ops.matmul": _OPERATIONS | {"ops.*", "ops.movement"},
+    "ops.moe": _OPERATIONS | {"ops.matmul"},
+    "ops.attention": _OPERATIONS,
+    "ops.models": _OPERATIONS | {"ops.attention", "ops.norm"},
+    "ops.moreh": _OPERATIONS | {"ops.creation", "ops.elementwise", "ops.matmul", "ops.reduction"},
+    "ccl.planning": {"ccl.algorithms"},  # finds them by file name
+    "ccl.algorithms": {"ccl.planning"},  # builds its transfer plans
+    "ccl.collectives": {"ccl.planning"},
+    "ccl.sockets": {"ccl.planning"},
+    "ccl.experts": {"ccl.planning", "ccl.collectives"},
+    "ccl.fused": {"ccl.planning", "ccl.collectives"},
+    # What users import stands in nn itself; the folders hold what is behind it and know the tape and the parameters.
+    "nn.*": {"nn.autograd", "nn.staging", "nn.weights"},
+    "nn.autograd": {"nn.*"},
+    "nn.staging": set(),
+    "nn.weights": {"nn.*"},
+    "monitor.*": {"monitor.exports"},
+    "monitor.exports": {"monitor.*"},
+}
+MODULES_PER_FOLDER = 20
 ROOTS = {"cli", "ttnn", "testing", "dropin", "shim", "__main__"}  # composition roots: they may import every layer
 TORCH_FREE = {"base", "tracking", "monitor", "launch"}
-TORCH_FOLDERS_BELOW_MESH = ("chip/backends", "chip/formats", "chip/cells", "fabric/transports")
+TORCH_FOLDERS_BELOW_MESH = ("chip/backends", "chip/formats", "chip/cells", "fabric/transports", "fabric/messaging")
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -67,6 +124,95 @@ def test_torch_stays_where_lanes_are(path: Path) -> None:
         return
 
     assert not any(name.split(".")[0] == "torch" for name in _imports(path))
+
+
+def _room(module: list[str]) -> str:
+    """The folder of a module such as ["tensor", "spec", "shape"]; a layer's own folder is "tensor.*"."""
+    return ".".join(module[:-1]) if len(module) > 2 else f"{module[0]}.*"
+
+
+def _running_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from _running_nodes(child)
+
+
+def _rooms_reached(path: Path) -> set[str]:
+    """Rooms of the same layer that a file imports when it runs."""
+    reached: set[str] = set()
+    for node in _running_nodes(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if (SOURCE.parent / (name.replace(".", "/") + ".py")).exists() and name.startswith(
+                f"ttmesh.{_layer(path)}."
+            ):
+                reached.add(_room(name.split(".")[1:]))
+    return reached
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_rooms_of_a_layer_import_as_the_table_says(path: Path) -> None:
+    parts = list(path.relative_to(SOURCE).with_suffix("").parts)
+    if len(parts) < 2 or parts[0] in ROOTS or path.name == "__init__.py":
+        return
+    room = _room(parts)
+
+    reached = _rooms_reached(path) - {room}
+
+    assert reached <= ROOMS.get(room, set()), f"{room} may not import {sorted(reached - ROOMS.get(room, set()))}"
+
+
+def test_rooms_form_no_cycle_beside_the_named_pairs() -> None:
+    pairs = [
+        {"chip.formats", "chip.formats.kernels"},
+        {"ccl.planning", "ccl.algorithms"},
+        {"monitor.*", "monitor.exports"},
+    ]
+    graph = {room: {other for other in others if {room, other} not in pairs} for room, others in ROOMS.items()}
+    graph = {room: {o for o in others if not room.startswith("nn.")} for room, others in graph.items()}
+
+    TopologicalSorter(graph).prepare()
+
+
+def test_no_folder_holds_more_modules_than_one_can_read() -> None:
+    counts = Counter(path.parent for path in FILES if path.name != "__init__.py")
+
+    assert not {str(folder): count for folder, count in counts.items() if count > MODULES_PER_FOLDER}
+
+
+def test_no_module_name_exists_twice() -> None:
+    stems = Counter(path.stem for path in FILES if path.name != "__init__.py")
+
+    assert not [stem for stem, count in stems.items() if count > 1]
+
+
+def test_no_import_hides_inside_a_function() -> None:
+    """The pytest plugin is excepted: pytest loads it for every project, and it must not import torch there."""
+    hidden = [
+        f"{path.relative_to(SOURCE)}:{inner.lineno}"
+        for path in FILES
+        if _layer(path) != "testing"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+
+    assert not hidden
+
+
+def test_no_layer_imports_a_private_module_of_another() -> None:
+    for path in FILES:
+        for name in _imports(path):
+            parts = name.split(".")
+            private = [part for part in parts[1:-1] if part.startswith("_")]
+            assert not (parts[0] == "ttmesh" and private and parts[1] != _layer(path)), f"{path} imports {name}"
 
 
 def test_every_folder_is_a_layer() -> None:

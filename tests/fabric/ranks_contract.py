@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ttmesh.base.errors import RankError, ShapeError
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 from ttmesh.fabric.transports import _layout
 
 w = engines.world()

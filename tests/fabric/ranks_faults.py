@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 
 fault, timeout_s, folder = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
 w = engines.connect(300.0)

@@ -8,17 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from ttmesh.base.errors import RankError, SettingError
-from ttmesh.fabric import engines
-from ttmesh.fabric.liveness import LEFT, Liveness
-from ttmesh.fabric.transports import _layout
-from ttmesh.fabric.transports._job import in_short, verdict
+from ttmesh.fabric.messaging import engines, wire_layout
+from ttmesh.fabric.messaging.liveness import LEFT, Liveness
+from ttmesh.fabric.messaging.rank_job import in_short, verdict
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
 def test_a_file_in_the_folder_is_an_engine() -> None:
     assert {"mpi", "torchdist"} <= set(engines.names())
-    assert not {"_transport_protocol", "_job"} & set(engines.names())
+    assert "__init__" not in engines.names()
 
 
 @pytest.mark.parametrize("name", engines.names())
@@ -133,9 +132,9 @@ def test_large_tensors_go_in_pieces_that_fit_32_bit_counts() -> None:
         def element_size(self) -> int:
             return self._size
 
-    spans = list(_layout.pieces(Flat(3 * 2**30 + 5, 4)))  # type: ignore[arg-type]
+    spans = list(wire_layout.pieces(Flat(3 * 2**30 + 5, 4)))  # type: ignore[arg-type]
 
     assert spans[0][0] == 0
     assert spans[-1][1] == 3 * 2**30 + 5
-    assert all(b - a <= 2**31 - 1 and (b - a) * 4 <= _layout.PIECE_BYTES for a, b in spans)
-    assert list(_layout.pieces(Flat(0, 4))) == []  # type: ignore[arg-type]
+    assert all(b - a <= 2**31 - 1 and (b - a) * 4 <= wire_layout.PIECE_BYTES for a, b in spans)
+    assert list(wire_layout.pieces(Flat(0, 4))) == []  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 from ttmesh.launch.commands import find_mpirun
 
 HERE = Path(__file__).parent

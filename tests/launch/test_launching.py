@@ -66,7 +66,7 @@ def test_a_failing_rank_stops_the_others_and_is_named_once(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_rank_that_raised_is_the_first_cause_though_it_ends_last(engine: str) -> None:
-    code = "import ttmesh.fabric.engines as e; w = e.world(); rank or 1 / 0; w.barrier()"
+    code = "import ttmesh.fabric.messaging.engines as e; w = e.world(); rank or 1 / 0; w.barrier()"
 
     done = launched("-n", "2", "--engine", engine, *program(code))
 

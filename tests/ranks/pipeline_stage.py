@@ -12,7 +12,7 @@ import torch
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.errors import RankError
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 from ttmesh.nn.tape import tape
 
 ROWS, WIDTH, CHIPS, MICRO, RATE = 32, 64, 2, 4, 0.01

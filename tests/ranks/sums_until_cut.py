@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 
 results, timeout_s = Path(sys.argv[1]), float(sys.argv[2])
 w = engines.connect(300.0)

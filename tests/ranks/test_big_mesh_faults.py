@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rank_launches import HERE, NEEDS, environment, launched
 
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.query import Monitor
 

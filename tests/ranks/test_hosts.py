@@ -12,7 +12,7 @@ import pytest
 from rank_launches import HERE
 from two_hosts import Hosts, await_files
 
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.query import Monitor
 from ttmesh.tracking.state import State

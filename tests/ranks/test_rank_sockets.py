@@ -10,7 +10,7 @@ import pytest
 from rank_launches import HERE, bound, launched
 
 import ttmesh.ttnn as ttnn
-from ttmesh.fabric import engines
+from ttmesh.fabric.messaging import engines
 
 
 def meshes(

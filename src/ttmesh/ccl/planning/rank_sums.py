@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.ccl.planning.reduction_terms import finished, over_members, partial_sum
 from ttmesh.chip.formats.kernels.lane_sum import kernel_for
-from ttmesh.fabric.transports._transport_protocol import Standing, Transport
+from ttmesh.fabric.messaging.transport import Standing, Transport
 from ttmesh.mesh.queue.command_queue import worker
 from ttmesh.mesh.ranks.rank_block import Part
 

@@ -24,7 +24,7 @@ from ttmesh.ccl.sockets.socket_config import (
     allocate_fifo,
     check_coordinates,
 )
-from ttmesh.fabric.engines import world
+from ttmesh.fabric.messaging.engines import world
 from ttmesh.fabric.nodes import FabricNodeId
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice

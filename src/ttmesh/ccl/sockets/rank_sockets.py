@@ -24,10 +24,10 @@ from ttmesh.ccl.sockets.socket_config import (
     check_coordinates,
 )
 from ttmesh.ccl.sockets.stream_ends import Incoming, Outgoing
-from ttmesh.fabric.engines import bindings, fellows, world
 from ttmesh.fabric.fabric_config import is_2d
+from ttmesh.fabric.messaging.engines import bindings, fellows, world
+from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
-from ttmesh.fabric.transports._transport_protocol import Transport
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.process_fabric import get_fabric_config

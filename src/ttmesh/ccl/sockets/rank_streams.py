@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from ttmesh.base.errors import RankError
 from ttmesh.ccl.sockets.socket_config import Routes
-from ttmesh.fabric.transports._job import Done
-from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.fabric.messaging.rank_job import Done
+from ttmesh.fabric.messaging.transport import Transport
 
 ATTENTION_S = 0.0005  # so long the program may be about to look again itself
 LINGER = 20  # turns of the watch without work before it sleeps: waking it costs a message 30 µs

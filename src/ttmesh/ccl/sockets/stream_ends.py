@@ -21,8 +21,8 @@ from ttmesh.base.errors import MeshError
 from ttmesh.ccl.sockets.rank_streams import Stream
 from ttmesh.ccl.sockets.socket_channels import Message
 from ttmesh.ccl.sockets.socket_config import Routes
-from ttmesh.fabric.transports._job import Done
-from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.fabric.messaging.rank_job import Done
+from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.mesh.queue.command_queue import Cells
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.transports._job import Done, Job
-from ttmesh.fabric.transports._store import open_liveness
-from ttmesh.fabric.transports._transport_protocol import WORLD, Transport
+from ttmesh.fabric.messaging.rank_job import Done, Job
+from ttmesh.fabric.messaging.rank_store import open_liveness
+from ttmesh.fabric.messaging.transport import WORLD, Transport
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # Open MPI; MPICH and Intel MPI
 

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.transports._job import Done, Job, apart
-from ttmesh.fabric.transports._store import open_liveness
-from ttmesh.fabric.transports._transport_protocol import WORLD, Transport
+from ttmesh.fabric.messaging.rank_job import Done, Job, apart
+from ttmesh.fabric.messaging.rank_store import open_liveness
+from ttmesh.fabric.messaging.transport import WORLD, Transport
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}

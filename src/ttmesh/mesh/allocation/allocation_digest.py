@@ -10,7 +10,7 @@ from collections import deque
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.fabric.messaging.transport import Transport
 
 KEPT = 50_000  # allocations since the last agreement that can be named; older ones are only in the hash
 BATCH = 4096

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
-from ttmesh.fabric.engines import bindings, chosen, fellows, world
-from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.fabric.messaging.engines import bindings, chosen, fellows, world
+from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.mesh.device.mesh_device import open_meshes
 
 _initialised = False

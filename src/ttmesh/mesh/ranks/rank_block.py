@@ -14,8 +14,8 @@ from ttmesh.base.errors import MeshError, NotEmulatedError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.catalogue import current_system, load_system
 from ttmesh.chip.system import System
-from ttmesh.fabric.engines import bindings, world
-from ttmesh.fabric.transports._transport_protocol import Transport
+from ttmesh.fabric.messaging.engines import bindings, world
+from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.mesh.queue.command_queue import worker
 from ttmesh.mesh.ranks.rank_division import cut_box, described_grids, rank_grid
 

@@ -9,8 +9,8 @@ from functools import partial
 import torch
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.transports._job import Done, Job, Place
-from ttmesh.fabric.transports._layout import as_bytes, deliver, pieces
+from ttmesh.fabric.messaging.rank_job import Done, Job, Place
+from ttmesh.fabric.messaging.wire_layout import as_bytes, deliver, pieces
 
 Tensor = torch.Tensor
 

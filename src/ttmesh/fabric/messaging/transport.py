@@ -22,8 +22,11 @@ import torch
 
 from ttmesh.base import settings
 from ttmesh.base.errors import RankError, ShapeError
-from ttmesh.fabric.transports._job import Done, Job, apart
-from ttmesh.fabric.transports._layout import (
+from ttmesh.fabric.messaging.persistent_sums import Standing as Standing
+from ttmesh.fabric.messaging.persistent_sums import StandingSums
+from ttmesh.fabric.messaging.rank_job import Done, Job, apart
+from ttmesh.fabric.messaging.rank_messages import Messages
+from ttmesh.fabric.messaging.wire_layout import (
     COMBINE,
     ENGINE_DTYPES,
     PIECE_BYTES,
@@ -35,9 +38,6 @@ from ttmesh.fabric.transports._layout import (
     room,
     sum_dtype,
 )
-from ttmesh.fabric.transports._messages import Messages
-from ttmesh.fabric.transports._persistent import Standing as Standing
-from ttmesh.fabric.transports._persistent import StandingSums
 
 Tensor = torch.Tensor
 WORLD = "world"

@@ -11,7 +11,7 @@ import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.liveness import Liveness, Store
+from ttmesh.fabric.messaging.liveness import Liveness, Store
 
 
 def open_liveness(rank: int, size: int, broadcast: Callable[[str], str], timeout_s: float) -> tuple[Liveness, object]:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from ttmesh.fabric.transports._job import Done
-from ttmesh.fabric.transports._layout import ENGINE_DTYPES
+from ttmesh.fabric.messaging.rank_job import Done
+from ttmesh.fabric.messaging.wire_layout import ENGINE_DTYPES
 
 READY_BYTES = 8 << 10  # above, copying the result costs more than keeping the call ready in the engine saves
 MOST_READY = 64

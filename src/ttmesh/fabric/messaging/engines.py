@@ -16,13 +16,13 @@ from ttmesh.base.errors import RankError, SettingError, near, one_of
 from ttmesh.base.launcher_messages import tell_crash
 
 if TYPE_CHECKING:
-    from ttmesh.fabric.transports._transport_protocol import Transport
+    from ttmesh.fabric.messaging.transport import Transport
 
-FOLDER = Path(__file__).parent / "transports"
+FOLDER = Path(__file__).parent.parent / "transports"
 
 
 def names() -> list[str]:
-    """Every engine: the files of `transports/`, less the protocol they share."""
+    """Every engine: the files of `fabric/transports/`."""
     return sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_"))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from os import sched_yield
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.liveness import LEFT, Liveness
+from ttmesh.fabric.messaging.liveness import LEFT, Liveness
 
 KEEP_S = 3.0  # how long rank 0 of a failed job keeps the store, for the others to find out why
 LATE_S = 0.5  # an operation that takes longer starts listening to the other ranks' signs of life
