@@ -10,7 +10,7 @@ import torch
 
 from ttmesh.base.errors import RankError, ShapeError
 from ttmesh.fabric.messaging import engines
-from ttmesh.fabric.transports import _layout
+from ttmesh.fabric.messaging import wire_layout
 
 w = engines.world()
 assert w is not None
@@ -127,14 +127,14 @@ def check_shapes() -> None:
 
 
 def check_pieces() -> None:
-    whole, _layout.PIECE_BYTES = _layout.PIECE_BYTES, 100
+    whole, wire_layout.PIECE_BYTES = wire_layout.PIECE_BYTES, 100
     x = mine(r, (7, 11), torch.float32)
     gathered = torch.stack([mine(i, (7, 11), torch.float32) for i in range(n)])
     torch.testing.assert_close(w.all_reduce(x), gathered.sum(0))
     assert torch.equal(w.all_gather(x), gathered)
     torch.testing.assert_close(w.reduce_scatter(gathered), gathered[r] * n)
     assert torch.equal(w.broadcast(x, n - 1), gathered[n - 1])
-    _layout.PIECE_BYTES = whole
+    wire_layout.PIECE_BYTES = whole
 
 
 def check_messages() -> None:
