@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from ttmesh.base.errors import RankError, ShapeError
-from ttmesh.fabric.messaging import engines
-from ttmesh.fabric.messaging import wire_layout
+from ttmesh.fabric.messaging import engines, wire_layout
 
 w = engines.world()
 assert w is not None
