@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import BinaryIO
 
 from gpt_pair import PLACEMENTS, Trainer, opened
-from safetensors.torch import save_file
 
 import ttmesh.ttnn as ttnn
+from ttmesh.base.atomic_files import replace_file
 from ttmesh.nn import checkpoints
 from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.synchronise import synchronize_gradients
+from ttmesh.tensor.transfer import safetensors_files
 
 
 def pause() -> None:
@@ -26,11 +31,20 @@ def pause() -> None:
     sys.stdin.read()  # until somebody kills us
 
 
-def half_written(tensors: dict, path: str) -> None:
-    save_file(tensors, path)
-    content = Path(path).read_bytes()
-    Path(path).write_bytes(content[: len(content) // 2])
-    pause()
+@contextmanager
+def replace_half(path: Path) -> Iterator[BinaryIO]:
+    """Pauses at the second write: the header is on disk, the tensors are not."""
+    with replace_file(path) as file:
+        write, sizes = file.write, []
+
+        def write_once(data: bytes) -> int:
+            sizes.append(len(data))
+            if len(sizes) == 2:
+                file.flush()
+                pause()
+            return write(data)
+
+        yield SimpleNamespace(write=write_once)
 
 
 def main(file: Path, placement: str, steps: int, kind: str = "", at: int = -1) -> None:
@@ -49,7 +63,7 @@ def main(file: Path, placement: str, steps: int, kind: str = "", at: int = -1) -
             trainer.parameters.zero_grad()
             print(step, repr(trainer.mean(loss)), flush=True)
             if step == at and kind == "writing":
-                checkpoints.save_file = half_written
+                safetensors_files.replace_file = replace_half
             if step == at and kind == "renaming":
                 os.replace = lambda *_: pause()
             checkpoints.save_checkpoint(file, optimiser)

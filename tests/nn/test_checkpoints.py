@@ -14,6 +14,7 @@ from ttmesh.nn.layers import Attention
 from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.parameters import Parameter, ParameterSet
 from ttmesh.nn.synchronise import synchronize_gradients
+from ttmesh.tensor.transfer.safetensors_files import read_tensors, write_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,27 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
 
         assert torch.equal(other.parameters["a"].to_torch(), torch.full((32, 32), 96.0))
         del saved, other
+
+
+def test_a_checkpoint_without_a_state_or_with_another_dtype_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    with opened((1, 1)) as mesh:
+        optimiser = AdamW(ParameterSet({"w": Parameter(torch.zeros(32, 32), mesh, dtype=ttnn.float32)}))
+        save_checkpoint(path, optimiser)
+        whole, _ = read_tensors(path)
+        assert {name: tuple(t.shape) for name, t in whole.items()} == optimiser.saved_shapes()
+        changed = whole | {"parameter.w": torch.ones(32, 32)}
+
+        for name in [n for n in whole if n != "parameter.w"]:
+            write_tensors(path, {n: t for n, t in changed.items() if n != name})
+            with pytest.raises(RuntimeError, match=f"has no {name}"):
+                load_checkpoint(path, optimiser)
+            write_tensors(path, changed | {name: whole[name].to(torch.int32)})
+            with pytest.raises(RuntimeError, match=f"{name} is of torch.int32"):
+                load_checkpoint(path, optimiser)
+
+        assert (optimiser.parameters["w"].to_torch() == 0).all()
+        del optimiser
 
 
 def test_files_that_are_no_checkpoint_and_folders_that_are_not_there_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
+from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import SettingError, near, one_of
 
 
@@ -79,7 +80,7 @@ def load_config_from_json_file(json_path: str | Path) -> None:
 def save_config_to_json_file(json_path: str | Path) -> None:
     """Write every option to a file."""
     values = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(replace(CONFIG)).items()}
-    Path(json_path).write_text(json.dumps(values, indent=2))
+    write_file(json_path, json.dumps(values, indent=2))
 
 
 @contextmanager

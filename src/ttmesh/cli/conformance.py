@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
+from ttmesh.base.atomic_files import write_file
 from ttmesh.testing.conformance_runs import PROMISED, FileResult, check_checkout, run_files
 
 
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         if str(args.json) == "-":
             print(text)
         else:
-            args.json.write_text(text)
+            write_file(args.json, text)
     return 0 if all(result.whole for result in results) else 1
 
 

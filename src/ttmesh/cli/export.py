@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError
 from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.exports.json_csv import to_csv, to_json
@@ -63,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
             if args.form == "report":
                 write_live_report(Path(args.output), state.devices, buffers_of)
             elif args.form == "torch":
-                Path(args.output).write_bytes(to_torch_snapshot(state.devices, buffers_of))
+                write_file(args.output, to_torch_snapshot(state.devices, buffers_of))
             elif args.output:
-                Path(args.output).write_text(_text(args.form, state), encoding="utf-8")
+                write_file(args.output, _text(args.form, state))
             else:
                 sys.stdout.write(_text(args.form, state))
     if args.output:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from ttmesh.base.errors import MeshError
 from ttmesh.nn.parameters import ParameterSet
 from ttmesh.nn.weights.whole_tensors import Saved
+from ttmesh.tensor.transfer.safetensors_files import TensorFileError, read_tensors, write_tensors
 
 
 class Resumable(Protocol):
@@ -23,6 +20,9 @@ class Resumable(Protocol):
 
     def saved(self) -> dict[str, torch.Tensor]:
         """Whole tensors by name."""
+
+    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Their names and shapes."""
 
     def restore(self, saved: Saved) -> None:
         """Take them up again."""
@@ -52,15 +52,9 @@ def save_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
 
 
 def _write(target: Path, tensors: dict[str, torch.Tensor]) -> None:
-    unfinished = target.with_name(f"{target.name}.unfinished")  # one left by a killed run is overwritten
     try:
-        save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, str(unfinished))
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())  # else a power cut could leave the new name on missing contents
-        os.replace(unfinished, target)
-    except (OSError, SafetensorError) as problem:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        write_tensors(target, tensors)
+    except OSError as problem:
         raise MeshError(
             f"the checkpoint {target} cannot be written: {problem}",
             expected="a folder that exists and may be written to, with room",
@@ -73,13 +67,16 @@ def load_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
     if not Path(path).exists():
         raise MeshError(f"no checkpoint at {path}", expected="a file of save_checkpoint()", fix="Check the path.")
     try:
-        saved = Saved(load_file(str(path)), str(path))
-    except (OSError, SafetensorError) as problem:
+        tensors, _ = read_tensors(Path(path))
+    except TensorFileError as problem:
         raise MeshError(
-            f"{path} is not a checkpoint: {problem}", expected="a file of save_checkpoint()", fix="Check the path."
+            f"{path} is not a checkpoint: {problem.reason}",
+            expected="a file of save_checkpoint()",
+            fix="Check the path.",
         ) from None
+    saved = Saved(tensors, str(path))
     for optimiser in optimisers:  # all of it fits before any of it is taken
-        for name, parameter in optimiser.parameters.items():
-            saved.take(f"parameter.{name}", parameter.shape)
+        for name, shape in optimiser.saved_shapes().items():
+            saved.take(name, shape)
     for optimiser in optimisers:
         optimiser.restore(saved)

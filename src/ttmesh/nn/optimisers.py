@@ -128,6 +128,14 @@ class Optimiser:
                     tensors[f"state.{state}.{name}"] = collect(tensor, parameter.cut)
         return tensors
 
+    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of what `saved` gives."""
+        shapes: dict[str, tuple[int, ...]] = {"step": (1, 1), "lr": (1, 1)}
+        for name, parameter in self.parameters.items():
+            states = [state for state, tensor in self.states[name].items() if tensor is not parameter.tensor]
+            shapes |= dict.fromkeys([f"parameter.{name}", *(f"state.{s}.{name}" for s in states)], parameter.shape)
+        return shapes
+
     def restore(self, saved: Saved) -> None:
         """Take up what `saved` gave, on this mesh or another."""
         for name, parameter in self.parameters.items():

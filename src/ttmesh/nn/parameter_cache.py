@@ -1,77 +1,192 @@
-"""Parameter trees on disk: a folder per tree, a file per tensor, a version beside them."""
+"""Parameter trees on disk: one file per tree, tensors and JSON, so that reading one runs no code of its writer."""
 
 from __future__ import annotations
 
-import pickle
-import shutil
-import tempfile
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ttmesh.base import dtypes
+from ttmesh.base.atomic_files import SUFFIX as UNFINISHED
+from ttmesh.base.dtypes import PrintedEnum
 from ttmesh.base.errors import MeshError
+from ttmesh.base.geometry import MeshShape
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.nn.weights import parameter_tree
 from ttmesh.nn.weights.parameter_tree import ModuleArgs, ParameterDict, ParameterList
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tensor.transfer.serialization import dump_tensor, load_tensor
+from ttmesh.tensor.transfer.safetensors_files import read_tensors, write_tensors
+from ttmesh.tensor.transfer.tensor_descriptions import describe, parse_json, restore
 
-VERSION = "version.txt"
-LIST_MARK = "is_list"
+FILE = "parameters.safetensors"
+VERSION, TREE = "version", "tree"  # texts in the file
+ENUMS = {name: kind for name, kind in vars(dtypes).items() if isinstance(kind, type) and issubclass(kind, PrintedEnum)}
+ARGS = {
+    name: kind for name, kind in vars(parameter_tree).items() if isinstance(kind, type) and issubclass(kind, ModuleArgs)
+}
 
 
-def load_or_build(folder: Path, version: str, build: Callable[[], ParameterDict]) -> ParameterDict:
-    """The cached tree when its version fits, else a new one, which is cached."""
-    stamp = folder / VERSION
-    if stamp.is_file() and stamp.read_text() == version:
-        return ParameterDict(_loaded(folder))
+class CacheError(MeshError):
+    """A cached tree of parameters that cannot be read, or a folder with other files in it."""
+
+
+def load_or_build(
+    folder: Path, version: str, build: Callable[[], ParameterDict], *, device: MeshDevice | None = None
+) -> ParameterDict:
+    """The cached tree when its version fits, else a new one, which is cached.
+
+    `device` stands where the arguments of modules name the device they were found on.
+    """
+    _refuse_foreign_files(folder)
+    path = folder / FILE
+    if path.exists():
+        tensors, texts = read_tensors(path)
+        if texts.get(VERSION) == version:
+            return _read(path, tensors, texts.get(TREE, ""), device)
     parameters = build()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent))  # complete before it takes the old one's place
-    _dumped(fresh, parameters)
-    (fresh / VERSION).write_text(version)
-    if folder.exists():
-        shutil.rmtree(folder)
-    fresh.rename(folder)
+    _write(path, version, parameters)
     return parameters
 
 
-def _dumped(folder: Path, parameters: Any) -> None:
-    folder.mkdir(exist_ok=True)
-    pairs = enumerate(parameters) if isinstance(parameters, ParameterList) else parameters.items()
-    if isinstance(parameters, ParameterList):
-        (folder / LIST_MARK).touch()
-    for key, value in pairs:
-        if isinstance(value, (ParameterDict, ParameterList)):
-            _dumped(folder / str(key), value)
-        elif isinstance(value, Tensor):
-            dump_tensor(folder / f"{key}.tensorbin", value)
-        elif isinstance(value, torch.Tensor):
-            torch.save(value, folder / f"{key}.pt")
-        elif isinstance(value, ModuleArgs):
-            (folder / f"{key}.args").write_bytes(pickle.dumps(value))
-        else:
-            raise MeshError(
-                f"{key} is a {type(value).__name__}",
-                expected="tensors, trees or module arguments",
-                fix="Do not cache it.",
-            )
+def _refuse_foreign_files(folder: Path) -> None:
+    """What lies there besides the cache may be somebody's work, or a cache of another program: it is left alone."""
+    if not folder.is_dir():
+        return
+    foreign = sorted(p.name for p in folder.iterdir() if p.name != FILE and not p.name.endswith(UNFINISHED))
+    if foreign:
+        raise CacheError(
+            f"the model cache {folder} holds {foreign[0]!r}, which is no file of ttmesh's cache",
+            expected=f"{FILE} alone, or a folder that is not there",
+            fix="Remove the folder (an earlier version or TT-NN may have written it), or choose another model_cache_path.",
+        )
 
 
-def _loaded(folder: Path) -> Any:
-    found: dict[Any, Any] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name in (VERSION, LIST_MARK):
-            continue
-        key: Any = int(path.stem) if path.stem.isdigit() else path.stem
-        if path.is_dir():
-            found[int(path.name) if path.name.isdigit() else path.name] = _loaded(path)
-        elif path.suffix == ".tensorbin":
-            found[key] = load_tensor(path)
-        elif path.suffix == ".pt":
-            found[key] = torch.load(path)
-        else:
-            found[key] = pickle.loads(path.read_bytes())
-    if (folder / LIST_MARK).exists():
-        return ParameterList([found[i] for i in sorted(found)])
-    return ParameterDict(found)
+def _write(path: Path, version: str, parameters: ParameterDict) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    parts: list[Any] = []
+    tree = _describe_tree(parameters, tensors, parts, "parameters")
+    part = next(iter(parts), None)
+    try:
+        if part is None or part.is_first:  # of ranks that divide a mesh the first one writes
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(path, tensors, {VERSION: version, TREE: json.dumps(tree)})
+    except OSError as problem:
+        raise CacheError(
+            f"the model cache {path} cannot be written: {problem}",
+            expected="a folder that may be written to, with room",
+            fix="Choose another CONFIG.model_cache_path.",
+        ) from None
+    if part is not None:
+        part.host.barrier()
+
+
+def _describe_tree(value: Any, tensors: dict[str, torch.Tensor], parts: list[Any], where: str) -> dict[str, Any]:
+    """A tree as JSON; its tensors are numbered in the order in which they are met."""
+    if isinstance(value, (ParameterDict, ParameterList)):
+        pairs = enumerate(value) if isinstance(value, ParameterList) else value.items()
+        inside = [[k, _describe_tree(v, tensors, parts, f"{where}.{k}")] for k, v in pairs if _check_key(k, where)]
+        return {"list" if isinstance(value, ParameterList) else "dict": inside}
+    if isinstance(value, Tensor):
+        host = value.cpu()
+        lanes = host.all_lanes()
+        if host.mesh_shape.part is not None:
+            parts.append(host.mesh_shape.part)
+            host = Tensor.on_host(host.kind, lanes, MeshShape(host.mesh_shape.to_tuple()))
+        name = str(len(tensors))
+        tensors[name] = lanes
+        return {"tensor": name, "described": describe(host)}
+    if isinstance(value, torch.Tensor):
+        name = str(len(tensors))
+        tensors[name] = value
+        return {"torch": name, "parameter": value.requires_grad if isinstance(value, torch.nn.Parameter) else None}
+    if isinstance(value, ModuleArgs) and type(value).__name__ in ARGS:
+        return {"args": type(value).__name__, "values": _describe_value(dict(value), where)}
+    raise _uncacheable(where, value)
+
+
+def _describe_value(value: Any, where: str) -> Any:
+    """An argument of a module as JSON: numbers, texts, choices, tuples, lists, dicts, and the device as itself."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, MeshDevice):
+        return {"device": True}
+    if isinstance(value, PrintedEnum) and ENUMS.get(type(value).__name__) is type(value):
+        return {"choice": [type(value).__name__, value.name]}
+    if isinstance(value, (tuple, list)):
+        return {"tuple" if isinstance(value, tuple) else "list": [_describe_value(v, where) for v in value]}
+    if isinstance(value, dict):
+        return {"dict": [[k, _describe_value(v, f"{where}.{k}")] for k, v in value.items() if _check_key(k, where)]}
+    raise _uncacheable(where, value)
+
+
+def _check_key(key: Any, where: str) -> bool:
+    if type(key) not in (int, str):
+        raise _uncacheable(f"{where}, key {key!r}", key)
+    return True
+
+
+def _uncacheable(where: str, value: Any) -> MeshError:
+    return MeshError(
+        f"{where} is a {type(value).__name__}, which a model cache cannot hold",
+        expected="tensors, trees, and module arguments of numbers, texts, choices, tuples and dicts",
+        fix="Leave out model_name, or turn CONFIG.enable_model_cache off.",
+    )
+
+
+def _read(path: Path, tensors: dict[str, torch.Tensor], text: str, device: MeshDevice | None) -> ParameterDict:
+    try:
+        found = _tree(parse_json(text), tensors, device)
+        if not isinstance(found, ParameterDict):
+            raise TypeError(f"a tree that begins with a {type(found).__name__}")
+    except (KeyError, ValueError, TypeError, RuntimeError) as problem:
+        reason = problem.wrong if isinstance(problem, MeshError) else f"{type(problem).__name__}: {problem}"
+        raise CacheError(
+            f"the model cache {path} is damaged ({reason[:300]})",
+            expected="a file that ttmesh wrote",
+            fix="Remove it: it is written again.",
+        ) from None
+    return found
+
+
+def _tree(described: Any, tensors: dict[str, torch.Tensor], device: MeshDevice | None) -> Any:
+    match described:
+        case {"dict": list(pairs)}:
+            return ParameterDict({_key(key): _tree(value, tensors, device) for key, value in pairs})
+        case {"list": list(pairs)}:
+            return ParameterList([_tree(value, tensors, device) for _, value in pairs])
+        case {"tensor": str(name), "described": dict(described_tensor)}:
+            return restore(described_tensor, tensors[name], None)
+        case {"torch": str(name), "parameter": None}:
+            return tensors[name]
+        case {"torch": str(name), "parameter": bool(trained)}:
+            return torch.nn.Parameter(tensors[name], requires_grad=trained)
+        case {"args": str(name), "values": dict(values)}:
+            return ARGS[name](_value(values, device))
+    raise ValueError(f"{str(described)[:80]} is no part of a tree")
+
+
+def _value(described: Any, device: MeshDevice | None) -> Any:
+    match described:
+        case None | bool() | int() | float() | str():
+            return described
+        case {"device": True}:
+            return device
+        case {"choice": [str(kind), str(name)]}:
+            return ENUMS[kind][name]
+        case {"tuple": list(values)}:
+            return tuple(_value(value, device) for value in values)
+        case {"list": list(values)}:
+            return [_value(value, device) for value in values]
+        case {"dict": list(pairs)}:
+            return {_key(key): _value(value, device) for key, value in pairs}
+    raise ValueError(f"{str(described)[:80]} is no argument")
+
+
+def _key(key: Any) -> int | str:
+    if type(key) not in (int, str):
+        raise TypeError(f"{str(key)[:80]} is no name")
+    found: int | str = key
+    return found

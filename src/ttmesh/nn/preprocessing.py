@@ -180,7 +180,7 @@ def preprocess_model(
 
     if model_name is not None and CONFIG.enable_model_cache:
         folder = CONFIG.model_cache_path / model_name.replace("/", "_")
-        parameters = parameter_cache.load_or_build(folder, version or "unversioned", build)
+        parameters = parameter_cache.load_or_build(folder, version or "unversioned", build, device=device)
     else:
         parameters = build()
     return parameters if device is None else make_parameter_dict(move_to_device(parameters, device))

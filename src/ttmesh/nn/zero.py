@@ -113,6 +113,16 @@ class Zero:
                     tensors |= dict(zip((f"state.{state}.{name}" for name in group.parameters), whole, strict=True))
         return tensors
 
+    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of what `saved` gives."""
+        shapes: dict[str, tuple[int, ...]] = {"step": (1, 1), "lr": (1, 1)}
+        for share, group in self._groups.items():
+            own = self.shares[share].tensor
+            states = [state for state, tensor in self.optimiser.states[share].items() if tensor is not own]
+            for name, parameter in group.parameters.items():
+                shapes |= dict.fromkeys([f"parameter.{name}", *(f"state.{s}.{name}" for s in states)], parameter.shape)
+        return shapes
+
     def restore(self, saved: Saved) -> None:
         """Take up what `saved` gave, here or by an optimiser that is not cut, on this mesh or another."""
         for share, group in self._groups.items():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType
 from ttmesh.chip.cells import Cell
 from ttmesh.chip.memory import MemoryView
@@ -103,5 +105,6 @@ def dump_device_memory_state(device: MeshDevice, prefix: str = "") -> None:
 
 
 def _write(name: str, rows: Iterable[Iterable[object]]) -> None:
-    with (REPORT_FOLDER / name).open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    write_file(REPORT_FOLDER / name, text.getvalue())

@@ -32,6 +32,12 @@ class Saved:
                 expected=f"{list(shape)}",
                 fix="Load the model it is of.",
             )
+        if not found.is_floating_point():
+            raise MeshError(
+                f"{name} is of {found.dtype} in {self._source}",
+                expected="a floating-point dtype",
+                fix="Load a file of save_checkpoint().",
+            )
         return found
 
 

@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.records import Allocated, Freed, Record
@@ -298,7 +299,7 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
         report["per_operation_buffers"] = recorder.buffers_by_operation
     if recorder.pages_by_address:
         report["buffer_pages_by_address"] = recorder.pages_by_address
-    Path(report_path).write_text(json.dumps(report))
+    write_file(report_path, json.dumps(report))
     return nodes
 
 

@@ -9,30 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import BufferType, DataType, Layout, PrintedEnum, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError
-from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.placement import Replicate, Shard
-from ttmesh.chip.formats.tiles import Tile
+from ttmesh.base.geometry import MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper
 from ttmesh.tensor.spec.distribution_shape import mesh_shape_of
-from ttmesh.tensor.spec.kind import kind_of
-from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec, ShardDistributionStrategy, ShardSpec
-from ttmesh.tensor.spec.tensor_spec import TensorSpec
-from ttmesh.tensor.spec.tensor_topology import TensorTopology
+from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.device_tensors import Mapper
+from ttmesh.tensor.transfer.safetensors_files import TensorFileError, read_tensors, write_tensors
+from ttmesh.tensor.transfer.tensor_descriptions import DescriptionError, describe, parse_json, restore
 from ttmesh.tensor.transfer.transfers import from_torch
 
 log = logging.getLogger("ttmesh")
 
 SUFFIX = ".tensorbin"
-VERSION = 1
+LANES, DESCRIPTION = "lanes", "ttmesh"  # the tensor and the text in the file
 
 
 class DumpTensorMode(PrintedEnum):
@@ -70,8 +64,8 @@ def dump_tensor_flatbuffer(
 
 def _write(path: Path, tensor: Tensor, lanes: torch.Tensor) -> None:
     try:
-        save_file({"lanes": lanes.contiguous()}, path, {"ttmesh": json.dumps(_described(tensor))})
-    except (OSError, SafetensorError) as problem:
+        write_tensors(path, {LANES: lanes}, {DESCRIPTION: json.dumps(describe(tensor))})
+    except OSError as problem:
         raise _unwritable(path, problem) from None
 
 
@@ -100,15 +94,15 @@ def load_tensor_flatbuffer(file_name: str | Path, device: MeshDevice | None = No
     """Read what `dump_tensor_flatbuffer` wrote, whatever the file is called."""
     path = Path(file_name)
     try:
-        with safe_open(path, framework="pt") as file:
-            told = (file.metadata() or {}).get("ttmesh")
-            lanes = file.get_tensor("lanes") if told else None
-    except (SafetensorError, OSError) as problem:
-        raise _foreign(path, str(problem)) from problem
-    if told is None or lanes is None:
+        tensors, texts = read_tensors(path)
+    except TensorFileError as problem:
+        raise _foreign(path, problem.reason) from None
+    if DESCRIPTION not in texts or tensors.keys() != {LANES}:
         raise _foreign(path, "no ttmesh description")
-    kind, mesh_shape = _understood(json.loads(told), device)
-    tensor = Tensor.on_host(kind, lanes, mesh_shape)
+    try:
+        tensor = restore(parse_json(texts[DESCRIPTION]), tensors[LANES], device)
+    except DescriptionError as problem:
+        raise DescriptionError(f"{path}: {problem.wrong}", expected=problem.expected, fix=problem.fix) from None
     return tensor if device is None else tensor.onto(device)
 
 
@@ -169,88 +163,3 @@ def _foreign(path: Path, problem: str) -> MeshError:
         expected="a file of ttmesh.ttnn.dump_tensor; TT-NN's own flatbuffer files cannot be read here",
         fix="Convert it where TT-NN runs: to_torch there, torch.save, from_torch here.",
     )
-
-
-def _described(host: Tensor) -> dict[str, Any]:
-    spec, topology = host.spec, host.tensor_topology()
-    presence = host.kind.presence
-    return {
-        "version": VERSION,
-        "shape": list(spec.shape),
-        "dtype": spec.dtype.name,
-        "layout": spec.layout.name,
-        "tile": [list(spec.tile.tile_shape), spec.tile.transpose_tile] if spec.layout is Layout.TILE else None,
-        "alignment": list(spec.alignment),
-        "padding": spec.pad_value,
-        "memory": _memory_to(spec.memory_config),
-        "mesh": list(host.mesh_shape),
-        "part": None if host.mesh_shape.part is None else [host.mesh_shape.part.start, host.mesh_shape.part.block],
-        "presence": None if presence is None else sorted(map(list, presence)),
-        "topology": [
-            list(topology.distribution_shape()),
-            [placement.dim if isinstance(placement, Shard) else None for placement in topology.placements()],
-            [list(coord) for coord in topology.mesh_coords()],
-        ],
-    }
-
-
-def _understood(told: dict[str, Any], device: MeshDevice | None) -> tuple[Any, MeshShape]:
-    if told["version"] != VERSION:
-        raise MeshError(
-            f"the file has version {told['version']}",
-            expected=f"version {VERSION}",
-            fix="Write it again with this ttmesh.",
-        )
-    tile = None if told["tile"] is None else Tile(tuple(told["tile"][0]), told["tile"][1])
-    spec = TensorSpec(
-        told["shape"],
-        DataType[told["dtype"]],
-        Layout[told["layout"]],
-        tile=tile,
-        memory_config=_memory_from(told["memory"]),
-        alignment=tuple(told["alignment"]),
-        pad_value=told["padding"],
-    )
-    extents, dims, coords = told["topology"]
-    placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
-    topology = TensorTopology(MeshShape(extents), placements, [MeshCoordinate(coord) for coord in coords])
-    presence = None if told["presence"] is None else frozenset(tuple(coord) for coord in told["presence"])
-    return kind_of(spec, topology, presence), _cut_for(told, device)
-
-
-def _cut_for(told: dict[str, Any], device: MeshDevice | None) -> MeshShape:
-    """The mesh of the file; one with a rank's part only can be read for that part only."""
-    shape = MeshShape(told["mesh"])
-    if told.get("part") is None:
-        return shape
-    part = None if device is None else device.part
-    if part is None or [list(part.start), list(part.block)] != told["part"] or device is None:
-        raise MeshError(
-            f"the file holds the block of {told['part'][1]} at {told['part'][0]} of {shape!r}, written by one rank",
-            expected="device=, a mesh of which this rank holds the same block",
-            fix="Write it with DumpTensorMode.DISTRIBUTED_GATHER to read it anywhere.",
-        )
-    return device.shape
-
-
-def _memory_to(config: MemoryConfig) -> dict[str, Any]:
-    spec: ShardSpec | NdShardSpec | None
-    spec = config.nd_shard_spec if config.created_with_nd_shard_spec else config.shard_spec
-    told: dict[str, Any] = {"layout": config.memory_layout.name, "buffer": config.buffer_type.name}
-    if spec is not None:
-        boxes = [[*box.start, *box.end] for box in spec.grid.ranges()]
-        shape = spec.shard_shape if isinstance(spec, NdShardSpec) else spec.shape
-        strategy = spec.shard_distribution_strategy.name if isinstance(spec, NdShardSpec) else None
-        told["shard"] = [list(shape), boxes, spec.orientation.name, strategy]
-    return told
-
-
-def _memory_from(told: dict[str, Any]) -> MemoryConfig:
-    layout, buffer = TensorMemoryLayout[told["layout"]], BufferType[told["buffer"]]
-    if "shard" not in told:
-        return MemoryConfig(layout, buffer)
-    shape, boxes, turn, strategy = told["shard"]
-    grid = CoreRangeSet([CoreRange(CoreCoord(a, b), CoreCoord(c, d)) for a, b, c, d in boxes])
-    if strategy is None:
-        return MemoryConfig(layout, buffer, ShardSpec(grid, shape, ShardOrientation[turn]))
-    return MemoryConfig(buffer, NdShardSpec(shape, grid, ShardOrientation[turn], ShardDistributionStrategy[strategy]))
