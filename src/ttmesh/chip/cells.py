@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from threading import Lock
 from typing import Protocol
 
 import torch
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.records import TensorFacts
+
+Chips = frozenset[tuple[int, ...]]  # positions of chips among the lanes
+_merging = Lock()  # commands of several queues may write different chips of one cell at the same time
 
 
 class Format(Protocol):
@@ -134,6 +138,36 @@ class Cell:
         """Hold what another cell holds."""
         self.values, self.format, self.raw = other.values, other.format, other.raw
 
+    def copy(self) -> Cell:
+        """Another cell with the same contents, for a result that only some chips get."""
+        other = Cell(self.buffer_id, self.room, self.address, self.label, self.lane_axes, self.device)
+        other.take(self)
+        return other
+
+    def is_empty(self) -> bool:
+        """Whether nobody wrote it."""
+        return self.values is None and self.raw is None
+
+    def merge(self, result: Cell, chips: Chips, lane_shape: tuple[int, ...]) -> None:
+        """Hold on some chips what another cell holds; the others keep what they hold, to the bit."""
+        if not chips:
+            return
+        with _merging:
+            form = result.format
+            if form is not None and result.values is not None:
+                old = self._seen_as(form)
+                if old is not None:
+                    self.write(merge_lanes(old, result.values, chips, lane_shape), form)
+                    return
+            self.write_bytes(merge_lanes(self.read_bytes(), result.read_bytes(), chips, lane_shape))
+
+    def _seen_as(self, form: Format) -> torch.Tensor | None:
+        """The contents as values of this format where that loses no bit, else None."""
+        if self.values is not None:
+            assert self.format is not None, "values always have a format"
+            return self.values if self.format == form else form.view_of(self.values, self.format, self.lane_axes)
+        return None if self.raw is not None else form.blank(self.lane_axes, self.device)
+
     def take_out(self, form: Format) -> torch.Tensor:
         """The contents, to be changed in place and written back; the cell is empty meanwhile.
 
@@ -150,6 +184,15 @@ class Cell:
     def clear(self) -> None:
         """Let go of the contents and of the host memory they use."""
         self.values = self.format = self.raw = None
+
+
+def merge_lanes(old: torch.Tensor, new: torch.Tensor, chips: Chips, lane_shape: tuple[int, ...]) -> torch.Tensor:
+    """Lanes with the new values on these chips and the old ones elsewhere."""
+    local = old.shape[len(lane_shape) :]
+    lanes, every = old.expand(*lane_shape, *local).clone(), new.expand(*lane_shape, *local)
+    for chip in chips:
+        lanes[chip] = every[chip]
+    return lanes
 
 
 def _fitted(raw: torch.Tensor, size: int) -> torch.Tensor:

@@ -27,9 +27,9 @@ from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
 from ttmesh.ops.catalogue.spec_rules import inherited
 from ttmesh.tensor.calls.lane_calls import only, rounder
 from ttmesh.tensor.calls.launch_op import Arguments, key_of, watchers
+from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
 from ttmesh.tensor.distribution.allocate import Footprint
-from ttmesh.tensor.distribution.lane_transfers import merged
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -296,7 +296,12 @@ def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan
     footprints = tuple(Footprint(spec, mesh.heap.map) for spec in specs)
     body = _body(request, decision)
     programs = tuple((*key, i) for i in range(decision.programs))
-    return Plan(request.name, kinds, footprints, programs, 0, only if decision.single else list, lambda: body)
+    plan: type[Plan] = Plan
+    make_body: Callable[[], Body] = lambda: body  # noqa: E731
+    chips = presence_of_run((*request.tensors, *request.outputs)) if decision.changed is None else decision.changed
+    if chips is not None:
+        plan, make_body = PartialPlan, bodies_on(make_body, mesh, chips, kinds, request.outputs)
+    return plan(request.name, kinds, footprints, programs, 0, only if decision.single else list, make_body)
 
 
 def _body(request: Request, decision: Decision) -> Body:
@@ -306,10 +311,7 @@ def _body(request: Request, decision: Decision) -> Body:
     finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
     compute, counters = over_ranks(request, decision), request.mesh.traffic.counters
     tally = counters.tally(decision.loads) if decision.loads else None
-    shape, changed, part = request.mesh.lane_shape, decision.changed, request.mesh.part
-    if changed is not None and part is not None:
-        changed = part.own(changed)
-    if len(in_specs) == len(finishing) == 1 and changed is None and tally is not None:
+    if len(in_specs) == len(finishing) == 1 and tally is not None:
         in_spec, (round_one, out_spec) = in_specs[0], finishing[0]
 
         def short(reads: Cells, writes: Cells) -> None:
@@ -329,8 +331,7 @@ def _body(request: Request, decision: Decision) -> Body:
         except RankError as error:
             raise error.during(name) from error
         for part, (round_, spec), cell in zip(results, finishing, writes, strict=True):
-            values = round_(part)
-            cell.write(values if changed is None else merged(cell.read(spec), values, changed, shape), spec)
+            cell.write(round_(part), spec)
         if tally is not None:
             counters.count(tally)
 

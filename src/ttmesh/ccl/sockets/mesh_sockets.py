@@ -30,7 +30,8 @@ from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.mesh.queue.command_queue import Cells, Command
-from ttmesh.tensor.distribution.lane_transfers import merged
+from ttmesh.mesh.queue.partial_writes import on_chips
+from ttmesh.tensor.distribution.lane_transfers import on_present
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -189,15 +190,14 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
     def body(reads: Cells, writes: Cells) -> None:
         spec, lanes = socket.receiving().take(wanted)
-        lanes = lanes.to(place)
-        if not routes.covers:
-            lanes = merged(writes[0].read(spec), lanes, routes.ends, routes.receiver_shape)
-        writes[0].write(lanes, spec)
+        writes[0].write(lanes.to(place), spec)
         counters.add(loads)
 
+    receive = body if routes.covers else on_chips(body, routes.ends, routes.receiver_shape)
+    receive = on_present(mesh, receive, tensor.kind.presence)
     mesh.launch(
         Command(
-            name, body, (), (tensor.buffer.cell,), programs=1, ready=channel.may_receive, remote=channel.remote,
+            name, receive, (), (tensor.buffer.cell,), programs=1, ready=channel.may_receive, remote=channel.remote,
             waits_for=f"a send through {channel.name}", offers=True,
         )
     )  # fmt: skip

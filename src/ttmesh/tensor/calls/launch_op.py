@@ -38,6 +38,7 @@ from ttmesh.tensor.calls.lane_calls import (
     static_arguments,
     wrap_like,
 )
+from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import OUTPUTS as OUTPUTS
 from ttmesh.tensor.calls.plan import Plan, execute, mesh_of
 from ttmesh.tensor.distribution.allocate import Footprint
@@ -263,16 +264,6 @@ def key_of(value: Any, runtime: bool = False) -> Hashable:
     return value  # type: ignore[no-any-return]
 
 
-def common_presence(tensors: Sequence[Tensor]) -> frozenset[tuple[int, ...]] | None:
-    """The coordinates that all tensors have; None for the whole mesh."""
-    common = None
-    for tensor in tensors:
-        presence = tensor.kind.presence
-        if presence is not None:
-            common = presence if common is None else common & presence
-    return common
-
-
 def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor | None, ...]:
     if operation.writes is not None:
         return (arguments[operation.writes],)
@@ -305,7 +296,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     except (RuntimeError, IndexError) as problem:  # torch's words about a shape
         raise shapes_misfit(operation.name, inputs, problem) from None
     specs = tuple(operation.out(call, inferred))
-    presence = common_presence(call.tensors)
+    presence = presence_of_run((*call.tensors, *call.outputs))
     topology = operation.topology(call) if operation.topology else _merged(call)
     kinds = tuple(kind_of(spec, topology, presence) for spec in specs)
     programs = operation.programs(call) if operation.programs else (key,)
@@ -324,7 +315,10 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         lane, order = special, [name for name in order if name in names or name in changing]
         lasting = dict.fromkeys(order)
     make_body = body_maker(lane, order, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed)
-    return Plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
+    plan = Plan
+    if presence is not None:
+        plan, make_body = PartialPlan, bodies_on(make_body, call.mesh, presence, kinds, call.outputs)
+    return plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
 
 
 def _merged(call: Call) -> TensorTopology:

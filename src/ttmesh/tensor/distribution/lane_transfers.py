@@ -10,7 +10,8 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
+from ttmesh.mesh.queue.command_queue import Body, Cells, Command, CommandQueue
+from ttmesh.mesh.queue.partial_writes import on_chips
 from ttmesh.mesh.queue.trace import not_while_capturing
 from ttmesh.tensor.spec.distribution_shape import Coord
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -29,18 +30,21 @@ def write(
     """Enqueue a write of whole lanes; with a presence only those chips change."""
     queue = writable_queue(mesh, cq_id)
     lanes = values.to(mesh.backend.device)
-    shape = mesh.lane_shape
-    if presence is not None and mesh.part is not None:
-        presence = mesh.part.own(presence)
 
-    def whole(reads: Cells, writes: Cells) -> None:
+    def body(reads: Cells, writes: Cells) -> None:
         writes[0].write(lanes, spec)
 
-    def partly(reads: Cells, writes: Cells) -> None:
-        writes[0].write(merged(writes[0].read(spec), lanes, presence or frozenset(), shape), spec)
+    queue.enqueue(Command("write", on_present(mesh, body, presence), (), (cell,)))
 
-    body = whole if presence is None else partly
-    queue.enqueue(Command("write", body, (), (cell,)))
+
+def on_present(mesh: MeshDevice, body: Body, presence: Presence | None) -> Body:
+    """A command's body that writes the chips at these coordinates alone; None: every chip."""
+    return body if presence is None else on_chips(body, present_chips(mesh, presence), mesh.lane_shape)
+
+
+def present_chips(mesh: MeshDevice, presence: Presence) -> Presence:
+    """The positions of these coordinates among the lanes of this process."""
+    return presence if mesh.part is None else mesh.part.own(presence)
 
 
 def read(
@@ -59,15 +63,6 @@ def read(
     command = Command("read", body, (cell,), ())
     queue.enqueue(command)
     return queue, command
-
-
-def merged(old: torch.Tensor, new: torch.Tensor, presence: Presence, mesh: tuple[int, ...]) -> torch.Tensor:
-    """Lanes with the new values at the present coordinates and the old ones elsewhere."""
-    local = old.shape[len(mesh) :]
-    lanes, every = old.expand(*mesh, *local).clone(), new.expand(*mesh, *local)
-    for coord in presence:
-        lanes[coord] = every[coord]
-    return lanes
 
 
 def lanes_on(mesh: MeshDevice, lanes: torch.Tensor, cut_for: MeshShape) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.queue.command_queue import Cells, Command
-from ttmesh.tensor.distribution.lane_transfers import writable_queue
+from ttmesh.tensor.distribution.lane_transfers import on_present, writable_queue
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import lanes_for
 
@@ -48,4 +48,4 @@ def copy_host_to_device_tensor_partial(
         mixed.index_copy_(axes, index, fresh.index_select(axes, index))
         writes[0].write(spec.from_bytes(mixed.reshape(lanes_shape), axes), spec)
 
-    queue.enqueue(Command("write", body, (), (cell,)))
+    queue.enqueue(Command("write", on_present(mesh, body, device_tensor.kind.presence), (), (cell,)))
