@@ -161,7 +161,17 @@ def pcc(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _run(case: Case, cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) -> list[Tensor]:
-    function = families.load()[case.operation].function
+    args, kwargs = arguments_on(mesh, cell, per_device)
+    return parts(families.load()[case.operation].function(*args, **kwargs))
+
+
+def parts(result: Any) -> list[Tensor]:
+    """The tensors that an operation gave."""
+    return [result] if isinstance(result, Tensor) else [part for part in result if part is not None]
+
+
+def arguments_on(mesh: MeshDevice, cell: Cell, per_device: list[Arguments]) -> Arguments:
+    """The arguments of all devices as tensors on their mesh."""
     count = [0]
 
     def place(path: list[Any]) -> Any:
@@ -184,9 +194,7 @@ def _run(case: Case, cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) 
         return mesh if value == "mesh" else value
 
     args = [place([0, i]) for i in range(len(per_device[0][0]))]
-    kwargs = {name: place([1, name]) for name in per_device[0][1]}
-    result = function(*args, **kwargs)
-    return [result] if isinstance(result, Tensor) else [part for part in result if part is not None]
+    return args, {name: place([1, name]) for name in per_device[0][1]}
 
 
 def _mesh_dims(cell: Cell, index: int) -> tuple[int, int]:
