@@ -7,10 +7,12 @@ when an integer format is under test, all others the format that `from_torch` in
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,6 +74,19 @@ class Cell:
     layout: Layout
     mesh: tuple[int, int]
     placement: str
+
+
+def load_cases() -> list[Case]:
+    """The cases of every file in cases/."""
+    found: list[Case] = []
+    for path in sorted((Path(__file__).parent / "cases").glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"cases_{path.stem}", path)
+        assert spec, path
+        assert spec.loader, path
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found += module.CASES
+    return found
 
 
 def cells(case: Case) -> list[Cell]:
@@ -161,6 +176,7 @@ def pcc(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _run(case: Case, cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) -> list[Tensor]:
+<<<<<<< HEAD
     args, kwargs = arguments_on(mesh, cell, per_device)
     return parts(families.load()[case.operation].function(*args, **kwargs))
 
@@ -172,6 +188,20 @@ def parts(result: Any) -> list[Tensor]:
 
 def arguments_on(mesh: MeshDevice, cell: Cell, per_device: list[Arguments]) -> Arguments:
     """The arguments of all devices as tensors on their mesh."""
+=======
+    args, kwargs = on_mesh(cell, mesh, per_device)
+    return call(case, args, kwargs)
+
+
+def call(case: Case, args: list[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that the operation gives."""
+    result = families.load()[case.operation].function(*args, **kwargs)
+    return [result] if isinstance(result, Tensor) else [part for part in result if part is not None]
+
+
+def on_mesh(cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) -> Arguments:
+    """The arguments of every device as one call's, with tensors on the mesh."""
+>>>>>>> 627e623 (tensor: arguments enter keys by value and plans keep copies; -0.0 is not 0.0)
     count = [0]
 
     def place(path: list[Any]) -> Any:

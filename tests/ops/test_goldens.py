@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import sys
 from pathlib import Path
@@ -17,20 +16,7 @@ import harness  # noqa: E402
 from ttmesh.ops.catalogue import coverage  # noqa: E402
 from ttmesh.ops.catalogue.signatures import registered_names  # noqa: E402
 
-
-def _cases() -> list[harness.Case]:
-    found: list[harness.Case] = []
-    for path in sorted((HERE / "cases").glob("*.py")):
-        spec = importlib.util.spec_from_file_location(f"cases_{path.stem}", path)
-        assert spec, path
-        assert spec.loader, path
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found += module.CASES
-    return found
-
-
-CASES = _cases()
+CASES = harness.load_cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -25,9 +24,15 @@ from ttmesh.ops.catalogue.definition import Entry, Golden, OpFunction, catalogue
 from ttmesh.ops.catalogue.hooks import after, before
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
 from ttmesh.ops.catalogue.spec_rules import inherited
+from ttmesh.tensor.calls.argument_snapshots import snapshot_all
+from ttmesh.tensor.calls.call_keys import add_named, add_to_key, key_of
 from ttmesh.tensor.calls.lane_calls import only, rounder
+<<<<<<< HEAD
 from ttmesh.tensor.calls.launch_op import Arguments, key_of, watchers
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
+=======
+from ttmesh.tensor.calls.launch_op import Arguments, watchers
+>>>>>>> 627e623 (tensor: arguments enter keys by value and plans keep copies; -0.0 is not 0.0)
 from ttmesh.tensor.calls.plan import Plan, execute
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.spec.kind import kind_of
@@ -117,10 +122,16 @@ def run(
     mesh = mesh_of(name, tensors)
     if options.get("mode", "fabric") == "fabric" and mesh.get_num_devices() > 1:  # one chip sends nothing
         require_fabric(name)
-    key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *options.values())
+    key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *map(key_of, options.values()))
     plan = mesh.program_cache.plans.get(key)
     if plan is None:
-        request = Request(name, mesh, tuple(map(_shadow, tensors)), tuple(map(_shadow_or_none, outputs)), options)
+        request = Request(
+            name,
+            mesh,
+            tuple(map(_shadow, tensors)),
+            tuple(map(_shadow_or_none, outputs)),
+            snapshot_all(options),
+        )
         plan = mesh.program_cache.plans[key] = _planned(request, decide(request), key)
     trail = _trail.get()
     if trail is not None:
@@ -226,11 +237,8 @@ class CollectiveFunction(OpFunction):
             tensor = args[0]
             mesh = tensor._mesh if type(tensor) is Tensor else None
             if mesh is not None:
-                key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
-                try:
-                    plan = mesh.program_cache.plans.get(key)
-                except TypeError:  # an argument without a hash
-                    plan = None
+                key = self._key(args, kwargs)
+                plan = None if key is None else mesh.program_cache.plans.get(key)
                 if plan is not None:
                     return plan.run(mesh, (tensor.buffer.cell,), plan.body)
         return super().__call__(*args, queue_id=queue_id, cq_id=cq_id, **kwargs)
@@ -251,12 +259,20 @@ class CollectiveFunction(OpFunction):
         finally:
             _trail.reset(token)
         if len(trail) == 1 and len(trail[0][1]) == 1 and trail[0][1][0] is tensor and not trail[0][2]:
-            key = (self, get_fabric_config(), tensor.kind, *args[1:], *kwargs.items())
-            with suppress(TypeError):  # an argument without a hash
+            key = self._key(args, kwargs)
+            if key is not None:
                 mesh.program_cache.plans[key] = trail[0][0]
         return result
 
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        """What decides the plan of a call; None where an argument cannot stand in a key."""
+        key: list[Any] = [self, get_fabric_config(), args[0].kind]
+        if add_to_key(args[1:], key, []) and add_named(kwargs, NO_RUNTIME, key, []):
+            return tuple(key)
+        return None
 
+
+NO_RUNTIME: frozenset[str] = frozenset()
 OWN_OPTIONS = frozenset({"mode", "algorithm", "reduction"})
 
 

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -23,11 +23,10 @@ from ttmesh.mesh.functions.queue_functions import command_queue
 from ttmesh.ops.catalogue.hooks import after, before
 from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
-from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam
-from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
-from ttmesh.ops.configs.matmul_program_configs import MinimalMatmulConfig, ProgramConfig
 from ttmesh.tensor.calls.argument_errors import check_types, types_misfit
-from ttmesh.tensor.calls.call_routes import SIMPLE, Route, View, add_named, add_to_key, remember, route_of, traced
+from ttmesh.tensor.calls.argument_snapshots import snapshot_all
+from ttmesh.tensor.calls.call_keys import add_named, add_to_key
+from ttmesh.tensor.calls.call_routes import Route, View, remember, route_of, traced
 from ttmesh.tensor.calls.launch_op import (
     OUTPUTS,
     Arguments,
@@ -44,7 +43,6 @@ from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 Golden = Callable[..., Any]
-SIMPLE.update({WormholeComputeKernelConfig, UnaryOpType, UnaryWithParam, MinimalMatmulConfig, *get_args(ProgramConfig)})
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -143,7 +141,7 @@ class OpFunction:
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         """The call bound to TT-NN's signature, on a queue."""
-        arguments = self.bind(args, kwargs)
+        arguments = snapshot_all(self.bind(args, kwargs))
         try:
             if queue is None:
                 return self._run(arguments)
@@ -157,7 +155,7 @@ class OpFunction:
         self, operation: Operation, mesh: MeshDevice, key: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Take the long way once, and remember the route."""
-        arguments = self.bind(args, dict(kwargs))
+        arguments = snapshot_all(self.bind(args, dict(kwargs)))
         try:
             ready = prepare(operation, arguments)
         except Exception as problem:

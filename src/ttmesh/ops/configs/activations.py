@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -47,13 +48,14 @@ class SigmoidMode(Enum):
     FastApproximate = auto()
 
 
+@dataclass(init=False, eq=False, repr=False)
 class UnaryWithParam:
     """A unary function with its parameters: UnaryWithParam(UnaryOpType.ELU, 0.5)."""
 
-    __slots__ = ("op_type", "params")
+    op_type: UnaryOpType
+    params: tuple[float, ...]
 
     def __init__(self, op_type: UnaryOpType | Sequence[Any], *params: float) -> None:
-        self.op_type: UnaryOpType
         self.op_type, *more = (op_type,) if isinstance(op_type, UnaryOpType) else op_type
         self.params = (*more, *params)
 

@@ -15,7 +15,8 @@ from ttmesh.ops.catalogue.hooks import after, before
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec, with_shards
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat_together, unflat
 from ttmesh.tensor import indexing, operators
-from ttmesh.tensor.calls.call_routes import add_to_key, traced
+from ttmesh.tensor.calls.call_keys import add_to_key
+from ttmesh.tensor.calls.call_routes import traced
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case, Operation, launch, watchers
 from ttmesh.tensor.spec.memory_config import MemoryConfig

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ttmesh.base.cores import CoreGrid, CoreRangeSet
-from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
+from ttmesh.tensor.calls.argument_snapshots import is_mutable, snapshot
+from ttmesh.tensor.calls.call_keys import SEQUENCES
 from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, Trail, mesh_of, trails
 from ttmesh.tensor.spec.kind import Kind
-from ttmesh.tensor.spec.memory_config import MemoryConfig
-from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ttmesh.tensor.calls.launch_op import Operation, Prepared
-
-# Arguments that stand in a key as they are, beside their type: 1, 1.0 and True are equal in Python but not here.
-# Operations add the types of their own options.
-SIMPLE: set[type] = {
-    int, float, bool, str, type(None), type(...), DataType, Layout, MemoryConfig, CoreGrid, CoreRangeSet,
-}  # fmt: skip
-SEQUENCES = frozenset({list, tuple, Shape})
 
 Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
 
@@ -33,7 +23,7 @@ Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
 class Route:
     """A plan, and which of a call's tensors and arguments go where in it."""
 
-    __slots__ = ("_body", "_defaults", "_order", "_outputs", "_values", "plan")
+    __slots__ = ("_body", "_defaults", "_mutable", "_order", "_outputs", "_values", "plan")
 
     def __init__(
         self,
@@ -43,6 +33,8 @@ class Route:
         values: Sequence[int] = (),
         defaults: Sequence[Any] = (),
         body: Body | None = None,
+        *,
+        mutable: bool = False,
     ) -> None:
         self.plan = plan
         self._body = body or plan.body  # None where a call's values make it
@@ -50,6 +42,7 @@ class Route:
         self._outputs = outputs  # which arguments to write into
         self._values = values  # which arguments the body is made from, counted on into the defaults
         self._defaults = defaults
+        self._mutable = mutable  # whether the caller can change one of those values; their types are in the key
 
     def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the plan on a call's arguments."""
@@ -66,7 +59,8 @@ class Route:
             return plan.run(mesh, cells, body)
         given = (*args, *kwargs.values(), *self._defaults) if kwargs or self._defaults else args
         if body is None:
-            body = plan.make_body(*[given[i] for i in self._values])
+            values = [given[i] for i in self._values]
+            body = plan.make_body(*(map(snapshot, values) if self._mutable else values))
         return plan.run(mesh, cells, body, [given[i] for i in self._outputs] if self._outputs else ())
 
 
@@ -84,46 +78,9 @@ class View:
         return tensor if self._kind is None else Tensor.on_device(self._kind, tensor.buffer, mesh)
 
 
-def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
-    """Append what of an argument decides the plan; False for arguments whose calls must take the long way."""
-    kind = type(value)
-    if kind is Tensor:
-        key.append(value.kind)
-        tensors.append(value)
-    elif kind in SIMPLE:
-        key.append(kind)
-        key.append(value)
-    elif kind in SEQUENCES:
-        key.append(kind)
-        key.append(len(value))
-        for item in value:
-            if type(item) is int:
-                key.append(item)
-            elif not add_to_key(item, key, tensors):
-                return False
-    elif kind is slice:
-        key.append(slice)
-        return add_to_key((value.start, value.stop, value.step), key, tensors)
-    else:
-        return False
-    return True
-
-
-def add_named(named: Mapping[str, Any], runtime: frozenset[str], key: list[Any], tensors: list[Tensor]) -> bool:
-    """The same for arguments by name; of runtime values only the type counts."""
-    for name, value in named.items():
-        key.append(name)
-        if name in runtime and type(value) is not Tensor:
-            key.append(type(value))
-        elif not add_to_key(value, key, tensors):
-            return False
-    return True
-
-
 def remember(mesh: MeshDevice, key: Sequence[Any], route: Route | View) -> None:
-    """Keep a route under a key; shard specs can be written to, so the key gets its own."""
-    lasting: Hashable = tuple(copy(part) if type(part) is MemoryConfig else part for part in key)
-    mesh.program_cache.plans[lasting] = route
+    """Keep a route under a key."""
+    mesh.program_cache.plans[tuple(key)] = route
 
 
 def traced(
@@ -217,7 +174,8 @@ def route_of(
     ends = iter(range(len(given), len(given) + len(defaults)))
     values = [bound[name] if name in bound else next(ends) for name in changing]
     as_they_stand = order == list(range(count))
-    return Route(ready.plan, None if as_they_stand else order, outputs, values, defaults)
+    mutable = any(is_mutable(ready.arguments[name]) for name in changing)
+    return Route(ready.plan, None if as_they_stand else order, outputs, values, defaults, mutable=mutable)
 
 
 def _outputs(operation: Operation, ready: Prepared, bound: Mapping[str, int]) -> list[int] | None:

@@ -7,7 +7,6 @@ makes a `Plan`; later calls with the same key only allocate and enqueue.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +16,10 @@ from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.functions.global_circular_buffers import GlobalCircularBuffer
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
-from ttmesh.tensor.calls.call_routes import add_named, remember, route_of
+from ttmesh.tensor.calls.argument_snapshots import snapshot_all
+from ttmesh.tensor.calls.call_keys import add_named, key_of
+from ttmesh.tensor.calls.call_routes import remember, route_of
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
 from ttmesh.tensor.calls.lane_calls import (
     Arguments as Arguments,
@@ -43,7 +43,6 @@ from ttmesh.tensor.calls.plan import OUTPUTS as OUTPUTS
 from ttmesh.tensor.calls.plan import Plan, execute, mesh_of
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.spec.kind import kind_of
-from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology, merged_topology
 from ttmesh.tensor.tensor import Tensor
@@ -154,7 +153,7 @@ class Prepared:
 
 
 def prepare(operation: Operation, arguments: Arguments) -> Prepared:
-    """Check and infer, or find what was decided for the same key before."""
+    """Check and infer, or find what was decided for the same key before; the plan keeps the arguments."""
     targets = OUTPUTS if operation.outputs is None else operation.outputs
     inputs = {name: value for name, value in arguments.items() if name not in targets}
     tensors = tensors_in(inputs)
@@ -184,6 +183,7 @@ def launch(operation: Operation, arguments: Arguments) -> Any:
         tensors = list(tensors_in(arguments))
         if tensors and all(tensor.device() is None for tensor in tensors):
             return launch_on_host(operation, arguments, tensors)
+    arguments = snapshot_all(arguments)
     ready = prepare(operation, arguments)
     if keyed and mesh is not None:
         free = {i for i, name in enumerate(arguments) if name in operation.runtime}
@@ -237,6 +237,7 @@ def tensors_in(arguments: Arguments) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+<<<<<<< HEAD
 def key_of(value: Any, runtime: bool = False) -> Hashable:
     """What of an argument decides the plan: a tensor's kind, the type of a runtime number, else the value."""
     if type(value) is Tensor:
@@ -262,6 +263,16 @@ def key_of(value: Any, runtime: bool = False) -> Hashable:
     except TypeError:
         return repr(value)
     return value  # type: ignore[no-any-return]
+=======
+def common_presence(tensors: Sequence[Tensor]) -> frozenset[tuple[int, ...]] | None:
+    """The coordinates that all tensors have; None for the whole mesh."""
+    common = None
+    for tensor in tensors:
+        presence = tensor.kind.presence
+        if presence is not None:
+            common = presence if common is None else common & presence
+    return common
+>>>>>>> 627e623 (tensor: arguments enter keys by value and plans keep copies; -0.0 is not 0.0)
 
 
 def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor | None, ...]:

@@ -55,8 +55,10 @@ def ingest(
     cut = _cut(source, mapper)
     axes = 2 if mapper is None else mapper.mesh_shape.dims()
     config = DRAM_MEMORY_CONFIG if memory_config is None else memory_config
-    make = _kind if config.interleaved else _kind.__wrapped__  # a sharded config can be written to: no cache key
-    kind = make(cut.values.shape[axes:], dtype, layout, tile, config, pad_value or 0, cut.topology, cut.presence)
+    padding = 0 if pad_value is None else pad_value
+    # No key of the cache: a sharded config, which can be written to, and -0.0, which equals 0.0.
+    make = _kind if config.interleaved and (pad_value is None or pad_value != 0) else _kind.__wrapped__
+    kind = make(cut.values.shape[axes:], dtype, layout, tile, config, padding, cut.topology, cut.presence)
     if dtype in BLOCK_FLOATS or (mapper is not None and mapper.mesh_shape.part is not None):
         lanes = to_lane(cut.values.contiguous(), dtype)
     else:  # every element by itself, and all of them stay: convert first, so that cutting is the only strided pass

@@ -12,6 +12,7 @@ import torch
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.floats import float_key
 from ttmesh.chip.cells import Format
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.tensor.spec import page_extents
@@ -76,7 +77,8 @@ class TensorSpec:
         if not memory_config.interleaved:
             self._check_shards()
             self._fill_in_the_other_spec()
-        self._hash = hash((self.shape, dtype, layout, self.tile, self._config, self.alignment, pad_value))
+        self._pad_key = float_key(pad_value)
+        self._hash = hash((self.shape, dtype, layout, self.tile, self._config, self.alignment, self._pad_key))
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -329,7 +331,7 @@ class TensorSpec:
             and self.layout == other.layout
             and self.tile == other.tile
             and self.alignment == other.alignment
-            and self.pad_value == other.pad_value
+            and self._pad_key == other._pad_key
             and self._config == other._config
         )
 

@@ -1,0 +1,61 @@
+"""Snapshots: arguments as they are now. What a plan, a trace or a queue keeps must not follow its caller's changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttmesh.tensor.calls.call_keys import ATOMS
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.tensor import Tensor
+
+
+def snapshot(value: Any) -> Any:
+    """The value in containers, configurations and arrays of its own; tensors and what owns memory stay themselves."""
+    kind = type(value)
+    if kind in ATOMS or kind is Tensor or kind is float:
+        return value
+    if kind is list:
+        return [snapshot(item) for item in value]
+    if kind is tuple:
+        return tuple([snapshot(item) for item in value])
+    if kind is MemoryConfig:
+        return copy(value)
+    if isinstance(value, dict):
+        own = copy(value)
+        own.update({name: snapshot(item) for name, item in value.items()})
+        return own
+    if isinstance(value, (list, set, bytearray)):
+        return copy(value)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _snapshot_fields(value)
+    return value
+
+
+def is_mutable(value: Any) -> bool:
+    """Whether a snapshot is another object."""
+    return snapshot(value) is not value
+
+
+def snapshot_all(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A snapshot of every argument."""
+    return {name: snapshot(value) for name, value in arguments.items()}
+
+
+def _snapshot_fields(value: Any) -> Any:
+    own = copy(value)
+    for field in dataclasses.fields(value):
+        given = getattr(value, field.name)
+        kept = snapshot(given)
+        if kept is not given:
+            object.__setattr__(own, field.name, kept)
+    return own

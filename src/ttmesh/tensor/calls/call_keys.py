@@ -1,0 +1,159 @@
+"""Keys: what of a call's arguments decides its plan, by value; nothing that a caller changes later changes a key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping
+from enum import Enum
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttmesh.base.cores import CoreGrid, CoreRangeSet
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
+from ttmesh.base.floats import float_key
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.global_circular_buffers import GlobalCircularBuffer
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.shape import Shape
+from ttmesh.tensor.tensor import Tensor
+
+# Types whose values never change: they stand in a key as they are, beside their type, because 1 and True are equal in
+# Python but not here. Enums join them when they are first seen.
+ATOMS: set[type] = {int, bool, str, bytes, type(None), type(...), DataType, Layout, CoreGrid, CoreRangeSet}
+INTERLEAVED = TensorMemoryLayout.INTERLEAVED
+SEQUENCES = frozenset({list, tuple, Shape})
+
+Parts = Callable[[Any], tuple[Any, ...]]
+
+
+def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
+    """Append what of an argument decides the plan; False for arguments whose calls must be bound each time."""
+    kind = type(value)
+    if kind is Tensor:
+        key.append(value.kind)
+        tensors.append(value)
+    elif kind in ATOMS:
+        key.append(kind)
+        key.append(value)
+    elif kind is float:
+        key.append(kind)
+        key.append(value if value > 0 or value < 0 else float_key(value))
+    elif kind in SEQUENCES:
+        key.append(kind)
+        key.append(len(value))
+        for item in value:
+            if type(item) is int:
+                key.append(item)
+            elif not add_to_key(item, key, tensors):
+                return False
+    elif kind is MemoryConfig and value.memory_layout is INTERLEAVED:
+        key += (MemoryConfig, value.buffer_type)
+    else:
+        parts = _PARTS.get(kind) or _parts_of(kind)
+        if parts is None:
+            return False
+        key.append(kind)
+        count = len(tensors)
+        for part in parts(value):
+            if not add_to_key(part, key, tensors):
+                return False
+        return len(tensors) == count  # plans look for tensors in lists, not in fields
+    return True
+
+
+def add_named(named: Mapping[str, Any], runtime: frozenset[str], key: list[Any], tensors: list[Tensor]) -> bool:
+    """The same for arguments by name; of runtime values only the type counts."""
+    for name, value in named.items():
+        key.append(name)
+        if name in runtime and type(value) is not Tensor:
+            key.append(type(value))
+        elif not add_to_key(value, key, tensors):
+            return False
+    return True
+
+
+def key_of(value: Any, runtime: bool = False) -> Hashable:
+    """The key of any argument: a tensor's kind, the type of a runtime number, else the value."""
+    if type(value) is Tensor:
+        return value.kind
+    if runtime:
+        return type(value).__name__
+    key: list[Any] = []
+    if add_to_key(value, key, []):
+        return tuple(key)
+    if type(value) is MeshDevice:
+        return "mesh"  # plans live on the mesh, so it needs no name in them, and must not be held by them
+    if type(value) is GlobalCircularBuffer:
+        return value.form  # its memory must not be held either
+    if type(value) in SEQUENCES:
+        return (type(value), *map(key_of, value))
+    if isinstance(value, dict):
+        return (dict, *((key_of(name), key_of(item)) for name, item in value.items()))
+    if isinstance(value, (set, frozenset)):
+        return (type(value), frozenset(map(key_of, value)))
+    if isinstance(value, torch.Tensor):
+        return (torch.Tensor, tuple(value.shape), value.dtype, _digest(_bytes_of(value)))
+    if isinstance(value, (np.ndarray, np.generic)):
+        return (type(value), value.shape, value.dtype.str, _digest(value.tobytes()))
+    if isinstance(value, complex):
+        return (type(value), float_key(value.real), float_key(value.imag))
+    if isinstance(value, float):
+        return (type(value), float_key(value))
+    if isinstance(value, int):
+        return (type(value), value)
+    if dataclasses.is_dataclass(value):
+        return (type(value), *(key_of(getattr(value, field.name)) for field in dataclasses.fields(value)))
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _memory_parts(config: MemoryConfig) -> tuple[Any, ...]:
+    """Its places; of the two shard specs the one that it was made with, for the other follows from the tensor."""
+    nd = config.created_with_nd_shard_spec
+    shards = config.nd_shard_spec if nd else config.shard_spec
+    return config.memory_layout, config.buffer_type, config.per_core_allocation, nd, shards
+
+
+def _slice_parts(bounds: slice) -> tuple[Any, ...]:
+    return bounds.start, bounds.stop, bounds.step
+
+
+_PARTS: dict[type, Parts | None] = {MemoryConfig: _memory_parts, slice: _slice_parts}
+
+
+def _parts_of(kind: type) -> Parts | None:
+    """What makes up the values of a type: the fields of a dataclass, the value of an enum; None where that is unknown."""
+    if kind in _PARTS:
+        return None
+    parts: Parts | None = None
+    if issubclass(kind, Enum):
+        ATOMS.add(kind)
+        return lambda member: (member,)  # once; from now on it is an atom
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        parts = _getter(names)
+    _PARTS[kind] = parts
+    return parts
+
+
+def _getter(names: list[str]) -> Parts:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
+
+
+def _bytes_of(values: torch.Tensor) -> bytes:
+    whole = values.detach().cpu().contiguous()
+    return bytes(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
+
+
+def _digest(values: bytes) -> bytes:
+    """Large values are compared by a hash: a key must not hold a copy of them."""
+    return values if len(values) <= 64 else blake2b(values, digest_size=32).digest()
