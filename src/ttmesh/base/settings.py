@@ -51,6 +51,7 @@ class Setting:
     default: object
     allowed: str
     meaning: str
+    secret: bool = False  # never printed
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -121,7 +122,9 @@ SETTINGS: tuple[Setting, ...] = (
         "TTMESH_LAUNCHED", _switch, False, "0 or 1", "set by `ttmesh launch`, which hears of a crash through stderr"
     ),
     Setting("TTMESH_SOCKET", str.strip, "", "a path or HOST:PORT", "where the allocation server listens"),
-    Setting("TTMESH_TOKEN", str.strip, "", "a secret", "what a client shows to an allocation server over TCP"),
+    Setting(
+        "TTMESH_TOKEN", str.strip, "", "a secret", "what a client shows to an allocation server over TCP", secret=True
+    ),
     Setting("TTMESH_TRACK_STACKS", _switch, False, "0 or 1", "record where each buffer was allocated"),
     Setting("TT_ALLOC_TRACKING_ENABLED", _switch, False, "0 or 1", "report allocations to the allocation server"),
     Setting("TT_COORDINATOR_DEVICE_ID", _integer, None, "a device id", "the physical device that leads every mesh"),
@@ -200,8 +203,9 @@ def check_environment(environ: Mapping[str, str] | None = None) -> None:
 
 
 def in_force() -> dict[str, object]:
-    """Every variable that is set, by the environment or by `override`, with its value."""
-    return {s.variable: get(s.variable) for s in SETTINGS if s.variable in _overrides or os.environ.get(s.variable)}
+    """Every variable that is set, by the environment or by `override`, with its value; secrets as "set"."""
+    known = [s for s in SETTINGS if s.variable in _overrides or os.environ.get(s.variable)]
+    return {s.variable: "set" if s.secret else get(s.variable) for s in known}
 
 
 def _parsed(setting: Setting, text: str) -> object:
@@ -209,7 +213,7 @@ def _parsed(setting: Setting, text: str) -> object:
         return setting.parse(text)
     except ValueError:
         raise SettingError(
-            f"{setting.variable}={text!r} cannot be used",
+            f"{setting.variable}={'(not shown)' if setting.secret else repr(text)} cannot be used",
             expected=setting.allowed,
             fix=f"Correct or unset it; it says {setting.meaning}.",
         ) from None

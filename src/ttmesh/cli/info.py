@@ -24,7 +24,6 @@ from ttmesh.mesh.allocation.reservations import reservations, reserved_bytes
 from ttmesh.mesh.device.grid_drawing import draw_grid
 from ttmesh.mesh.system.coordinator import place_mesh
 
-SECRETS = ("TTMESH_TOKEN",)  # said to be set, never shown
 NO_BACKENDS = ("backend_protocol", "registry")  # files of chip/backends that hold none
 
 
@@ -86,7 +85,7 @@ def describe(system: System) -> dict[str, Any]:
         "opens_as": list(opened),
         "reserved_l1_bytes": {str(i): reserved_bytes(coordinator=i == opened[0]) for i in system.ids},
         "backend": chosen_backend(),
-        "environment": {k: "set" if k in SECRETS else v for k, v in settings.in_force().items()},
+        "environment": settings.in_force(),
     }
 
 

@@ -25,6 +25,7 @@ from ttmesh.launch.bindings import (
     with_mock_clusters,
 )
 from ttmesh.launch.commands import ENGINES, Command, Plan, commands, default_engine
+from ttmesh.launch.environment import hide_secret
 from ttmesh.launch.mesh_graph import bindings_of, bindings_of_mapping
 from ttmesh.launch.watch import GRACE_S, INTERRUPTED
 from ttmesh.launch.watch import run as watch_to_the_end
@@ -221,7 +222,8 @@ def _node(text: str) -> tuple[int, int]:
 
 
 def _printed(command: Command) -> str:
-    return shlex.join(command.argv)
+    """A command to read; what the user himself wrote among --mpi-args may hold secrets."""
+    return shlex.join(hide_secret(word) for word in command.argv)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ttmesh.launch.bindings import Bindings, LaunchError
-from ttmesh.launch.environment import inherited, rank_environment
+from ttmesh.launch.environment import inherited, rank_environment, split_secrets
+from ttmesh.launch.rank import SECRETS
 
 ENGINES = ("mpi", "torchdist")
 RANK_SCRIPT = Path(__file__).with_name("rank.py")
@@ -40,11 +41,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Command:
-    """One process to start: its arguments, its environment and the ranks whose output it carries."""
+    """One process to start: its arguments, its environment, the ranks whose output it carries, and its first input."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
     ranks: tuple[int, ...]
+    first_input: str = ""
 
     @property
     def carries_one(self) -> bool:
@@ -97,14 +99,19 @@ def _mpirun(plan: Plan) -> Command:
         )
     count = len(plan.bindings.ranks)
     argv = [launcher, *_mpi_options(plan, count)]
+    unseen: dict[str, str] = {}
     for index, binding in enumerate(plan.bindings.ranks):
         env = rank_environment(binding, plan.bindings, os.environ, Path.cwd()) | {"TTMESH_ENGINE": "mpi"}
         argv += [":"] if index else []
         argv += ["-np", "1", *(["--host", host_of(index, count, plan.hosts)] if plan.hosts else [])]
-        for name, value in env.items():
+        shown, secrets = split_secrets(env)
+        for name, value in shown.items():
             argv += ["-x", f"{name}={value}"]
+        if secrets:  # mpirun hands on the value that it has in its own environment
+            unseen[f"{SECRETS}{binding.rank}"] = secrets
+            argv += ["-x", f"{SECRETS}{binding.rank}"]
         argv += _wrapped(binding.rank, plan.program, stdin="keep")
-    env = inherited(os.environ)
+    env = inherited(os.environ) | unseen
     if os.geteuid() == 0:  # containers; mpirun refuses root without both
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return Command(tuple(argv), env, tuple(range(count)))
@@ -156,10 +163,14 @@ def _processes(plan: Plan) -> list[Command]:
         }
         if plan.tcp_interface:
             env["GLOO_SOCKET_IFNAME"] = env["NCCL_SOCKET_IFNAME"] = plan.tcp_interface
-        argv = _wrapped(binding.rank, plan.program, stdin="stdin")
+        shown, secrets = split_secrets(env)
         if plan.hosts:
-            argv = _there(plan.rsh, host_of(binding.rank, count, plan.hosts), argv, env)
-        made.append(Command(tuple(argv), inherited(os.environ) | env, (binding.rank,)))
+            argv = _wrapped(binding.rank, plan.program, stdin="secrets" if secrets else "stdin")
+            argv = _there(plan.rsh, host_of(binding.rank, count, plan.hosts), argv, shown)
+            made.append(Command(tuple(argv), inherited(os.environ) | shown, (binding.rank,), secrets))
+        else:
+            argv = _wrapped(binding.rank, plan.program, stdin="stdin")
+            made.append(Command(tuple(argv), inherited(os.environ) | env, (binding.rank,)))
     return made
 
 

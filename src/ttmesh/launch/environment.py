@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +25,8 @@ BLOCKED = frozenset(
         "TT_VISIBLE_DEVICES",
     }
 )
+# Values of such names go to ranks unseen: any user of a host can read command lines.
+SECRET = re.compile("TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE_KEY", re.IGNORECASE)
 
 
 def inherited(parent: Mapping[str, str]) -> dict[str, str]:
@@ -61,3 +65,16 @@ def rank_environment(binding: RankBinding, bindings: Bindings, parent: Mapping[s
     env |= {name: os.path.expandvars(value) for name, value in bindings.global_env.items()}
     env |= {name: os.path.expandvars(value) for name, value in binding.env_overrides.items()}
     return env
+
+
+def split_secrets(env: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """What may stand in a command line, and the rest as one word for `launch/rank.py`; "" where there is none."""
+    secret = {name: value for name, value in env.items() if SECRET.search(name)}
+    shown = {name: value for name, value in env.items() if name not in secret}
+    return shown, json.dumps(secret).encode().hex() if secret else ""
+
+
+def hide_secret(word: str) -> str:
+    """NAME=VALUE without the value where the name is that of a secret; any other word as it is."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=***" if equals and SECRET.search(name) else word

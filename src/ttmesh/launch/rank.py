@@ -7,6 +7,7 @@ Runs as a plain script (`python -I -S rank.py RANK -- program …`), with the st
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
@@ -14,6 +15,9 @@ import subprocess
 import sys
 import time
 
+SECRETS = (
+    "TTMESH_SECRETS_"  # of each rank, under mpirun: variables that no command line may show, as JSON in hexadecimal
+)
 MARK = "\x1ettmesh-rank"  # a line on stderr that the launcher reads and does not print
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S = 2.0  # from SIGTERM to SIGKILL
@@ -25,7 +29,8 @@ def main(argv: list[str]) -> int:
 
     Two processes: mpirun kills the outer one in haste; the inner one, in a session of its own, then still cleans up.
     """
-    rank, watch_stdin, program = argv[0], argv[1] == "stdin", argv[3:]
+    rank, watch_stdin, program = argv[0], argv[1] != "keep", argv[3:]
+    _take_secrets(_read_line() if argv[1] == "secrets" else os.environ.get(SECRETS + rank, ""))
     inner = os.fork()
     if inner:
         for number in STOPPING:
@@ -64,6 +69,22 @@ def main(argv: list[str]) -> int:
     _kill_leftovers(child.pid)
     _report(rank, child.returncode)
     return child.returncode
+
+
+def _take_secrets(word: str) -> None:
+    """Put into the environment what came unseen, and drop what came for other ranks."""
+    for name in [name for name in os.environ if name.startswith(SECRETS)]:
+        del os.environ[name]
+    if word:
+        os.environ.update(json.loads(bytes.fromhex(word)))
+
+
+def _read_line() -> str:
+    """The first line of the input, and nothing beyond it."""
+    line = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
 
 
 def end_like(code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import selectors
@@ -89,6 +90,11 @@ def _start(command: Command, selector: selectors.BaseSelector, watch: Watch) -> 
         start_new_session=True,  # Ctrl-C comes to the launcher only, which then ends them in order
         preexec_fn=lambda: die_with_parent(signal.SIGTERM),
     )
+    if command.first_input:
+        assert process.stdin is not None, "a process with an input carries one rank"
+        with contextlib.suppress(BrokenPipeError):  # it ended already, and is reported for that
+            process.stdin.write(f"{command.first_input}\n".encode())
+            process.stdin.flush()
     for pipe, to in ((process.stdout, watch.stdout), (process.stderr, watch.stderr)):
         assert pipe is not None, "pipes were asked for"
         os.set_blocking(pipe.fileno(), False)
