@@ -176,7 +176,6 @@ def pcc(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _run(case: Case, cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) -> list[Tensor]:
-<<<<<<< HEAD
     args, kwargs = arguments_on(mesh, cell, per_device)
     return parts(families.load()[case.operation].function(*args, **kwargs))
 
@@ -188,20 +187,6 @@ def parts(result: Any) -> list[Tensor]:
 
 def arguments_on(mesh: MeshDevice, cell: Cell, per_device: list[Arguments]) -> Arguments:
     """The arguments of all devices as tensors on their mesh."""
-=======
-    args, kwargs = on_mesh(cell, mesh, per_device)
-    return call(case, args, kwargs)
-
-
-def call(case: Case, args: list[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that the operation gives."""
-    result = families.load()[case.operation].function(*args, **kwargs)
-    return [result] if isinstance(result, Tensor) else [part for part in result if part is not None]
-
-
-def on_mesh(cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) -> Arguments:
-    """The arguments of every device as one call's, with tensors on the mesh."""
->>>>>>> 627e623 (tensor: arguments enter keys by value and plans keep copies; -0.0 is not 0.0)
     count = [0]
 
     def place(path: list[Any]) -> Any:

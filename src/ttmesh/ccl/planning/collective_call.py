@@ -27,12 +27,8 @@ from ttmesh.ops.catalogue.spec_rules import inherited
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import add_named, add_to_key, key_of
 from ttmesh.tensor.calls.lane_calls import only, rounder
-<<<<<<< HEAD
-from ttmesh.tensor.calls.launch_op import Arguments, key_of, watchers
-from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
-=======
 from ttmesh.tensor.calls.launch_op import Arguments, watchers
->>>>>>> 627e623 (tensor: arguments enter keys by value and plans keep copies; -0.0 is not 0.0)
+from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.spec.kind import kind_of

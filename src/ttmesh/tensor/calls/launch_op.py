@@ -237,44 +237,6 @@ def tensors_in(arguments: Arguments) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-<<<<<<< HEAD
-def key_of(value: Any, runtime: bool = False) -> Hashable:
-    """What of an argument decides the plan: a tensor's kind, the type of a runtime number, else the value."""
-    if type(value) is Tensor:
-        return value.kind
-    if runtime:
-        return type(value).__name__
-    if type(value) is MeshDevice:
-        return "mesh"  # plans live on the mesh, so it needs no name in them, and must not be held by them
-    if type(value) is GlobalCircularBuffer:
-        return value.form  # its memory must not be held either
-    if type(value) in (list, tuple):
-        return (type(value), *(key_of(item) for item in value))
-    if isinstance(value, torch.Tensor):
-        return (tuple(value.shape), value.dtype, value.data_ptr())
-    if type(value) is MemoryConfig:
-        return copy(value)  # shard specs can be written to, keys must not change
-    if isinstance(value, slice):
-        return ("slice", value.start, value.stop, value.step)
-    if isinstance(value, (int, float)):
-        return (type(value), value)  # 1, 1.0 and True are equal in Python but not here
-    try:
-        hash(value)
-    except TypeError:
-        return repr(value)
-    return value  # type: ignore[no-any-return]
-=======
-def common_presence(tensors: Sequence[Tensor]) -> frozenset[tuple[int, ...]] | None:
-    """The coordinates that all tensors have; None for the whole mesh."""
-    common = None
-    for tensor in tensors:
-        presence = tensor.kind.presence
-        if presence is not None:
-            common = presence if common is None else common & presence
-    return common
->>>>>>> 627e623 (tensor: arguments enter keys by value and plans keep copies; -0.0 is not 0.0)
-
-
 def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor | None, ...]:
     if operation.writes is not None:
         return (arguments[operation.writes],)
