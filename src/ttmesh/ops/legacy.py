@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -12,6 +11,8 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, PrintedEnum
 from ttmesh.ops.catalogue.checks import dims_of, require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like, out_spec
+from ttmesh.ops.goldens import movement as goldens
+from ttmesh.ops.goldens import reduction
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
@@ -52,18 +53,13 @@ _MATHS: dict[BcastOpMath, Function] = {
 }
 
 
-def _golden_bcast(input_a: torch.Tensor, input_b: torch.Tensor, math_op: BcastOpMath, dim: BcastOpDim) -> torch.Tensor:
-    rows = input_b if dim is BcastOpDim.W else input_b[..., :1, :]
-    return _MATHS[math_op](input_a, rows if dim is BcastOpDim.H else rows[..., :1])
-
-
 def _check_bcast(call: Call) -> None:
     for name, spec in zip("AB", call.specs, strict=True):
         wrong = f"Input tensor {name} layout must be TILE but got {spec.layout}"
         require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
-@op("ttnn.bcast", golden=_golden_bcast, check=_check_bcast)
+@op("ttnn.bcast", golden=goldens.bcast, check=_check_bcast)
 def bcast(
     input_a: torch.Tensor, input_b: torch.Tensor, math_op: BcastOpMath, dim: BcastOpDim, lane_axes: int
 ) -> torch.Tensor:
@@ -103,14 +99,7 @@ def _corner(
     return values
 
 
-def _golden_fill(
-    N: int, C: int, H: int, W: int, hOnes: int, wOnes: int, any: torch.Tensor, val_hi: float = 1.0, val_lo: float = 0.0
-) -> torch.Tensor:
-    corner = torch.full((N, C, hOnes, wOnes), val_hi)
-    return torch.nn.functional.pad(corner, (0, W - wOnes, 0, H - hOnes), value=val_lo)
-
-
-@op("ttnn.fill_rm", golden=_golden_fill, check=_check_fill, out=_fill_spec)
+@op("ttnn.fill_rm", golden=goldens.fill_corner, check=_check_fill, out=_fill_spec)
 def fill_rm(
     N: int,
     C: int,
@@ -127,7 +116,7 @@ def fill_rm(
     return _corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, val_hi, val_lo, any)
 
 
-@op("ttnn.fill_ones_rm", golden=_golden_fill, check=_check_fill, out=_fill_spec)
+@op("ttnn.fill_ones_rm", golden=goldens.fill_corner, check=_check_fill, out=_fill_spec)
 def fill_ones_rm(
     N: int, C: int, H: int, W: int, hOnes: int, wOnes: int, any: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:
@@ -220,31 +209,7 @@ def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR, memory_config=memory)]
 
 
-def _golden_fold(
-    input: torch.Tensor,
-    stride_h: int,
-    stride_w: int,
-    use_transpose_as_fold: bool = False,
-    output_shape: Sequence[int] | None = None,
-    padding: Sequence[int] = (0, 0),
-    collapse_output: bool = False,
-    **_: Any,
-) -> torch.Tensor:
-    images = input if use_transpose_as_fold else input.permute(0, 3, 1, 2)
-    top, bottom, left, right, front, back = _margins(padding)
-    images = torch.nn.functional.pad(images, (left, right, top, bottom, front, back))
-    channels = images.shape[1]
-    blocks = torch.nn.functional.unfold(images.float(), (stride_h, stride_w), stride=(stride_h, stride_w))
-    blocks = blocks.reshape(len(images), channels, stride_h * stride_w, -1)  # unfold puts channels first
-    rows = blocks.permute(0, 3, 2, 1).flatten(-2).to(input.dtype)
-    size = images.shape[-2] // stride_h, images.shape[-1] // stride_w
-    result = rows.reshape(len(images), *size, -1)
-    if output_shape is not None:
-        result = result[:, : output_shape[1], : output_shape[2], : output_shape[3]]
-    return result.reshape(1, 1, -1, result.shape[-1]) if collapse_output else result
-
-
-@op("ttnn.fold", golden=_golden_fold, check=_check_fold, out=_fold_spec)
+@op("ttnn.fold", golden=goldens.fold, check=_check_fold, out=_fold_spec)
 def fold(
     input: torch.Tensor,
     stride_h: int,
@@ -285,7 +250,7 @@ def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.experimental.fast_reduce_nc",
-    golden=lambda input, dims=(): input.sum(tuple(dims), keepdim=True),
+    golden=reduction.fast_reduce_nc,
     check=_check_reduce,
     out=_reduce_spec,
     outputs=("output",),
@@ -329,7 +294,7 @@ def _check_broadcast_to(call: Call) -> None:
 
 @op(
     "ttnn.experimental.broadcast_to",
-    golden=lambda input, output_shape: input.expand(tuple(output_shape)),
+    golden=goldens.broadcast_to,
     check=_check_broadcast_to,
     out=like(),
     outputs=("output",),

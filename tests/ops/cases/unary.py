@@ -83,6 +83,7 @@ CASES += [
     Case("ttnn.composite_example", uniform(-3, 3)),
     Case("ttnn.composite_example_multiple_return", uniform(-3, 3, True, False), golden=lambda x, *_: [x]),
     Case("ttnn.softcap", uniform(-9, 9, 4.0), (bfloat16, bfloat8_b), system="p150x8"),
+    Case("ttnn.bitcast/float32", uniform(-3, 3, uint32), (float32,)),
     Case(
         "ttnn.bitcast", uniform(-3, 3, uint16), (bfloat16,),
         golden=lambda x, dtype: x.bfloat16().view(torch.int16).int() % 2**16,

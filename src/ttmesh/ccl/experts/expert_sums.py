@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, require, run
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
+from ttmesh.ops.goldens import reduction
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -16,14 +15,7 @@ NAME = "ttnn.experimental.deepseek_moe_fast_reduce_nc"
 TILE = 32
 
 
-def _golden(input_tensor: torch.Tensor, dim: int, *, split_size: int, **_: Any) -> list[torch.Tensor]:
-    total = torch.zeros_like(input_tensor.select(dim, 0))
-    for part in input_tensor.unbind(dim):
-        total = total + part
-    return list(torch.split(total.unsqueeze(dim), split_size, dim=-1))
-
-
-@collective(NAME, golden=_golden)
+@collective(NAME, golden=reduction.fast_reduce_experts)
 def deepseek_moe_fast_reduce_nc(
     input_tensor: Tensor, dim: int, split_size: int, output_memory_config: MemoryConfig | None = None
 ) -> list[Tensor]:

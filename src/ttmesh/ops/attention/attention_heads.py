@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -12,15 +11,15 @@ from torch.nn import functional as F
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.attention import head_goldens
-from ttmesh.ops.attention.head_goldens import Three
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import qkv_heads as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
+Three = tuple[Lanes, Lanes, Lanes]  # queries, keys, values
 
 
 def as_heads(x: Lanes, heads: int) -> Lanes:
@@ -89,20 +88,6 @@ def _spec(call: Call, shape: tuple[int, ...], where: MemoryConfig) -> TensorSpec
     return TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=where)
 
 
-def _golden_heads(
-    input: Lanes,
-    input_kv: Lanes | None = None,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_k_heads: bool = True,
-    kv_tied: bool = False,
-    **_: Any,
-) -> Three:
-    other = None if input_kv is None else input_kv[:, 0]
-    return head_goldens.split(input[:, 0], other, num_heads, num_kv_heads, transpose_k=transpose_k_heads, tied=kv_tied)
-
-
 def _check_rank(call: Call) -> None:
     x = call.specs[0]
     if len(x.shape) != 4 or x.shape[1] != 1:
@@ -139,7 +124,12 @@ def _check_create(call: Call) -> None:
         raise ShapeError(wrong, expected="as many heads on every core", fix="Change the shards or unshard the input.")
 
 
-@op("ttnn.experimental.nlp_create_qkv_heads", golden=_golden_heads, out=_heads_spec, check=_check_create)
+@op(
+    "ttnn.experimental.nlp_create_qkv_heads",
+    golden=goldens.create_qkv_heads_of_nlp,
+    out=_heads_spec,
+    check=_check_create,
+)
 def nlp_create_qkv_heads(
     input: Lanes,
     input_kv: Lanes | None,
@@ -159,13 +149,6 @@ def nlp_create_qkv_heads(
     return fused(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
 
 
-def _fixed(heads: int, kv_heads: int) -> Any:
-    def split(input: Lanes, **_: Any) -> Three:
-        return head_goldens.split(input[:, 0], None, heads, kv_heads, transpose_k=False)
-
-    return split
-
-
 def _falcon_lane(input: Lanes) -> Three:
     """Falcon-7B's 71 query heads and one key and value head."""
     return fused(input.squeeze(-3), None, 71, 1, transpose_k=False)
@@ -177,41 +160,29 @@ def _vit_lane(input: Lanes) -> Three:
 
 
 nlp_create_qkv_heads_falcon7b = op(
-    "ttnn.experimental.nlp_create_qkv_heads_falcon7b", golden=_fixed(71, 1), out=_heads_spec, check=_check_rank
+    "ttnn.experimental.nlp_create_qkv_heads_falcon7b",
+    golden=goldens.split_fixed(71, 1),
+    out=_heads_spec,
+    check=_check_rank,
 )(_falcon_lane)
 nlp_create_qkv_heads_vit = op(
-    "ttnn.experimental.nlp_create_qkv_heads_vit", golden=_fixed(12, 12), out=_heads_spec, check=_check_rank
+    "ttnn.experimental.nlp_create_qkv_heads_vit", golden=goldens.split_fixed(12, 12), out=_heads_spec, check=_check_rank
 )(_vit_lane)
 
 
-def _golden_segformer(input: Lanes, **_: Any) -> Three:
-    split = head_goldens.columns(input[:, 0], range(0, input.shape[-1], TILE), TILE)
-    return split, split, split
-
-
-@op("ttnn.experimental.nlp_create_qkv_heads_segformer", golden=_golden_segformer, out=_heads_spec, check=_check_rank)
+@op(
+    "ttnn.experimental.nlp_create_qkv_heads_segformer",
+    golden=goldens.create_qkv_heads_segformer,
+    out=_heads_spec,
+    check=_check_rank,
+)
 def nlp_create_qkv_heads_segformer(input: Lanes) -> Three:
     """Heads of 32 columns; query, key and value are the same."""
     split = as_heads(input.squeeze(-3), input.shape[-1] // TILE)
     return split, split, split
 
 
-def _golden_boltz(
-    input: Lanes,
-    input_kv: Lanes | None = None,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_k_heads: bool = True,
-    **_: Any,
-) -> Three:
-    other = None if input_kv is None else input_kv[0]
-    q, k, v = head_goldens.split(input[0], other, num_heads, num_kv_heads, transpose_k=False)
-    q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # [rows, heads, rows, dim] so far
-    return q, k.mT if transpose_k_heads else k, v
-
-
-@op("ttnn.experimental.nlp_create_qkv_heads_boltz", golden=_golden_boltz)
+@op("ttnn.experimental.nlp_create_qkv_heads_boltz", golden=goldens.create_qkv_heads_boltz)
 def nlp_create_qkv_heads_boltz(
     input: Lanes,
     input_kv: Lanes | None,
@@ -229,7 +200,7 @@ def nlp_create_qkv_heads_boltz(
 
 @op(
     "ttnn.experimental.nlp_concat_heads_boltz",
-    golden=lambda input_tensor, **_: torch.cat(list(input_tensor), dim=-1)[None],
+    golden=goldens.concat_heads_boltz,
 )
 def nlp_concat_heads_boltz(input_tensor: Lanes, lane_axes: int) -> Lanes:
     """[heads, rows, rows, dim] → [1, rows, rows, heads · dim]."""
@@ -252,7 +223,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.experimental.nlp_concat_heads",
-    golden=lambda input_tensor, **_: head_goldens.joined(input_tensor)[:, None],
+    golden=goldens.concat_heads_4d,
     out=_concat_spec,
 )
 def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
@@ -262,7 +233,7 @@ def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
 
 @op(
     "ttnn.experimental.concatenate_heads",
-    golden=lambda input_tensor, *_, **__: head_goldens.joined(input_tensor)[:, None],
+    golden=goldens.concat_heads_4d,
     out=_concat_spec,
 )
 def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
@@ -283,7 +254,7 @@ def _check_concat(call: Call) -> None:
 
 @op(
     "ttnn.transformer.concatenate_heads",
-    golden=lambda input_tensor, **_: head_goldens.joined(input_tensor),
+    golden=goldens.concatenate_heads,
     out=_concat_spec,
     check=_check_concat,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -16,6 +15,7 @@ from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import part as part_of
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.goldens import sparse_sdpa as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, mesh_dims, unflat
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -146,33 +146,7 @@ def _rows(
     return torch.einsum("nhsk,nskd->nhsd", weights, values[batch, at])
 
 
-def _golden(
-    q: Lanes,
-    k: Lanes,
-    v: Lanes,
-    indices: Lanes,
-    *,
-    scale: float | None = None,
-    block_size: int = 128,
-    chunk_start_idx: int | None = None,
-    cache_batch_idx: int | None = None,
-    **_: Any,
-) -> Lanes:
-    slot, heads, total = cache_batch_idx or 0, q.shape[1], k.shape[2]
-    out = torch.zeros(*q.shape[:3], v.shape[-1])
-    for head in range(heads):
-        group = head * k.shape[1] // heads
-        for row in range(q.shape[2]):
-            blocks = [int(b) for b in indices[0, group, row] if int(b) < total // block_size]
-            tokens = [t for b in blocks for t in range(b * block_size, (b + 1) * block_size)]
-            tokens = [t for t in tokens if chunk_start_idx is None or t <= chunk_start_idx + row]
-            if tokens:
-                scores = k[slot, group, tokens] @ q[0, head, row] * (scale or q.shape[-1] ** -0.5)
-                out[0, head, row] = torch.softmax(scores, 0) @ v[slot, group, tokens]
-    return out
-
-
-@composite(f"ttnn.transformer.{OP}", golden=_golden)
+@composite(f"ttnn.transformer.{OP}", golden=goldens.sparse_sdpa_msa)
 def sparse_sdpa_msa(
     q: Tensor,
     k: Tensor,

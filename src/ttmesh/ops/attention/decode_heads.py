@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
@@ -12,11 +10,10 @@ from ttmesh.base.core_work import num_cores_to_corerangeset, num_cores_to_corera
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.attention import head_goldens
-from ttmesh.ops.attention.attention_heads import TILE
-from ttmesh.ops.attention.head_goldens import Three
+from ttmesh.ops.attention.attention_heads import TILE, Three
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.goldens import qkv_heads as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -77,20 +74,12 @@ def _users(
     return tuple(torch.unflatten(part, -1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
 
 
-def _golden(
-    input_tensor: Lanes,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    batch_offset: Lanes | None = None,
-    slice_size: int | None = None,
-    **_: Any,
-) -> Three:
-    offset = 0 if batch_offset is None else int(batch_offset.flatten()[0])
-    return head_goldens.of_users(input_tensor, num_heads, num_kv_heads, offset, slice_size)
-
-
-@op("ttnn.experimental.nlp_create_qkv_heads_decode", golden=_golden, out=_decode_spec, check=_check_decode)
+@op(
+    "ttnn.experimental.nlp_create_qkv_heads_decode",
+    golden=goldens.create_qkv_heads_decode,
+    out=_decode_spec,
+    check=_check_decode,
+)
 def nlp_create_qkv_heads_decode(
     input_tensor: Lanes,
     num_heads: int,
@@ -135,7 +124,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.experimental.nlp_concat_heads_decode",
-    golden=head_goldens.joined_users,
+    golden=goldens.concat_heads_decode,
     out=_concat_spec,
 )
 def nlp_concat_heads_decode(input_tensor: Lanes, num_heads: int) -> Lanes:
@@ -157,7 +146,7 @@ def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.experimental.nlp_kv_cache_load_slice",
-    golden=lambda input_tensor, *, seq_len_start, seq_len_end, **_: input_tensor[:, :, seq_len_start:seq_len_end],
+    golden=goldens.kv_cache_load_slice,
     out=_slice_spec,
 )
 def nlp_kv_cache_load_slice(input_tensor: Lanes, seq_len_start: int, seq_len_end: int) -> Lanes:

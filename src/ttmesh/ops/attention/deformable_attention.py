@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
@@ -12,6 +10,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import require, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, folded, mesh_dims, unfolded
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -45,24 +44,9 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.ROW_MAJOR)]
 
 
-def _golden(value: Lanes, grid: Lanes, attn: Lanes, *, align_corners: bool = False, **_: Any) -> Lanes:
-    batch, high, wide, _depth = value.shape
-    result = torch.zeros(batch, attn.shape[1], value.shape[-1])
-    size = torch.tensor([wide, high])
-    at = (grid[:, :, 0] + 1) / 2 * (size - 1) if align_corners else ((grid[:, :, 0] + 1) * size - 1) / 2
-    corner = at.floor()
-    for dx in (0, 1):
-        for dy in (0, 1):
-            x, y = corner[..., 0].long() + dx, corner[..., 1].long() + dy
-            near = (1 - (at[..., 0] - x).abs()) * (1 - (at[..., 1] - y).abs())
-            inside = (x >= 0) & (x < wide) & (y >= 0) & (y < high)
-            pixel = value[torch.arange(batch)[:, None], y.clamp(0, high - 1), x.clamp(0, wide - 1)]
-            weight = (near * inside).reshape(attn.shape) * attn
-            result += (torch.unflatten(pixel, 1, tuple(attn.shape[1:])) * weight[..., None]).sum(2)
-    return result
-
-
-@op("ttnn.experimental.multi_scale_deformable_attn", golden=_golden, check=_check, out=_spec)
+@op(
+    "ttnn.experimental.multi_scale_deformable_attn", golden=goldens.multi_scale_deformable_attn, check=_check, out=_spec
+)
 def multi_scale_deformable_attn(value: Lanes, grid: Lanes, attn: Lanes, align_corners: bool, lane_axes: int) -> Lanes:
     """Points of a picture at the grid's places, summed with attention's weights: [N, queries, depth]."""
     dims = mesh_dims([value, grid, attn], lane_axes)

@@ -17,6 +17,7 @@ from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import part as part_of
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
+from ttmesh.ops.goldens import sparse_sdpa as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -256,31 +257,7 @@ def _stripes(shape: tuple[int, ...], rows: int, axes: tuple[int, ...], sp_axis: 
     return Stripes(shape[sp_axis], piece) if shape[sp_axis] > 1 else None
 
 
-def _golden(scores: Lanes, chunk_start_idx: int, block_size: int) -> Lanes:
-    rows = scores.shape[-2]
-    for row in range(rows):
-        scores[..., row, chunk_start_idx + row + 1 :] = NOTHING
-    if not block_size:
-        return scores
-    best = torch.stack([part.max(-1).values for part in torch.split(scores, block_size, dim=-1)], -1)
-    for row in range(rows):
-        best[..., row, (chunk_start_idx + row) // block_size] = float("inf")
-    return best
-
-
-def _golden_dsa(q: Lanes, k: Lanes, weights: Lanes, *, chunk_start_idx: int, **_: Any) -> Lanes:
-    wanted = torch.relu(torch.einsum("bhsd,btd->bhst", q, k[:, 0]))
-    return _golden((wanted * weights).sum(1, keepdim=True), chunk_start_idx, 0)
-
-
-def _golden_msa(
-    q: Lanes, k: Lanes, *, num_groups: int, chunk_start_idx: int, scale: float = 1.0, block_size: int = 0, **_: Any
-) -> Lanes:
-    grouped = torch.stack(q.chunk(num_groups, 1), 1).sum(2)  # no relu: the sum over heads may come first
-    return _golden(torch.einsum("bgsd,btd->bgst", grouped, k[:, 0]) * scale, chunk_start_idx, block_size)
-
-
-@composite("ttnn.experimental.indexer_score_dsa", golden=_golden_dsa)
+@composite("ttnn.experimental.indexer_score_dsa", golden=goldens.indexer_score_dsa)
 def indexer_score_dsa(
     q: Tensor,
     k: Tensor,
@@ -303,7 +280,7 @@ def indexer_score_dsa(
     )  # fmt: skip
 
 
-@composite("ttnn.experimental.indexer_score_msa", golden=_golden_msa)
+@composite("ttnn.experimental.indexer_score_msa", golden=goldens.indexer_score_msa)
 def indexer_score_msa(
     q: Tensor,
     k: Tensor,

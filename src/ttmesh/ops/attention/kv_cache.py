@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -12,6 +11,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.goldens import cache_updates as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -88,22 +88,9 @@ def _update(
     return cache
 
 
-def _golden_fill(cache: Lanes, input: Lanes, batch_idx: int, *, update_idx: int = 0, **_: Any) -> Lanes:
-    filled = cache.clone()
-    filled[batch_idx, :, update_idx : update_idx + input.shape[-2]] = input[0]
-    return filled
-
-
-def _golden_update(cache: Lanes, input: Lanes, update_idx: int, *, batch_offset: int = 0, **_: Any) -> Lanes:
-    updated = cache.clone()
-    users = min(cache.shape[0], input.shape[-2] - batch_offset)
-    updated[:users, :, update_idx] = input[0, :, batch_offset : batch_offset + users].transpose(0, 1)
-    return updated
-
-
 @composite(
     "ttnn.fill_cache",
-    golden=lambda cache_tensor, input_tensor, batch_idx, **k: _golden_fill(cache_tensor, input_tensor, batch_idx, **k),
+    golden=goldens.fill_cache,
 )
 def fill_cache(cache_tensor: Tensor, input_tensor: Tensor, batch_idx: int, update_idx: int) -> Tensor:
     """Put a prompt's keys or values into one user's rows."""
@@ -111,21 +98,21 @@ def fill_cache(cache_tensor: Tensor, input_tensor: Tensor, batch_idx: int, updat
     return result
 
 
-@composite("ttnn.kv_cache.fill_cache_for_user_", golden=_golden_fill)
+@composite("ttnn.kv_cache.fill_cache_for_user_", golden=goldens.fill_cache)
 def fill_cache_for_user_(cache: Tensor, input: Tensor, batch_index: int, update_idx: int) -> Tensor:
     """Put a prompt's keys or values into one user's rows."""
     result: Tensor = _fill(cache=cache, input=input, batch_idx=batch_index, update_idx=update_idx)
     return result
 
 
-@composite("ttnn.update_cache", golden=_golden_update)
+@composite("ttnn.update_cache", golden=goldens.update_cache)
 def update_cache(cache: Tensor, input: Tensor, update_idx: int, batch_offset: int) -> Tensor:
     """Put one token of every user into the cache."""
     result: Tensor = _update(cache=cache, input=input, update_idx=update_idx, batch_offset=batch_offset)
     return result
 
 
-@composite("ttnn.kv_cache.update_cache_for_token_", golden=_golden_update)
+@composite("ttnn.kv_cache.update_cache_for_token_", golden=goldens.update_cache)
 def update_cache_for_token_(cache: Tensor, input: Tensor, update_index: int, batch_offset: int) -> Tensor:
     """Put one token of every user into the cache."""
     result: Tensor = _update(cache=cache, input=input, update_idx=update_index, batch_offset=batch_offset)

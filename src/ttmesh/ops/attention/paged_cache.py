@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -16,6 +15,7 @@ from ttmesh.ops.attention.attention_scores import retiled
 from ttmesh.ops.attention.kv_cache import writable
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.goldens import cache_updates as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -187,30 +187,7 @@ def coords_of(mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor) -> tu
     return (None if len(coords) == math.prod(mesh.lane_shape) else tuple(sorted(coords))), mesh.lane_shape
 
 
-def _golden_update(
-    cache_tensor: Lanes,
-    input_tensor: Lanes,
-    *,
-    update_idxs: Sequence[int] = (),
-    update_idxs_tensor: Lanes | None = None,
-    page_table: Lanes | None = None,
-    share_cache: bool | None = None,
-    **_: Any,
-) -> Lanes:
-    updated = cache_tensor.clone()
-    positions = list(update_idxs) if update_idxs_tensor is None else update_idxs_tensor.flatten().tolist()
-    heads, size = updated.shape[1:3]
-    for user, position in enumerate(positions):
-        if position < 0:
-            continue
-        block = 0 if share_cache else user
-        if page_table is not None:
-            block = int(page_table[user, position // size])
-        updated[block, :, position % size if page_table is not None else position] = input_tensor[0, user, :heads]
-    return updated
-
-
-@composite("ttnn.experimental.paged_update_cache", golden=_golden_update)
+@composite("ttnn.experimental.paged_update_cache", golden=goldens.paged_update_cache)
 def paged_update_cache(
     cache_tensor: Tensor,
     input_tensor: Tensor,
@@ -241,14 +218,7 @@ def paged_update_cache(
     return result
 
 
-def _golden_fused(
-    cache_tensor1: Lanes, input_tensor1: Lanes, cache_tensor2: Lanes, input_tensor2: Lanes, **options: Any
-) -> tuple[Lanes, Lanes]:
-    first = _golden_update(cache_tensor1, input_tensor1, **options)
-    return first, _golden_update(cache_tensor2, input_tensor2, **options)
-
-
-@composite("ttnn.experimental.paged_fused_update_cache", golden=_golden_fused)
+@composite("ttnn.experimental.paged_fused_update_cache", golden=goldens.paged_fused_update_cache)
 def paged_fused_update_cache(
     cache_tensor1: Tensor,
     input_tensor1: Tensor,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -16,6 +15,7 @@ from ttmesh.ops.attention.kv_cache import writable
 from ttmesh.ops.attention.paged_cache import Coords, as_positions, check_paging, chosen_lanes, coords_of, put, viewed
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.goldens import cache_updates as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -102,27 +102,7 @@ def _fill(
     return cache if view is cache else retiled(view, *cache.shape[-3:])
 
 
-def _golden(
-    cache_tensor: Lanes,
-    input_tensor: Lanes,
-    page_table: Lanes,
-    *,
-    batch_idx: int = 0,
-    batch_idx_tensor: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    filled = cache_tensor.clone()
-    size = filled.shape[2]
-    for batch in range(input_tensor.shape[0]):
-        user = batch_idx + batch if batch_idx_tensor is None else int(batch_idx_tensor.flatten()[batch])
-        for token in range(input_tensor.shape[2]):
-            block = int(page_table[user, token // size])
-            if block >= 0:
-                filled[block, :, token % size] = input_tensor[batch, :, token]
-    return filled
-
-
-@composite("ttnn.experimental.paged_fill_cache", golden=_golden)
+@composite("ttnn.experimental.paged_fill_cache", golden=goldens.paged_fill_cache)
 def paged_fill_cache(
     cache_tensor: Tensor,
     input_tensor: Tensor,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
@@ -11,6 +9,7 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.goldens import rope as goldens
 from ttmesh.tensor.calls.launch_op import Call
 
 TILE = 32
@@ -28,13 +27,7 @@ def turned(x: Lanes, cos: Lanes, sin: Lanes) -> Lanes:
     return wide * cos.float() + rotated_half(wide) * sin.float()
 
 
-def _golden_half(x: Lanes) -> Lanes:
-    """The columns of the other half, those of the second one with their sign changed."""
-    half = x.shape[-1] // 2
-    return torch.roll(x, half, dims=-1) * torch.tensor([-1.0] * half + [1.0] * half, device=x.device)
-
-
-@op("ttnn.experimental.rotate_half", golden=lambda input, **_: _golden_half(input))
+@op("ttnn.experimental.rotate_half", golden=goldens.rotate_half)
 def rotate_half(input: Lanes) -> Lanes:
     """(a, b) → (-b, a) for the two halves of the last dim."""
     return rotated_half(input)
@@ -56,20 +49,9 @@ def _check_rotary(call: Call) -> None:
         )
 
 
-def _golden_rotary(
-    input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None = None, **_: Any
-) -> Lanes:
-    rows, half = input_tensor.shape[-2], _golden_half(input_tensor)
-    result = input_tensor.new_zeros(*input_tensor.shape[:-2], -(-rows // TILE) * TILE, input_tensor.shape[-1])
-    for row in range(rows):
-        at = row if token_index is None else token_index
-        result[..., row, :] = (
-            input_tensor[..., row, :] * cos_cache[..., at, :] + half[..., row, :] * sin_cache[..., at, :]
-        )
-    return result
-
-
-@op("ttnn.experimental.rotary_embedding", golden=_golden_rotary, check=_check_rotary, runtime=("token_index",))
+@op(
+    "ttnn.experimental.rotary_embedding", golden=goldens.rotary_embedding, check=_check_rotary, runtime=("token_index",)
+)
 def rotary_embedding(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None) -> Lanes:
     """x·cos + rotate_half(x)·sin, row by row, or all at one position."""
     rows = input_tensor.shape[-2]
@@ -85,22 +67,7 @@ def _of_users(cache: Lanes, users: int) -> Lanes:
     return cache[..., :users, :1, :]
 
 
-def _golden_hf(
-    input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, *, is_decode_mode: bool = False, **_: Any
-) -> Lanes:
-    half, result = _golden_half(input_tensor), torch.empty_like(input_tensor)
-    if is_decode_mode:
-        for user in range(input_tensor.shape[1]):
-            cos, sin = cos_cache[0, user, 0], sin_cache[0, user, 0]
-            result[:, user] = input_tensor[:, user] * cos + half[:, user] * sin
-        return result
-    for row in range(input_tensor.shape[2]):
-        cos, sin = (cache[..., row, :] for cache in (cos_cache, sin_cache))
-        result[:, :, row] = input_tensor[:, :, row] * cos + half[:, :, row] * sin
-    return result
-
-
-@op("ttnn.experimental.rotary_embedding_hf", golden=_golden_hf)
+@op("ttnn.experimental.rotary_embedding_hf", golden=goldens.rotary_embedding_hf)
 def rotary_embedding_hf(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, is_decode_mode: bool) -> Lanes:
     """x·cos + rotate_half(x)·sin for prefill [1, heads, rows, dim] or decode [1, users, heads, dim]."""
     if is_decode_mode:
@@ -146,25 +113,7 @@ def _check_llama(call: Call) -> None:
         )
 
 
-def _golden_llama(
-    input_tensor: Lanes,
-    cos_cache: Lanes,
-    sin_cache: Lanes,
-    trans_mat: Lanes,
-    *,
-    is_decode_mode: bool = False,
-    **_: Any,
-) -> Lanes:
-    pairs = torch.stack([-input_tensor[..., 1::2], input_tensor[..., ::2]], dim=-1).flatten(-2)
-    cos, sin = cos_cache, sin_cache
-    if is_decode_mode:
-        users = input_tensor.shape[-3]
-        cos, sin = _of_users(cos, users), _of_users(sin, users)
-    rows = slice(None) if is_decode_mode else slice(input_tensor.shape[-2])
-    return input_tensor * cos[..., rows, :] + pairs * sin[..., rows, :]
-
-
-@op("ttnn.experimental.rotary_embedding_llama", golden=_golden_llama, check=_check_llama)
+@op("ttnn.experimental.rotary_embedding_llama", golden=goldens.rotary_embedding_llama, check=_check_llama)
 def rotary_embedding_llama(
     input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, trans_mat: Lanes, is_decode_mode: bool
 ) -> Lanes:
@@ -172,21 +121,9 @@ def rotary_embedding_llama(
     return _llama(input_tensor, cos_cache, sin_cache, trans_mat, is_decode_mode)
 
 
-def _golden_fused(
-    q_input_tensor: Lanes, k_input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, trans_mat: Lanes, **_: Any
-) -> tuple[Lanes, Lanes]:
-    users = q_input_tensor.shape[-3]
-    return (
-        _golden_llama(q_input_tensor, cos_cache, sin_cache, trans_mat, is_decode_mode=True),
-        _golden_llama(
-            k_input_tensor, cos_cache[..., users:, :, :], sin_cache[..., users:, :, :], trans_mat, is_decode_mode=True
-        ),
-    )
-
-
 @op(
     "ttnn.experimental.rotary_embedding_llama_fused_qk",
-    golden=_golden_fused,
+    golden=goldens.rotary_embedding_llama_fused_qk,
     out=lambda call, inferred: list(call.specs[:2]),
 )
 def rotary_embedding_llama_fused_qk(

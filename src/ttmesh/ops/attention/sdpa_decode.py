@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -15,6 +14,7 @@ from ttmesh.ops.attention.attention_scores import attend_decode, banned, gathere
 from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, paged_view
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
+from ttmesh.ops.goldens import sdpa as goldens
 from ttmesh.tensor.calls.launch_op import Call
 
 
@@ -119,43 +119,9 @@ def positions_of(cur_pos: Sequence[int], cur_pos_tensor: Lanes | None, q: Lanes,
     return torch.tensor(list(cur_pos), device=q.device).reshape(*[1] * lane_axes, -1)
 
 
-def golden_decode(
-    q: Lanes, k: Lanes, v: Lanes, positions: Sequence[int], scale: float | None, mask: Lanes | None
-) -> Lanes:
-    """Decode attention user by user, for comparisons."""
-    rows = []
-    for user in range(q.shape[1]):
-        keys, values = k[user % k.shape[0]].float(), v[user % v.shape[0]].float()
-        group = q.shape[2] // keys.shape[0]
-        keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
-        scores = torch.einsum("hd,hkd->hk", q[0, user].float(), keys)
-        scores = scores * (scale if scale is not None else q.shape[-1] ** -0.5)
-        if mask is not None:
-            scores = scores + mask[user, 0]
-        if len(positions):
-            scores[:, int(positions[user]) + 1 :] = float("-inf")
-        rows.append(torch.einsum("hk,hkd->hd", torch.softmax(scores, -1), values))
-    return torch.stack(rows)[None]
-
-
-def _golden(
-    input_tensor_q: Lanes,
-    input_tensor_k: Lanes,
-    input_tensor_v: Lanes,
-    *,
-    cur_pos: Sequence[int] = (),
-    cur_pos_tensor: Lanes | None = None,
-    attn_mask: Lanes | None = None,
-    scale: float | None = None,
-    **_: Any,
-) -> Lanes:
-    positions = list(cur_pos) if cur_pos_tensor is None else cur_pos_tensor.flatten().tolist()
-    return golden_decode(input_tensor_q, input_tensor_k, input_tensor_v, positions, scale, attn_mask)
-
-
 @op(
     "ttnn.transformer.scaled_dot_product_attention_decode",
-    golden=_golden,
+    golden=goldens.sdpa_decode,
     out=attention_spec,
     check=_check_decode,
     scratch=decode_scratch,
@@ -187,25 +153,9 @@ def scaled_dot_product_attention_decode(
     )
 
 
-def _golden_paged(
-    input_tensor_q: Lanes,
-    input_tensor_k: Lanes,
-    input_tensor_v: Lanes,
-    page_table_tensor: Lanes,
-    *,
-    cur_pos_tensor: Lanes | None = None,
-    attn_mask: Lanes | None = None,
-    scale: float | None = None,
-    **_: Any,
-) -> Lanes:
-    k, v = (gathered_pages(part, page_table_tensor, 0) for part in (input_tensor_k, input_tensor_v))
-    positions = [] if cur_pos_tensor is None else cur_pos_tensor.flatten().tolist()
-    return golden_decode(input_tensor_q, k, v, positions, scale, attn_mask)
-
-
 @op(
     "ttnn.transformer.paged_scaled_dot_product_attention_decode",
-    golden=_golden_paged,
+    golden=goldens.paged_sdpa_decode,
     out=attention_spec,
     check=_check_decode,
     scratch=decode_scratch,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -23,6 +22,7 @@ from ttmesh.ops.attention.attention_scores import (
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
+from ttmesh.ops.goldens import sdpa as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -79,36 +79,9 @@ def check_attention(call: Call) -> None:
         )
 
 
-def golden_attention(
-    q: Lanes,
-    k: Lanes,
-    v: Lanes,
-    *,
-    attn_mask: Lanes | None = None,
-    is_causal: bool = True,
-    scale: float | None = None,
-    sliding_window_size: int | None = None,
-    **_: Any,
-) -> Lanes:
-    """Attention written out, for comparisons."""
-    k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v))
-    scores = q.float() @ k.float().transpose(-1, -2) * (scale if scale is not None else q.shape[-1] ** -0.5)
-    rows, keys = scores.shape[-2:]
-    if is_causal:
-        scores = scores.masked_fill(~torch.ones(rows, keys, dtype=torch.bool).tril(), float("-inf"))
-    if sliding_window_size:
-        seen = window_allowed(rows, keys, sliding_window_size, q.device, causal=is_causal)
-        scores = scores.masked_fill(~seen, float("-inf"))
-    return torch.softmax(scores if attn_mask is None else scores + attn_mask, -1) @ v.float()
-
-
-def _golden_sdpa(input_tensor_q: Lanes, input_tensor_k: Lanes, input_tensor_v: Lanes, **options: Any) -> Lanes:
-    return golden_attention(input_tensor_q, input_tensor_k, input_tensor_v, **options)
-
-
 @op(
     "ttnn.transformer.scaled_dot_product_attention",
-    golden=_golden_sdpa,
+    golden=goldens.sdpa,
     out=attention_spec,
     check=check_attention,
     scratch=prefill_scratch,
@@ -186,21 +159,6 @@ def check_geometry(call: Call, cache: TensorSpec, head_dim: int) -> None:
         )
 
 
-def _golden_chunked(
-    input_tensor_q: Lanes,
-    input_tensor_k: Lanes,
-    input_tensor_v: Lanes,
-    page_table_tensor: Lanes,
-    chunk_start_idx: int = 0,
-    *,
-    scale: float | None = None,
-    **_: Any,
-) -> Lanes:
-    k, v = (gathered_pages(part, page_table_tensor, 0) for part in (input_tensor_k, input_tensor_v))
-    mask = banned(causal_allowed(input_tensor_q.shape[-2], k.shape[-2], k.device, chunk_start_idx))
-    return golden_attention(input_tensor_q, k, v, attn_mask=mask, is_causal=False, scale=scale)
-
-
 def _check_chunked(call: Call) -> None:
     check_geometry(call, call.specs[1], call.specs[0].shape[-1])
     if (call["chunk_start_idx"] is None) == (call["chunk_start_idx_tensor"] is None):
@@ -213,7 +171,7 @@ def _check_chunked(call: Call) -> None:
 
 @op(
     "ttnn.transformer.chunked_scaled_dot_product_attention",
-    golden=_golden_chunked,
+    golden=goldens.chunked_sdpa,
     out=attention_spec,
     check=_check_chunked,
     scratch=prefill_scratch,
@@ -261,30 +219,6 @@ def attend_chunk(
 # -- two sequences that see each other ---------------------------------------------------------------------------------
 
 
-def _golden_joint(
-    input_tensor_q: Lanes,
-    input_tensor_k: Lanes,
-    input_tensor_v: Lanes,
-    joint_tensor_q: Lanes,
-    joint_tensor_k: Lanes,
-    joint_tensor_v: Lanes,
-    *,
-    scale: float | None = None,
-    **_: Any,
-) -> tuple[Lanes, Lanes]:
-    q, k, v = (
-        torch.cat(pair, dim=-2)
-        for pair in (
-            (input_tensor_q, joint_tensor_q),
-            (input_tensor_k, joint_tensor_k),
-            (input_tensor_v, joint_tensor_v),
-        )
-    )
-    out = golden_attention(q, k, v, is_causal=False, scale=scale)
-    rows = input_tensor_q.shape[-2]
-    return out[..., :rows, :], out[..., rows:, :]
-
-
 def _joint_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [
         out_spec(call, shape, source=source, memory_config=DRAM_MEMORY_CONFIG, result=i)
@@ -301,7 +235,7 @@ def _check_joint(call: Call) -> None:
 
 @op(
     "ttnn.transformer.joint_scaled_dot_product_attention",
-    golden=_golden_joint,
+    golden=goldens.joint_sdpa,
     out=_joint_spec,
     check=_check_joint,
     scratch=prefill_scratch,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 
@@ -11,10 +9,12 @@ from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.mesh.ranks.rank_block import Part
 from ttmesh.ops.attention.attention_scores import attend_prefill
-from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, golden_attention, prefill_scratch
+from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.device_programs import part
 from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.goldens import sdpa
+from ttmesh.ops.goldens import sparse_sdpa as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -74,26 +74,6 @@ def _sparse(q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None
     return torch.einsum("...hsk,...skd->...hsd", weights, picked[..., :v_dim]).unsqueeze(lane_axes)
 
 
-def _golden_sparse(
-    q: Lanes,
-    kv: Lanes,
-    indices: Lanes,
-    v_dim: int,
-    *,
-    scale: float | None = None,
-    cache_batch_idx: int | None = None,
-    **_: Any,
-) -> Lanes:
-    keys = kv[cache_batch_idx or 0, 0].float()
-    result = torch.zeros(*q.shape[:3], v_dim)
-    for row, chosen in enumerate(indices[0, 0].long()):
-        own = keys[chosen[chosen < len(keys)]]
-        if len(own):
-            weights = torch.softmax(q[0, :, row].float() @ own.T * (scale or q.shape[-1] ** -0.5), dim=-1)
-            result[0, :, row] = weights @ own[:, :v_dim]
-    return result
-
-
 def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = DataType.BFLOAT16 if call.specs[0].dtype is DataType.FP8_E4M3 else call.specs[0].dtype
     return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=DRAM_MEMORY_CONFIG)]
@@ -101,7 +81,7 @@ def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.transformer.sparse_sdpa",
-    golden=_golden_sparse,
+    golden=goldens.sparse_sdpa,
     out=_sparse_spec,
     check=_check_sparse,
     runtime=("cache_batch_idx",),
@@ -167,21 +147,7 @@ def _ring_share(
     return whole.gather(-2, own.expand(*whole.shape[:-2], own.shape[-2], whole.shape[-1]))
 
 
-def _golden_ring(
-    input_tensor_q: Lanes,
-    input_tensor_k: Lanes,
-    input_tensor_v: Lanes,
-    ring_size: int,
-    ring_id: int | None = None,
-    *,
-    scale: float | None = None,
-    **_: Any,
-) -> Lanes:
-    whole = golden_attention(input_tensor_q, input_tensor_k, input_tensor_v, scale=scale)
-    return whole[..., shares(whole.shape[-2], ring_size, whole.device)[ring_id or 0], :]
-
-
-@composite("ttnn.transformer.ring_distributed_scaled_dot_product_attention", golden=_golden_ring)
+@composite("ttnn.transformer.ring_distributed_scaled_dot_product_attention", golden=sdpa.ring_distributed_sdpa)
 def ring_distributed_scaled_dot_product_attention(
     input_tensor_q: Tensor,
     input_tensor_k: Tensor,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.attention import head_goldens
-from ttmesh.ops.attention.attention_heads import TILE, as_heads, fused, interleaved
-from ttmesh.ops.attention.head_goldens import Three
+from ttmesh.ops.attention.attention_heads import TILE, Three, as_heads, fused, interleaved
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import qkv_heads as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -69,23 +66,9 @@ def _sharded_heads(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return specs
 
 
-def _golden_split(
-    input_tensor: Lanes,
-    kv_input_tensor: Lanes | None = None,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_key: bool = True,
-    **_: Any,
-) -> Three:
-    return head_goldens.split(
-        input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_k=transpose_key, whole_tiles=False
-    )
-
-
 @op(
     "ttnn.transformer.split_query_key_value_and_split_heads",
-    golden=_golden_split,
+    golden=goldens.split_query_key_value,
     out=_sharded_heads,
     check=_check_split,
 )
@@ -104,32 +87,18 @@ def split_query_key_value_and_split_heads(
     return fused(input_tensor, kv_input_tensor, num_heads, kv, transpose_k=transpose_key)
 
 
-def _golden_interleaved(
-    input: Lanes, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True, **_: Any
-) -> Three:
-    return head_goldens.split_by_group(input[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
-
-
-@op("ttnn.experimental.create_qkv_heads", golden=_golden_interleaved, out=_sharded_heads)
+@op("ttnn.experimental.create_qkv_heads", golden=goldens.create_qkv_heads, out=_sharded_heads)
 def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool) -> Three:
     """Heads of a projection that holds queries, key and value group by group."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     return interleaved(input.squeeze(-3), num_heads, kv, transpose_k=transpose_k_heads)
 
 
-def _golden_separate(
-    input: Lanes,
-    input_kv: Lanes,
-    *,
-    num_heads: int,
-    num_kv_heads: int | None = None,
-    transpose_k_heads: bool = True,
-    **_: Any,
-) -> Three:
-    return head_goldens.split_pairs(input[:, 0], input_kv[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
-
-
-@op("ttnn.experimental.create_qkv_heads_from_separate_tensors", golden=_golden_separate, out=_sharded_heads)
+@op(
+    "ttnn.experimental.create_qkv_heads_from_separate_tensors",
+    golden=goldens.create_qkv_heads_from_separate_tensors,
+    out=_sharded_heads,
+)
 def create_qkv_heads_from_separate_tensors(
     input: Lanes, input_kv: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool
 ) -> Three:
@@ -140,13 +109,7 @@ def create_qkv_heads_from_separate_tensors(
     return as_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
 
 
-def _golden_thirds(
-    input_tensor: Lanes, compute_with_storage_grid_size: object, *, num_heads: int = 16, **_: Any
-) -> Three:
-    return head_goldens.split(input_tensor[:, 0], None, num_heads, num_heads, transpose_k=True)
-
-
-@op("ttnn.experimental.split_query_key_value_and_split_heads", golden=_golden_thirds, out=_sharded_heads)
+@op("ttnn.experimental.split_query_key_value_and_split_heads", golden=goldens.split_thirds, out=_sharded_heads)
 def split_on_grid(input_tensor: Lanes, num_heads: int) -> Three:
     """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed."""
     q, k, v = (as_heads(part, num_heads) for part in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))

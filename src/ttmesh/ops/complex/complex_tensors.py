@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.creation.full import zeros_like
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.elementwise.ternary import where
 from ttmesh.ops.elementwise.unary import unary
-from ttmesh.ops.elementwise.unary_backward import differentiated
+from ttmesh.ops.goldens import autodiff as goldens
+from ttmesh.ops.goldens import elementwise
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -57,7 +56,7 @@ def _unless_zero(size: Tensor, value: Tensor, memory_config: Memory) -> Tensor:
     return chosen
 
 
-@composite("ttnn.complex_tensor", golden=torch.complex)
+@composite("ttnn.complex_tensor", golden=elementwise.complex_tensor)
 def complex_tensor(real: Tensor, imag: Tensor) -> ComplexTensor:
     """A complex tensor of two parts."""
     if tuple(real.padded_shape) != tuple(imag.padded_shape):
@@ -69,44 +68,44 @@ def complex_tensor(real: Tensor, imag: Tensor) -> ComplexTensor:
     return ComplexTensor((real, imag))
 
 
-@composite("ttnn.real", golden=torch.real)
+@composite("ttnn.real", golden=elementwise.real)
 def real(input_tensor: ComplexTensor) -> Tensor:
     """The real part itself."""
     return input_tensor.real
 
 
-@composite("ttnn.imag", golden=torch.imag)
+@composite("ttnn.imag", golden=elementwise.imag)
 def imag(input_tensor: ComplexTensor) -> Tensor:
     """The imaginary part itself."""
     return input_tensor.imag
 
 
-@composite("ttnn.angle", golden=torch.angle)
+@composite("ttnn.angle", golden=elementwise.angle)
 def angle(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
     """The phase."""
     phase: Tensor = binary["atan2"](input_tensor.imag, input_tensor.real, memory_config=memory_config)
     return phase
 
 
-@composite("ttnn.is_imag", golden=lambda input_tensor: torch.real(input_tensor) == 0)
+@composite("ttnn.is_imag", golden=elementwise.is_imag)
 def is_imag(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
     """1 where the real part is 0."""
     return _apply("eqz", input_tensor.real, memory_config)
 
 
-@composite("ttnn.is_real", golden=torch.isreal)
+@composite("ttnn.is_real", golden=elementwise.is_real)
 def is_real(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
     """1 where the imaginary part is 0."""
     return _apply("eqz", input_tensor.imag, memory_config)
 
 
-@composite("ttnn.conj", golden=torch.conj)
+@composite("ttnn.conj", golden=elementwise.conj)
 def conj(input_tensor: ComplexTensor, memory_config: Memory) -> ComplexTensor:
     """The conjugate; it shares the real part."""
     return ComplexTensor((input_tensor.real, _apply("neg", input_tensor.imag, memory_config)))
 
 
-@composite("ttnn.polar", golden=lambda input_tensor: torch.polar(torch.real(input_tensor), torch.imag(input_tensor)))
+@composite("ttnn.polar", golden=elementwise.polar)
 def polar(input_tensor: ComplexTensor, memory_config: Memory) -> ComplexTensor:
     """Size and phase, given as the two parts, as a complex tensor."""
     size, phase = input_tensor.real, input_tensor.imag
@@ -139,25 +138,25 @@ unary["reciprocal"].also_for(ComplexTensor, complex_reciprocal)
 # -- gradients --------------------------------------------------------------------------------------------------------
 
 
-@composite("ttnn.real_bw", golden=lambda grad, z: differentiated(torch.real, grad, z))
+@composite("ttnn.real_bw", golden=goldens.real_bw)
 def real_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """The gradient of the real part."""
     return [ComplexTensor((grad_tensor, zeros_like(input_tensor.real, memory_config=memory_config)))]
 
 
-@composite("ttnn.imag_bw", golden=lambda grad, z: differentiated(torch.imag, grad, z))
+@composite("ttnn.imag_bw", golden=goldens.imag_bw)
 def imag_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """The gradient of the imaginary part."""
     return [ComplexTensor((zeros_like(input_tensor.real, memory_config=memory_config), grad_tensor))]
 
 
-@composite("ttnn.conj_bw", golden=lambda grad, *z: differentiated(torch.conj, grad, *(z or (grad,))))
+@composite("ttnn.conj_bw", golden=goldens.conj_bw)
 def conj_bw(grad_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """The conjugate of the gradient."""
     return [conj(grad_tensor, memory_config=memory_config)]
 
 
-@composite("ttnn.angle_bw", golden=lambda grad, z: differentiated(torch.angle, grad, z))
+@composite("ttnn.angle_bw", golden=goldens.angle_bw)
 def angle_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """grad · i·z / |z|², 0 at 0."""
     re, im = input_tensor.real, input_tensor.imag
@@ -177,9 +176,7 @@ def complex_abs_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_conf
     ))]  # fmt: skip
 
 
-@composite(
-    "ttnn.polar_bw", golden=lambda grad, z: differentiated(lambda x: torch.polar(torch.real(x), torch.imag(x)), grad, z)
-)
+@composite("ttnn.polar_bw", golden=goldens.polar_bw)
 def polar_bw(grad_tensor: ComplexTensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """Gradients of size and phase, as the two parts."""
     result = polar(input_tensor, memory_config=memory_config)

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor as Lanes
-from torch.nn import functional as F
-
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -22,6 +19,7 @@ from ttmesh.ops.configs.conv_config import (
     pair,
 )
 from ttmesh.ops.conv.sliding_window import convolve
+from ttmesh.ops.goldens import convolution as goldens
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -36,76 +34,7 @@ def _with_options(
     return (result, kept) if return_weights else result
 
 
-def _golden_conv2d(
-    *,
-    input_tensor: Lanes,
-    weight_tensor: Lanes,
-    batch_size: int,
-    input_height: int,
-    input_width: int,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    bias_tensor: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
-    top, bottom, left, right = borders(padding)
-    bias = None if bias_tensor is None else bias_tensor.flatten()
-    framed = F.pad(images, (left, right, top, bottom))
-    return _rows(F.conv2d(framed, weight_tensor, bias, pair(stride), 0, pair(dilation), groups))
-
-
-def _golden_conv1d(
-    *,
-    input_tensor: Lanes,
-    weight_tensor: Lanes,
-    batch_size: int,
-    input_length: int,
-    stride: int = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int = 1,
-    groups: int = 1,
-    bias_tensor: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    rows = input_tensor.reshape(batch_size, input_length, -1).permute(0, 2, 1)
-    ends = (padding, padding) if isinstance(padding, int) else (int(padding[0]), int(padding[-1]))
-    bias = None if bias_tensor is None else bias_tensor.flatten()
-    return _rows(F.conv1d(F.pad(rows, ends), weight_tensor, bias, stride, 0, dilation, groups))
-
-
-def _golden_conv_transpose2d(
-    *,
-    input_tensor: Lanes,
-    weight_tensor: Lanes,
-    batch_size: int,
-    input_height: int,
-    input_width: int,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    output_padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    bias_tensor: Lanes | None = None,
-    mirror_kernel: bool = True,
-    **_: Any,
-) -> Lanes:
-    images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
-    top, bottom, left, right = borders(padding)
-    weight = weight_tensor if mirror_kernel else weight_tensor.flip(-1, -2)
-    bias = None if bias_tensor is None else bias_tensor.flatten()
-    out = F.conv_transpose2d(images, weight, bias, pair(stride), 0, pair(output_padding), groups, pair(dilation))
-    return _rows(out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right])
-
-
-def _rows(images: Lanes) -> Lanes:
-    """[n, c, ...] → [1, 1, rows, c]."""
-    return images.movedim(1, -1).reshape(1, 1, -1, images.shape[1])
-
-
-@composite("ttnn.conv2d", golden=_golden_conv2d)
+@composite("ttnn.conv2d", golden=goldens.conv2d)
 def conv2d(
     input_tensor: Tensor,
     weight_tensor: Tensor,
@@ -151,7 +80,7 @@ def conv2d(
     return _with_options(result, out, kept, return_output_dim, return_weights_and_bias)
 
 
-@composite("ttnn.conv1d", golden=_golden_conv1d)
+@composite("ttnn.conv1d", golden=goldens.conv1d)
 def conv1d(
     input_tensor: Tensor,
     weight_tensor: Tensor,
@@ -203,7 +132,7 @@ def conv1d(
     return _with_options(result, out[1], kept, return_output_dim, return_weights_and_bias)
 
 
-@composite("ttnn.conv_transpose2d", golden=_golden_conv_transpose2d)
+@composite("ttnn.conv_transpose2d", golden=goldens.conv_transpose2d)
 def conv_transpose2d(
     input_tensor: Tensor,
     weight_tensor: Tensor,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd, lcm, prod
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -19,6 +18,7 @@ from ttmesh.ops.catalogue.device_programs import part
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
 from ttmesh.ops.conv.conv_weights import TILE, host_lanes, on_device
+from ttmesh.ops.goldens import convolution as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -246,27 +246,7 @@ def _framed(x: Lanes, halo: Lanes, padding: Three, lane_axes: int) -> Lanes:
     return torch.cat([parts[2], x, parts[3]], dim=-2)
 
 
-def _golden(
-    *,
-    input_tensor: Lanes,
-    weight_tensor: Lanes,
-    bias_tensor: Lanes | None = None,
-    stride: Sequence[int] = (1, 1, 1),
-    padding: Sequence[int] = (0, 0, 0),
-    dilation: Sequence[int] = (1, 1, 1),
-    padding_mode: str = "zeros",
-    groups: int = 1,
-    **_: Any,
-) -> Lanes:
-    depth, down, across = padding
-    mode = "constant" if padding_mode == "zeros" else padding_mode
-    x = F.pad(input_tensor.permute(0, 4, 1, 2, 3), (across, across, down, down, depth, depth), mode=mode)
-    bias = None if bias_tensor is None else bias_tensor.flatten()
-    out = F.conv3d(x, weight_tensor, bias, tuple(stride), 0, tuple(dilation), groups)
-    return out.permute(0, 2, 3, 4, 1)
-
-
-@composite("ttnn.experimental.conv3d", golden=_golden)
+@composite("ttnn.experimental.conv3d", golden=goldens.conv3d)
 def conv3d(
     input_tensor: Tensor,
     weight_tensor: Tensor,

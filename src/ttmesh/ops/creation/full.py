@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.elementwise.unary import unary
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.tensor.calls.launch_op import Arguments, Call, Operation, launch
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -100,11 +100,7 @@ def _on_host(values: torch.Tensor, spec: TensorSpec) -> Tensor:
     return made
 
 
-def _golden_full(shape: Sequence[int], fill_value: float, **_: Any) -> torch.Tensor:
-    return torch.full(tuple(shape), fill_value)
-
-
-@composite("ttnn.full", golden=_golden_full)
+@composite("ttnn.full", golden=goldens.full)
 def full(
     shape: Sequence[int],
     fill_value: float,
@@ -118,7 +114,7 @@ def full(
     return filled(shape, fill_value, dtype, layout, device, memory_config, optional_tensor)
 
 
-@composite("ttnn.zeros", golden=lambda shape, **_: torch.zeros(tuple(shape)))
+@composite("ttnn.zeros", golden=goldens.zeros)
 def zeros(
     shape: Sequence[int],
     dtype: DataType | None,
@@ -130,7 +126,7 @@ def zeros(
     return filled(shape, 0, dtype, layout, device, memory_config)
 
 
-@composite("ttnn.ones", golden=lambda shape, **_: torch.ones(tuple(shape)))
+@composite("ttnn.ones", golden=goldens.ones)
 def ones(
     shape: Sequence[int],
     dtype: DataType | None,
@@ -165,7 +161,7 @@ def filled_like(
     return filled(tensor.shape, fill_value, chosen, wanted, device or tensor.device(), memory_config, out)
 
 
-@composite("ttnn.full_like", golden=lambda tensor, fill_value, **_: torch.full_like(tensor, fill_value))
+@composite("ttnn.full_like", golden=goldens.full_like)
 def full_like(
     tensor: Tensor,
     fill_value: float,
@@ -179,7 +175,7 @@ def full_like(
     return filled_like(tensor, fill_value, dtype, layout, device, memory_config, optional_tensor)
 
 
-@composite("ttnn.zeros_like", golden=lambda tensor, **_: torch.zeros_like(tensor), direct=True)
+@composite("ttnn.zeros_like", golden=goldens.zeros_like, direct=True)
 def zeros_like(
     tensor: Tensor,
     dtype: DataType | None,
@@ -192,7 +188,7 @@ def zeros_like(
     return filled_like(tensor, 0, dtype, layout, device, memory_config, optional_tensor)
 
 
-@composite("ttnn.ones_like", golden=lambda tensor, **_: torch.ones_like(tensor), direct=True)
+@composite("ttnn.ones_like", golden=goldens.ones_like, direct=True)
 def ones_like(
     tensor: Tensor,
     dtype: DataType | None,
@@ -221,11 +217,7 @@ ARANGE = Operation(
 )
 
 
-def _golden_arange(start: int, end: int | None = None, step: int = 1, **_: Any) -> torch.Tensor:
-    return torch.arange(0, start) if end is None else torch.arange(start, end, step)
-
-
-@composite("ttnn.arange", golden=_golden_arange)
+@composite("ttnn.arange", golden=goldens.arange)
 def arange(
     end: int,
     dtype: DataType | None,
@@ -254,7 +246,7 @@ def arange(
     return made
 
 
-@composite("ttnn.empty", golden=lambda shape, **_: torch.empty(tuple(shape)))
+@composite("ttnn.empty", golden=goldens.empty)
 def empty(
     shape: Sequence[int],
     dtype: DataType | None,
@@ -269,7 +261,7 @@ def empty(
     return allocate_tensor_on_device(spec, device)
 
 
-@composite("ttnn.empty_like", golden=lambda tensor, **_: torch.empty_like(tensor))
+@composite("ttnn.empty_like", golden=goldens.empty_like)
 def empty_like(
     tensor: Tensor,
     dtype: DataType | None,

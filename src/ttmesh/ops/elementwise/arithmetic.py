@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.elementwise.binary import OPERANDS, fused, golden_of
+from ttmesh.ops.elementwise.binary import OPERANDS, fused
 from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast, fatal
 from ttmesh.ops.elementwise.ternary import together
-from ttmesh.ops.goldens import exact
+from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import wide
 from ttmesh.tensor.calls.launch_op import Call
 
@@ -31,7 +31,7 @@ def _scaled_sum(a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 @op(
     "ttnn.addalpha",
-    golden=lambda a, b, alpha: torch.add(a, b, alpha=alpha),
+    golden=goldens.addalpha,
     out=binary_spec(),
     check=_check,
     runtime=("alpha",),
@@ -48,7 +48,7 @@ def _scaled_difference(a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 @op(
     "ttnn.subalpha",
-    golden=lambda a, b, alpha: torch.sub(a, b, alpha=alpha),
+    golden=goldens.subalpha,
     out=binary_spec(),
     check=_check,
     runtime=("alpha",),
@@ -64,10 +64,6 @@ def _div_no_nan(a: Tensor, b: Any) -> Tensor:
     if not isinstance(b, Tensor):
         return a / b if b else torch.zeros_like(a)
     return torch.where(b == 0, 0.0, a / b)
-
-
-def _golden_div_no_nan(a: Tensor, b: Any) -> Tensor:
-    return torch.nan_to_num(torch.div(a, b), 0.0, 0.0, 0.0)
 
 
 def _floor_div(a: Tensor, b: Any) -> Tensor:
@@ -87,9 +83,9 @@ def _nextafter(a: Tensor, b: Tensor) -> Tensor:
 
 
 for _name, _function, _golden in (
-    ("div_no_nan", _div_no_nan, golden_of(_golden_div_no_nan)),
-    ("floor_div", _floor_div, golden_of(lambda a, b: torch.div(a, b, rounding_mode="floor"))),
-    ("nextafter", _nextafter, torch.nextafter),
+    ("div_no_nan", _div_no_nan, goldens.BINARY["div_no_nan"]),
+    ("floor_div", _floor_div, goldens.BINARY["floor_div"]),
+    ("nextafter", _nextafter, goldens.nextafter),
 ):
     _lane = fused(_function)
     _lane.__doc__ = f"{_name} of two tensors, or of a tensor and a number."
@@ -107,16 +103,11 @@ def _polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
     return result
 
 
-def _golden_polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
-    powers = range(len(coeffs) - 1, -1, -1)
-    return torch.stack([coefficient * x**power for coefficient, power in zip(coeffs, powers, strict=True)]).sum(0)
-
-
 def _check_polyval(call: Call) -> None:
     fatal(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
 
 
-@op("ttnn.polyval", golden=exact(_golden_polyval), check=_check_polyval, runtime=("coeffs",), recheck=True)
+@op("ttnn.polyval", golden=goldens.polyval, check=_check_polyval, runtime=("coeffs",), recheck=True)
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """A polynomial, highest power first."""
     return _polyval(input_tensor_a, coeffs)
@@ -147,7 +138,7 @@ def _check_outer(call: Call) -> None:
 
 @op(
     "ttnn.outer",
-    golden=lambda a, b: a.unsqueeze(-1) * b.unsqueeze(-2),
+    golden=goldens.outer,
     out=binary_spec(),
     check=_check_outer,
 )

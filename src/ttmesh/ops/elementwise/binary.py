@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import MeshError
-from ttmesh.ops import goldens
 from ttmesh.ops.catalogue.definition import OpFunction, alias, catalogue, op
-from ttmesh.ops.configs.activations import Activation, apply, function_of
+from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.binary_rules import (
     ARITHMETIC,
     BITS,
@@ -35,9 +34,9 @@ from ttmesh.ops.elementwise.binary_rules import (
 )
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
 from ttmesh.ops.elementwise.program_keys import binary_programs
-from ttmesh.ops.goldens import activated
+from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
-from ttmesh.ops.lane_functions.unary_functions import in_input_dtype, nan_packed, wide
+from ttmesh.ops.lane_functions.unary_functions import nan_packed, wide
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
 
@@ -216,26 +215,7 @@ def _compared(compare: Callable[..., Tensor], a: Tensor, b: Any) -> Tensor:
     return compare(a, b, out=a.new_empty(0))
 
 
-def golden_of(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
-    """torch's answer, activations included."""
-
-    def golden(input_tensor_a: Any, input_tensor_b: Any, *_: Any, **options: Any) -> Tensor:
-        a, b = input_tensor_a, input_tensor_b
-        if options.get("input_tensor_a_activations"):
-            a = activated(a, options["input_tensor_a_activations"], function_of)
-        if options.get("input_tensor_b_activations") and isinstance(b, Tensor):
-            b = activated(b, options["input_tensor_b_activations"], function_of)
-        result = function(a.float() if options.get("dtype") is float32 else a, b)
-        return activated(result, options.get("activations") or (), function_of)
-
-    return in_input_dtype(golden)
-
-
 in_place: dict[str, OpFunction] = {}
-
-
-def _golden_in_place(golden: Callable[..., Tensor], input_tensor_a: Tensor, *args: Any, **options: Any) -> Tensor:
-    return golden(input_tensor_a, *args, **options).to(input_tensor_a.dtype)
 
 
 def _check_divisor(call: Call) -> None:
@@ -256,15 +236,16 @@ def _enter(name: str, kind: Kind) -> OpFunction:
     lane = fused(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)
-    golden, programs = golden_of(goldens.BINARY.get(name, kind.function)), binary_programs(kind.op_type)
+    programs = binary_programs(kind.op_type)
     if kind.in_place:
-        into = functools.partial(_golden_in_place, golden)
-        in_place[name] = op(f"ttnn.{name}_", golden=into, out=binary_spec(), check=check, runtime=("input_tensor_b",),
-           programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
-           specialise=alone(kind.function))(lane)  # fmt: skip
+        in_place[name] = op(
+            f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=("input_tensor_b",),
+            programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
+            specialise=alone(kind.function),
+        )(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
-        f"ttnn.{name}", golden=golden, out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
+        f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
         scratch=binary_buffers, names=OPERANDS, specialise=alone(kind.function), recheck=kind.also is not None,
     )(lane)  # fmt: skip
 
@@ -274,7 +255,7 @@ binary = {name: _enter(name, kind) for name, kind in BINARY.items()}
 
 @op(
     "ttnn.isclose",
-    golden=lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False, **_: torch.isclose(a, b, rtol, atol, equal_nan),
+    golden=goldens.isclose,
     out=binary_spec(_float32_for_isclose),
     check=check_binary("ISCLOSE", FLOAT_INT32, mixed=True),
     programs=binary_programs("ISCLOSE"),
@@ -362,18 +343,14 @@ def _div_lane(
     )  # fmt: skip
 
 
-def _golden_div(a: Any, b: Any, rounding_mode: str | None = None, **options: Any) -> Tensor:
-    return golden_of(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(a, b, **options)
-
-
 div = op(
-    "ttnn.div", golden=_golden_div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
+    "ttnn.div", golden=goldens.div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
     programs=binary_programs("DIV"), scratch=binary_buffers, runtime=("input_tensor_b",), names=OPERANDS,
     specialise=_quotient,
 )(_div_lane)  # fmt: skip
 alias("ttnn.divide", div)
 divide_ = op(
-    "ttnn.divide_", golden=_golden_div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
+    "ttnn.divide_", golden=goldens.div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
     programs=binary_programs("DIV"), scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS, specialise=_quotient,
 )(_div_lane)  # fmt: skip
 

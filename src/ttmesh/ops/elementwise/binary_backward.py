@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.elementwise.ternary import together
-from ttmesh.ops.elementwise.unary_backward import GRADIENTS, differentiated
+from ttmesh.ops.elementwise.unary_backward import GRADIENTS
+from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.unary_functions import wide
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -51,7 +51,7 @@ def _pick(g: Tensor, a: Tensor, b: Tensor, larger: bool) -> Sequence[Tensor]:
 
 
 def _bias_gelu(g: Tensor, a: Tensor, b: Any, approximate: str = "none") -> Sequence[Tensor]:
-    gradient = GRADIENTS["gelu"][0](g, a + b, approximate)
+    gradient = GRADIENTS["gelu"](g, a + b, approximate)
     return gradient, gradient
 
 
@@ -79,32 +79,28 @@ def _squared_difference(g: Tensor, a: Tensor, b: Tensor) -> Sequence[Tensor]:
     return twice, -twice
 
 
-# name -> (gradients, the operation to differentiate for the golden)
-BINARY: dict[str, tuple[Gradients, Callable[..., Tensor]]] = {
-    "add": (lambda g, a, b, alpha=1.0: (g, alpha * g), lambda a, b, alpha=1.0: torch.add(a, b, alpha=alpha)),
-    "sub": (lambda g, a, b, alpha=1.0: (g, -alpha * g), lambda a, b, alpha=1.0: torch.sub(a, b, alpha=alpha)),
-    "mul": (lambda g, a, b: (g * b, g * a), torch.mul),
-    "div": (_div, lambda a, b, rounding_mode=None: torch.div(a, b, rounding_mode=rounding_mode)),
-    "rsub": (lambda g, a, b: (-g, g), torch.rsub),
-    "addalpha": (lambda g, a, b, alpha=1.0: (g, alpha * g), lambda a, b, alpha=1.0: torch.add(a, b, alpha=alpha)),
-    "subalpha": (lambda g, a, b, alpha=1.0: (g, -alpha * g), lambda a, b, alpha=1.0: torch.sub(a, b, alpha=alpha)),
-    "assign": (lambda g, a, b=None: (g, g), lambda a, b=None: a if b is None else a + b),
-    "atan2": (_atan2, torch.atan2),
-    "bias_gelu": (_bias_gelu, lambda a, b, approximate="none": functional.gelu(a + b, approximate=approximate)),
-    "div_no_nan": (
-        lambda g, a, b: (g / b if b else torch.zeros_like(g), g),
-        lambda a, b: a / b if b else a * 0,
-    ),
-    "fmod": (lambda g, a, b: (g, -g * torch.trunc(a / b)), torch.fmod),
-    "hypot": (_hypot, torch.hypot),
-    "ldexp": (_ldexp, torch.ldexp),
-    "logaddexp": (lambda g, a, b: (g * torch.sigmoid(a - b), g * torch.sigmoid(b - a)), torch.logaddexp),
-    "logaddexp2": (_logaddexp2, torch.logaddexp2),
-    "max": (lambda g, a, b: _pick(g, a, b, larger=True), torch.maximum),
-    "min": (lambda g, a, b: _pick(g, a, b, larger=False), torch.minimum),
-    "remainder": (lambda g, a, b: (g, -g * torch.floor(a / b)), torch.remainder),
-    "squared_difference": (_squared_difference, lambda a, b: torch.square(a - b)),
-    "xlogy": (lambda g, a, b: (g * torch.log(b), g * a / b), torch.xlogy),
+BINARY: dict[str, Gradients] = {
+    "add": lambda g, a, b, alpha=1.0: (g, alpha * g),
+    "sub": lambda g, a, b, alpha=1.0: (g, -alpha * g),
+    "mul": lambda g, a, b: (g * b, g * a),
+    "div": _div,
+    "rsub": lambda g, a, b: (-g, g),
+    "addalpha": lambda g, a, b, alpha=1.0: (g, alpha * g),
+    "subalpha": lambda g, a, b, alpha=1.0: (g, -alpha * g),
+    "assign": lambda g, a, b=None: (g, g),
+    "atan2": _atan2,
+    "bias_gelu": _bias_gelu,
+    "div_no_nan": lambda g, a, b: (g / b if b else torch.zeros_like(g), g),
+    "fmod": lambda g, a, b: (g, -g * torch.trunc(a / b)),
+    "hypot": _hypot,
+    "ldexp": _ldexp,
+    "logaddexp": lambda g, a, b: (g * torch.sigmoid(a - b), g * torch.sigmoid(b - a)),
+    "logaddexp2": _logaddexp2,
+    "max": lambda g, a, b: _pick(g, a, b, larger=True),
+    "min": lambda g, a, b: _pick(g, a, b, larger=False),
+    "remainder": lambda g, a, b: (g, -g * torch.floor(a / b)),
+    "squared_difference": _squared_difference,
+    "xlogy": lambda g, a, b: (g * torch.log(b), g * a / b),
 }
 
 
@@ -132,7 +128,7 @@ def _check(call: Call) -> None:
         raise MeshError(wrong, expected="a gradient to compute", fix="Change the option.")
 
 
-def _enter(name: str, gradients: Gradients, forward: Callable[..., Tensor]) -> OpFunction:
+def _enter(name: str, gradients: Gradients) -> OpFunction:
     def lane(
         grad_tensor: Tensor,
         input_tensor: Tensor,
@@ -151,17 +147,12 @@ def _enter(name: str, gradients: Gradients, forward: Callable[..., Tensor]) -> O
             for part, operand, wanted in zip(found, operands, are_required_outputs, strict=False)
         ]
 
-    def golden(grad_tensor: Tensor, *operands: Any, **options: Any) -> list[Tensor]:
-        tensors, rest = operands[:2], operands[2:]
-        meant = {key: value for key, value in options.items() if key in own}
-        return differentiated(lambda *x: forward(*x, *rest, **meant), grad_tensor, *tensors)
-
     own = [option for option in ("alpha", "rounding_mode", "approximate") if option in _parameters(gradients)]
     taken = ["grad_tensor", "input_tensor", "lane_axes", "other_tensor", "are_required_outputs", *own]
     lane.__doc__ = f"Gradients of {name}, in a list."
     return op(
         f"ttnn.{name}_bw",
-        golden=golden,
+        golden=goldens.BINARY_BW[name],
         out=gradient_specs,
         check=_check,
         runtime=("alpha",) if name not in ("div_no_nan",) else (),
@@ -175,7 +166,7 @@ def _parameters(function: Callable[..., Any]) -> Sequence[str]:
     return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
-binary_bw = {name: _enter(name, gradients, forward) for name, (gradients, forward) in BINARY.items()}
+binary_bw = {name: _enter(name, gradients) for name, gradients in BINARY.items()}
 
 
 def _addcmul(g: Tensor, a: Tensor, b: Tensor, c: Tensor, alpha: float) -> list[Tensor]:
@@ -186,9 +177,9 @@ def _addcdiv(g: Tensor, a: Tensor, b: Tensor, c: Tensor, alpha: float) -> list[T
     return [g, g * alpha / c, -g * alpha * b / (c * c)]
 
 
-for _name, _gradients, _forward in (
-    ("addcmul", _addcmul, torch.addcmul),
-    ("addcdiv", _addcdiv, torch.addcdiv),
+for _name, _gradients, _golden in (
+    ("addcmul", _addcmul, goldens.addcmul_bw),
+    ("addcdiv", _addcdiv, goldens.addcdiv_bw),
 ):
 
     def _lane(
@@ -206,18 +197,12 @@ for _name, _gradients, _forward in (
         parts = _gradients(g, a, b, c, alpha)
         return [summed_to(part, operand, lane_axes) for part, operand in zip(parts, operands, strict=True)]
 
-    def _golden(
-        grad_tensor: Tensor, *operands: Any, alpha: float | None = None, _forward: Callable[..., Tensor] = _forward
-    ) -> list[Tensor]:
-        value = operands[3] if alpha is None else alpha
-        return differentiated(lambda a, b, c: _forward(a, b, c, value=value), grad_tensor, *operands[:3])
-
     op(f"ttnn.{_name}_bw", golden=_golden, out=gradient_specs, runtime=("alpha",))(_lane)
 
 
 @op(
     "ttnn.lerp_bw",
-    golden=lambda grad_tensor, a, b, weight: differentiated(torch.lerp, grad_tensor, a, b, weight),
+    golden=goldens.lerp_bw,
     out=gradient_specs,
     runtime=("input_tensor_c",),
     names={"scalar": "input_tensor_c"},
@@ -244,7 +229,7 @@ def _where_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.where_bw",
-    golden=lambda grad, chosen, a, b: differentiated(lambda x, y: torch.where(chosen != 0, x, y), grad, a, b),
+    golden=goldens.where_bw,
     out=_where_specs,
     check=_check,
     outputs=("input_a_grad", "input_b_grad"),

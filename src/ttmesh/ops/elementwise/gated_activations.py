@@ -14,8 +14,9 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.elementwise.binary_rules import binary_spec, fatal, is_tensor
 from ttmesh.ops.elementwise.ternary import together
-from ttmesh.ops.goldens import UNARY, exact
-from ttmesh.ops.lane_functions.unary_functions import in_input_dtype, wide
+from ttmesh.ops.goldens import movement, reduction
+from ttmesh.ops.goldens import operands as goldens
+from ttmesh.ops.lane_functions.unary_functions import wide
 from ttmesh.tensor.calls.launch_op import Call
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -37,17 +38,13 @@ def _check_halves(call: Call) -> None:
 
 
 def _enter_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
-    def golden(input_tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-        value, open_ = torch.tensor_split(input_tensor, 2, -1)
-        return torch.mul(value, gate(open_))
-
     def lane(input_tensor: Tensor) -> Tensor:
         whole = wide(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
         value, open_ = whole.chunk(2, dim=-1)
         return value * gate(open_)
 
     lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
-    return op(f"ttnn.{name}", golden=in_input_dtype(golden), check=_check_halves)(lane)
+    return op(f"ttnn.{name}", golden=goldens.GATES[name], check=_check_halves)(lane)
 
 
 gates = {name: _enter_gate(name, gate) for name, gate in GATES.items()}
@@ -58,16 +55,11 @@ def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
     return beta1 * torch.tanh(gate / beta1) * torch.sigmoid(gate) * (beta2 * torch.tanh(up / beta2))
 
 
-def _golden_situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
-    capped, value = UNARY["softcap"](gate, beta1), UNARY["softcap"](up, beta2)
-    return capped * torch.sigmoid(gate) * value
-
-
 def _check_betas(call: Call) -> None:
     fatal(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
 
 
-@op("ttnn.situ_glu", golden=in_input_dtype(_golden_situ_glu), out=binary_spec(), check=_check_betas)
+@op("ttnn.situ_glu", golden=goldens.situ_glu, out=binary_spec(), check=_check_betas)
 def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float, lane_axes: int) -> Tensor:
     """A softly capped silu of the gate times a softly capped value."""
     gate, up = together(lane_axes, gate, up)
@@ -78,12 +70,7 @@ def _clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     return functional.silu(wide(gate).clamp(max=limit)) * wide(up).clamp(-limit, limit)
 
 
-def _golden_clamped_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    low = torch.minimum(gate, torch.tensor(limit))
-    return low * torch.sigmoid(low) * functional.hardtanh(up, -limit, limit)
-
-
-@op("ttnn.clamped_silu_glu", golden=in_input_dtype(_golden_clamped_glu), out=binary_spec(), runtime=("limit",))
+@op("ttnn.clamped_silu_glu", golden=goldens.clamped_silu_glu, out=binary_spec(), runtime=("limit",))
 def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float, lane_axes: int) -> Tensor:
     """silu of the gate, clamped above, times the value clamped on both sides."""
     gate, up = together(lane_axes, gate, up)
@@ -143,7 +130,7 @@ def _check_snake_beta(call: Call) -> None:
 
 @op(
     "ttnn.snake_beta",
-    golden=exact(lambda x, alpha, beta: x + (1 - torch.cos(2 * alpha * x)) / (2 * beta)),
+    golden=goldens.snake_beta,
     check=_check_snake_beta,
     out=binary_spec(),
 )
@@ -167,13 +154,7 @@ def _check_prelu(call: Call) -> None:
         )
 
 
-def _golden_prelu(input_tensor_a: Tensor, weight: Any) -> Tensor:
-    if not isinstance(weight, Tensor):
-        weight = torch.tensor(list(weight) if isinstance(weight, (list, tuple)) else [weight], dtype=torch.float32)
-    return functional.prelu(input_tensor_a.float(), weight.flatten().float())
-
-
-@op("ttnn.prelu", golden=_golden_prelu, check=_check_prelu)
+@op("ttnn.prelu", golden=goldens.prelu, check=_check_prelu)
 def prelu(input_tensor_a: Tensor, weight: Any, lane_axes: int) -> Tensor:
     """x, times the channel's weight where negative; channels are dim 1."""
     x = wide(input_tensor_a)
@@ -221,12 +202,9 @@ def _enter_clamp(name: str) -> OpFunction:
         """Between two bounds, numbers or tensors; the upper one wins."""
         return _clamp(*together(lane_axes, input_tensor, min, max))
 
-    def golden(input_tensor: Tensor, min: Any = None, max: Any = None) -> Tensor:
-        return torch.clamp(input_tensor, min, max)
-
-    return op(f"ttnn.{name}", golden=golden, out=binary_spec(_clamp_dtype), check=_check_clamp, runtime=("min", "max"))(
-        lane
-    )
+    return op(
+        f"ttnn.{name}", golden=goldens.clamp, out=binary_spec(_clamp_dtype), check=_check_clamp, runtime=("min", "max")
+    )(lane)
 
 
 clamp, clip = _enter_clamp("clamp"), _enter_clamp("clip")
@@ -242,13 +220,13 @@ def _normalised(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return (x - mean) / x.var(dims, correction=0, keepdim=True).sqrt()
 
 
-@op("ttnn.normalize_hw", golden=lambda x: functional.layer_norm(x, x.shape[-2:], eps=0.0), check=_check_square_tiles)
+@op("ttnn.normalize_hw", golden=reduction.normalize_hw, check=_check_square_tiles)
 def normalize_hw(input_tensor: Tensor) -> Tensor:
     """(x - mean) / std over the last two dims, biased."""
     return _normalised(input_tensor, (-2, -1))
 
 
-@op("ttnn.normalize_global", golden=lambda x: functional.layer_norm(x, x.shape, eps=0.0), check=_check_square_tiles)
+@op("ttnn.normalize_global", golden=reduction.normalize_global, check=_check_square_tiles)
 def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
     """(x - mean) / std over every element of a device, biased."""
     return _normalised(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
@@ -261,7 +239,7 @@ def _spread_hw(x: Tensor, *, root: bool) -> Tensor:
 
 @op(
     "ttnn.var_hw",
-    golden=lambda x: torch.square(x - x.mean((-2, -1), True)).mean((-2, -1), True),
+    golden=reduction.var_hw,
     check=_check_square_tiles,
 )
 def var_hw(input_tensor: Tensor) -> Tensor:
@@ -269,16 +247,19 @@ def var_hw(input_tensor: Tensor) -> Tensor:
     return _spread_hw(input_tensor, root=False)
 
 
-@op("ttnn.std_hw", golden=lambda x: torch.std(x, (-2, -1), unbiased=False, keepdim=True), check=_check_square_tiles)
+@op("ttnn.std_hw", golden=reduction.std_hw, check=_check_square_tiles)
 def std_hw(input_tensor: Tensor) -> Tensor:
     """The standard deviation over the last two dims, biased; the dims stay with length 1."""
     return _spread_hw(input_tensor, root=True)
 
 
-for _name, _function in {"tril": torch.tril, "triu": torch.triu}.items():
+@op("ttnn.tril", golden=movement.tril)
+def tril(input_tensor: Tensor, diagonal: int) -> Tensor:
+    """The lower triangle of the last two dims, zeros elsewhere."""
+    return torch.tril(input_tensor, diagonal)
 
-    def _lane(input_tensor: Tensor, diagonal: int, _cut: Callable[..., Tensor] = _function) -> Tensor:
-        """A triangle of the last two dims, zeros elsewhere."""
-        return _cut(input_tensor, diagonal)
 
-    op(f"ttnn.{_name}", golden=lambda input_tensor, diagonal=0, _cut=_function: _cut(input_tensor, diagonal))(_lane)
+@op("ttnn.triu", golden=movement.triu)
+def triu(input_tensor: Tensor, diagonal: int) -> Tensor:
+    """The upper triangle of the last two dims, zeros elsewhere."""
+    return torch.triu(input_tensor, diagonal)

@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import FLOATS, DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.tensor.calls.launch_op import Call, SpecRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -76,26 +77,9 @@ def _saturated(values: Lanes, dtype: DataType | None) -> Lanes:
     return values.clamp(0, 255) if dtype is DataType.UINT8 else values
 
 
-def _golden_quantize(
-    input_tensor: Lanes, scale: Any, zero_point: Any, *, axis: int | None = None, dtype: Any = None, **_: Any
-) -> Lanes:
-    if axis is None:
-        steps = torch.round(input_tensor.double() / float(scale)) + float(zero_point)
-    else:
-        scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
-        parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
-        steps = torch.stack([torch.round(channel / s) + z for channel, s, z in parts], dim=axis)
-    return (steps.clamp(0, 255) if dtype is DataType.UINT8 else steps).int()
-
-
-def _per_channel(value: Any, x: Lanes, axis: int) -> Lanes:
-    """One number for every index of a dim."""
-    return value.double().flatten() if isinstance(value, Lanes) else torch.full((x.shape[axis],), float(value)).double()
-
-
 @op(
     "ttnn.quantize",
-    golden=_golden_quantize,
+    golden=goldens.quantize,
     out=_gives(DataType.INT32),
     check=_check("scale", "zero_point", floats=True),
     runtime=("scale", "zero_point"),
@@ -113,17 +97,9 @@ def _dequantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
     return result
 
 
-def _golden_dequantize(input_tensor: Lanes, scale: Any, zero_point: Any, *, axis: int | None = None, **_: Any) -> Lanes:
-    if axis is None:
-        return ((input_tensor.double() - float(zero_point)) * float(scale)).float()
-    scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
-    parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
-    return torch.stack([(channel - z) * s for channel, s, z in parts], dim=axis).float()
-
-
 @op(
     "ttnn.dequantize",
-    golden=_golden_dequantize,
+    golden=goldens.dequantize,
     out=_gives(DataType.BFLOAT16),
     check=_check("scale", "zero_point", floats=False),
     runtime=("scale", "zero_point"),
@@ -138,23 +114,9 @@ def _requantized(x: Lanes, in_scale: Any, in_zero: Any, out_scale: Any, out_zero
     return result
 
 
-def _golden_requantize(
-    input_tensor: Lanes,
-    in_scale: Any,
-    in_zero_point: Any,
-    out_scale: Any,
-    out_zero_point: Any,
-    *,
-    axis: int | None = None,
-    **_: Any,
-) -> Lanes:
-    plain = _golden_dequantize(input_tensor, in_scale, in_zero_point, axis=axis)
-    return _golden_quantize(plain, out_scale, out_zero_point, axis=axis)
-
-
 @op(
     "ttnn.requantize",
-    golden=_golden_requantize,
+    golden=goldens.requantize,
     out=_gives(DataType.INT32),
     check=_check("in_scale", "in_zero_point", "out_scale", "out_zero_point", floats=False),
     runtime=("in_scale", "in_zero_point", "out_scale", "out_zero_point"),

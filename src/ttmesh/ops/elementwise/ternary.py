@@ -12,8 +12,9 @@ from torch import Tensor
 from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, is_tensor
+from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
-from ttmesh.ops.lane_functions.unary_functions import in_input_dtype, nan_packed, wide
+from ttmesh.ops.lane_functions.unary_functions import nan_packed, wide
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 
 
@@ -48,7 +49,7 @@ def _where_dtype(call: Call) -> DataType | None:
 
 @op(
     "ttnn.where",
-    golden=lambda predicate, true_value, false_value: torch.where(predicate != 0, true_value, false_value),
+    golden=goldens.where,
     out=binary_spec(_where_dtype),
     check=_check_shapes,
     runtime=("true_value", "false_value"),
@@ -88,14 +89,9 @@ def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     return torch.addcmul(wide(input_a), wide(input_b), wide(input_c), value=value)
 
 
-def _golden_addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
-    whole = value if input_a.is_floating_point() else int(value)
-    return torch.addcmul(input_a, input_b, input_c, value=whole)
-
-
 @op(
     "ttnn.addcmul",
-    golden=_golden_addcmul,
+    golden=goldens.addcmul,
     out=binary_spec(),
     check=_check_addcmul,
     runtime=("value",),
@@ -124,7 +120,7 @@ def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
 
 @op(
     "ttnn.addcdiv",
-    golden=in_input_dtype(lambda a, b, c, value=1.0: torch.addcdiv(a, b, c, value=value)),
+    golden=goldens.addcdiv,
     out=binary_spec(),
     check=_check_addcdiv,
     runtime=("value",),
@@ -153,7 +149,7 @@ def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 @op(
     "ttnn.lerp",
-    golden=lambda input, end, weight: torch.lerp(input, end, weight),
+    golden=goldens.lerp,
     out=binary_spec(),
     check=_check_lerp,
     runtime=("weight",),
@@ -177,7 +173,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
 
 @op(
     "ttnn.mac",
-    golden=in_input_dtype(lambda a, b, c: torch.add(torch.mul(a, b), c)),
+    golden=goldens.mac,
     out=binary_spec(),
     check=_check_shapes,
     runtime=("input_tensor_b", "input_tensor_c"),

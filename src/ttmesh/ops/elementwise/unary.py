@@ -13,11 +13,11 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec
-from ttmesh.ops.configs.activations import Activation, apply, function_of
+from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.elementwise_buffers import unary_buffers
 from ttmesh.ops.elementwise.program_keys import unary_programs
-from ttmesh.ops.goldens import UNARY, activated
-from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS, in_input_dtype
+from ttmesh.ops.goldens import elementwise as goldens
+from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.operators import fill
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -53,12 +53,11 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
     def lane(input_tensor: torch.Tensor) -> torch.Tensor:
         return function(input_tensor)
 
-    plain = UNARY.get(name, function)
     told = inspect.getdoc(function) if inspect.isfunction(function) else None
     lane.__doc__ = told or f"{name} of every element."
     return op(
         f"ttnn.{name}",
-        golden=in_input_dtype(lambda input_tensor, *_, **__: plain(input_tensor)),
+        golden=goldens.UNARY[name],
         check=check_output,
         programs=unary_programs,
         scratch=unary_buffers,
@@ -74,14 +73,9 @@ def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> 
         return function(input_tensor, **parameters)
 
     lane.__doc__ = f"{name} of every element."
-    plain = UNARY[name]
-
-    def golden(input_tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-        return plain(input_tensor, *args, **{key: value for key, value in options.items() if key in rest})
-
     return op(
         f"ttnn.{name}",
-        golden=in_input_dtype(golden),
+        golden=goldens.UNARY[name],
         check=CHECKS.get(name, check_output),
         runtime=[name for name in rest if name not in STATIC],
         takes=["input_tensor", *rest],
@@ -142,7 +136,7 @@ def _check_chain(call: Call) -> None:
 
 @op(
     "ttnn.unary_chain",
-    golden=lambda input_tensor, ops_chain, **_: activated(input_tensor, ops_chain, function_of),
+    golden=goldens.unary_chain,
     check=_check_chain,
     programs=unary_programs,
     scratch=unary_buffers,
@@ -166,11 +160,7 @@ def _check_bitcast(call: Call) -> None:
         )
 
 
-def _golden_bitcast(input_tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return input_tensor.view(dtype)
-
-
-@op("ttnn.bitcast", golden=_golden_bitcast, out=_bitcast_spec, check=_check_bitcast)
+@op("ttnn.bitcast", golden=goldens.bitcast, out=_bitcast_spec, check=_check_bitcast)
 def bitcast(input_tensor: torch.Tensor, dtype: DataType, specs: Sequence[TensorSpec]) -> torch.Tensor:
     """The same bits as another format of the same size."""
     source, bits = specs[0].dtype, BITS[ELEMENT_BYTES[dtype]]
@@ -180,7 +170,7 @@ def bitcast(input_tensor: torch.Tensor, dtype: DataType, specs: Sequence[TensorS
 
 
 @op(
-    "ttnn.logical_not_", golden=lambda input_tensor: torch.logical_not(input_tensor), out=like_first,
+    "ttnn.logical_not_", golden=goldens.UNARY["logical_not"], out=like_first,
     writes="input_tensor",
 )  # fmt: skip
 def logical_not_(input_tensor: torch.Tensor) -> torch.Tensor:
@@ -188,7 +178,7 @@ def logical_not_(input_tensor: torch.Tensor) -> torch.Tensor:
     return torch.logical_not(input_tensor)
 
 
-@composite("ttnn.composite_example", golden=lambda input_tensor: input_tensor)
+@composite("ttnn.composite_example", golden=goldens.UNARY["identity"])
 def composite_example(input_tensor: Tensor) -> Tensor:
     """TT-NN's example of a composite: a copy."""
     copied: Tensor = unary["identity"](input_tensor)

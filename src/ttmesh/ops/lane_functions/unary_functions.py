@@ -6,7 +6,6 @@ steps go to float32 first.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -138,25 +137,6 @@ def leaky_relu(x: Tensor, negative_slope: float) -> Tensor:
     if not x.dtype.is_floating_point:
         return torch.where(x < 0, x * negative_slope, x.double()).to(x.dtype)
     return functional.leaky_relu(wide(x), negative_slope)
-
-
-def _float32_for_bfloat16(x: Any) -> Any:
-    return x.float() if isinstance(x, Tensor) and x.dtype is torch.bfloat16 else x
-
-
-def in_input_dtype(golden: Function) -> Function:
-    """A golden that answers in its input's dtype, as torch functions do, whatever it computes in."""
-
-    @functools.wraps(golden)
-    def answer(*args: Any, **options: Any) -> Any:
-        result = golden(*(_float32_for_bfloat16(x) for x in args), **options)
-        dtypes = {x.dtype for x in args if isinstance(x, Tensor)}
-        if isinstance(result, Tensor) and result.dtype is torch.float32 and len(dtypes) == 1:
-            (dtype,) = dtypes
-            return result.to(dtype) if dtype.is_floating_point else result
-        return result
-
-    return answer
 
 
 def rotate90(x: Tensor) -> Tensor:

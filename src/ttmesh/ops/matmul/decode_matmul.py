@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
@@ -11,6 +9,7 @@ from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.ops.catalogue.checks import require, require_tiles
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
@@ -37,20 +36,13 @@ def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return joined.transpose(-3, -2).unsqueeze(-4)
 
 
-def _golden_per_user(
-    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, compute_with_storage_grid_size: Any = None
-) -> torch.Tensor:
-    own = torch.repeat_interleave(input_tensor_b, input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
-    return torch.einsum("xhuk,uhkn->xhun", input_tensor_a, own)
-
-
-@op("ttnn.experimental.attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
+@op("ttnn.experimental.attn_matmul", golden=goldens.attn_matmul, out=like(layout=Layout.TILE))
 def attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
     """Attention of one new token: every user's heads times his own matrix."""
     return _per_user(input_tensor_a, input_tensor_b)
 
 
-@op("ttnn.experimental.group_attn_matmul", golden=_golden_per_user, out=like(layout=Layout.TILE))
+@op("ttnn.experimental.group_attn_matmul", golden=goldens.attn_matmul, out=like(layout=Layout.TILE))
 def group_attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
     """The same with heads that share kv heads in groups."""
     return _per_user(input_tensor_a, input_tensor_b)
@@ -77,16 +69,9 @@ def _check_cached(call: Call) -> None:
         require(round_up(a[3], TILE) == round_up(tokens, TILE), wrong, f"{round_up(tokens, TILE)}", "Pad the scores.")
 
 
-def _golden_cached(
-    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, *, num_tokens: int, transpose_hw: bool, **_: Any
-) -> torch.Tensor:
-    own = input_tensor_b[:, 0, : round_up(num_tokens, TILE)]
-    return torch.einsum("xhuk,unk->xhun" if transpose_hw else "xhuk,ukn->xhun", input_tensor_a, own)
-
-
 @op(
     "ttnn.experimental.attn_matmul_from_cache",
-    golden=_golden_cached,
+    golden=goldens.attn_matmul_from_cache,
     check=_check_cached,
     out=like(layout=Layout.TILE),
 )
@@ -174,26 +159,7 @@ def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(shape, dtype, Layout.TILE, tile=a.tile, memory_config=where)]
 
 
-def _golden_decode(
-    input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, *, partial_width_sharded: bool = False, **_: Any
-) -> torch.Tensor:
-    a, b = input_tensor_a, input_tensor_b
-    rows = a.shape[-1]
-    batch = a.shape[0] * a.shape[1] if a.dim() == 4 else 1
-    if batch > 1:
-        per_block, plain = b.shape[-2] // rows, b.reshape(b.shape[-2:])
-        wide = plain.shape[1] // (batch // per_block)
-        parts = []
-        for i in range(batch):
-            block, row = divmod(i, per_block)
-            parts.append(plain[row * rows : (row + 1) * rows, block * wide : (block + 1) * wide])
-        return (a.reshape(batch, *a.shape[2:]) @ torch.stack(parts)).reshape(*a.shape[:-1], wide)
-    if partial_width_sharded and rows > b.shape[-2]:
-        b = torch.cat(b.chunk(rows // b.shape[-2], dim=-1), dim=-2)
-    return a @ b
-
-
-@op("ttnn.experimental.matmul_decode", golden=_golden_decode, check=_check_decode, out=_decode_spec)
+@op("ttnn.experimental.matmul_decode", golden=goldens.matmul_decode, check=_check_decode, out=_decode_spec)
 def matmul_decode(
     input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, partial_width_sharded: bool, lane_axes: int
 ) -> torch.Tensor:

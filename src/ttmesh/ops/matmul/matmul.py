@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.activations import Activation, apply, function_of
 from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
-from ttmesh.ops.goldens import activated
+from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
 from ttmesh.ops.matmul.matmul_rules import (
@@ -53,17 +53,6 @@ def activations_of(activation: Activation | None, program_config: ProgramConfig 
 # -- matmul and linear -------------------------------------------------------------------------------------------------
 
 
-def _golden_matmul(
-    input_tensor_a: torch.Tensor,
-    input_tensor_b: torch.Tensor,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    activation: Activation | None = None,
-    program_config: ProgramConfig | None = None,
-) -> torch.Tensor:
-    return _golden_linear(input_tensor_a, input_tensor_b, None, transpose_a, transpose_b, activation, program_config)
-
-
 def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
     """Matrices of one float format; a bias of as many values as a row, and an activation worked out."""
     a, b = case.specs[:2]
@@ -94,7 +83,7 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
 
 @op(
     "ttnn.matmul",
-    golden=_golden_matmul,
+    golden=goldens.matmul,
     out=product_spec,
     check=check_product,
     scratch=circular_buffers,
@@ -116,21 +105,6 @@ def matmul(
     return apply(result, activations_of(activation, program_config))
 
 
-def _golden_linear(
-    input_tensor_a: torch.Tensor,
-    input_tensor_b: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    activation: Activation | None = None,
-    program_config: ProgramConfig | None = None,
-) -> torch.Tensor:
-    a, b = (x.mT if turn else x for x, turn in ((input_tensor_a, transpose_a), (input_tensor_b, transpose_b)))
-    result = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
-    last = getattr(program_config, "fused_activation", None) or activation
-    return result if last is None else activated(result, [last], function_of)
-
-
 def _check_linear(call: Call) -> None:
     check_product(call)
     if isinstance(call["bias"], Tensor) and len(call["bias"].shape) > 1:
@@ -144,7 +118,7 @@ def _check_linear(call: Call) -> None:
 
 @op(
     "ttnn.linear",
-    golden=_golden_linear,
+    golden=goldens.linear,
     out=product_spec,
     check=_check_linear,
     scratch=circular_buffers,
@@ -253,17 +227,7 @@ def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(inferred[0][0], call["dtype"] or a.dtype, Layout.TILE, tile=tile, memory_config=memory)]
 
 
-def _golden_addmm(
-    input_tensor: torch.Tensor,
-    mat1_tensor: torch.Tensor,
-    mat2_tensor: torch.Tensor,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-) -> torch.Tensor:
-    return torch.addmm(input_tensor, mat1_tensor, mat2_tensor, alpha=alpha, beta=beta)
-
-
-@op("ttnn.addmm", golden=_golden_addmm, out=_addmm_spec, check=_check_addmm)
+@op("ttnn.addmm", golden=goldens.addmm, out=_addmm_spec, check=_check_addmm)
 def addmm(
     input_tensor: torch.Tensor,
     mat1_tensor: torch.Tensor,

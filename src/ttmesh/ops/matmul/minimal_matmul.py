@@ -10,8 +10,8 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import dim_of, require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
-from ttmesh.ops.configs.activations import Activation, apply, function_of
-from ttmesh.ops.goldens import activated
+from ttmesh.ops.configs.activations import Activation, apply
+from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
 from ttmesh.ops.matmul.matmul import widened
@@ -46,22 +46,6 @@ def _minimal(
     return result if activation is None else apply(result, [activation])
 
 
-def _golden_minimal(
-    input_tensor: torch.Tensor,
-    weight_tensor: torch.Tensor,
-    bias_tensor: torch.Tensor | None = None,
-    fused_activation: Activation | None = None,
-    fuse_swiglu: bool = False,
-) -> torch.Tensor:
-    result = torch.matmul(input_tensor, weight_tensor)
-    result = result if bias_tensor is None else result + bias_tensor
-    if fuse_swiglu:
-        tiles = torch.split(result, TILE, -1)
-        gate, up = torch.cat(tiles[::2], -1), torch.cat(tiles[1::2], -1)
-        return gate * torch.sigmoid(gate) * up
-    return result if fused_activation is None else activated(result, [fused_activation], function_of)
-
-
 def _check_minimal(call: Call) -> None:
     if not call["fuse_swiglu"]:
         return
@@ -72,7 +56,7 @@ def _check_minimal(call: Call) -> None:
     require(columns % (2 * TILE) == 0, wrong, "tiles of gate and up in turn", "Pad both to whole tiles.")
 
 
-@op("ttnn.experimental.minimal_matmul", golden=_golden_minimal, out=_minimal_spec, check=_check_minimal)
+@op("ttnn.experimental.minimal_matmul", golden=goldens.minimal_matmul, out=_minimal_spec, check=_check_minimal)
 def minimal_matmul(
     input_tensor: torch.Tensor,
     weight_tensor: torch.Tensor,
@@ -87,18 +71,7 @@ def minimal_matmul(
     return _minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
 
 
-def _golden_minimal_split(
-    input_tensor: torch.Tensor,
-    weight_tensor: torch.Tensor,
-    chunks: int = 3,
-    dim: int = -1,
-    bias_tensor: torch.Tensor | None = None,
-    fused_activation: Activation | None = None,
-) -> list[torch.Tensor]:
-    return list(_golden_minimal(input_tensor, weight_tensor, bias_tensor, fused_activation).chunk(chunks, dim))
-
-
-@composite("ttnn.experimental.minimal_matmul_split", golden=_golden_minimal_split)
+@composite("ttnn.experimental.minimal_matmul_split", golden=goldens.minimal_matmul_split)
 def minimal_matmul_split(
     input_tensor: Tensor,
     weight_tensor: Tensor,

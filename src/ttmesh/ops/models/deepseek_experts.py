@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -14,10 +13,10 @@ from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import mixture_of_experts as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
-from ttmesh.tensor.spec.shard_config import round_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
@@ -98,23 +97,7 @@ def _region(starts: Lanes, counts: Lanes, table: Lanes, expert: int, lane_axes: 
     return starts.gather(-1, at), -(-counts.gather(-1, at) // TILE) * TILE
 
 
-def _golden_extract(
-    global_tensor: Lanes,
-    start: Lanes,
-    counts: Lanes,
-    global_expert_idx_table: Lanes,
-    *,
-    local_expert_id: int,
-    max_dispatched_tokens_per_expert: int,
-) -> Lanes:
-    expert = int(global_expert_idx_table.flatten()[local_expert_id])
-    first, rows = int(start.flatten()[expert]), round_up(int(counts.flatten()[expert]), TILE)
-    result = torch.zeros(max_dispatched_tokens_per_expert, global_tensor.shape[1])
-    result[:rows] = global_tensor[first : first + rows]
-    return result
-
-
-@op(f"{PREFILL}.extract", golden=_golden_extract, check=_check_extract)
+@op(f"{PREFILL}.extract", golden=goldens.extract, check=_check_extract)
 def extract(
     global_tensor: Lanes,
     start: Lanes,
@@ -133,23 +116,7 @@ def extract(
     return torch.where((row < rows)[..., None], picked, torch.zeros((), dtype=picked.dtype, device=picked.device))
 
 
-def _golden_insert(
-    global_tensor: Lanes,
-    local_tensor: Lanes,
-    start: Lanes,
-    counts: Lanes,
-    global_expert_idx_table: Lanes,
-    *,
-    local_expert_id: int,
-) -> Lanes:
-    expert = int(global_expert_idx_table.flatten()[local_expert_id])
-    first, rows = int(start.flatten()[expert]), round_up(int(counts.flatten()[expert]), TILE)
-    result = global_tensor.clone()
-    result[first : first + rows] = local_tensor[:rows]
-    return result
-
-
-@op(f"{PREFILL}.insert", golden=_golden_insert, check=_check_insert, out=like_written, writes="global_tensor")
+@op(f"{PREFILL}.insert", golden=goldens.insert, check=_check_insert, out=like_written, writes="global_tensor")
 def insert(
     global_tensor: Lanes,
     local_tensor: Lanes,
@@ -203,12 +170,7 @@ def _check_ffn(call: Call) -> None:
         _need(length == 1, f"routed_expert_ffn_chunked: x leading dim {i} must be 1, got {length}", "one batch")
 
 
-def _golden_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, **_: Any) -> Lanes:
-    gate = x @ gate_proj
-    return (gate / (1 + torch.exp(-gate)) * (x @ up_proj)) @ down_proj
-
-
-@op(f"{PREFILL}.routed_expert_ffn", golden=_golden_ffn, check=_check_ffn, outputs=("output",))
+@op(f"{PREFILL}.routed_expert_ffn", golden=goldens.expert_ffn, check=_check_ffn, outputs=("output",))
 def routed_expert_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, lane_axes: int) -> Lanes:
     """silu(x @ gate) · (x @ up) @ down, of one expert."""
     rows = x.float().reshape(*x.shape[:lane_axes], -1, x.shape[-1])
@@ -229,27 +191,7 @@ def _check_moe(call: Call) -> None:
     _need(len(gates) == len(ups) == len(downs) > 0, wrong, "one of each per expert")
 
 
-def _golden_moe(
-    dispatched_buffer: Lanes,
-    expert_region_offsets: Lanes,
-    expert_token_counts: Lanes,
-    global_expert_idx_table: Lanes,
-    gate_projs: Sequence[Lanes],
-    up_projs: Sequence[Lanes],
-    down_projs: Sequence[Lanes],
-    max_dispatched_tokens_per_expert: int,
-    **_: Any,
-) -> Lanes:
-    result = torch.zeros_like(dispatched_buffer)
-    for i, matrices in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
-        expert = int(global_expert_idx_table.flatten()[i])
-        first = int(expert_region_offsets.flatten()[expert])
-        rows = slice(first, first + round_up(int(expert_token_counts.flatten()[expert]), TILE))
-        result[rows] = _golden_ffn(dispatched_buffer[rows], *matrices)
-    return result
-
-
-@op(f"{PREFILL}.unified_routed_expert_moe", golden=_golden_moe, check=_check_moe)
+@op(f"{PREFILL}.unified_routed_expert_moe", golden=goldens.unified_expert_moe, check=_check_moe)
 def unified_routed_expert_moe(
     dispatched_buffer: Lanes,
     expert_region_offsets: Lanes,
@@ -316,26 +258,7 @@ def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=where)]
 
 
-def _golden_reduce(
-    combine_output: Lanes,
-    weights: Lanes,
-    indices: Lanes | None = None,
-    expert_dispatch_table: Lanes | None = None,
-    *,
-    expert_dim: int = 3,
-    **_: Any,
-) -> Lanes:
-    total: Lanes = torch.zeros(())
-    for i in range(combine_output.shape[expert_dim]):
-        share = weights.select(expert_dim, i)
-        if indices is not None and expert_dispatch_table is not None:
-            chosen = indices.reshape(weights.shape).select(expert_dim, i).long()
-            share = share * (expert_dispatch_table.flatten()[chosen] != -1)
-        total = total + torch.where(share != 0, combine_output.select(expert_dim, i) * share, 0.0)
-    return total
-
-
-@op(f"{PREFILL}.post_combine_reduce", golden=_golden_reduce, check=_check_reduce, out=_reduce_spec)
+@op(f"{PREFILL}.post_combine_reduce", golden=goldens.post_combine_reduce, check=_check_reduce, out=_reduce_spec)
 def post_combine_reduce(
     combine_output: Lanes,
     weights: Lanes,
@@ -386,7 +309,7 @@ def _tiles_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.experimental.deepseek_moe_post_combine_tilize",
-    golden=lambda input_tensor, **_: input_tensor,
+    golden=goldens.post_combine_tilize,
     check=_check_tiles,
     out=_tiles_spec,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -15,6 +14,7 @@ from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.device_programs import part as part_of
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import mixture_of_experts as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -134,52 +134,7 @@ def _biased(biased_scores: Lanes, scores: Lanes, bias: Lanes, score_func: str) -
     return AFFINITIES[score_func](scores.float()) + bias.float()
 
 
-def _golden_affinity(x: Lanes, name: str) -> Lanes:
-    return 1 / (1 + torch.exp(-x)) if name == "sigmoid" else torch.log1p(torch.exp(x)) ** 0.5
-
-
-def _golden_rows(weights: Lanes, scale: float, epsilon: float, padding: Lanes | None, chosen: Lanes, count: int) -> Any:
-    weights = scale * weights / (weights.sum(-1, keepdim=True) + epsilon)
-    if padding is not None:
-        real, side = (int(n) for n in padding.flatten()[:2])
-        flat, experts = weights.flatten(0, -2).clone(), chosen.flatten(0, -2).clone()
-        rows = slice(real, None) if side == 0 else slice(0, len(flat) - real)
-        flat[rows], experts[rows] = 0, count
-        return flat.reshape(weights.shape), experts.reshape(chosen.shape)
-    return weights, chosen
-
-
-def _golden_topk(
-    scores: Lanes,
-    bias: Lanes,
-    *,
-    n_groups: int = 8,
-    summed_experts_per_group: int = 2,
-    topk_groups: int = 4,
-    n_activated_experts: int = 8,
-    route_scale: float = 1.0,
-    epsilon: float = 1e-20,
-    score_func: str = "sigmoid",
-    padding_config: Lanes | None = None,
-    **_: Any,
-) -> tuple[Lanes, Lanes]:
-    plain = _golden_affinity(scores, score_func)
-    size = scores.shape[-1] // n_groups
-    chosen = []
-    for row in (plain + bias).flatten(0, -2).tolist():
-        groups = [range(start, start + size) for start in range(0, len(row), size)]
-        if n_groups > 1:
-            groups.sort(key=lambda g: -sum(sorted((row[e] for e in g), reverse=True)[:summed_experts_per_group]))
-            groups = groups[:topk_groups]
-        experts = sorted((e for group in groups for e in group), key=lambda e: (-row[e], e))
-        chosen.append(experts[:n_activated_experts])
-    picked = torch.tensor(chosen).reshape(*scores.shape[:-1], n_activated_experts)
-    weights = torch.take_along_dim(plain, picked, -1)
-    result: tuple[Lanes, Lanes] = _golden_rows(weights, route_scale, epsilon, padding_config, picked, scores.shape[-1])
-    return result
-
-
-@composite("ttnn.experimental.deepseek_prefill.moe_grouped_topk", golden=_golden_topk)
+@composite("ttnn.experimental.deepseek_prefill.moe_grouped_topk", golden=goldens.grouped_topk)
 def moe_grouped_topk(
     scores: Tensor,
     bias: Tensor,
@@ -223,29 +178,7 @@ def _check_hash(call: Call) -> None:
     _need(ids.shape.volume() >= rows, wrong, "more ids")
 
 
-def _golden_hash(
-    scores: Lanes,
-    input_ids: Lanes,
-    tid2eid: Lanes,
-    *,
-    n_activated_experts: int,
-    route_scale: float = 1.0,
-    epsilon: float = 1e-20,
-    score_func: str = "sqrtsoftplus",
-    padding_config: Lanes | None = None,
-    **_: Any,
-) -> tuple[Lanes, Lanes]:
-    plain = _golden_affinity(scores, score_func).flatten(0, -2)
-    picked = torch.stack([tid2eid[int(t), :n_activated_experts].long() for t in input_ids.flatten()[: len(plain)]])
-    weights = torch.stack([row[experts] for row, experts in zip(plain, picked, strict=True)])
-    shape = (*scores.shape[:-1], n_activated_experts)
-    result: tuple[Lanes, Lanes] = _golden_rows(
-        weights.reshape(shape), route_scale, epsilon, padding_config, picked.reshape(shape), scores.shape[-1]
-    )
-    return result
-
-
-@op("ttnn.experimental.deepseek_prefill.moe_hash_gate", golden=_golden_hash, check=_check_hash, out=_gate_spec)
+@op("ttnn.experimental.deepseek_prefill.moe_hash_gate", golden=goldens.hash_gate, check=_check_hash, out=_gate_spec)
 def moe_hash_gate(
     scores: Lanes,
     input_ids: Lanes,
@@ -293,12 +226,12 @@ def _count_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(inferred[0][0], DataType.UINT32, Layout.ROW_MAJOR, memory_config=DRAM_MEMORY_CONFIG)]
 
 
-def _golden_count(input_tensor: Lanes, expert_mask: Lanes, n_routed_experts: int, num_experts_per_token: int) -> Lanes:
-    found = [int(e) for e in input_tensor[:, :num_experts_per_token].flatten()]
-    return torch.tensor([found.count(e) if expert_mask.flatten()[e] >= 0 else 0 for e in range(n_routed_experts)])
-
-
-@op("ttnn.experimental.deepseek_prefill.masked_bincount", golden=_golden_count, check=_check_count, out=_count_spec)
+@op(
+    "ttnn.experimental.deepseek_prefill.masked_bincount",
+    golden=goldens.masked_bincount,
+    check=_check_count,
+    out=_count_spec,
+)
 def masked_bincount(
     input_tensor: Lanes, expert_mask: Lanes, n_routed_experts: int, num_experts_per_token: int, lane_axes: int
 ) -> Lanes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 
@@ -11,6 +9,7 @@ from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -62,20 +61,7 @@ def truncated(values: Lanes) -> Lanes:
     return (near.view(torch.uint8) - beyond.to(torch.uint8)).view(torch.float8_e4m3fn)
 
 
-def _golden_to(input_tensor: Lanes, *, round_scale_to_power_of_two: bool = False, **_: Any) -> tuple[Lanes, Lanes]:
-    scales, rows = [], []
-    for block in torch.split(input_tensor.float(), BLOCK, dim=-1):
-        scale = block.abs().max(-1, keepdim=True).values.clamp_min(LEAST) / LARGEST
-        if round_scale_to_power_of_two:
-            scale = 2.0 ** torch.ceil(torch.log2(scale))
-        scales.append(scale)
-        small = block / scale
-        step = 2.0 ** (torch.floor(torch.log2(small.abs().clamp_min(2.0**-6))) - 3)  # e4m3: three bits behind the first
-        rows.append(torch.trunc(small / step) * step)
-    return torch.cat(rows, -1), torch.cat(scales, -1)
-
-
-@op(f"{PREFILL}.per_token_cast_to_fp8", golden=_golden_to, check=_check_to, out=_to_spec)
+@op(f"{PREFILL}.per_token_cast_to_fp8", golden=goldens.per_token_cast_to_fp8, check=_check_to, out=_to_spec)
 def per_token_cast_to_fp8(input_tensor: Lanes, round_scale_to_power_of_two: bool) -> tuple[Lanes, Lanes]:
     """Every 128 numbers of a row divided by their scale, in eight bits, and the scales."""
     blocks = torch.unflatten(input_tensor.float(), -1, (-1, BLOCK))
@@ -130,14 +116,7 @@ def _back_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=where)]
 
 
-def _golden_back(
-    input_e4m3: Lanes, input_scale: Lanes, *_: Any, narrow_scales_to_bf16: bool = False, **__: Any
-) -> Lanes:
-    scale = input_scale.bfloat16().float() if narrow_scales_to_bf16 else input_scale
-    return input_e4m3.float() * scale.repeat_interleave(BLOCK, -1)
-
-
-@op(f"{PREFILL}.per_token_cast_back", golden=_golden_back, check=_check_back, out=_back_spec)
+@op(f"{PREFILL}.per_token_cast_back", golden=goldens.per_token_cast_back, check=_check_back, out=_back_spec)
 def per_token_cast_back(
     input_e4m3: Lanes,
     input_scale: Lanes | None,

@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, mesh_dims, unflat
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -100,39 +101,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def _golden(
-    q: Lanes,
-    k: Lanes,
-    v: Lanes,
-    g: Lanes,
-    beta: Lanes,
-    *,
-    scale: float | None = None,
-    initial_state: Lanes | None = None,
-    output_final_state: bool = False,
-    output_head_major: bool = False,
-    **_: Any,
-) -> tuple[Lanes, ...]:
-    heads, value_heads, key_dim, value_dim = _dims(q.shape, v.shape, beta.shape)
-    batch, rows = q.shape[:2]
-    if q.dim() == 3:
-        q, k = (torch.unflatten(x, -1, (heads, -1)) for x in (q, k))
-        q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + TINY) for x in (q, k))
-    v = torch.unflatten(v, -1, (value_heads, -1)) if v.dim() == 3 else v
-    q, k = (x.repeat_interleave(value_heads // heads, 2).float() for x in (q, k))
-    state = torch.zeros(batch, value_heads, key_dim, value_dim) if initial_state is None else initial_state.float()
-    out = torch.zeros(batch, rows, value_heads, value_dim)
-    for t in range(rows):
-        state = state * torch.exp(g[:, t].float())[..., None, None]
-        surprise = v[:, t].float() - torch.einsum("bhk,bhkv->bhv", k[:, t], state)
-        state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], surprise * beta[:, t, :, None].float())
-        out[:, t] = torch.einsum("bhk,bhkv->bhv", q[:, t], state) * (key_dim**-0.5 if scale is None else scale)
-    if output_head_major:
-        out = out.transpose(1, 2).flatten(0, 1)
-    return (out, state) if output_final_state else (out,)
-
-
-@op(f"ttnn.transformer.{RULE}", golden=_golden, check=_check, out=_spec)
+@op(f"ttnn.transformer.{RULE}", golden=goldens.gated_delta_rule, check=_check, out=_spec)
 def chunk_gated_delta_rule(
     q: Lanes,
     k: Lanes,
@@ -216,29 +185,7 @@ def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(shape, DataType.FLOAT32, Layout.TILE, memory_config=where) for shape, _ in inferred]
 
 
-def _golden_scan(
-    L_unit: Lanes,
-    v_beta_sc: Lanes,
-    k_bd_sc: Lanes,
-    intra_attn: Lanes,
-    q_decay: Lanes,
-    k_decay_t: Lanes,
-    dl_exp: Lanes,
-    L_inv: Lanes,
-    *,
-    initial_state: Lanes | None = None,
-    **_: Any,
-) -> Chunks:
-    state = torch.zeros(len(L_unit), k_bd_sc.shape[-1], v_beta_sc.shape[-1]) if initial_state is None else initial_state
-    out = torch.zeros_like(v_beta_sc)
-    for i in range(L_unit.shape[1]):
-        learnt = torch.linalg.inv(L_unit[:, i]) @ (v_beta_sc[:, i] - k_bd_sc[:, i] @ state)
-        out[:, i] = q_decay[:, i] @ state + intra_attn[:, i] @ learnt
-        state = state * dl_exp[:, i] + k_decay_t[:, i] @ learnt
-    return out, state
-
-
-@op("ttnn.transformer.gated_delta_attn_seq", golden=_golden_scan, check=_check_scan, out=_scan_spec)
+@op("ttnn.transformer.gated_delta_attn_seq", golden=goldens.gated_delta_scan, check=_check_scan, out=_scan_spec)
 def gated_delta_attn_seq(
     L_unit: Lanes,
     v_beta_sc: Lanes,

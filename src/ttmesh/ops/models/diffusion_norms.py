@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
@@ -15,6 +13,7 @@ from ttmesh.ops.attention.rotary_embedding import by_pairs
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -53,15 +52,9 @@ def _exact(call: Call, x: TensorSpec, when: str) -> None:
     _need(x.dtype is not DataType.FLOAT32 or config is None or config.fp32_dest_acc_en, wrong, "fp32_dest_acc_en=True")
 
 
-def _golden_layer_pre(input_tensor: Lanes, recip_tensor: Lanes | None = None, **_: Any) -> Lanes:
-    stats = torch.zeros(*input_tensor.shape[:-1], 2 * TILE)
-    stats[..., 0], stats[..., TILE] = input_tensor.mean(-1), input_tensor.var(-1, correction=0)
-    return stats
-
-
 @op(
     "ttnn.experimental.dit_layernorm_pre_allgather",
-    golden=_golden_layer_pre,
+    golden=goldens.dit_layer_norm_pre,
     check=_check_layer_pre,
     out=_stats_spec,
 )
@@ -113,27 +106,9 @@ def _terms(values: Lanes, width: int, lane_axes: int) -> Lanes:
     return rows.reshape(*mesh, 1, -1, 1, width)
 
 
-def _golden_layer_post(
-    input_tensor: Lanes,
-    stats: Lanes,
-    *,
-    epsilon: float = 1e-5,
-    weight: Lanes | None = None,
-    bias: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    means, variances = stats[..., :: 2 * TILE], stats[..., TILE :: 2 * TILE]
-    mean = means.mean(-1, keepdim=True)
-    variance = (variances + (means - mean) ** 2).mean(-1, keepdim=True)
-    normed = (input_tensor - mean) / torch.sqrt(variance + epsilon)
-    width = input_tensor.shape[-1]
-    scaled = normed if weight is None else normed * weight.reshape(1, -1, 1, width)
-    return scaled if bias is None else scaled + bias.reshape(1, -1, 1, width)
-
-
 @op(
     "ttnn.experimental.dit_layernorm_post_allgather",
-    golden=_golden_layer_post,
+    golden=goldens.dit_layer_norm_post,
     check=_check_layer_post,
 )
 def dit_layernorm_post_allgather(
@@ -153,19 +128,18 @@ def dit_layernorm_post_allgather(
 # -- RMS norm with heads -----------------------------------------------------------------------------------------------
 
 
-def _golden_rms_pre(input_tensor: Lanes, **_: Any) -> Lanes:
-    stats = torch.zeros(*input_tensor.shape[:-1], TILE)
-    stats[..., 0] = torch.linalg.vector_norm(input_tensor, dim=-1) ** 2
-    return stats
-
-
 def _check_rms_pre(call: Call) -> None:
     x = call.specs[0]
     _need(x.layout is Layout.TILE, "Only tilized inputs supported.", "TILE_LAYOUT")
     _need(x.dtype in FLOATS, "Input data format not supported.", "a floating point format")
 
 
-@op("ttnn.experimental.wan_fused_rmsnorm_pre_allgather", golden=_golden_rms_pre, check=_check_rms_pre, out=_stats_spec)
+@op(
+    "ttnn.experimental.wan_fused_rmsnorm_pre_allgather",
+    golden=goldens.wan_rms_norm_pre,
+    check=_check_rms_pre,
+    out=_stats_spec,
+)
 def wan_fused_rmsnorm_pre_allgather(input_tensor: Lanes) -> Lanes:
     """Sum of squares of each row on this device, at the head of a tile."""
     return _heads_of_tiles(input_tensor.float().square().sum(-1, keepdim=True))
@@ -205,29 +179,7 @@ def _check_rms_post(call: Call) -> None:
         )
 
 
-def _golden_rms_post(
-    input_tensor: Lanes,
-    stats: Lanes,
-    *,
-    epsilon: float = 1e-5,
-    num_heads_per_device: int = 1,
-    weight: Lanes | None = None,
-    transformation_mat: Lanes | None = None,
-    rope_cos: Lanes | None = None,
-    rope_sin: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    count = stats.shape[-1] // TILE * input_tensor.shape[-1]
-    root = torch.sqrt(stats[..., ::TILE].sum(-1, keepdim=True) / count + epsilon)
-    normed = input_tensor / root * (1 if weight is None else weight)
-    heads = torch.stack(normed[:, 0].chunk(num_heads_per_device, dim=-1), dim=1)
-    if transformation_mat is None or rope_cos is None or rope_sin is None:
-        return heads
-    swapped = torch.stack([-heads[..., 1::2], heads[..., ::2]], -1).flatten(-2)
-    return heads * rope_cos + swapped * rope_sin
-
-
-@op("ttnn.experimental.wan_fused_rmsnorm_post_allgather", golden=_golden_rms_post, check=_check_rms_post)
+@op("ttnn.experimental.wan_fused_rmsnorm_post_allgather", golden=goldens.wan_rms_norm_post, check=_check_rms_post)
 def wan_fused_rmsnorm_post_allgather(
     input_tensor: Lanes,
     stats: Lanes,

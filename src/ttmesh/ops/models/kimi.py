@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -16,6 +15,7 @@ from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.configs.compute_config import init_device_compute_kernel_config
+from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, ranked
 from ttmesh.ops.norm.layer_norm import rms_normed
 from ttmesh.tensor.calls.launch_op import Call
@@ -104,26 +104,13 @@ def _conv_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=where) for shape, _ in inferred]
 
 
-def _golden_conv(
-    input: Lanes,
-    history: Lanes,
-    tap0: Lanes,
-    tap1: Lanes,
-    tap2: Lanes,
-    tap3: Lanes,
-    q_width: int,
-    k_width: int,
-    v_width: int,
-    **_: Any,
-) -> tuple[Lanes, ...]:
-    channels = input.shape[-1]
-    kernel = torch.stack([tap.flatten() for tap in (tap0, tap1, tap2, tap3)], -1).unsqueeze(1)
-    window = torch.cat([history, input], 1).float().transpose(1, 2)
-    mixed = F.conv1d(window, kernel.float(), groups=channels).transpose(1, 2)
-    return torch.split((mixed * torch.sigmoid(mixed)), [q_width, k_width, v_width], dim=-1)
-
-
-@op(f"ttnn.experimental.kda.{CONV}", golden=_golden_conv, check=_check_conv, out=_conv_spec, programs=_programs)
+@op(
+    f"ttnn.experimental.kda.{CONV}",
+    golden=goldens.qkv_causal_conv1d_silu,
+    check=_check_conv,
+    out=_conv_spec,
+    programs=_programs,
+)
 def qkv_causal_conv1d_silu(
     input: Lanes,
     history: Lanes,
@@ -174,13 +161,13 @@ def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.TILE)]
 
 
-def _golden_norm(input: Lanes, gate: Lanes, weight: Lanes, num_heads: int, *, epsilon: float = 1e-5, **_: Any) -> Lanes:
-    heads = torch.stack(torch.split(input.float(), num_heads), 0).transpose(1, 2)  # [B, T, H, V]
-    normed = F.rms_norm(heads, heads.shape[-1:], weight.float().flatten(), epsilon).flatten(-2)
-    return normed / (1 + torch.exp(-gate.float()))
-
-
-@op(f"ttnn.experimental.kda.{NORM}", golden=_golden_norm, check=_check_norm, out=_norm_spec, programs=_programs)
+@op(
+    f"ttnn.experimental.kda.{NORM}",
+    golden=goldens.sigmoid_gated_rms_norm,
+    check=_check_norm,
+    out=_norm_spec,
+    programs=_programs,
+)
 def sigmoid_gated_rms_norm(
     input: Lanes, gate: Lanes, weight: Lanes, num_heads: int, epsilon: float, lane_axes: int
 ) -> Lanes:

@@ -11,6 +11,7 @@ from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -31,12 +32,7 @@ def _check_mul(call: Call) -> None:
     )
 
 
-def _golden_mul(a: Lanes, b: Lanes, **_: Any) -> Lanes:
-    wide = b if b.shape[-1] == LATENT * HIDDEN else b.repeat_interleave(LATENT, dim=-1)
-    return a.repeat(1, 1, 1, wide.shape[-1] // a.shape[-1]) * wide
-
-
-@op("ttnn.experimental.repeat_and_interleave_eltwise_mul", golden=_golden_mul, check=_check_mul)
+@op("ttnn.experimental.repeat_and_interleave_eltwise_mul", golden=goldens.repeat_and_interleave_mul, check=_check_mul)
 def repeat_and_interleave_eltwise_mul(a: Lanes, b: Lanes) -> Lanes:
     """Every channel of b times the state vector in a, which is one for all channels or one per channel."""
     left = torch.unflatten(a.float(), -1, (-1, LATENT))
@@ -51,7 +47,7 @@ def _check_reduce(call: Call) -> None:
 
 @op(
     "ttnn.experimental.hc_sum_reduce",
-    golden=lambda input, **_: sum(input[..., i::LATENT] for i in range(LATENT)),
+    golden=goldens.hc_sum_reduce,
     check=_check_reduce,
 )
 def hc_sum_reduce(input: Lanes) -> Lanes:
@@ -79,18 +75,7 @@ def _keep(h_prev: Lanes, scanned: Lanes) -> Lanes:
     return scanned[..., -1:, :]
 
 
-def _golden_scan(a: Lanes, bx: Lanes, h_prev: Lanes, **_: Any) -> Lanes:
-    """By sums of what every earlier row still contributes."""
-    decay = torch.cat([torch.ones_like(a[..., :1, :]), a], dim=-2).double()
-    given = torch.cat([h_prev, bx], dim=-2).double()
-    rows = []
-    for row in range(1, given.shape[-2]):
-        left = [decay[..., i + 1 : row + 1, :].prod(-2) * given[..., i, :] for i in range(row + 1)]
-        rows.append(torch.stack(left).sum(0))
-    return torch.stack(rows, dim=-2).float()
-
-
-@composite("ttnn.experimental.prefix_scan", golden=_golden_scan)
+@composite("ttnn.experimental.prefix_scan", golden=goldens.prefix_scan)
 def prefix_scan(a: Tensor, bx: Tensor, h_prev: Tensor, memory_config: MemoryConfig | None, dtype: Any) -> Tensor:
     """h[t] = a[t] · h[t - 1] + bx[t]; the last state is left in h_prev."""
     result: Tensor = _scan(a=a, bx=bx, h_prev=h_prev, memory_config=memory_config, dtype=dtype)

@@ -10,6 +10,7 @@ import torch
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import require, require_dtype
 from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.ops.matmul.matmul import widened
@@ -71,23 +72,6 @@ def sparse_product(
 
 def _widest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (a, b) if a.dtype == b.dtype else (a.float(), b.float())
-
-
-def _golden_sparse(
-    input_tensor_a: torch.Tensor,
-    input_tensor_b: torch.Tensor,
-    sparsity: torch.Tensor,
-    program_config: Any = None,
-    nnz: int | None = None,
-    is_input_a_sparse: bool = False,
-    is_input_b_sparse: bool = True,
-) -> torch.Tensor:
-    a, flags = input_tensor_a, (sparsity != 0).float()
-    if is_input_a_sparse:
-        result = torch.matmul(a, input_tensor_b)
-        return result * flags.reshape(*result.shape[:-2], 1, 1)
-    result = torch.einsum("abmk,ekn->abemn", a.float(), input_tensor_b[0].float())
-    return (result * flags.reshape(*result.shape[:-2], 1, 1)).unsqueeze(2)
 
 
 def _sparse(
@@ -173,7 +157,7 @@ def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequenc
     return nnz
 
 
-@composite("ttnn.sparse_matmul", golden=_golden_sparse)
+@composite("ttnn.sparse_matmul", golden=goldens.sparse_matmul)
 def sparse_matmul(
     input_tensor_a: Tensor,
     input_tensor_b: Tensor,

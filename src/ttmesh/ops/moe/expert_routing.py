@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
 
@@ -13,6 +10,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import mixture_of_experts as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -41,18 +39,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def _golden(
-    input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes, k: int = CHOSEN, **_: Any
-) -> Lanes:
-    shares = []
-    for row in (input_tensor + expert_mask_tensor).flatten(0, -2):
-        order = sorted(range(len(row)), key=lambda expert: -float(row[expert]))[:CHOSEN]
-        weights = torch.exp(row[order] + topk_mask_tensor.flatten()[:CHOSEN])
-        shares.append(weights[order.index(0)] / weights.sum() if 0 in order else torch.zeros(()))
-    return torch.stack(shares).reshape(*input_tensor.shape[:-1], 1)
-
-
-@op("ttnn.moe", golden=_golden, check=_check, out=_spec)
+@op("ttnn.moe", golden=goldens.moe, check=_check, out=_spec)
 def moe(input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes) -> Lanes:
     """The routing weight of expert 0, [batch, 1, rows, 1]."""
     return _share(input_tensor, expert_mask_tensor, topk_mask_tensor)
@@ -73,42 +60,12 @@ def _gate(
     return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale, experts
 
 
-def _golden_gate(
-    scores: Lanes,
-    bias: Lanes,
-    *,
-    n_groups: int = 8,
-    summed_experts_per_group: int = 2,
-    topk_groups: int = 4,
-    n_activated_experts: int = 8,
-    route_scale: float = 1.0,
-    epsilon: float = 1e-20,
-    **_: Any,
-) -> tuple[Lanes, Lanes]:
-    weights, chosen = [], []
-    size = scores.shape[-1] // n_groups
-    for row, offset in zip(scores.flatten(0, -2), bias.expand_as(scores).flatten(0, -2), strict=True):
-        plain = [1 / (1 + math.exp(-float(score))) for score in row]
-        biased = [probability + float(extra) for probability, extra in zip(plain, offset, strict=True)]
-        groups = [range(start, start + size) for start in range(0, len(plain), size)]
-        best = sorted(
-            groups, key=lambda g: -sum(sorted((biased[e] for e in g), reverse=True)[:summed_experts_per_group])
-        )
-        open_ = sorted(expert for group in best[:topk_groups] for expert in group)
-        experts = sorted(open_, key=lambda expert: -biased[expert])[:n_activated_experts]
-        total = sum(plain[expert] for expert in experts) + epsilon
-        weights.append(torch.tensor([plain[expert] / total * route_scale for expert in experts]))
-        chosen.append(torch.tensor(experts))
-    shape = (*scores.shape[:-1], n_activated_experts)
-    return torch.stack(weights).reshape(shape), torch.stack(chosen).reshape(shape)
-
-
 def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     weights, experts = inferred
     return [out_spec(call, weights[0]), out_spec(call, experts[0], dtype=DataType.UINT16, result=1)]
 
 
-@op("ttnn.experimental.deepseek_grouped_gate", golden=_golden_gate, out=_gate_spec)
+@op("ttnn.experimental.deepseek_grouped_gate", golden=goldens.grouped_gate, out=_gate_spec)
 def deepseek_grouped_gate(
     scores: Lanes,
     bias: Lanes,
@@ -161,15 +118,7 @@ def _top_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
 
 
-def _golden_top(input_tensor: Lanes, *, k: int, valid_length: int | None = None) -> Lanes:
-    rows = []
-    for row in input_tensor[..., :valid_length].flatten(0, -2).tolist():
-        best = sorted(range(len(row)), key=lambda i: -row[i])[:k]
-        rows.append([NO_INDEX if row[i] == float("-inf") else i for i in best])
-    return torch.tensor(rows).reshape(*input_tensor.shape[:-1], k)
-
-
-@op("ttnn.experimental.topk_large_indices", golden=_golden_top, check=_check_top, out=_top_spec)
+@op("ttnn.experimental.topk_large_indices", golden=goldens.topk_large_indices, check=_check_top, out=_top_spec)
 def topk_large_indices(input_tensor: Lanes, k: int, valid_length: int | None) -> Lanes:
     """Where the k largest of every row are, largest first; where they are -inf, no index."""
     searched = input_tensor[..., :valid_length]
@@ -213,18 +162,7 @@ def _router_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=L1_MEMORY_CONFIG) for dtype in formats]
 
 
-def _golden_router(
-    input_tensor: Lanes, *, weight_tensor: Lanes, bias_tensor: Lanes, k: int = 4, **_: Any
-) -> tuple[Lanes, Lanes]:
-    logits = torch.addmm(bias_tensor.float(), input_tensor.float(), weight_tensor.float()).bfloat16().float()
-    experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :k]
-    weights = torch.exp(logits.gather(1, experts) - logits.max(1, keepdim=True).values)
-    room = -(-k // WORDS) * WORDS - k
-    pad = torch.nn.functional.pad
-    return pad(experts, (0, room)), pad(weights / weights.sum(1, keepdim=True), (0, room))
-
-
-@op("ttnn.experimental.topk_router_gpt", golden=_golden_router, check=_check_router, out=_router_spec)
+@op("ttnn.experimental.topk_router_gpt", golden=goldens.topk_router, check=_check_router, out=_router_spec)
 def topk_router_gpt(input_tensor: Lanes, weight_tensor: Lanes, bias_tensor: Lanes, k: int) -> tuple[Lanes, Lanes]:
     """The k best experts of every row and softmax of their logits; rows padded with zeros to eight."""
     logits = (input_tensor.float() @ weight_tensor.float() + bias_tensor.float()).bfloat16().float()

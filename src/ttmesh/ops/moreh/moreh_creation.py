@@ -13,13 +13,14 @@ from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.creation.full import asked_spec, filled
+from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.calls.launch_op import Call, Operation, launch
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
-@composite("ttnn.moreh_full", golden=lambda shape, fill_value, *_, **__: torch.full(tuple(shape), fill_value))
+@composite("ttnn.moreh_full", golden=goldens.full)
 def moreh_full(
     shape: Sequence[int],
     fill_value: float,
@@ -40,7 +41,7 @@ def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.moreh_full_like",
-    golden=lambda input, fill_value, **_: torch.full(input.shape, fill_value, dtype=input.dtype),
+    golden=goldens.full_like,
     out=_full_spec,
 )
 def moreh_full_like(input: torch.Tensor, fill_value: float, lane_axes: int) -> torch.Tensor:
@@ -82,7 +83,7 @@ def _check_arange(
         require(output.layout is layout, wrong, f"{layout}", "Convert it with ttnn.to_layout.")
 
 
-@composite("ttnn.moreh_arange", golden=lambda start, end, step, *_, **__: torch.arange(start, end, step)[None])
+@composite("ttnn.moreh_arange", golden=goldens.arange)
 def moreh_arange(
     start: float,
     end: float,

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor as Lanes
-from torch.nn import functional as F
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -54,24 +54,7 @@ def _spec(names: Sequence[str]) -> Any:
     return rule
 
 
-def _golden(
-    input: Lanes,
-    num_groups: int,
-    eps: float = 1e-5,
-    gamma: Lanes | None = None,
-    beta: Lanes | None = None,
-    *,
-    are_required_outputs: Sequence[bool] = (True, False, False),
-    **_: Any,
-) -> Optional:
-    scale, shift = (None if p is None else p.flatten() for p in (gamma, beta))
-    out = F.group_norm(input, num_groups, scale, shift, eps)
-    flat = input.reshape(input.shape[0], num_groups, -1)
-    rest = flat.mean(-1)[None, None], torch.rsqrt(flat.var(-1, unbiased=False) + eps)[None, None]
-    return [part if want else None for part, want in zip((out, *rest), are_required_outputs, strict=True)]
-
-
-@op("ttnn.moreh_group_norm", golden=_golden, out=_spec(FORWARD), outputs=FORWARD)
+@op("ttnn.moreh_group_norm", golden=goldens.group_norm, out=_spec(FORWARD), outputs=FORWARD)
 def moreh_group_norm(
     input: Lanes,
     num_groups: int,
@@ -111,27 +94,6 @@ def _backward(
     return [part if want else None for part, want in zip(results, wanted, strict=True)]
 
 
-def _golden_backward(
-    output_grad: Lanes,
-    input: Lanes,
-    mean: Lanes,
-    rstd: Lanes,
-    num_groups: int,
-    *,
-    are_required_outputs: Sequence[bool] = (True, False, False),
-    gamma: Lanes | None = None,
-    **_: Any,
-) -> Optional:
-    n, c, h, w = input.shape
-    scale = None if gamma is None else gamma.flatten()
-    statistics = (part.reshape(n, num_groups) for part in (mean, rstd))
-    grads = torch.ops.aten.native_group_norm_backward(
-        output_grad, input, *statistics, scale, n, c, h * w, num_groups, [True, True, True]
-    )
-    shaped = (grads[0], *(None if part is None else part.reshape(1, 1, 1, c) for part in grads[1:]))
-    return [part if want else None for part, want in zip(shaped, are_required_outputs, strict=True)]
-
-
 def _check_backward(call: Call) -> None:
     rows = call["input"].shape[0] * call["num_groups"]
     for name in ("mean", "rstd"):
@@ -145,7 +107,7 @@ def _check_backward(call: Call) -> None:
 
 @op(
     "ttnn.moreh_group_norm_backward",
-    golden=_golden_backward,
+    golden=goldens.group_norm_backward,
     out=_spec(BACKWARD),
     outputs=BACKWARD,
     check=_check_backward,

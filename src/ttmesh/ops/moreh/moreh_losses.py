@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
-from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import training as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -70,21 +68,7 @@ def _divisor(
     return total.reshape(*total.shape, *[1] * (divisor.dim() - lane_axes))
 
 
-def _golden(
-    input_tensor: Lanes,
-    target_tensor: Lanes,
-    reduction: str,
-    *,
-    weight_tensor: Lanes | None = None,
-    ignore_index: int = -100,
-    **_: Any,
-) -> Lanes:
-    weight = None if weight_tensor is None else weight_tensor.flatten()
-    loss = F.nll_loss(input_tensor, target_tensor.long(), weight, ignore_index=ignore_index, reduction=reduction)
-    return loss if reduction == "none" else loss.reshape(1)
-
-
-@composite("ttnn.moreh_nll_loss", golden=_golden)
+@composite("ttnn.moreh_nll_loss", golden=goldens.nll_loss)
 def moreh_nll_loss(
     input_tensor: Tensor,
     target_tensor: Tensor,
@@ -194,27 +178,7 @@ def _run_backward(
     return result
 
 
-def _golden_backward(
-    target_tensor: Lanes,
-    output_grad_tensor: Lanes,
-    reduction_mean: bool,
-    *,
-    weight_tensor: Lanes | None = None,
-    input_grad_tensor: Lanes | None = None,
-    divisor_tensor: Lanes | None = None,
-    ignore_index: int = -100,
-    **_: Any,
-) -> Lanes:
-    assert input_grad_tensor is not None, "the golden needs its shape"
-    x = torch.zeros(input_grad_tensor.shape, requires_grad=True)
-    weight = None if weight_tensor is None else weight_tensor.flatten().float()
-    loss = F.nll_loss(x, target_tensor.long(), weight, ignore_index=ignore_index, reduction="sum")
-    divisor = 1.0 if divisor_tensor is None or not reduction_mean else divisor_tensor.flatten()[0]
-    (grad,) = torch.autograd.grad(loss, x, output_grad_tensor.float().flatten()[0] / divisor)
-    return grad
-
-
-@composite("ttnn.moreh_nll_loss_backward", golden=_golden_backward)
+@composite("ttnn.moreh_nll_loss_backward", golden=goldens.nll_loss_backward)
 def moreh_nll_loss_backward(
     target_tensor: Tensor,
     output_grad_tensor: Tensor,
@@ -232,24 +196,7 @@ def moreh_nll_loss_backward(
     )  # fmt: skip
 
 
-def _golden_unreduced(
-    target_tensor: Lanes,
-    output_grad_tensor: Lanes,
-    *,
-    weight_tensor: Lanes | None = None,
-    input_grad_tensor: Lanes | None = None,
-    ignore_index: int = -100,
-    **_: Any,
-) -> Lanes:
-    assert input_grad_tensor is not None, "the golden needs its shape"
-    x = torch.zeros(input_grad_tensor.shape, requires_grad=True)
-    weight = None if weight_tensor is None else weight_tensor.flatten().float()
-    loss = F.nll_loss(x, target_tensor.long(), weight, ignore_index=ignore_index, reduction="none")
-    (grad,) = torch.autograd.grad(loss, x, output_grad_tensor.float())
-    return grad
-
-
-@composite("ttnn.moreh_nll_loss_unreduced_backward", golden=_golden_unreduced)
+@composite("ttnn.moreh_nll_loss_unreduced_backward", golden=goldens.nll_loss_unreduced_backward)
 def moreh_nll_loss_unreduced_backward(
     target_tensor: Tensor,
     output_grad_tensor: Tensor,

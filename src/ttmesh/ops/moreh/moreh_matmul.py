@@ -11,7 +11,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.checks import dim_of, require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import like
-from ttmesh.ops.elementwise.unary_backward import differentiated
+from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, ranked
 from ttmesh.ops.matmul.matmul import turned
@@ -33,24 +33,13 @@ def with_bias(values: torch.Tensor, bias: torch.Tensor | None, lane_axes: int) -
 # -- forward -------------------------------------------------------------------------------------------------------------
 
 
-@op("ttnn.moreh_bmm", golden=lambda input, mat2: torch.matmul(input, mat2), out=in_tiles, outputs=("output",))
+@op("ttnn.moreh_bmm", golden=goldens.bmm, out=in_tiles, outputs=("output",))
 def moreh_bmm(input: torch.Tensor, mat2: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The product of two batches of matrices."""
     return product(input, mat2, lane_axes)
 
 
-def _golden_matmul(
-    input: torch.Tensor,
-    other: torch.Tensor,
-    transpose_input: bool = False,
-    transpose_other: bool = False,
-    bias: torch.Tensor | None = None,
-) -> torch.Tensor:
-    result = torch.matmul(input.mT if transpose_input else input, other.mT if transpose_other else other)
-    return result if bias is None else result + bias
-
-
-@op("ttnn.moreh_matmul", golden=_golden_matmul, out=in_tiles, outputs=("output",))
+@op("ttnn.moreh_matmul", golden=goldens.matmul, out=in_tiles, outputs=("output",))
 def moreh_matmul(
     input: torch.Tensor,
     other: torch.Tensor,
@@ -71,7 +60,7 @@ def _dot(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
 
 @op(
     "ttnn.moreh_dot",
-    golden=lambda a, b: torch.dot(a.flatten(), b.flatten()).reshape([1] * a.dim()),
+    golden=goldens.dot,
     out=in_tiles,
     outputs=("output",),
 )
@@ -80,12 +69,7 @@ def moreh_dot(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, lane_a
     return _dot(input_tensor_a, input_tensor_b, lane_axes)
 
 
-def _golden_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    result = torch.nn.functional.linear(input, weight)
-    return result if bias is None else result + bias
-
-
-@op("ttnn.moreh_linear", golden=_golden_linear, out=in_tiles, outputs=("output",))
+@op("ttnn.moreh_linear", golden=goldens.linear, out=in_tiles, outputs=("output",))
 def moreh_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, lane_axes: int) -> torch.Tensor:
     """The input times the transposed weight, plus a bias."""
     return with_bias(product(input, weight.transpose(-1, -2), lane_axes), bias, lane_axes)
@@ -155,13 +139,9 @@ def gradient(
     return result
 
 
-def _golden_pair(output_grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
-    return differentiated(torch.matmul, output_grad, a, b)
-
-
 @composite(
     "ttnn.moreh_matmul_backward",
-    golden=lambda output_grad, input_a, input_b: _golden_pair(output_grad, input_a, input_b),
+    golden=goldens.matmul_backward,
 )
 def moreh_matmul_backward(
     output_grad: Tensor,
@@ -180,7 +160,7 @@ def moreh_matmul_backward(
     ]
 
 
-@composite("ttnn.moreh_bmm_backward", golden=lambda output_grad, input, mat2: _golden_pair(output_grad, input, mat2))
+@composite("ttnn.moreh_bmm_backward", golden=goldens.matmul_backward)
 def moreh_bmm_backward(
     output_grad: Tensor,
     input: Tensor,
@@ -201,7 +181,7 @@ def moreh_bmm_backward(
 
 @composite(
     "ttnn.moreh_dot_backward",
-    golden=lambda output_grad, input, other: [output_grad * other, output_grad * input],
+    golden=goldens.dot_backward,
 )
 def moreh_dot_backward(
     output_grad: Tensor,
@@ -223,14 +203,7 @@ def moreh_dot_backward(
     ]
 
 
-def _golden_linear_backward(
-    output_grad: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> list[torch.Tensor]:
-    operands = [input, weight] if bias is None else [input, weight, bias]
-    return differentiated(_golden_linear, output_grad, *operands)
-
-
-@composite("ttnn.moreh_linear_backward", golden=_golden_linear_backward)
+@composite("ttnn.moreh_linear_backward", golden=goldens.linear_backward)
 def moreh_linear_backward(
     output_grad: Tensor,
     input: Tensor,
@@ -275,16 +248,7 @@ def _picked(values: torch.Tensor, indices: Sequence[torch.Tensor], dims: Sequenc
     return result.reshape(*tensors[0].shape[:lane_axes], *result.shape[1:])
 
 
-def _golden_getitem(
-    input: torch.Tensor, index_tensors: Sequence[torch.Tensor], index_dims: Sequence[int]
-) -> torch.Tensor:
-    where: list[Any] = [slice(None)] * input.dim()
-    for dim, index in zip(index_dims, index_tensors, strict=True):
-        where[dim] = index.flatten().long()
-    return input[tuple(where)]
-
-
-@op("ttnn.moreh_getitem", golden=_golden_getitem, outputs=("output",))
+@op("ttnn.moreh_getitem", golden=goldens.getitem, outputs=("output",))
 def moreh_getitem(
     input: torch.Tensor, index_tensors: Sequence[torch.Tensor], index_dims: Sequence[int], lane_axes: int
 ) -> torch.Tensor:
@@ -310,18 +274,7 @@ def _folded(
     return torch.nn.functional.fold(values.float(), size, kernel, dilation, padding, stride)
 
 
-def _golden_fold(
-    input: torch.Tensor,
-    output_size: Pair,
-    kernel_size: Pair,
-    dilation: Pair = (1, 1),
-    padding: Pair = (0, 0),
-    stride: Pair = (1, 1),
-) -> torch.Tensor:
-    return torch.nn.functional.fold(input, output_size, kernel_size, dilation, padding, stride)
-
-
-@op("ttnn.moreh_fold", golden=_golden_fold, outputs=("output",))
+@op("ttnn.moreh_fold", golden=goldens.fold, outputs=("output",))
 def moreh_fold(
     input: torch.Tensor,
     output_size: Pair,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
-from torch.nn import functional as F
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -120,18 +119,7 @@ def _outer(input: Tensor, normalized_dims: int) -> int:
     return math.prod(input.shape[: len(input.shape) - normalized_dims])
 
 
-def _golden_layer(
-    input: Lanes,
-    normalized_dims: int,
-    eps: float = 1e-5,
-    gamma: Lanes | None = None,
-    beta: Lanes | None = None,
-    **_: Any,
-) -> list[Lanes]:
-    return [F.layer_norm(input, input.shape[input.dim() - normalized_dims :], gamma, beta, eps)]
-
-
-@composite("ttnn.moreh_layer_norm", golden=_golden_layer)
+@composite("ttnn.moreh_layer_norm", golden=goldens.layer_norm)
 def moreh_layer_norm(
     input: Tensor,
     normalized_dims: int,
@@ -159,26 +147,7 @@ def _check_statistics(mean: Tensor, rstd: Tensor, rows: int) -> None:
             )
 
 
-def _golden_layer_backward(
-    output_grad: Lanes,
-    input: Lanes,
-    mean: Lanes,
-    rstd: Lanes,
-    normalized_dims: int,
-    *,
-    gamma: Lanes | None = None,
-    **_: Any,
-) -> list[Lanes]:
-    cut = input.dim() - normalized_dims
-    statistics = (part.reshape(*input.shape[:cut], *[1] * normalized_dims) for part in (mean, rstd))
-    scale = None if gamma is None else gamma.reshape(input.shape[cut:])
-    grads = torch.ops.aten.native_layer_norm_backward(
-        output_grad, input, input.shape[cut:], *statistics, scale, None, [True, False, False]
-    )
-    return [grads[0]]
-
-
-@composite("ttnn.moreh_layer_norm_backward", golden=_golden_layer_backward)
+@composite("ttnn.moreh_layer_norm_backward", golden=goldens.layer_norm_backward)
 def moreh_layer_norm_backward(
     output_grad: Tensor,
     input: Tensor,

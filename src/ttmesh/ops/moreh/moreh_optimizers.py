@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor as Lanes
-from torch import nn
 
-from ttmesh.ops.catalogue.definition import OpFunction, op
+from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import training as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -49,44 +47,7 @@ def _adam(
     return [param - lr / (1 - beta1**step) * first / size, first, second, top]
 
 
-def _golden_step(
-    optimizer: torch.optim.Optimizer, weight: nn.Parameter, grad: Lanes, state: dict[str, Lanes]
-) -> dict[str, Lanes]:
-    """The state after torch's own step, with the parameter under its name."""
-    weight.grad = grad.float().clone()
-    optimizer.state[weight] = {name: values.float().clone() for name, values in state.items()}
-    optimizer.step()
-    return {**optimizer.state[weight], "param": weight.detach()}
-
-
-def _enter_adam(name: str, *, decoupled: bool, default_decay: float) -> OpFunction:
-    def golden(
-        param_in: Lanes,
-        grad: Lanes,
-        exp_avg_in: Lanes,
-        exp_avg_sq_in: Lanes,
-        lr: float = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        weight_decay: float = default_decay,
-        step: int = 0,
-        amsgrad: bool = False,
-        *,
-        max_exp_avg_sq_in: Lanes | None = None,
-        **_: Any,
-    ) -> list[Lanes | None]:
-        weight = nn.Parameter(param_in.float().clone())
-        kind = torch.optim.AdamW if decoupled else torch.optim.Adam
-        optimizer = kind(
-            [weight], lr, (beta1, beta2), eps, weight_decay, amsgrad and max_exp_avg_sq_in is not None, foreach=False
-        )
-        state = {"step": torch.tensor(step - 1.0), "exp_avg": exp_avg_in, "exp_avg_sq": exp_avg_sq_in}
-        if amsgrad and max_exp_avg_sq_in is not None:
-            state["max_exp_avg_sq"] = max_exp_avg_sq_in
-        after = _golden_step(optimizer, weight, grad, state)
-        return [after["param"], after["exp_avg"], after["exp_avg_sq"], after.get("max_exp_avg_sq")]
-
+def _enter_adam(name: str, *, decoupled: bool, golden: Golden) -> OpFunction:
     @op(name, golden=golden, outputs=ADAM_OUTPUTS, runtime=ADAM_NUMBERS)
     def lane(
         param_in: Lanes,
@@ -111,33 +72,8 @@ def _enter_adam(name: str, *, decoupled: bool, default_decay: float) -> OpFuncti
     return lane
 
 
-moreh_adam = _enter_adam("ttnn.moreh_adam", decoupled=False, default_decay=0.0)
-moreh_adamw = _enter_adam("ttnn.moreh_adamw", decoupled=True, default_decay=1e-2)
-
-
-def _golden_sgd(
-    param_in: Lanes,
-    grad: Lanes,
-    momentum_buffer_in: Lanes | None = None,
-    param_out: Lanes | None = None,
-    momentum_buffer_out: Lanes | None = None,
-    lr: float = 1e-3,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-    *,
-    momentum_initialized: bool,
-    **_: Any,
-) -> list[Lanes | None]:
-    weight = nn.Parameter(param_in.float().clone())
-    optimizer = torch.optim.SGD([weight], lr, momentum, dampening, weight_decay, foreach=False)
-    optimizer.param_groups[0]["nesterov"] = nesterov  # torch's constructor refuses it with dampening
-    state = {}
-    if momentum_initialized and momentum_buffer_in is not None:
-        state["momentum_buffer"] = momentum_buffer_in
-    after = _golden_step(optimizer, weight, grad, state)
-    return [after["param"], after.get("momentum_buffer") if momentum else None]
+moreh_adam = _enter_adam("ttnn.moreh_adam", decoupled=False, golden=goldens.adam)
+moreh_adamw = _enter_adam("ttnn.moreh_adamw", decoupled=True, golden=goldens.adamw)
 
 
 def _sgd_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -149,7 +85,7 @@ def _sgd_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.moreh_sgd",
-    golden=_golden_sgd,
+    golden=goldens.sgd,
     out=_sgd_spec,
     outputs=SGD_OUTPUTS,
     runtime=("lr", "dampening", "weight_decay"),

@@ -11,7 +11,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.checks import dims_of, require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import like
-from ttmesh.ops.elementwise.unary_backward import differentiated
+from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.ops.reduction.cumulative import scanned
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
@@ -30,18 +30,12 @@ def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, 
     return grad.reshape(*mesh, *ones).expand(*mesh, *shape)
 
 
-def _all_for_none(dim: Dims, values: torch.Tensor) -> tuple[int, ...]:
-    if isinstance(dim, int):
-        return (dim,)
-    return tuple(dim or range(values.dim()))
-
-
 # -- sum and mean --------------------------------------------------------------------------------------------------------
 
 
 @op(
     "ttnn.moreh_sum",
-    golden=lambda input, dim=None, keepdim=False: torch.sum(input, _all_for_none(dim, input), keepdim),
+    golden=goldens.sum_,
     out=in_tiles,
     outputs=("output",),
 )
@@ -49,15 +43,6 @@ def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> 
     """The sum over one dim, several or all."""
     wide = input if input.is_floating_point() else input.long()
     return wide.sum(dims_of(dim, input.dim() - lane_axes), keepdim)
-
-
-def _golden_sum_backward(
-    output_grad: torch.Tensor, input: torch.Tensor, dim: Dims = None, keepdim: bool = False
-) -> torch.Tensor:
-    total = torch.sum(input, _all_for_none(dim, input), keepdim)
-    return differentiated(
-        lambda x: torch.sum(x, _all_for_none(dim, x), keepdim), output_grad.reshape(total.shape), input
-    )[0]
 
 
 def _check_sum_backward(call: Call) -> None:
@@ -71,7 +56,7 @@ def _check_sum_backward(call: Call) -> None:
 
 @op(
     "ttnn.moreh_sum_backward",
-    golden=_golden_sum_backward,
+    golden=goldens.sum_backward,
     check=_check_sum_backward,
     out=in_tiles,
     outputs=("input_grad",),
@@ -90,16 +75,9 @@ def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, l
     return values.float().sum(dims, keepdim) / count
 
 
-def _golden_mean(
-    input: torch.Tensor, dim: Dims = None, keepdim: bool = False, divisor: int | None = None
-) -> torch.Tensor:
-    dims = _all_for_none(dim, input)
-    return torch.mean(input, dims, keepdim) if divisor is None else torch.sum(input, dims, keepdim) / divisor
-
-
 @op(
     "ttnn.moreh_mean",
-    golden=_golden_mean,
+    golden=goldens.mean,
     out=in_tiles,
     outputs=("output",),
 )
@@ -116,14 +94,6 @@ def _mean_backward(
     return spread.float() / reduced_count(spread, dims_of(dim, len(whole)))
 
 
-def _golden_mean_backward(
-    output_grad: torch.Tensor, dim: Dims = None, keepdim: bool = False, input_grad_shape: Sequence[int] | None = None
-) -> torch.Tensor:
-    whole = torch.zeros(tuple(output_grad.shape if input_grad_shape is None else input_grad_shape))
-    reduced = _golden_mean(whole, dim, keepdim)
-    return differentiated(lambda x: _golden_mean(x, dim, keepdim), output_grad.reshape(reduced.shape), whole)[0]
-
-
 _MEAN_BACKWARD = Operation(
     "ttnn.moreh_mean_backward",
     lambda output_grad, dim, keepdim, shape, lane_axes: _mean_backward(output_grad, dim, keepdim, shape, lane_axes),
@@ -133,7 +103,7 @@ _MEAN_BACKWARD = Operation(
 )
 
 
-@composite("ttnn.moreh_mean_backward", golden=_golden_mean_backward)
+@composite("ttnn.moreh_mean_backward", golden=goldens.mean_backward)
 def moreh_mean_backward(
     output_grad: Tensor,
     dim: Dims,
@@ -160,7 +130,7 @@ def moreh_mean_backward(
 
 @op(
     "ttnn.moreh_cumsum",
-    golden=lambda input, dim: torch.cumsum(input.float(), dim),
+    golden=goldens.cumsum,
     out=in_tiles,
     outputs=("output",),
 )
@@ -171,7 +141,7 @@ def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
 
 @op(
     "ttnn.moreh_cumsum_backward",
-    golden=lambda grad, dim: differentiated(lambda x: torch.cumsum(x, dim), grad, torch.zeros_like(grad))[0],
+    golden=goldens.cumsum_backward,
     out=in_tiles,
     outputs=("input_grad",),
 )
@@ -185,7 +155,7 @@ def moreh_cumsum_backward(output_grad: torch.Tensor, dim: int, lane_axes: int) -
 
 @op(
     "ttnn.moreh_abs_pow",
-    golden=lambda input, p: input.abs() ** p,
+    golden=goldens.abs_pow,
     out=in_tiles,
     outputs=("output",),
 )
@@ -206,14 +176,9 @@ def _norm(values: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: i
     return (wide**p).sum(dims, keepdim) ** (1.0 / p)
 
 
-def _golden_norm(input: torch.Tensor, p: float, dim: Dims = None, keepdim: bool = False) -> torch.Tensor:
-    result: torch.Tensor = torch.linalg.vector_norm(input, p, _all_for_none(dim, input), keepdim)
-    return result
-
-
 @op(
     "ttnn.moreh_norm",
-    golden=_golden_norm,
+    golden=goldens.norm,
     out=in_tiles,
     outputs=("output",),
 )
@@ -243,23 +208,7 @@ def _norm_backward(
     return torch.where(size == 0, 0.0, slope * up)
 
 
-def _golden_norm_backward(
-    input: torch.Tensor,
-    output: torch.Tensor,
-    output_grad: torch.Tensor,
-    p: float,
-    dim: Dims = None,
-    keepdim: bool = False,
-) -> torch.Tensor:
-    """torch's gradient of the sum of powers, over the norm that the caller gives."""
-    norm, grad = (part.reshape(_golden_norm(input, p, dim, keepdim).shape) for part in (output, output_grad))
-    if p == 0 or abs(p) == float("inf"):
-        return differentiated(lambda x: _golden_norm(x, p, dim, keepdim), grad, input)[0]
-    dims = _all_for_none(dim, input)
-    return differentiated(lambda x: (x.abs() ** p).sum(dims, keepdim) / p, grad / norm ** (p - 1), input)[0]
-
-
-@op("ttnn.moreh_norm_backward", golden=_golden_norm_backward, out=in_tiles, outputs=("input_grad",))
+@op("ttnn.moreh_norm_backward", golden=goldens.norm_backward, out=in_tiles, outputs=("input_grad",))
 def moreh_norm_backward(
     input: torch.Tensor,
     output: torch.Tensor,
@@ -305,9 +254,7 @@ def _scaled(gradient: torch.Tensor, total: torch.Tensor, max_norm: float) -> tor
 
 @composite(
     "ttnn.moreh_clip_grad_norm",
-    golden=lambda inputs, max_norm, norm_type=2.0: _golden_norm(
-        torch.cat([part.flatten() for part in inputs]), norm_type, 0, True
-    ),
+    golden=goldens.clip_grad_norm,
 )
 def moreh_clip_grad_norm(
     inputs: Sequence[Tensor],

@@ -10,6 +10,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.checks import dim_of, require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.ops.movement.permute import transpose
 from ttmesh.ops.movement.reshape import reshaped, unsqueeze
@@ -70,13 +71,6 @@ def joined(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tens
     return torch.cat([part[i] for i in range(groups) for part in parts], dim)
 
 
-def _golden_concat(tensors: Sequence[torch.Tensor], dim: int = 0, groups: int = 1) -> torch.Tensor:
-    if groups == 1:
-        return torch.cat(list(tensors), dim)
-    at = dim % tensors[0].dim()
-    return torch.cat([torch.unflatten(tensor, at, (groups, -1)) for tensor in tensors], at + 1).flatten(at, at + 1)
-
-
 def _concat_once(case: Case) -> Lane | None:
     at, lane_axes = dim_of(case["dim"], len(case.specs[0].shape)), case.lane_axes
     if case["groups"] != 1 or len(case.specs) == 1:
@@ -90,14 +84,14 @@ def _concat_once(case: Case) -> Lane | None:
     return cat
 
 
-@op("ttnn.concat", golden=_golden_concat, check=_check_concat, host=True, specialise=_concat_once)
+@op("ttnn.concat", golden=goldens.concat, check=_check_concat, host=True, specialise=_concat_once)
 def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: int) -> torch.Tensor:
     """Tensors one behind the other along a dim; with groups, group by group."""
     at = dim_of(dim, tensors[0].dim() - lane_axes)
     return tensors[0] if len(tensors) == 1 else joined(aligned(tensors, lane_axes), at, groups)
 
 
-@composite("ttnn.stack", golden=lambda input_tensors, dim: torch.stack(list(input_tensors), dim))
+@composite("ttnn.stack", golden=goldens.stack)
 def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
     """Tensors side by side along a new dim."""
     require(
@@ -111,11 +105,7 @@ def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
     return result
 
 
-def _golden_split(input_tensor: torch.Tensor, split_size: int | Sequence[int], dim: int = 0) -> list[torch.Tensor]:
-    return list(torch.split(input_tensor, split_size if isinstance(split_size, int) else list(split_size), dim))
-
-
-@composite("ttnn.split", golden=_golden_split)
+@composite("ttnn.split", golden=goldens.split)
 def split(
     input_tensor: Tensor, split_size: int | Sequence[int], dim: int, memory_config: MemoryConfig | None
 ) -> list[Tensor]:
@@ -147,7 +137,7 @@ def split(
     return parts
 
 
-@composite("ttnn.chunk", golden=lambda input_tensor, chunks, dim: list(torch.chunk(input_tensor, chunks, dim)))
+@composite("ttnn.chunk", golden=goldens.chunk)
 def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
     """The tensor cut along a dim into this many parts; the last may be smaller."""
     require(
@@ -203,7 +193,7 @@ def _repeat_programs(call: Call) -> tuple[Hashable, ...]:
 
 @op(
     "ttnn.repeat",
-    golden=lambda input_tensor, repeat_dims: torch.tile(input_tensor, tuple(repeat_dims)),
+    golden=goldens.repeat,
     check=_check_repeat,
     programs=_repeat_programs,
 )
@@ -232,7 +222,7 @@ def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
 
 @composite(
     "ttnn.repeat_interleave",
-    golden=lambda input_tensor, repeats, dim: torch.repeat_interleave(input_tensor, repeats, dim),
+    golden=goldens.repeat_interleave,
     direct=True,
 )
 def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_config: MemoryConfig | None) -> Tensor:

@@ -10,6 +10,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.tensor.calls.launch_op import Call, Operation, launch
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -25,7 +26,7 @@ def _check_clone(call: Call) -> None:
     require(same or spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
-@op("ttnn.clone", golden=lambda input: input.clone(), check=_check_clone)
+@op("ttnn.clone", golden=goldens.clone, check=_check_clone)
 def clone(input: torch.Tensor) -> torch.Tensor:
     """A tensor of its own with the same values."""
     return input
@@ -54,7 +55,7 @@ def _copied(input_a: torch.Tensor) -> torch.Tensor:
     return input_a
 
 
-@op("ttnn.copy", golden=lambda input_a, input_b: input_a, check=_check_copy, writes="input_b", out=_target_spec)
+@op("ttnn.copy", golden=goldens.copy, check=_check_copy, writes="input_b", out=_target_spec)
 def copy(input_a: torch.Tensor) -> torch.Tensor:
     """Write the first tensor's values into the second, which is returned."""
     return input_a
@@ -73,13 +74,7 @@ _ASSIGN = Operation(
 )
 
 
-def _golden_assign(
-    input_tensor: torch.Tensor | None = None, input_a: torch.Tensor | None = None, input_b: torch.Tensor | None = None
-) -> torch.Tensor | None:
-    return input_tensor if input_a is None else input_a
-
-
-@composite("ttnn.assign", golden=_golden_assign)
+@composite("ttnn.assign", golden=goldens.assign)
 def assign(
     input_tensor: Tensor | None = None,
     memory_config: MemoryConfig | None = None,
@@ -102,7 +97,7 @@ def assign(
     return launch(_ASSIGN, asked)
 
 
-@composite("ttnn.move", golden=lambda input_tensor: input_tensor)
+@composite("ttnn.move", golden=goldens.move)
 def move(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Tensor:
     """The same values at another address; the input's memory is given back."""
     return reallocate(input_tensor, memory_config)
@@ -111,10 +106,6 @@ def move(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Tensor:
 def _check_fill(call: Call) -> None:
     wrong = "FillPad should only be used for tile layout"
     require(call.specs[0].layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
-
-
-def _golden_fill(input_tensor: torch.Tensor, fill_value: float) -> torch.Tensor:
-    return input_tensor
 
 
 def _filled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -139,7 +130,7 @@ _FILLED, _FILLED_IN_PLACE = (
 )
 
 
-@composite("ttnn.fill_implicit_tile_padding", golden=_golden_fill)
+@composite("ttnn.fill_implicit_tile_padding", golden=goldens.fill_implicit_tile_padding)
 def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_config: MemoryConfig | None) -> Any:
     """The tensor with a number in its padding: in place, but for block floats. Lanes have none, so its spec says it."""
     whole = tuple(input_tensor.shape[-2:]) == tuple(input_tensor.padded_shape[-2:])
@@ -155,17 +146,13 @@ def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_c
     return launch(_FILLED, {"input_tensor": input_tensor, "fill_value": fill_value, "memory_config": memory_config})
 
 
-def _golden_plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool = False) -> torch.Tensor:
-    return input_tensor + (input_tensor >= 0 if skip_negative_entries else 1)
-
-
 def _incremented(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
     if not skip_negative:
         return values + 1
     return torch.where((values >= 0) & (values < 2**31 - 1), values + 1, values)
 
 
-@op("ttnn.plus_one", golden=_golden_plus_one, writes="input_tensor")
+@op("ttnn.plus_one", golden=goldens.plus_one, writes="input_tensor")
 def plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool) -> torch.Tensor:
     """Add one to every element, in place; negative ones may be left out."""
     return _incremented(input_tensor, skip_negative_entries)

@@ -9,6 +9,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import flat_together, unflat
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -65,12 +66,7 @@ def looked_up(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torch.T
         ) from None
 
 
-def _golden(input_tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    rows = torch.nn.functional.embedding(input_tensor.long(), weight.reshape(-1, weight.shape[-1]))
-    return rows if input_tensor.dim() < 2 else rows.reshape(input_tensor.shape[0], -1, rows.shape[-1])
-
-
-@op("ttnn.embedding", golden=_golden, check=_check, out=_spec)
+@op("ttnn.embedding", golden=goldens.embedding, check=_check, out=_spec)
 def embedding(input_tensor: torch.Tensor, weight: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The weight's rows that the ids name: [B, S] → [B, S, E], [S] → [S, E]."""
     rows = looked_up(input_tensor, weight.reshape(*weight.shape[:lane_axes], -1, weight.shape[-1]), lane_axes)
@@ -87,16 +83,7 @@ def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0], source=2, dtype=call.specs[2].dtype, layout=Layout.TILE)]
 
 
-def _golden_grad(
-    input_tensor: torch.Tensor, weight_tensor: torch.Tensor, output_gradient_tensor: torch.Tensor
-) -> torch.Tensor:
-    width, rows = weight_tensor.shape[-1], weight_tensor.shape[-2]
-    grad = torch.zeros(rows, width)
-    grad.index_add_(0, input_tensor.long().flatten(), output_gradient_tensor.float().reshape(-1, width))
-    return grad.reshape(1, 1, rows, width)
-
-
-@op("ttnn.embedding_bw", golden=_golden_grad, out=_grad_spec)
+@op("ttnn.embedding_bw", golden=goldens.embedding_bw, out=_grad_spec)
 def embedding_bw(
     input_tensor: torch.Tensor, weight_tensor: torch.Tensor, output_gradient_tensor: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import torch
 
@@ -11,6 +10,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
 from ttmesh.ops.catalogue.definition import alias, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -43,7 +43,7 @@ def _check_gather(call: Call) -> None:
 
 @op(
     "ttnn.gather",
-    golden=lambda input, dim, index: torch.gather(input, dim, index.long()),
+    golden=goldens.gather,
     check=_check_gather,
     outputs=("out",),
 )
@@ -55,7 +55,7 @@ def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -
 
 @op(
     "ttnn.tosa_gather",
-    golden=lambda input, index: torch.stack([rows[picks.long()] for rows, picks in zip(input, index, strict=True)]),
+    golden=goldens.tosa_gather,
 )
 def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] by index [N, W] → [N, W, C]."""
@@ -63,13 +63,7 @@ def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> tor
     return torch.gather(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]))
 
 
-def _golden_tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
-    result = input.clone()
-    result[torch.arange(len(input))[:, None], index.long()] = src
-    return result
-
-
-@op("ttnn.tosa_scatter", golden=_golden_tosa_scatter)
+@op("ttnn.tosa_scatter", golden=goldens.tosa_scatter)
 def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] with those that index [N, W] names replaced by [N, W, C]."""
     values, where, source = aligned([input, index, src], lane_axes)
@@ -79,11 +73,7 @@ def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, la
 # -- fill ----------------------------------------------------------------------------------------------------------------
 
 
-def _golden_index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float) -> torch.Tensor:
-    return torch.index_fill(input, dim, index.long(), value)
-
-
-@op("ttnn.index_fill", golden=_golden_index_fill, runtime=("value",))
+@op("ttnn.index_fill", golden=goldens.index_fill, runtime=("value",))
 def index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float, lane_axes: int) -> torch.Tensor:
     """The input with a number in the rows of a dim that the index names."""
     values, where = aligned([input, index], lane_axes)
@@ -117,13 +107,7 @@ def _check_indexed_fill(call: Call) -> None:
     require(b.shape[at] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
 
 
-def _golden_indexed_fill(
-    batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int = 0
-) -> torch.Tensor:
-    return torch.index_copy(input_tensor_a, dim, batch_id.long().flatten(), input_tensor_b)
-
-
-@op("ttnn.indexed_fill", golden=_golden_indexed_fill, check=_check_indexed_fill, out=like(1))
+@op("ttnn.indexed_fill", golden=goldens.indexed_fill, check=_check_indexed_fill, out=like(1))
 def indexed_fill(
     batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int, lane_axes: int
 ) -> torch.Tensor:
@@ -173,14 +157,7 @@ def _unravelled(flat: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
     return parts
 
 
-def _golden_nonzero(input_tensor: torch.Tensor) -> Any:
-    places = torch.nonzero(input_tensor)
-    count, listed = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 4 * input_tensor.numel())
-    count[..., 0], listed[..., : places.numel()] = len(places), places.flatten()
-    return count, listed
-
-
-@op("ttnn.nonzero", golden=_golden_nonzero, check=_check_nonzero, out=_nonzero_specs)
+@op("ttnn.nonzero", golden=goldens.nonzero, check=_check_nonzero, out=_nonzero_specs)
 def nonzero(input_tensor: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[count, places]: how many elements are not zero (first of eight numbers), and (n, c, h, w) of each."""
     return nonzero_places(input_tensor, lane_axes)
@@ -216,15 +193,9 @@ def _isin_programs(call: Call) -> tuple[Hashable, ...]:
     return (*programs, ("tilize", first)) if first.layout is Layout.TILE else tuple(programs)
 
 
-def _golden_isin(
-    elements: torch.Tensor, test_elements: torch.Tensor, *, invert: bool = False, **_: Any
-) -> torch.Tensor:
-    return torch.isin(elements, test_elements, invert=invert).long() * TRUE
-
-
 @op(
     "ttnn.experimental.isin",
-    golden=_golden_isin,
+    golden=goldens.isin,
     check=_check_isin,
     out=like(dtype=DataType.UINT32),
     outputs=("out",),

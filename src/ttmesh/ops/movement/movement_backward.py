@@ -9,7 +9,7 @@ import torch
 from ttmesh.ops.catalogue.checks import dim_of, require
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.spec_rules import like
-from ttmesh.ops.elementwise.unary_backward import differentiated
+from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
 from ttmesh.ops.movement.copy_ops import copy
 from ttmesh.ops.movement.slice_ops import slice_
@@ -34,13 +34,7 @@ def _into(result: Tensor, given: Tensor | None) -> Tensor:
     return written
 
 
-def _golden_concat(
-    grad_tensor: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int = 0
-) -> list[torch.Tensor]:
-    return list(torch.split(grad_tensor, [input_tensor_a.shape[dim], input_tensor_b.shape[dim]], dim))
-
-
-@composite("ttnn.concat_bw", golden=_golden_concat)
+@composite("ttnn.concat_bw", golden=goldens.concat_bw)
 def concat_bw(
     grad_tensor: Tensor,
     input_tensor_a: Tensor,
@@ -88,13 +82,7 @@ _REPEAT_BW = Operation(
 )
 
 
-def _golden_repeat(grad_tensor: torch.Tensor, input_tensor: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
-    if 0 in tuple(shape):
-        return [torch.zeros_like(input_tensor)]
-    return differentiated(lambda x: x.repeat(*shape), grad_tensor, input_tensor)
-
-
-@composite("ttnn.repeat_bw", golden=_golden_repeat)
+@composite("ttnn.repeat_bw", golden=goldens.repeat_bw)
 def repeat_bw(
     grad_tensor: Tensor, input_tensor: Tensor, shape: Sequence[int], memory_config: MemoryConfig | None
 ) -> Grads:
@@ -136,13 +124,7 @@ _PROD_BW = Operation(
 )
 
 
-def _golden_prod(grad_tensor: torch.Tensor, input_tensor: torch.Tensor, dim: int | None = None) -> list[torch.Tensor]:
-    if dim is None:
-        return differentiated(torch.prod, grad_tensor.flatten()[0], input_tensor)
-    return differentiated(lambda x: x.prod(dim, keepdim=True), grad_tensor.narrow(dim, 0, 1), input_tensor)
-
-
-@composite("ttnn.prod_bw", golden=_golden_prod)
+@composite("ttnn.prod_bw", golden=goldens.prod_bw)
 def prod_bw(grad_tensor: Tensor, input_tensor: Tensor, dim: int | None, memory_config: MemoryConfig | None) -> Grads:
     """The gradient of a product over one dim or all."""
     asked = {

@@ -11,6 +11,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.spec_rules import like_first
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.tensor.calls.launch_op import Call, Operation, launch
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -61,24 +62,6 @@ _PAD = Operation(
 )
 
 
-def _golden_pad(
-    input_tensor: torch.Tensor,
-    padding: Sequence[Any] = (),
-    value: float = 0.0,
-    output_padded_shape: Sequence[int] = (),
-    input_tensor_start: Sequence[int] = (),
-) -> torch.Tensor:
-    if output_padded_shape:
-        padding = _around(input_tensor.shape, output_padded_shape, input_tensor_start)
-    pairs = [(0, one) if isinstance(one, int) else tuple(one) for one in padding]
-    pairs = [(0, 0)] * (input_tensor.dim() - len(pairs)) + pairs
-    lengths = zip(input_tensor.shape, pairs, strict=True)
-    result = torch.full([low + have + high for have, (low, high) in lengths], value, dtype=input_tensor.dtype)
-    inside = zip(input_tensor.shape, pairs, strict=True)
-    result[tuple(slice(low, low + have) for have, (low, _) in inside)] = input_tensor
-    return result
-
-
 def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """The padding that puts a shape at a start inside a larger one."""
     require(
@@ -98,7 +81,7 @@ def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -
     return pairs
 
 
-@composite("ttnn.pad", golden=_golden_pad, direct=True)
+@composite("ttnn.pad", golden=goldens.pad, direct=True)
 def pad(
     input_tensor: Tensor,
     value: float,

@@ -10,6 +10,7 @@ from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.ops.catalogue.checks import dim_of, require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.permuted_shards import reordered
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
@@ -44,7 +45,7 @@ def _transpose_once(case: Case) -> Lane:
 
 @op(
     "ttnn.permute",
-    golden=lambda input_tensor, dims: input_tensor.permute(tuple(dims)),
+    golden=goldens.permute,
     out=reordered,
     check=_check_permute,
     specialise=_permute_once,
@@ -62,7 +63,7 @@ def _check_transpose(call: Call) -> None:
 
 @op(
     "ttnn.transpose",
-    golden=lambda input_tensor, dim1, dim2: input_tensor.transpose(dim1, dim2),
+    golden=goldens.transpose,
     out=reordered,
     check=_check_transpose,
     specialise=_transpose_once,
@@ -80,14 +81,7 @@ def _listed(value: Shifts) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-def _golden_roll(input_tensor: torch.Tensor, shifts: Shifts, dim: Shifts | None = None) -> torch.Tensor:
-    if dim is None:
-        moved = torch.roll(input_tensor.flatten(), shifts if isinstance(shifts, int) else sum(shifts))
-        return moved.reshape(input_tensor.shape)
-    return torch.roll(input_tensor, shifts, dim if isinstance(dim, int) else tuple(dim))
-
-
-@op("ttnn.roll", golden=_golden_roll)
+@op("ttnn.roll", golden=goldens.roll)
 def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts | None = None) -> torch.Tensor:
     """Moved along dims, what falls off one end comes in at the other; without a dim the tensor counts as flat."""
     if dim is None:
@@ -123,7 +117,7 @@ def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.experimental.convert_to_chw",
-    golden=lambda input: input.transpose(-1, -2),
+    golden=goldens.convert_to_chw,
     check=_check_chw,
     out=_chw_spec,
 )
@@ -160,7 +154,7 @@ def _check_hwc(call: Call) -> None:
 
 @op(
     "ttnn.experimental.convert_to_hwc",
-    golden=lambda input: input.permute(0, 1, 3, 2).flatten(0, 2)[None, None],
+    golden=goldens.convert_to_hwc,
     check=_check_hwc,
     out=like(layout=Layout.ROW_MAJOR),
 )

@@ -12,6 +12,7 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, with_shards
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.copy_ops import fill_implicit_tile_padding
 from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_interleaved
 from ttmesh.tensor import operators
@@ -183,13 +184,7 @@ def _filled(tensor: Tensor, fill: float | None) -> Tensor:
     return result
 
 
-def _golden_reshape(
-    input_tensor: torch.Tensor, shape: Sequence[int] = (), logical_shape: Sequence[int] | None = None
-) -> torch.Tensor:
-    return input_tensor.reshape(tuple(shape if logical_shape is None else logical_shape))
-
-
-@composite("ttnn.reshape", golden=_golden_reshape, direct=True)
+@composite("ttnn.reshape", golden=goldens.reshape, direct=True)
 def reshape(
     input_tensor: Tensor,
     memory_config: MemoryConfig | None = None,
@@ -212,7 +207,7 @@ def reshape_on_device(
     return reshaped(input_tensor, (W, Z, Y, X), None, memory_config)
 
 
-@composite("ttnn.view", golden=_golden_reshape, direct=True)
+@composite("ttnn.view", golden=goldens.reshape, direct=True)
 def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """The same buffer in another shape; refused where that would need a copy."""
     spec, volume = input_tensor.spec, prod(input_tensor.shape)
@@ -239,7 +234,7 @@ def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return viewed(input_tensor, spec.with_shape(wanted))
 
 
-@composite("ttnn.experimental.view", golden=_golden_reshape, direct=True)
+@composite("ttnn.experimental.view", golden=goldens.reshape, direct=True)
 def experimental_view(
     input_tensor: Tensor, shape: Sequence[int] = (), N: int = 0, C: int = 0, H: int = 0, W: int = 0
 ) -> Tensor:
@@ -268,13 +263,7 @@ def _view_spec(spec: TensorSpec, shape: Sequence[int]) -> TensorSpec:
 # -- ones in and out -----------------------------------------------------------------------------------------------------
 
 
-def _golden_squeeze(input_tensor: torch.Tensor, dim: int | Sequence[int] | None = None) -> torch.Tensor:
-    if dim is None:
-        return input_tensor.squeeze()
-    return input_tensor.squeeze(tuple([dim] if isinstance(dim, int) else dim))
-
-
-@composite("ttnn.squeeze", golden=_golden_squeeze, direct=True)
+@composite("ttnn.squeeze", golden=goldens.squeeze, direct=True)
 def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
     """Without the dims of length 1 that are named, or without all of them."""
     shape = list(input_tensor.shape)
@@ -299,7 +288,7 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
     return reshaped(input_tensor, shape)
 
 
-@composite("ttnn.unsqueeze", golden=lambda input_tensor, dim: input_tensor.unsqueeze(dim), direct=True)
+@composite("ttnn.unsqueeze", golden=goldens.unsqueeze, direct=True)
 def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
     """With a dim of length 1 before this one."""
     shape = list(input_tensor.shape)
@@ -310,11 +299,7 @@ def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
     return reshaped(input_tensor, shape)
 
 
-def _golden_to_4d(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(*[1] * (4 - tensor.dim()), *tensor.shape)
-
-
-@composite("ttnn.unsqueeze_to_4D", golden=_golden_to_4d, direct=True)
+@composite("ttnn.unsqueeze_to_4D", golden=goldens.unsqueeze_to_4d, direct=True)
 def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
     """With ones in front until there are four dims."""
     rank = len(tensor.shape)
@@ -343,7 +328,7 @@ def _expanded_shape(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, .
     return full
 
 
-@op("ttnn.expand", golden=lambda input_tensor, output_shape: input_tensor.expand(tuple(output_shape)))
+@op("ttnn.expand", golden=goldens.expand)
 def expand(input_tensor: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The values repeated along dims of length 1 until the shape is reached; -1 keeps a dim."""
     local, mesh = input_tensor.shape[lane_axes:], input_tensor.shape[:lane_axes]

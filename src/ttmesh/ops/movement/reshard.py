@@ -13,6 +13,7 @@ from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.configs.matmul_program_configs import corner
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.tensor.calls.launch_op import Call, Operation, launch
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
@@ -67,11 +68,7 @@ _TO_INTERLEAVED = _moved("ttnn.sharded_to_interleaved")
 _RESHARD = _moved("ttnn.reshard")
 
 
-def _golden_to_sharded(input_tensor: torch.Tensor, sharded_memory_config: MemoryConfig | None = None) -> torch.Tensor:
-    return input_tensor
-
-
-@composite("ttnn.interleaved_to_sharded", golden=_golden_to_sharded, direct=True)
+@composite("ttnn.interleaved_to_sharded", golden=goldens.interleaved_to_sharded, direct=True)
 def interleaved_to_sharded(
     input_tensor: Tensor,
     output_dtype: DataType | None,
@@ -102,11 +99,7 @@ def interleaved_to_sharded(
     return result
 
 
-def _golden_to_interleaved(input_tensor: torch.Tensor) -> torch.Tensor:
-    return input_tensor
-
-
-@composite("ttnn.sharded_to_interleaved", golden=_golden_to_interleaved, direct=True)
+@composite("ttnn.sharded_to_interleaved", golden=goldens.sharded_to_interleaved, direct=True)
 def sharded_to_interleaved(
     input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
 ) -> Tensor:
@@ -122,11 +115,7 @@ def sharded_to_interleaved(
     return result
 
 
-def _golden_reshard(input_tensor: torch.Tensor, output_memory_config: MemoryConfig) -> torch.Tensor:
-    return input_tensor
-
-
-@composite("ttnn.reshard", golden=_golden_reshard, direct=True)
+@composite("ttnn.reshard", golden=goldens.reshard, direct=True)
 def reshard(input_tensor: Tensor, output_memory_config: MemoryConfig, output_tensor: Tensor | None) -> Tensor:
     """The tensor in other shards."""
     asked = {"input_tensor": input_tensor, "memory_config": output_memory_config, "output_tensor": output_tensor}

@@ -11,6 +11,7 @@ from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import part
 from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.ops.movement.permute import transpose
 from ttmesh.ops.movement.reshape import reshaped
@@ -120,19 +121,7 @@ def _scatter(
     return to_layout(result, values.layout)
 
 
-def _golden_scatter(
-    input: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor, reduce: str | None = None
-) -> torch.Tensor:
-    where = index.long()
-    kept = src[tuple(map(slice, where.shape))].to(input.dtype)
-    if reduce is None:
-        return torch.scatter(input, dim, where, kept)
-    if reduce == "add":
-        return input.scatter_add(dim, where, kept)
-    return input.scatter_reduce(dim, where, kept, reduce.replace("multiply", "prod"))
-
-
-@composite("ttnn.scatter", golden=_golden_scatter, direct=True)
+@composite("ttnn.scatter", golden=goldens.scatter, direct=True)
 def scatter(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str | None, memory_config: MemoryConfig | None
 ) -> Tensor:
@@ -142,7 +131,7 @@ def scatter(
 
 @composite(
     "ttnn.scatter_add",
-    golden=lambda input, dim, index, src: _golden_scatter(input, dim, index, src, "add"),
+    golden=goldens.scatter_add,
     direct=True,
 )
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, memory_config: MemoryConfig | None) -> Tensor:

@@ -13,6 +13,7 @@ from ttmesh.ops.catalogue.checks import dim_of, require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.hooks import after, before
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec, with_shards
+from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat_together, unflat
 from ttmesh.tensor import indexing, operators
 from ttmesh.tensor.calls.call_keys import add_to_key
@@ -136,20 +137,7 @@ _SLICE_AT = Operation(
 )
 
 
-def _golden_slice(
-    input_tensor: torch.Tensor,
-    starts: Sequence[int] | None = None,
-    ends: Sequence[int] | None = None,
-    steps: Sequence[int] | None = None,
-    slice_start: Sequence[int] | None = None,
-    slice_end: Sequence[int] | None = None,
-    slice_step: Sequence[int] | None = None,
-) -> torch.Tensor:
-    first, last = (starts or slice_start or ()), (ends or slice_end or ())
-    return input_tensor[tuple(map(slice, first, last, steps or slice_step or [1] * len(first)))]
-
-
-@composite("ttnn.slice", golden=_golden_slice, direct=True)
+@composite("ttnn.slice", golden=goldens.slice_, direct=True)
 def slice_(
     input_tensor: Tensor,
     memory_config: MemoryConfig | None,
@@ -287,7 +275,7 @@ def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(
     "ttnn.narrow",
-    golden=lambda input_tensor, dim, start, length: torch.narrow(input_tensor, dim, start, length),
+    golden=goldens.narrow,
     check=_check_narrow,
     out=_narrow_spec,
 )

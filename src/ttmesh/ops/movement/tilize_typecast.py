@@ -12,6 +12,7 @@ from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, like_first, out_spec, with_shards
+from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.tensor.calls.conversions import to_dtype
 from ttmesh.tensor.calls.launch_op import Call, Operation, launch
 from ttmesh.tensor.spec.host_shapes import box, padded
@@ -76,26 +77,7 @@ _TYPECAST = Operation(
 )
 
 
-def _golden_cast(
-    input_tensor: torch.Tensor,
-    dtype: DataType | None = None,
-    input_dtype: DataType | None = None,
-    output_dtype: DataType | None = None,
-) -> torch.Tensor:
-    wanted = dtype if output_dtype is None else output_dtype
-    assert wanted is not None, "an overload has one of them"
-    if wanted in FLOATS:
-        return input_tensor
-    values = input_tensor.double()
-    if wanted is DataType.UINT16:
-        return torch.round(values + 1e-9).clamp(0, 2**16 - 1).long()
-    whole = torch.trunc(values).long()
-    if wanted is DataType.UINT8:
-        return whole % 2**8
-    return whole.clamp(min=0) if wanted is DataType.UINT32 and input_tensor.is_floating_point() else whole
-
-
-@composite("ttnn.typecast", golden=_golden_cast, direct=True)
+@composite("ttnn.typecast", golden=goldens.typecast, direct=True)
 def typecast(
     input_tensor: Tensor,
     memory_config: MemoryConfig | None,
@@ -120,7 +102,7 @@ def typecast(
     return result
 
 
-@composite("ttnn.experimental.typecast", golden=_golden_cast, direct=True)
+@composite("ttnn.experimental.typecast", golden=goldens.typecast, direct=True)
 def experimental_typecast(
     input_tensor: Tensor, dtype: DataType, memory_config: MemoryConfig | None, optional_output_tensor: Tensor | None
 ) -> Tensor:
@@ -169,10 +151,6 @@ def _same(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
-def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
-    return input_tensor
-
-
 _LANE = frozenset({"input_tensor"})
 _TILIZE = Operation("ttnn.tilize", _same, _tiled_spec, check=_check_tilize, lane_arguments=_LANE)
 _TILIZE_PADDED = Operation(
@@ -181,7 +159,7 @@ _TILIZE_PADDED = Operation(
 _TILIZE_ZEROS = Operation("ttnn.tilize_with_zero_padding", _same, _tiled_spec, lane_arguments=_LANE)
 
 
-@composite("ttnn.tilize", golden=_identity, direct=True)
+@composite("ttnn.tilize", golden=goldens.unchanged, direct=True)
 def tilize(
     input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None, tile: Tile | None
 ) -> Tensor:
@@ -193,13 +171,7 @@ def tilize(
     return result
 
 
-def _golden_tilize_padded(
-    input_tensor: torch.Tensor, output_tensor_shape: Sequence[int], pad_value: float
-) -> torch.Tensor:
-    return input_tensor
-
-
-@composite("ttnn.tilize_with_val_padding", golden=_golden_tilize_padded, direct=True)
+@composite("ttnn.tilize_with_val_padding", golden=goldens.tilize_with_val_padding, direct=True)
 def tilize_with_val_padding(
     input_tensor: Tensor,
     output_tensor_shape: Sequence[int],
@@ -221,7 +193,7 @@ def tilize_with_val_padding(
     return result
 
 
-@composite("ttnn.tilize_with_zero_padding", golden=_identity, direct=True)
+@composite("ttnn.tilize_with_zero_padding", golden=goldens.unchanged, direct=True)
 def tilize_with_zero_padding(
     input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
 ) -> Tensor:
@@ -252,17 +224,13 @@ def _check_untilize(call: Call) -> None:
     )
 
 
-@op("ttnn.untilize", golden=_identity, check=_check_untilize, out=_rows_spec)
+@op("ttnn.untilize", golden=goldens.unchanged, check=_check_untilize, out=_rows_spec)
 def untilize(input_tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in rows; block floats become bfloat16."""
     return input_tensor
 
 
-def _golden_unpadding(input_tensor: torch.Tensor, output_tensor_end: Sequence[int]) -> torch.Tensor:
-    return input_tensor[tuple(slice(0, end + 1) for end in output_tensor_end)]
-
-
-@op("ttnn.untilize_with_unpadding", golden=_golden_unpadding, check=_check_untilize, out=_rows_spec)
+@op("ttnn.untilize_with_unpadding", golden=goldens.untilize_with_unpadding, check=_check_untilize, out=_rows_spec)
 def untilize_with_unpadding(
     input_tensor: torch.Tensor, output_tensor_end: Sequence[int], specs: Sequence[TensorSpec]
 ) -> torch.Tensor:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
-from torch.nn import functional as F
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -87,25 +86,7 @@ def _mix(old: Lanes, input: Lanes, momentum: float, moment: int) -> Lanes:
     return (1 - momentum) * old.float() + momentum * _moments(input.float())[moment]
 
 
-def _golden(
-    input: Lanes,
-    *,
-    running_mean: Lanes | None = None,
-    running_var: Lanes | None = None,
-    training: bool = False,
-    eps: float = 1e-5,
-    momentum: float = 0.1,
-    weight: Lanes | None = None,
-    bias: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    old, scale = (running_mean, running_var), (weight, bias)
-    mean, var = (None if p is None else p.reshape(-1).clone() for p in old)
-    gamma, beta = (None if p is None else p.reshape(-1) for p in scale)
-    return F.batch_norm(input, mean, var, gamma, beta, training, momentum, eps)
-
-
-@composite("ttnn.batch_norm", golden=_golden)
+@composite("ttnn.batch_norm", golden=goldens.batch_norm)
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -15,6 +14,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.layer_norm import TILE, affine, check_parameters
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -77,20 +77,6 @@ def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lane
     return (second, first) if means else (first, second)
 
 
-def _golden_rms_pre(input_tensor: Lanes, *, residual_input_tensor: Lanes | None = None, **_: Any) -> Lanes:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    stats = torch.zeros(*x.shape[:-1], TILE)
-    stats[..., 0] = torch.linalg.vector_norm(x, dim=-1) ** 2
-    return stats
-
-
-def _golden_layer_pre(input_tensor: Lanes, *, residual_input_tensor: Lanes | None = None, **_: Any) -> Lanes:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    stats = torch.zeros(*x.shape[:-1], 2 * TILE)
-    stats[..., 0], stats[..., TILE] = torch.linalg.vector_norm(x, dim=-1) ** 2, x.sum(-1)
-    return stats
-
-
 @part("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual)
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
@@ -115,7 +101,7 @@ def _before_gather(
     return stats
 
 
-@composite("ttnn.layer_norm_pre_all_gather", golden=_golden_layer_pre)
+@composite("ttnn.layer_norm_pre_all_gather", golden=goldens.layer_norm_pre)
 def layer_norm_pre_all_gather(
     input_tensor: Tensor,
     residual_input_tensor: Tensor | None,
@@ -126,7 +112,7 @@ def layer_norm_pre_all_gather(
     return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=True)
 
 
-@composite("ttnn.rms_norm_pre_all_gather", golden=_golden_rms_pre)
+@composite("ttnn.rms_norm_pre_all_gather", golden=goldens.rms_norm_pre)
 def rms_norm_pre_all_gather(
     input_tensor: Tensor,
     residual_input_tensor: Tensor | None,
@@ -137,41 +123,7 @@ def rms_norm_pre_all_gather(
     return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=False)
 
 
-def _golden_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None) -> Lanes:
-    weighted = x if weight is None else torch.einsum("...w,w->...w", x, weight.flatten())
-    return weighted if bias is None else weighted + bias.flatten()
-
-
-def _golden_layer_post(
-    input_tensor: Lanes,
-    stats: Lanes,
-    *,
-    epsilon: float = 1e-12,
-    weight: Lanes | None = None,
-    bias: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    count = stats.shape[-1] // (2 * TILE) * input_tensor.shape[-1]  # columns of all devices
-    square, mean = stats[..., :: 2 * TILE].sum(-1) / count, stats[..., TILE :: 2 * TILE].sum(-1) / count
-    normed = (input_tensor - mean[..., None]) / torch.sqrt(square - mean**2 + epsilon)[..., None]
-    return _golden_affine(normed, weight, bias)
-
-
-def _golden_rms_post(
-    input_tensor: Lanes,
-    stats: Lanes,
-    *,
-    epsilon: float = 1e-12,
-    weight: Lanes | None = None,
-    bias: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    count = stats.shape[-1] // TILE * input_tensor.shape[-1]
-    root = torch.sqrt(stats[..., ::TILE].sum(-1) / count + epsilon)
-    return _golden_affine(input_tensor / root[..., None], weight, bias)
-
-
-@op("ttnn.layer_norm_post_all_gather", golden=_golden_layer_post, out=_normed_spec, check=check_parameters)
+@op("ttnn.layer_norm_post_all_gather", golden=goldens.layer_norm_post, out=_normed_spec, check=check_parameters)
 def layer_norm_post_all_gather(
     input_tensor: Lanes,
     stats: Lanes,
@@ -187,7 +139,7 @@ def layer_norm_post_all_gather(
     return affine(normed, weight, bias, lane_axes)
 
 
-@op("ttnn.rms_norm_post_all_gather", golden=_golden_rms_post, out=_normed_spec, check=check_parameters)
+@op("ttnn.rms_norm_post_all_gather", golden=goldens.rms_norm_post, out=_normed_spec, check=check_parameters)
 def rms_norm_post_all_gather(
     input_tensor: Lanes,
     stats: Lanes,

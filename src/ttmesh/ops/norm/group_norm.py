@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor as Lanes
-from torch.nn import functional as F
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.group_norm_grids import virtual_columns
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -85,21 +85,7 @@ def pieces(call_spec: TensorSpec, core_grid: Any, groups: int, padded: int) -> i
     )
 
 
-def _golden(
-    input_tensor: Lanes,
-    *,
-    num_groups: int,
-    epsilon: float = 1e-12,
-    weight: Lanes | None = None,
-    bias: Lanes | None = None,
-    **_: Any,
-) -> Lanes:
-    x = input_tensor.squeeze(1).transpose(-1, -2)
-    scale, shift = (None if p is None else p.flatten()[: x.shape[1]] for p in (weight, bias))
-    return F.group_norm(x, num_groups, scale, shift, epsilon).transpose(-1, -2).unsqueeze(1)
-
-
-@op("ttnn.group_norm", golden=_golden, out=_spec, check=_check)
+@op("ttnn.group_norm", golden=goldens.group_norm, out=_spec, check=_check)
 def group_norm(
     input_tensor: Lanes,
     num_groups: int,

@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -128,38 +129,6 @@ def _norm_scratch(call: Call) -> int:
     return whole if whole < 512 * 1024 else large  # wide rows take TT-NN's large-tensor kernel, 8 tiles at a time
 
 
-def _golden_layer_norm(
-    input_tensor: Lanes,
-    *,
-    epsilon: float = 1e-12,
-    residual_input_tensor: Lanes | None = None,
-    weight: Lanes | None = None,
-    bias: Lanes | None = None,
-    **_: object,
-) -> Lanes:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    scale, shift = (None if p is None else p.reshape(-1)[: x.shape[-1]].to(x.dtype) for p in (weight, bias))
-    return F.layer_norm(x, (x.shape[-1],), scale, shift, epsilon)
-
-
-def _golden_rms_norm(
-    input_tensor: Lanes,
-    weight: Lanes | None = None,
-    *,
-    epsilon: float = 1e-12,
-    residual_input_tensor: Lanes | None = None,
-    bias: Lanes | None = None,
-    **_: object,
-) -> Lanes:
-    x = input_tensor if residual_input_tensor is None else input_tensor + residual_input_tensor
-    normed = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + epsilon)
-    if weight is not None:
-        row = weight.reshape(-1)[: x.shape[-1]]
-        half = row.dtype in (torch.float16, torch.bfloat16)  # TT-NN's golden multiplies in the weight's type
-        normed = (normed.to(row.dtype) if half else normed) * row
-    return normed if bias is None else normed + bias.reshape(-1)[: x.shape[-1]]
-
-
 def _simple(case: Case) -> bool:
     """Whether a weight, or a weight and a bias, of as many values as a row are all that stands beside the input."""
     named = tuple(case.tensors[1:]) in ((), ("weight",), ("weight", "bias"))
@@ -199,7 +168,7 @@ def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
 
 @op(
     "ttnn.layer_norm",
-    golden=_golden_layer_norm,
+    golden=goldens.layer_norm,
     out=_norm_spec,
     check=_check_norm,
     scratch=_norm_scratch,
@@ -226,7 +195,7 @@ def layer_norm(
 
 @op(
     "ttnn.rms_norm",
-    golden=_golden_rms_norm,
+    golden=goldens.rms_norm,
     out=_norm_spec,
     check=_check_norm,
     scratch=_norm_scratch,

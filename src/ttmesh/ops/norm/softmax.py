@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -13,6 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
+from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
@@ -52,23 +52,19 @@ def _wide(values: Lanes) -> torch.dtype | None:
     return None if values.dtype is torch.bfloat16 else torch.float32  # torch's bf16 kernel computes in float32
 
 
-def _golden_softmax(input_tensor: Lanes, dim: int | None = -1, **_: Any) -> Lanes:
-    return torch.softmax(input_tensor, -1 if dim is None else dim)
-
-
 def _softmax_once(case: Case) -> Lane | None:
     rank, dim = len(case.specs[0].shape), -1 if case["dim"] is None else case["dim"]
     at = dim if dim < 0 else dim - rank
     return (lambda values: torch.softmax(values, at)) if rank and case.specs[0].dtype is DataType.BFLOAT16 else None
 
 
-@op("ttnn.softmax", golden=_golden_softmax, check=_check_softmax, specialise=_softmax_once)
+@op("ttnn.softmax", golden=goldens.softmax, check=_check_softmax, specialise=_softmax_once)
 def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Exponentials that sum to 1 along a dim."""
     return _along(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
-@op("ttnn.softmax_in_place", golden=_golden_softmax, out=like_written, check=_check_softmax, writes="input_tensor")
+@op("ttnn.softmax_in_place", golden=goldens.softmax, out=like_written, check=_check_softmax, writes="input_tensor")
 def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Softmax into the input's own memory."""
     return _along(input_tensor, -1 if dim is None else dim, lane_axes)
@@ -98,12 +94,7 @@ def _mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: Tens
     return mask[..., :1, :] if mask.shape[-2] == TILE and not causal else mask
 
 
-def _golden_scaled(input_tensor: Lanes, scale: float | None = None, mask: Lanes | None = None, **_: Any) -> Lanes:
-    x = input_tensor.float() if scale is None else input_tensor.float() * scale
-    return torch.softmax(x if mask is None else x + mask.reshape(*mask.shape[:-2], -1, x.shape[-1]), -1)
-
-
-@op("ttnn.scale_mask_softmax", golden=_golden_scaled, check=_check_mask, runtime=("scale",))
+@op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=_check_mask, runtime=("scale",))
 def scale_mask_softmax(
     input_tensor: Lanes,
     scale: float | None,
@@ -117,7 +108,14 @@ def scale_mask_softmax(
 
 
 def _in_place(name: str) -> OpFunction:
-    @op(name, golden=_golden_scaled, out=like_written, check=_check_mask, runtime=("scale",), writes="input_tensor")
+    @op(
+        name,
+        golden=goldens.scale_mask_softmax,
+        out=like_written,
+        check=_check_mask,
+        runtime=("scale",),
+        writes="input_tensor",
+    )
     def lane(
         input_tensor: Lanes,
         scale: float | None,
@@ -136,18 +134,11 @@ scale_mask_softmax_in_place = _in_place("ttnn.scale_mask_softmax_in_place")
 scale_causal_mask_hw_dims_softmax_in_place = _in_place("ttnn.scale_causal_mask_hw_dims_softmax_in_place")
 
 
-def _golden_attention(
-    tensor: Lanes, *, head_size: int | None = None, attention_mask: Lanes | None = None, **_: Any
-) -> Lanes:
-    x = tensor.float() if head_size is None else tensor.float() / math.sqrt(head_size)
-    return torch.softmax(x if attention_mask is None else x + attention_mask, -1)
-
-
 def _scale(head_size: int | None) -> float:
     return 1.0 if head_size is None else 1.0 / math.sqrt(head_size)
 
 
-@composite("ttnn.transformer.attention_softmax", golden=_golden_attention)
+@composite("ttnn.transformer.attention_softmax", golden=goldens.attention_softmax)
 def attention_softmax(
     tensor: Tensor,
     head_size: int | None,
@@ -166,7 +157,7 @@ def attention_softmax(
     return result
 
 
-@composite("ttnn.transformer.attention_softmax_", golden=_golden_attention)
+@composite("ttnn.transformer.attention_softmax_", golden=goldens.attention_softmax)
 def attention_softmax_(
     tensor: Tensor, head_size: int | None, attention_mask: Tensor | None, causal_mask: bool
 ) -> Tensor:

@@ -14,6 +14,7 @@ from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.ops.catalogue.checks import require, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -130,26 +131,7 @@ def _bytes(plane: Lanes) -> Lanes:
     return (plane + 0.5).clamp(0, 255).to(torch.uint8)
 
 
-def _golden(
-    input: Lanes,
-    *,
-    color_space: YUVColorSpace | None = None,
-    input_range: RGBRange | None = None,
-    output_range: YUVRange | None = None,
-    coefficients: YUVCoefficients | None = None,
-    **_: Any,
-) -> tuple[Lanes, ...]:
-    chosen = _chosen(coefficients, color_space, input_range, output_range)
-    coarse = torch.nn.functional.avg_pool2d(input.float().permute(3, 0, 1, 2), 2).permute(1, 2, 3, 0)
-
-    def plane(source: Lanes, row: Sequence[float]) -> Lanes:
-        mixed = torch.einsum("c,chwt->hwt", torch.tensor(list(row[:3])), source.float()) + row[3]
-        return torch.floor(mixed + 0.5).clamp(0, 255)[None]
-
-    return plane(input, chosen.y), plane(coarse, chosen.cb), plane(coarse, chosen.cr)
-
-
-@op("ttnn.experimental.rgb_to_yuv", golden=_golden, check=_check, out=_spec)
+@op("ttnn.experimental.rgb_to_yuv", golden=goldens.rgb_to_yuv, check=_check, out=_spec)
 def rgb_to_yuv(
     input: Lanes,
     format: YUVFormat | None,  # there is one

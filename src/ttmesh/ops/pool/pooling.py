@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.definition import Golden, composite
 from ttmesh.ops.catalogue.device_programs import part
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import borders, pair
 from ttmesh.ops.conv.conv_sharding import HEIGHT, TILE, Window, parallel, same_cores
+from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -152,56 +153,6 @@ def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str,
     return pooled(input, size, lane_axes, slide)
 
 
-def _golden(slide: Callable[..., Any]) -> Callable[..., Any]:
-    def golden(
-        input_tensor: Lanes, batch_size: int, input_h: int, input_w: int, channels: int, *args: Any, **options: Any
-    ) -> Any:
-        images = input_tensor.reshape(batch_size, input_h, input_w, channels).permute(0, 3, 1, 2)
-        results = slide(images, *args, **options)
-        parts = [results] if isinstance(results, Lanes) else results
-        rows = [part.permute(0, 2, 3, 1).reshape(1, 1, -1, channels) for part in parts]
-        return rows[0] if isinstance(results, Lanes) else rows
-
-    return golden
-
-
-def _torch_max(
-    x: Lanes,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool = False,
-    *,
-    return_indices: bool = False,
-    **_: Any,
-) -> Any:
-    x, padding = _framed(x, padding, float("-inf"))
-    return MAX(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-def _torch_avg(
-    x: Lanes,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-    **_: Any,
-) -> Lanes:
-    x, padding = _framed(x, padding, 0.0)
-    return F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def _framed(x: Lanes, padding: Any, value: float) -> tuple[Lanes, Any]:
-    """torch's pools pad both sides alike; four numbers (top, bottom, left, right) are padded by hand."""
-    if isinstance(padding, int) or len(padding) != 4:
-        return x, padding
-    top, bottom, left, right = padding
-    return F.pad(x, (left, right, top, bottom), value=value), 0
-
-
 def _freed(x: Tensor, result: Any, deallocate_input: bool) -> Any:
     if deallocate_input:
         deallocate(x)
@@ -213,7 +164,7 @@ def _refuse_indices(return_indices: bool, dtype: DataType | None) -> None:
         raise MeshError(f"return_indices needs a bfloat16 result, not {dtype}", expected="bfloat16", fix="Drop dtype=.")
 
 
-@composite("ttnn.max_pool2d", golden=_golden(_torch_max))
+@composite("ttnn.max_pool2d", golden=goldens.max_pool2d)
 def max_pool2d(
     input_tensor: Tensor,
     batch_size: int,
@@ -251,7 +202,7 @@ def max_pool2d(
     return _freed(input_tensor, result, deallocate_input)
 
 
-@composite("ttnn.avg_pool2d", golden=_golden(_torch_avg))
+@composite("ttnn.avg_pool2d", golden=goldens.avg_pool2d)
 def avg_pool2d(
     input_tensor: Tensor,
     batch_size: int,
@@ -288,8 +239,8 @@ def avg_pool2d(
     return _freed(input_tensor, result, deallocate_input)
 
 
-def _adaptive(name: str, kind: str, torch_pool: Callable[..., Lanes]) -> None:
-    @composite(name, golden=_golden(lambda x, output_size, **_: torch_pool(x, tuple(output_size))))
+def _adaptive(name: str, kind: str, golden: Golden) -> None:
+    @composite(name, golden=golden)
     def adaptive(
         input_tensor: Tensor,
         batch_size: int,
@@ -315,8 +266,8 @@ def _adaptive(name: str, kind: str, torch_pool: Callable[..., Lanes]) -> None:
         return _freed(input_tensor, result, deallocate_input)
 
 
-_adaptive("ttnn.adaptive_avg_pool2d", "avg", F.adaptive_avg_pool2d)
-_adaptive("ttnn.adaptive_max_pool2d", "max", F.adaptive_max_pool2d)
+_adaptive("ttnn.adaptive_avg_pool2d", "avg", goldens.adaptive_avg_pool2d)
+_adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
 
 
 @part("ttnn.global_avg_pool2d", out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
@@ -329,7 +280,7 @@ def _global_spec(call: Call, shape: Sequence[int]) -> TensorSpec:
     return TensorSpec(shape, call["dtype"] or call.specs[0].dtype, Layout.TILE, memory_config=where)
 
 
-@composite("ttnn.global_avg_pool2d", golden=lambda input_tensor, **_: input_tensor.mean((-3, -2), keepdim=True))
+@composite("ttnn.global_avg_pool2d", golden=goldens.global_avg_pool2d)
 def global_avg_pool2d(input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None) -> Tensor:
     """The mean of every channel of [batch, height, width, channels]."""
     result: Tensor = _mean(input_tensor=input_tensor, memory_config=memory_config, dtype=dtype)

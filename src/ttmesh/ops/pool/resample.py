@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -14,6 +13,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, out_spec
+from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import flat_together, folded, unfolded
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.kind import kind_of
@@ -74,32 +74,9 @@ def _upsample(x: Lanes, scale: float | Sequence[float], mode: str) -> Lanes:
     return F.interpolate(images, size=size, mode="bilinear", align_corners=False).movedim(1, -1)
 
 
-def _golden_upsample(
-    input_tensor: Lanes, scale_factor: float | Sequence[float], *, mode: str = "nearest", **_: Any
-) -> Lanes:
-    if mode == "nearest":
-        images = input_tensor.permute(0, 3, 1, 2)
-        return F.interpolate(images, scale_factor=_factors(scale_factor), mode="nearest").permute(0, 2, 3, 1)
-    height, width = (
-        _blend(length, factor) for length, factor in zip(input_tensor.shape[1:3], _factors(scale_factor), strict=True)
-    )
-    return torch.einsum("ih,nhwc,jw->nijc", height, input_tensor.float(), width).to(input_tensor.dtype)
-
-
-def _blend(length: int, factor: float) -> Lanes:
-    """How much of each old pixel every new one holds, along one side."""
-    weights = torch.zeros(int(length * factor), length)
-    for i, row in enumerate(weights):
-        at = max((i + 0.5) / factor - 0.5, 0.0)  # pixel centres stand in the middle
-        low = min(int(at), length - 1)
-        row[low] += 1 - (at - low)
-        row[min(low + 1, length - 1)] += at - low
-    return weights
-
-
 @op(
     "ttnn.upsample",
-    golden=_golden_upsample,
+    golden=goldens.upsample,
     out=_picture_spec,
     check=_check_upsample,
 )
@@ -137,45 +114,6 @@ def _precomputed(x: Lanes, grid: Lanes, channels_last: bool) -> Lanes:
     return torch.unflatten(out, -2, (-1, points)).flatten(-2) if channels_last else out
 
 
-def _golden_sample(
-    input_tensor: Lanes,
-    grid: Lanes,
-    *,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool = False,
-    use_precomputed_grid: bool = False,
-    batch_output_channels: bool = False,
-    **_: Any,
-) -> Lanes:
-    batch, height, width = input_tensor.shape[:3]
-    cut = grid.float().reshape(batch, grid.shape[1], -1, 6 if use_precomputed_grid else 2)
-    if use_precomputed_grid:
-        row, column, weights = cut[..., 0], cut[..., 1], cut[..., 2:]
-    else:
-        row, column = (_pixel(cut[..., i], side, align_corners) for i, side in ((1, height), (0, width)))
-        if padding_mode == "border":
-            row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
-        if mode == "nearest":
-            row, column = row.round(), column.round()
-        down, across = row - row.floor(), column - column.floor()
-        weights = torch.stack([(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across], -1)
-    framed = F.pad(input_tensor.float(), (0, 0, 1, 1, 1, 1))  # points outside fall on the frame of zeros
-    pictures = torch.arange(batch)[:, None, None]
-    parts = []
-    for i in range(4):
-        y = (row.floor() + i // 2 + 1).clamp(0, height + 1).long()
-        x = (column.floor() + i % 2 + 1).clamp(0, width + 1).long()
-        parts.append(framed[pictures, y, x] * weights[..., i : i + 1])
-    out = torch.stack(parts).sum(0).to(input_tensor.dtype)
-    return out.reshape(batch, out.shape[1], grid.shape[2], -1) if batch_output_channels else out
-
-
-def _pixel(point: Lanes, side: int, align_corners: bool) -> Lanes:
-    """Where a point of [-1, 1] lies along a side, in pixels."""
-    return (point + 1) / 2 * (side - 1) if align_corners else (point + 1) / 2 * side - 0.5
-
-
 def _check_sample(call: Call) -> None:
     per_point = 6 if call["use_precomputed_grid"] else 2
     if call.specs[1].shape[-1] % per_point:
@@ -184,7 +122,7 @@ def _check_sample(call: Call) -> None:
         )
 
 
-@op("ttnn.grid_sample", golden=_golden_sample, out=_picture_spec, check=_check_sample)
+@op("ttnn.grid_sample", golden=goldens.grid_sample, out=_picture_spec, check=_check_sample)
 def grid_sample(
     input_tensor: Lanes,
     grid: Lanes,
@@ -268,29 +206,6 @@ def _pixels(x: Lanes, row: Lanes, column: Lanes, fill: float) -> Lanes:
     return torch.where(inside[..., None], found, torch.full_like(found, fill))
 
 
-def _golden_rotate(
-    input_tensor: Lanes,
-    angle: float,
-    *,
-    center: Sequence[float] | None = None,
-    fill: float = 0.0,
-    interpolation_mode: str = "nearest",
-    **_: Any,
-) -> Lanes:
-    height, width = input_tensor.shape[1:3]
-    cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else center
-    turn = math.radians(angle)
-    y, x = torch.meshgrid(torch.arange(height) - cy, torch.arange(width) - cx, indexing="ij")
-    source = torch.complex(x, y) * complex(math.cos(turn), math.sin(turn))
-    column, row = source.real + cx, source.imag + cy
-    if interpolation_mode == "nearest":
-        column, row = column.round(), row.round()
-    points = torch.stack([(2 * column.double() + 1) / width - 1, (2 * row.double() + 1) / height - 1], dim=-1)
-    images = input_tensor.permute(0, 3, 1, 2).double() - fill  # so that what lies outside, 0, is the fill
-    turned = F.grid_sample(images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=False)
-    return (turned + fill).permute(0, 2, 3, 1).to(input_tensor.dtype)
-
-
 def _check_rotate(call: Call) -> None:
     if call["expand"]:
         raise MeshError("expand=True is not supported", expected="expand=False", fix="Pad the picture first.")
@@ -302,7 +217,7 @@ def _check_rotate(call: Call) -> None:
         )
 
 
-@op("ttnn.rotate", golden=_golden_rotate, out=_picture_spec, check=_check_rotate)
+@op("ttnn.rotate", golden=goldens.rotate, out=_picture_spec, check=_check_rotate)
 def rotate(
     input_tensor: Lanes,
     angle: float,

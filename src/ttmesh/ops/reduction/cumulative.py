@@ -11,6 +11,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype, require_tiles
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.tensor.calls.launch_op import Call
 
 Scan = Callable[[torch.Tensor, int], torch.Tensor]
@@ -39,27 +40,14 @@ def _check_scan(call: Call) -> None:
         )
 
 
-def _golden_cumsum(input: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
-    running = torch.cumsum(input.double() if input.is_floating_point() else input.long(), dim)
-    if reverse_order:  # what is still to come, and the element itself
-        running = running.select(dim, -1).unsqueeze(dim) - running + input
-    return running.to(input.dtype) if input.is_floating_point() else running
-
-
-def _golden_cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool = False) -> torch.Tensor:
-    if not reverse_order:
-        return torch.cumprod(input_tensor, dim)
-    return torch.flip(torch.cumprod(torch.flip(input_tensor, (dim,)), dim), (dim,))
-
-
-@op("ttnn.cumsum", golden=_golden_cumsum, check=_check_scan, outputs=("out",))
+@op("ttnn.cumsum", golden=goldens.cumsum, check=_check_scan, outputs=("out",))
 def cumsum(input: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
     """Running sum along a dim."""
     rank = input.dim() - lane_axes
     return scanned(input, dim_of(dim, rank), reverse_order, torch.cumsum) if rank else input
 
 
-@op("ttnn.cumprod", golden=_golden_cumprod, check=_check_scan, outputs=("out",))
+@op("ttnn.cumprod", golden=goldens.cumprod, check=_check_scan, outputs=("out",))
 def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
     """Running product along a dim."""
     rank = input_tensor.dim() - lane_axes
@@ -79,7 +67,7 @@ def _check_image(call: Call) -> None:
 
 @op(
     "ttnn.experimental.intimg",
-    golden=lambda input_tensor: torch.cumsum(torch.cumsum(input_tensor, 1), 2),
+    golden=goldens.intimg,
     check=_check_image,
 )
 def intimg(input_tensor: torch.Tensor) -> torch.Tensor:
@@ -120,14 +108,7 @@ def _check_ema(call: Call) -> None:
     )
 
 
-def _golden_ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
-    """All weights at once: x[s] counts (1 - alpha) alpha^(t - s) in y[t]."""
-    steps = torch.arange(input_tensor.shape[-1], dtype=torch.float64)
-    weights = torch.tril((1 - alpha) * alpha ** (steps[:, None] - steps).clamp(min=0))
-    return (input_tensor.double() @ weights.T).to(input_tensor.dtype)
-
-
-@op("ttnn.ema", golden=_golden_ema, check=_check_ema, out=like(layout=Layout.TILE), outputs=("out",))
+@op("ttnn.ema", golden=goldens.ema, check=_check_ema, out=like(layout=Layout.TILE), outputs=("out",))
 def ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
     """Exponential moving average along the last dim."""
     return moving_average(input_tensor, alpha)

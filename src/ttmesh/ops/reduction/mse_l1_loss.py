@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ttmesh.base.dtypes import PrintedEnum
-from ttmesh.ops.catalogue.definition import OpFunction, composite
+from ttmesh.ops.catalogue.definition import Golden, OpFunction, composite
 from ttmesh.ops.configs.activations import UnaryOpType
 from ttmesh.ops.elementwise.binary import binary
+from ttmesh.ops.goldens import training as goldens
 from ttmesh.ops.reduction.reduce import mean, sum_
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -24,12 +24,7 @@ class LossReductionMode(PrintedEnum):
     SUM = 2
 
 
-def _enter(name: str, measure: UnaryOpType, golden: Callable[..., torch.Tensor]) -> OpFunction:
-    def expected(reference: torch.Tensor, prediction: torch.Tensor, *, reduction: Any = None) -> torch.Tensor:
-        if not isinstance(reduction, str):
-            reduction = LossReductionMode(reduction or 0).name.lower()
-        return golden(reference, prediction, reduction=reduction)
-
+def _enter(name: str, measure: UnaryOpType, golden: Golden) -> OpFunction:
     def loss(
         input_reference: Tensor,
         input_prediction: Tensor,
@@ -51,11 +46,11 @@ def _enter(name: str, measure: UnaryOpType, golden: Callable[..., torch.Tensor])
         reduced: Tensor = reduce(result, memory_config=memory_config or input_reference.memory_config())
         return reduced
 
-    return composite(f"ttnn.{name}", golden=expected)(loss)
+    return composite(f"ttnn.{name}", golden=golden)(loss)
 
 
-mse_loss = _enter("mse_loss", UnaryOpType.SQUARE, torch.nn.functional.mse_loss)
-l1_loss = _enter("l1_loss", UnaryOpType.ABS, torch.nn.functional.l1_loss)
+mse_loss = _enter("mse_loss", UnaryOpType.SQUARE, goldens.mse_loss)
+l1_loss = _enter("l1_loss", UnaryOpType.ABS, goldens.l1_loss)
 
 
 @composite("ttnn.pearson_correlation_coefficient")

@@ -12,6 +12,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.checks import dim_of, dims_of, require, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec, with_shards
+from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec
@@ -219,56 +220,14 @@ def _check_product(call: Call) -> None:
 # -- goldens -----------------------------------------------------------------------------------------------------------
 
 
-def _golden(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def golden(
-        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0
-    ) -> torch.Tensor:
-        dims = tuple(range(input_tensor.dim())) if dim is None else dim
-        return reduce(input_tensor, dims, keepdim=keepdim) * scalar
-
-    return golden
-
-
-def _golden_extreme(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def golden(
-        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, scalar: float = 1.0
-    ) -> torch.Tensor:
-        dims = tuple(range(input_tensor.dim())) if dim is None else dim
-        return reduce(input_tensor if scalar == 1 else input_tensor * scalar, dims, keepdim=keepdim)
-
-    return golden
-
-
-def _golden_spread(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def golden(
-        input_tensor: torch.Tensor, dim: Dims = None, keepdim: bool = False, correction: bool = True
-    ) -> torch.Tensor:
-        dims = tuple(range(input_tensor.dim())) if dim is None else dim
-        return reduce(input_tensor, dims, correction=int(correction), keepdim=keepdim)
-
-    return golden
-
-
-def _golden_product(
-    input_tensor: torch.Tensor, dim: int | None = None, keepdim: bool = False, dims: Sequence[int] = ()
-) -> torch.Tensor:
-    if dims:
-        for one in dims:
-            input_tensor = input_tensor.prod(one, keepdim=True)
-        return input_tensor
-    if dim is not None:
-        return input_tensor.prod(dim, keepdim=keepdim)
-    return input_tensor.prod().reshape([1] * input_tensor.dim() if keepdim else [])
-
-
-sum_ = op("ttnn.sum", golden=_golden(torch.sum), out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_summed)
-mean = op("ttnn.mean", golden=_golden(torch.mean), out=_sum_spec, check=_check_mean, specialise=_mean_once)(_averaged)
-max_ = op("ttnn.max", golden=_golden_extreme(torch.amax), out=_tiled_spec, specialise=_once(torch.amax))(
+sum_ = op("ttnn.sum", golden=goldens.sum_, out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_summed)
+mean = op("ttnn.mean", golden=goldens.mean, out=_sum_spec, check=_check_mean, specialise=_mean_once)(_averaged)
+max_ = op("ttnn.max", golden=goldens.max_, out=_tiled_spec, specialise=_once(torch.amax))(
     _extreme(torch.amax, torch.amin)
 )
-min_ = op("ttnn.min", golden=_golden_extreme(torch.amin), out=_tiled_spec, specialise=_once(torch.amin))(
+min_ = op("ttnn.min", golden=goldens.min_, out=_tiled_spec, specialise=_once(torch.amin))(
     _extreme(torch.amin, torch.amax)
 )
-var = op("ttnn.var", golden=_golden_spread(torch.var), out=_tiled_spec)(_varied)
-std = op("ttnn.std", golden=_golden_spread(torch.std), out=_tiled_spec)(_deviated)
-prod = op("ttnn.prod", golden=_golden_product, out=_product_spec, check=_check_product)(_multiplied)
+var = op("ttnn.var", golden=goldens.var, out=_tiled_spec)(_varied)
+std = op("ttnn.std", golden=goldens.std, out=_tiled_spec)(_deviated)
+prod = op("ttnn.prod", golden=goldens.prod, out=_product_spec, check=_check_product)(_multiplied)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -52,13 +51,7 @@ def _argmax_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
 
 
-def _golden_argmax(input_tensor: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
-    if dim is None:
-        return torch.argmax(input_tensor).reshape([1] * input_tensor.dim() if keepdim else [])
-    return torch.argmax(input_tensor, dim, keepdim)
-
-
-@op("ttnn.argmax", golden=_golden_argmax, out=_argmax_spec, check=_check_argmax)
+@op("ttnn.argmax", golden=goldens.argmax, out=_argmax_spec, check=_check_argmax)
 def argmax(input_tensor: torch.Tensor, dim: int | None, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """Index of the largest value along a dim, or in the whole tensor; the first of equals."""
     rank = input_tensor.dim() - lane_axes
@@ -137,14 +130,7 @@ def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def _golden_topk(
-    input_tensor: torch.Tensor, k: int = 32, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Pair:
-    values, indices = torch.topk(input_tensor, k, dim, largest)
-    return values, indices
-
-
-@op("ttnn.topk", golden=_golden_topk, out=_topk_specs, check=_check_topk)
+@op("ttnn.topk", golden=goldens.topk, out=_topk_specs, check=_check_topk)
 def topk(
     input_tensor: torch.Tensor,
     k: int,
@@ -196,11 +182,7 @@ def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def _golden_sort(input_tensor: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    return torch.sort(input_tensor, stable=True, dim=dim, descending=descending)
-
-
-@op("ttnn.sort", golden=_golden_sort, out=_sort_specs, check=_check_sort, outputs=("out",))
+@op("ttnn.sort", golden=goldens.sort, out=_sort_specs, check=_check_sort, outputs=("out",))
 def sort(input_tensor: torch.Tensor, dim: int, descending: bool, lane_axes: int) -> Pair:
     """The values in order along a dim, and where each came from."""
     rank = input_tensor.dim() - lane_axes

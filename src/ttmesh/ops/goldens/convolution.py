@@ -1,0 +1,121 @@
+"""Convolutions: [n, h, w, c] rows in, rows out, around those of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from ttmesh.ops.goldens.elementwise import activate
+
+Numbers = int | Sequence[int]
+
+
+def _two(value: Numbers) -> tuple[int, int]:
+    """Height and width, of one number or two."""
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+def _four(padding: Numbers) -> tuple[int, int, int, int]:
+    """Top, bottom, left and right, of one number, two or four."""
+    if isinstance(padding, int) or len(padding) != 4:
+        down, across = _two(padding)
+        return down, down, across, across
+    top, bottom, left, right = padding
+    return int(top), int(bottom), int(left), int(right)
+
+
+def _rows(images: Tensor, config: Any) -> Tensor:
+    """[n, c, ...] as [1, 1, rows, c], activated as the configuration says."""
+    rows = images.movedim(1, -1).reshape(1, 1, -1, images.shape[1])
+    activation = getattr(config, "activation", None)
+    return rows if activation is None else activate(rows, [activation])
+
+
+def conv2d(
+    *,
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    stride: Numbers = (1, 1),
+    padding: Numbers = (0, 0),
+    dilation: Numbers = (1, 1),
+    groups: int = 1,
+    bias_tensor: Tensor | None = None,
+    conv_config: Any = None,
+    **_: Any,
+) -> Tensor:
+    images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
+    top, bottom, left, right = _four(padding)
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    framed = F.pad(images, (left, right, top, bottom))
+    return _rows(F.conv2d(framed, weight_tensor, bias, _two(stride), 0, _two(dilation), groups), conv_config)
+
+
+def conv1d(
+    *,
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    batch_size: int,
+    input_length: int,
+    stride: int = 1,
+    padding: Numbers = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    bias_tensor: Tensor | None = None,
+    conv_config: Any = None,
+    **_: Any,
+) -> Tensor:
+    rows = input_tensor.reshape(batch_size, input_length, -1).permute(0, 2, 1)
+    ends = (padding, padding) if isinstance(padding, int) else (int(padding[0]), int(padding[-1]))
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    return _rows(F.conv1d(F.pad(rows, ends), weight_tensor, bias, stride, 0, dilation, groups), conv_config)
+
+
+def conv_transpose2d(
+    *,
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    batch_size: int,
+    input_height: int,
+    input_width: int,
+    stride: Numbers = (1, 1),
+    padding: Numbers = (0, 0),
+    output_padding: Numbers = (0, 0),
+    dilation: Numbers = (1, 1),
+    groups: int = 1,
+    bias_tensor: Tensor | None = None,
+    conv_config: Any = None,
+    mirror_kernel: bool = True,
+    **_: Any,
+) -> Tensor:
+    images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
+    top, bottom, left, right = _four(padding)
+    weight = weight_tensor if mirror_kernel else weight_tensor.flip(-1, -2)
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    out = F.conv_transpose2d(images, weight, bias, _two(stride), 0, _two(output_padding), groups, _two(dilation))
+    return _rows(out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right], conv_config)
+
+
+def conv3d(
+    *,
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    bias_tensor: Tensor | None = None,
+    stride: Sequence[int] = (1, 1, 1),
+    padding: Sequence[int] = (0, 0, 0),
+    dilation: Sequence[int] = (1, 1, 1),
+    padding_mode: str = "zeros",
+    groups: int = 1,
+    **_: Any,
+) -> Tensor:
+    depth, down, across = padding
+    mode = "constant" if padding_mode == "zeros" else padding_mode
+    x = F.pad(input_tensor.permute(0, 4, 1, 2, 3), (across, across, down, down, depth, depth), mode=mode)
+    bias = None if bias_tensor is None else bias_tensor.flatten()
+    out = F.conv3d(x, weight_tensor, bias, tuple(stride), 0, tuple(dilation), groups)
+    return out.permute(0, 2, 3, 4, 1)

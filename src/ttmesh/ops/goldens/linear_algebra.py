@@ -1,0 +1,123 @@
+"""Products of matrices, with bias and activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttmesh.ops.goldens.elementwise import activate
+
+TILE = 32
+
+
+def attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor, compute_with_storage_grid_size: Any = None) -> Tensor:
+    own = torch.repeat_interleave(input_tensor_b, input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
+    return torch.einsum("xhuk,uhkn->xhun", input_tensor_a, own)
+
+
+def attn_matmul_from_cache(
+    input_tensor_a: Tensor, input_tensor_b: Tensor, *, num_tokens: int, transpose_hw: bool, **_: Any
+) -> Tensor:
+    own = input_tensor_b[:, 0, : -(-num_tokens // TILE) * TILE]
+    return torch.einsum("xhuk,unk->xhun" if transpose_hw else "xhuk,ukn->xhun", input_tensor_a, own)
+
+
+def matmul_decode(
+    input_tensor_a: Tensor, input_tensor_b: Tensor, *, partial_width_sharded: bool = False, **_: Any
+) -> Tensor:
+    a, b = input_tensor_a, input_tensor_b
+    rows = a.shape[-1]
+    batch = a.shape[0] * a.shape[1] if a.dim() == 4 else 1
+    if batch > 1:
+        per_block, plain = b.shape[-2] // rows, b.reshape(b.shape[-2:])
+        wide = plain.shape[1] // (batch // per_block)
+        parts = []
+        for i in range(batch):
+            block, row = divmod(i, per_block)
+            parts.append(plain[row * rows : (row + 1) * rows, block * wide : (block + 1) * wide])
+        return (a.reshape(batch, *a.shape[2:]) @ torch.stack(parts)).reshape(*a.shape[:-1], wide)
+    if partial_width_sharded and rows > b.shape[-2]:
+        b = torch.cat(b.chunk(rows // b.shape[-2], dim=-1), dim=-2)
+    return a @ b
+
+
+def sparse_matmul(
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
+    sparsity: Tensor,
+    program_config: Any = None,
+    nnz: int | None = None,
+    is_input_a_sparse: bool = False,
+    is_input_b_sparse: bool = True,
+) -> Tensor:
+    a, flags = input_tensor_a, (sparsity != 0).float()
+    if is_input_a_sparse:
+        result = torch.matmul(a, input_tensor_b)
+        return result * flags.reshape(*result.shape[:-2], 1, 1)
+    result = torch.einsum("abmk,ekn->abemn", a.float(), input_tensor_b[0].float())
+    return (result * flags.reshape(*result.shape[:-2], 1, 1)).unsqueeze(2)
+
+
+def minimal_matmul(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    bias_tensor: Tensor | None = None,
+    fused_activation: Any = None,
+    fuse_swiglu: bool = False,
+) -> Tensor:
+    result = torch.matmul(input_tensor, weight_tensor)
+    result = result if bias_tensor is None else result + bias_tensor
+    if fuse_swiglu:
+        tiles = torch.split(result, TILE, -1)
+        gate, up = torch.cat(tiles[::2], -1), torch.cat(tiles[1::2], -1)
+        return gate * torch.sigmoid(gate) * up
+    return result if fused_activation is None else activate(result, [fused_activation])
+
+
+def minimal_matmul_split(
+    input_tensor: Tensor,
+    weight_tensor: Tensor,
+    chunks: int = 3,
+    dim: int = -1,
+    bias_tensor: Tensor | None = None,
+    fused_activation: Any = None,
+) -> list[Tensor]:
+    return list(minimal_matmul(input_tensor, weight_tensor, bias_tensor, fused_activation).chunk(chunks, dim))
+
+
+def matmul(
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: Any = None,
+    program_config: Any = None,
+) -> Tensor:
+    return linear(input_tensor_a, input_tensor_b, None, transpose_a, transpose_b, activation, program_config)
+
+
+def linear(
+    input_tensor_a: Tensor,
+    input_tensor_b: Tensor,
+    bias: Tensor | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    activation: Any = None,
+    program_config: Any = None,
+) -> Tensor:
+    a, b = (x.mT if flip else x for x, flip in ((input_tensor_a, transpose_a), (input_tensor_b, transpose_b)))
+    result = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
+    last = getattr(program_config, "fused_activation", None) or activation
+    return result if last is None else activate(result, [last])
+
+
+def addmm(
+    input_tensor: Tensor,
+    mat1_tensor: Tensor,
+    mat2_tensor: Tensor,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> Tensor:
+    return torch.addmm(input_tensor, mat1_tensor, mat2_tensor, alpha=alpha, beta=beta)

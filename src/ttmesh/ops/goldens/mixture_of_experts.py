@@ -1,0 +1,238 @@
+"""Mixtures of experts: which experts a token takes, with which weight, and what becomes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+TILE = 32
+MOE_EXPERTS = 32  # that TT-NN's moe kernel keeps, whatever k says
+NO_INDEX = 2**32 - 1
+ALIGNMENT = 8  # rows of the fused router are padded to a multiple
+
+
+def moe(
+    input_tensor: Tensor, expert_mask_tensor: Tensor, topk_mask_tensor: Tensor, k: int = MOE_EXPERTS, **_: Any
+) -> Tensor:
+    shares = []
+    for row in (input_tensor + expert_mask_tensor).flatten(0, -2):
+        order = sorted(range(len(row)), key=lambda expert: -float(row[expert]))[:MOE_EXPERTS]
+        weights = torch.exp(row[order] + topk_mask_tensor.flatten()[:MOE_EXPERTS])
+        shares.append(weights[order.index(0)] / weights.sum() if 0 in order else torch.zeros(()))
+    return torch.stack(shares).reshape(*input_tensor.shape[:-1], 1)
+
+
+def grouped_gate(
+    scores: Tensor,
+    bias: Tensor,
+    *,
+    n_groups: int = 8,
+    summed_experts_per_group: int = 2,
+    topk_groups: int = 4,
+    n_activated_experts: int = 8,
+    route_scale: float = 1.0,
+    epsilon: float = 1e-20,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    weights, chosen = [], []
+    size = scores.shape[-1] // n_groups
+    for row, offset in zip(scores.flatten(0, -2), bias.expand_as(scores).flatten(0, -2), strict=True):
+        plain = [1 / (1 + math.exp(-float(score))) for score in row]
+        biased = [probability + float(extra) for probability, extra in zip(plain, offset, strict=True)]
+        groups = [range(start, start + size) for start in range(0, len(plain), size)]
+        best = sorted(
+            groups, key=lambda g: -sum(sorted((biased[e] for e in g), reverse=True)[:summed_experts_per_group])
+        )
+        allowed = sorted(expert for group in best[:topk_groups] for expert in group)
+        experts = sorted(allowed, key=lambda expert: -biased[expert])[:n_activated_experts]
+        total = sum(plain[expert] for expert in experts) + epsilon
+        weights.append(torch.tensor([plain[expert] / total * route_scale for expert in experts]))
+        chosen.append(torch.tensor(experts))
+    shape = (*scores.shape[:-1], n_activated_experts)
+    return torch.stack(weights).reshape(shape), torch.stack(chosen).reshape(shape)
+
+
+def topk_large_indices(input_tensor: Tensor, *, k: int, valid_length: int | None = None) -> Tensor:
+    rows = []
+    for row in input_tensor[..., :valid_length].flatten(0, -2).tolist():
+        best = sorted(range(len(row)), key=lambda i: -row[i])[:k]
+        rows.append([NO_INDEX if row[i] == float("-inf") else i for i in best])
+    return torch.tensor(rows).reshape(*input_tensor.shape[:-1], k)
+
+
+def topk_router(
+    input_tensor: Tensor, *, weight_tensor: Tensor, bias_tensor: Tensor, k: int = 4, **_: Any
+) -> tuple[Tensor, Tensor]:
+    logits = torch.addmm(bias_tensor.float(), input_tensor.float(), weight_tensor.float()).bfloat16().float()
+    experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :k]
+    weights = torch.exp(logits.gather(1, experts) - logits.max(1, keepdim=True).values)
+    room = -(-k // ALIGNMENT) * ALIGNMENT - k
+    return F.pad(experts, (0, room)), F.pad(weights / weights.sum(1, keepdim=True), (0, room))
+
+
+def _whole_tiles(counts: Tensor, expert: int) -> int:
+    """Rows of an expert, rounded up to tiles."""
+    return -(-int(counts.flatten()[expert]) // TILE) * TILE
+
+
+def extract(
+    global_tensor: Tensor,
+    start: Tensor,
+    counts: Tensor,
+    global_expert_idx_table: Tensor,
+    *,
+    local_expert_id: int,
+    max_dispatched_tokens_per_expert: int,
+) -> Tensor:
+    expert = int(global_expert_idx_table.flatten()[local_expert_id])
+    first, rows = int(start.flatten()[expert]), _whole_tiles(counts, expert)
+    result = torch.zeros(max_dispatched_tokens_per_expert, global_tensor.shape[1])
+    result[:rows] = global_tensor[first : first + rows]
+    return result
+
+
+def insert(
+    global_tensor: Tensor,
+    local_tensor: Tensor,
+    start: Tensor,
+    counts: Tensor,
+    global_expert_idx_table: Tensor,
+    *,
+    local_expert_id: int,
+) -> Tensor:
+    expert = int(global_expert_idx_table.flatten()[local_expert_id])
+    first, rows = int(start.flatten()[expert]), _whole_tiles(counts, expert)
+    result = global_tensor.clone()
+    result[first : first + rows] = local_tensor[:rows]
+    return result
+
+
+def expert_ffn(x: Tensor, gate_proj: Tensor, up_proj: Tensor, down_proj: Tensor, **_: Any) -> Tensor:
+    gate = x @ gate_proj
+    return (gate / (1 + torch.exp(-gate)) * (x @ up_proj)) @ down_proj
+
+
+def unified_expert_moe(
+    dispatched_buffer: Tensor,
+    expert_region_offsets: Tensor,
+    expert_token_counts: Tensor,
+    global_expert_idx_table: Tensor,
+    gate_projs: Sequence[Tensor],
+    up_projs: Sequence[Tensor],
+    down_projs: Sequence[Tensor],
+    max_dispatched_tokens_per_expert: int,
+    **_: Any,
+) -> Tensor:
+    result = torch.zeros_like(dispatched_buffer)
+    for i, matrices in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
+        expert = int(global_expert_idx_table.flatten()[i])
+        first = int(expert_region_offsets.flatten()[expert])
+        rows = slice(first, first + _whole_tiles(expert_token_counts, expert))
+        result[rows] = expert_ffn(dispatched_buffer[rows], *matrices)
+    return result
+
+
+def post_combine_reduce(
+    combine_output: Tensor,
+    weights: Tensor,
+    indices: Tensor | None = None,
+    expert_dispatch_table: Tensor | None = None,
+    *,
+    expert_dim: int = 3,
+    **_: Any,
+) -> Tensor:
+    total: Tensor = torch.zeros(())
+    for i in range(combine_output.shape[expert_dim]):
+        share = weights.select(expert_dim, i)
+        if indices is not None and expert_dispatch_table is not None:
+            chosen = indices.reshape(weights.shape).select(expert_dim, i).long()
+            share = share * (expert_dispatch_table.flatten()[chosen] != -1)
+        total = total + torch.where(share != 0, combine_output.select(expert_dim, i) * share, 0.0)
+    return total
+
+
+def post_combine_tilize(input_tensor: Tensor, **_: Any) -> Tensor:
+    return input_tensor
+
+
+def _affinity(x: Tensor, name: str) -> Tensor:
+    return 1 / (1 + torch.exp(-x)) if name == "sigmoid" else torch.log1p(torch.exp(x)) ** 0.5
+
+
+def _normalize_rows(
+    weights: Tensor, scale: float, epsilon: float, padding: Tensor | None, chosen: Tensor, count: int
+) -> Any:
+    weights = scale * weights / (weights.sum(-1, keepdim=True) + epsilon)
+    if padding is not None:
+        real, side = (int(n) for n in padding.flatten()[:2])
+        flat, experts = weights.flatten(0, -2).clone(), chosen.flatten(0, -2).clone()
+        rows = slice(real, None) if side == 0 else slice(0, len(flat) - real)
+        flat[rows], experts[rows] = 0, count
+        return flat.reshape(weights.shape), experts.reshape(chosen.shape)
+    return weights, chosen
+
+
+def grouped_topk(
+    scores: Tensor,
+    bias: Tensor,
+    *,
+    n_groups: int = 8,
+    summed_experts_per_group: int = 2,
+    topk_groups: int = 4,
+    n_activated_experts: int = 8,
+    route_scale: float = 1.0,
+    epsilon: float = 1e-20,
+    score_func: str = "sigmoid",
+    padding_config: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    plain = _affinity(scores, score_func)
+    size = scores.shape[-1] // n_groups
+    chosen = []
+    for row in (plain + bias).flatten(0, -2).tolist():
+        groups = [range(start, start + size) for start in range(0, len(row), size)]
+        if n_groups > 1:
+            groups.sort(key=lambda g: -sum(sorted((row[e] for e in g), reverse=True)[:summed_experts_per_group]))
+            groups = groups[:topk_groups]
+        experts = sorted((e for group in groups for e in group), key=lambda e: (-row[e], e))
+        chosen.append(experts[:n_activated_experts])
+    picked = torch.tensor(chosen).reshape(*scores.shape[:-1], n_activated_experts)
+    weights = torch.take_along_dim(plain, picked, -1)
+    result: tuple[Tensor, Tensor] = _normalize_rows(
+        weights, route_scale, epsilon, padding_config, picked, scores.shape[-1]
+    )
+    return result
+
+
+def hash_gate(
+    scores: Tensor,
+    input_ids: Tensor,
+    tid2eid: Tensor,
+    *,
+    n_activated_experts: int,
+    route_scale: float = 1.0,
+    epsilon: float = 1e-20,
+    score_func: str = "sqrtsoftplus",
+    padding_config: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    plain = _affinity(scores, score_func).flatten(0, -2)
+    picked = torch.stack([tid2eid[int(t), :n_activated_experts].long() for t in input_ids.flatten()[: len(plain)]])
+    weights = torch.stack([row[experts] for row, experts in zip(plain, picked, strict=True)])
+    shape = (*scores.shape[:-1], n_activated_experts)
+    result: tuple[Tensor, Tensor] = _normalize_rows(
+        weights.reshape(shape), route_scale, epsilon, padding_config, picked.reshape(shape), scores.shape[-1]
+    )
+    return result
+
+
+def masked_bincount(
+    input_tensor: Tensor, expert_mask: Tensor, n_routed_experts: int, num_experts_per_token: int
+) -> Tensor:
+    found = [int(e) for e in input_tensor[:, :num_experts_per_token].flatten()]
+    return torch.tensor([found.count(e) if expert_mask.flatten()[e] >= 0 else 0 for e in range(n_routed_experts)])

@@ -1,0 +1,248 @@
+"""Pooling, resampling and sampling of images [n, h, w, c]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Numbers = int | Sequence[int]
+
+
+def _images(input_tensor: Tensor, batch_size: int, input_h: int, input_w: int, channels: int) -> Tensor:
+    """[1, 1, n·h·w, c] as [n, c, h, w]."""
+    return input_tensor.reshape(batch_size, input_h, input_w, channels).permute(0, 3, 1, 2)
+
+
+def _rows(images: Tensor) -> Tensor:
+    """[n, c, h, w] as [1, 1, n·h·w, c]."""
+    return images.permute(0, 2, 3, 1).reshape(1, 1, -1, images.shape[1])
+
+
+def _two(value: Numbers) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+def _ends(padding: Numbers) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Before and after the rows, and before and after the columns."""
+    if isinstance(padding, int) or len(padding) != 4:
+        down, across = _two(padding)
+        return (down, down), (across, across)
+    top, bottom, left, right = padding
+    return (top, bottom), (left, right)
+
+
+def _starts(length: int, window: int, stride: int, ends: tuple[int, int], ceil_mode: bool) -> range:
+    """Where windows begin along a padded side; ceil_mode adds one that is cut off, unless it begins in the padding."""
+    room = length + sum(ends) - window
+    count = room // stride + 1
+    if ceil_mode and room % stride and count * stride < length + ends[0]:
+        count += 1
+    return range(0, count * stride, stride)
+
+
+def _windows(
+    x: Tensor, outside: float, kernel: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers, ceil_mode: bool
+) -> Tensor:
+    """[n, c, rows, columns, taps] of all windows; NaN beyond the padding."""
+    (height, width), (down, across) = x.shape[-2:], _two(stride)
+    ends, reach = _ends(padding), [d * (k - 1) + 1 for d, k in zip(_two(dilation), _two(kernel), strict=True)]
+    rows = _starts(height, reach[0], down, ends[0], ceil_mode)
+    columns = _starts(width, reach[1], across, ends[1], ceil_mode)
+    framed = F.pad(x.double(), (*ends[1], *ends[0]), value=outside)
+    framed = F.pad(framed, (0, reach[1], 0, reach[0]), value=math.nan)
+    taps = [
+        framed[..., torch.tensor(rows)[:, None] + i, torch.tensor(columns) + j]
+        for i in range(0, reach[0], _two(dilation)[0])
+        for j in range(0, reach[1], _two(dilation)[1])
+    ]
+    return torch.stack(taps, -1)
+
+
+def max_pool2d(
+    input_tensor: Tensor,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    kernel_size: Numbers,
+    stride: Numbers,
+    padding: Numbers,
+    dilation: Numbers,
+    ceil_mode: bool = False,
+    *,
+    return_indices: bool = False,
+    **_: Any,
+) -> Any:
+    """The largest value of every window, and where it lies in its image."""
+    x = _images(input_tensor, batch_size, input_h, input_w, channels)
+    size = (kernel_size, stride, padding, dilation, ceil_mode)
+    seen = torch.nan_to_num(_windows(x, -math.inf, *size), -math.inf, math.inf, -math.inf)
+    best, tap = seen.max(-1)
+    values = _rows(best).to(input_tensor.dtype)
+    if not return_indices:
+        return values
+    places = torch.arange(input_h * input_w).reshape(1, 1, input_h, input_w).expand(x.shape)
+    where = _windows(places, -1.0, *size).gather(-1, tap[..., None])[..., 0]
+    return [values, _rows(where).long()]
+
+
+def avg_pool2d(
+    input_tensor: Tensor,
+    batch_size: int,
+    input_h: int,
+    input_w: int,
+    channels: int,
+    kernel_size: Numbers,
+    stride: Numbers,
+    padding: Numbers,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    **_: Any,
+) -> Tensor:
+    """The mean of every window; what a window reaches beyond the padding never counts."""
+    x = _images(input_tensor, batch_size, input_h, input_w, channels)
+    size = (kernel_size, stride, padding, 1, ceil_mode)
+    total = torch.nansum(_windows(x, 0.0, *size), -1)
+    count = torch.nansum(_windows(torch.ones_like(x), float(count_include_pad), *size), -1)
+    return _rows(total / (count if divisor_override is None else divisor_override)).to(input_tensor.dtype)
+
+
+def _adaptive_edges(length: int, wanted: int) -> list[slice]:
+    """Windows of nearly equal length that cover a side."""
+    return [slice(i * length // wanted, -(-(i + 1) * length // wanted)) for i in range(wanted)]
+
+
+def _adaptive_windows(x: Tensor, output_size: Numbers) -> list[list[Tensor]]:
+    rows, columns = (_adaptive_edges(length, n) for length, n in zip(x.shape[-2:], _two(output_size), strict=True))
+    return [[x[..., row, column].flatten(-2) for column in columns] for row in rows]
+
+
+def adaptive_avg_pool2d(
+    input_tensor: Tensor, batch_size: int, input_h: int, input_w: int, channels: int, output_size: Numbers, **_: Any
+) -> Tensor:
+    windows = _adaptive_windows(_images(input_tensor, batch_size, input_h, input_w, channels), output_size)
+    return _rows(torch.stack([torch.stack([window.mean(-1) for window in row], -1) for row in windows], -2))
+
+
+def adaptive_max_pool2d(
+    input_tensor: Tensor, batch_size: int, input_h: int, input_w: int, channels: int, output_size: Numbers, **_: Any
+) -> Tensor:
+    windows = _adaptive_windows(_images(input_tensor, batch_size, input_h, input_w, channels), output_size)
+    return _rows(torch.stack([torch.stack([window.amax(-1) for window in row], -1) for row in windows], -2))
+
+
+def global_avg_pool2d(input_tensor: Tensor, **_: Any) -> Tensor:
+    return input_tensor.mean((-3, -2), keepdim=True)
+
+
+def multi_scale_deformable_attn(
+    value: Tensor, grid: Tensor, attn: Tensor, *, align_corners: bool = False, **_: Any
+) -> Tensor:
+    batch, high, wide, _depth = value.shape
+    result = torch.zeros(batch, attn.shape[1], value.shape[-1])
+    size = torch.tensor([wide, high])
+    at = (grid[:, :, 0] + 1) / 2 * (size - 1) if align_corners else ((grid[:, :, 0] + 1) * size - 1) / 2
+    corner = at.floor()
+    for dx in (0, 1):
+        for dy in (0, 1):
+            x, y = corner[..., 0].long() + dx, corner[..., 1].long() + dy
+            near = (1 - (at[..., 0] - x).abs()) * (1 - (at[..., 1] - y).abs())
+            inside = (x >= 0) & (x < wide) & (y >= 0) & (y < high)
+            pixel = value[torch.arange(batch)[:, None], y.clamp(0, high - 1), x.clamp(0, wide - 1)]
+            weight = (near * inside).reshape(attn.shape) * attn
+            result += (torch.unflatten(pixel, 1, tuple(attn.shape[1:])) * weight[..., None]).sum(2)
+    return result
+
+
+def upsample(input_tensor: Tensor, scale_factor: float | Sequence[float], *, mode: str = "nearest", **_: Any) -> Tensor:
+    if mode == "nearest":
+        images = input_tensor.permute(0, 3, 1, 2)
+        return F.interpolate(images, scale_factor=_two_factors(scale_factor), mode="nearest").permute(0, 2, 3, 1)
+    height, width = (
+        _blend(length, factor)
+        for length, factor in zip(input_tensor.shape[1:3], _two_factors(scale_factor), strict=True)
+    )
+    return torch.einsum("ih,nhwc,jw->nijc", height, input_tensor.float(), width).to(input_tensor.dtype)
+
+
+def _two_factors(scale: float | Sequence[float]) -> tuple[float, float]:
+    return (float(scale), float(scale)) if isinstance(scale, (int, float)) else (float(scale[0]), float(scale[1]))
+
+
+def _blend(length: int, factor: float) -> Tensor:
+    """How much of each old pixel every new one holds, along one side."""
+    weights = torch.zeros(int(length * factor), length)
+    for i, row in enumerate(weights):
+        at = max((i + 0.5) / factor - 0.5, 0.0)  # pixel centres stand in the middle
+        low = min(int(at), length - 1)
+        row[low] += 1 - (at - low)
+        row[min(low + 1, length - 1)] += at - low
+    return weights
+
+
+def grid_sample(
+    input_tensor: Tensor,
+    grid: Tensor,
+    *,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+    use_precomputed_grid: bool = False,
+    batch_output_channels: bool = False,
+    **_: Any,
+) -> Tensor:
+    batch, height, width = input_tensor.shape[:3]
+    cut = grid.float().reshape(batch, grid.shape[1], -1, 6 if use_precomputed_grid else 2)
+    if use_precomputed_grid:
+        row, column, weights = cut[..., 0], cut[..., 1], cut[..., 2:]
+    else:
+        row, column = (_pixel(cut[..., i], side, align_corners) for i, side in ((1, height), (0, width)))
+        if padding_mode == "border":
+            row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+        if mode == "nearest":
+            row, column = row.round(), column.round()
+        down, across = row - row.floor(), column - column.floor()
+        weights = torch.stack([(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across], -1)
+    framed = F.pad(input_tensor.float(), (0, 0, 1, 1, 1, 1))  # points outside fall on the frame of zeros
+    pictures = torch.arange(batch)[:, None, None]
+    parts = []
+    for i in range(4):
+        y = (row.floor() + i // 2 + 1).clamp(0, height + 1).long()
+        x = (column.floor() + i % 2 + 1).clamp(0, width + 1).long()
+        parts.append(framed[pictures, y, x] * weights[..., i : i + 1])
+    out = torch.stack(parts).sum(0).to(input_tensor.dtype)
+    return out.reshape(batch, out.shape[1], grid.shape[2], -1) if batch_output_channels else out
+
+
+def _pixel(point: Tensor, side: int, align_corners: bool) -> Tensor:
+    """Where a point of [-1, 1] lies along a side, in pixels."""
+    return (point + 1) / 2 * (side - 1) if align_corners else (point + 1) / 2 * side - 0.5
+
+
+def rotate(
+    input_tensor: Tensor,
+    angle: float,
+    *,
+    center: Sequence[float] | None = None,
+    fill: float = 0.0,
+    interpolation_mode: str = "nearest",
+    **_: Any,
+) -> Tensor:
+    height, width = input_tensor.shape[1:3]
+    cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else center
+    turn = math.radians(angle)
+    y, x = torch.meshgrid(torch.arange(height) - cy, torch.arange(width) - cx, indexing="ij")
+    source = torch.complex(x, y) * complex(math.cos(turn), math.sin(turn))
+    column, row = source.real + cx, source.imag + cy
+    if interpolation_mode == "nearest":
+        column, row = column.round(), row.round()
+    points = torch.stack([(2 * column.double() + 1) / width - 1, (2 * row.double() + 1) / height - 1], dim=-1)
+    images = input_tensor.permute(0, 3, 1, 2).double() - fill  # so that what lies outside, 0, is the fill
+    turned = F.grid_sample(images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=False)
+    return (turned + fill).permute(0, 2, 3, 1).to(input_tensor.dtype)

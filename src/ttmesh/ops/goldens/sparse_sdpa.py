@@ -1,0 +1,110 @@
+"""Attention over chosen keys, and the scores that choose them: row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float | None) -> Tensor:
+    """One query over some keys; nothing to see gives zeros."""
+    if not len(keys):
+        return torch.zeros(values.shape[-1])
+    logits = (keys.double() @ query.double()) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    powers = torch.exp(logits - logits.max())
+    return (powers @ values.double() / powers.sum()).float()
+
+
+def sparse_sdpa(
+    q: Tensor,
+    kv: Tensor,
+    indices: Tensor,
+    v_dim: int,
+    *,
+    scale: float | None = None,
+    cache_batch_idx: int | None = None,
+    **_: Any,
+) -> Tensor:
+    """Every row over the keys named for it, whose first columns are the values; too large numbers name none."""
+    keys = kv[cache_batch_idx or 0, 0]
+    result = torch.zeros(*q.shape[:3], v_dim)
+    for row in range(q.shape[2]):
+        named = [int(i) for i in indices[0, 0, row] if 0 <= int(i) < len(keys)]
+        for head in range(q.shape[1]):
+            result[0, head, row] = _attend(q[0, head, row], keys[named], keys[named, :v_dim], scale)
+    return result
+
+
+def sparse_sdpa_msa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    indices: Tensor,
+    *,
+    scale: float | None = None,
+    block_size: int = 128,
+    chunk_start_idx: int | None = None,
+    cache_batch_idx: int | None = None,
+    **_: Any,
+) -> Tensor:
+    """Every row over the blocks of keys that its group of heads named, up to its own position."""
+    slot, heads, total = cache_batch_idx or 0, q.shape[1], k.shape[2]
+    out = torch.zeros(*q.shape[:3], v.shape[-1])
+    for head in range(heads):
+        group = head * k.shape[1] // heads
+        for row in range(q.shape[2]):
+            blocks = [int(b) for b in indices[0, group, row] if int(b) < total // block_size]
+            tokens = [t for b in blocks for t in range(b * block_size, (b + 1) * block_size)]
+            tokens = [t for t in tokens if chunk_start_idx is None or t <= chunk_start_idx + row]
+            out[0, head, row] = _attend(q[0, head, row], k[slot, group, tokens], v[slot, group, tokens], scale)
+    return out
+
+
+def _hide_later(scores: Tensor, chunk_start_idx: int, kv_len: int | None) -> Tensor:
+    """-inf behind every row's own position, and behind the keys in use."""
+    for row in range(scores.shape[-2]):
+        scores[..., row, chunk_start_idx + row + 1 :] = float("-inf")
+    if kv_len is not None:
+        scores[..., kv_len:] = float("-inf")
+    return scores
+
+
+def indexer_score_dsa(
+    q: Tensor,
+    k: Tensor,
+    weights: Tensor,
+    *,
+    chunk_start_idx: int,
+    cache_batch_idx: int | None = None,
+    kv_len: int | None = None,
+    **_: Any,
+) -> Tensor:
+    """relu of the products of every head, weighted and summed."""
+    products = torch.relu(torch.einsum("bhsd,td->bhst", q, k[cache_batch_idx or 0, 0]))
+    return _hide_later((products * weights).sum(1, keepdim=True), chunk_start_idx, kv_len)
+
+
+def indexer_score_msa(
+    q: Tensor,
+    k: Tensor,
+    *,
+    num_groups: int,
+    chunk_start_idx: int,
+    scale: float = 1.0,
+    block_size: int = 0,
+    cache_batch_idx: int | None = None,
+    kv_len: int | None = None,
+    **_: Any,
+) -> Tensor:
+    """Products of a group's heads, summed (without relu the heads may be summed first); per block the largest."""
+    groups = torch.stack(q.chunk(num_groups, 1), 1).sum(2)
+    products = torch.einsum("bgsd,td->bgst", groups, k[cache_batch_idx or 0, 0]) * scale
+    scores = _hide_later(products, chunk_start_idx, kv_len)
+    if not block_size:
+        return scores
+    best = torch.stack([part.max(-1).values for part in torch.split(scores, block_size, dim=-1)], -1)
+    for row in range(best.shape[-2]):
+        best[..., row, (chunk_start_idx + row) // block_size] = float("inf")
+    return best
