@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,12 +33,14 @@ class Watch:
         self.foreign: set[str] = set()
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        gc.disable()  # it would run destructors of what earlier tests left
         before = sys.getprofile()
         sys.setprofile(self._note)
         try:
             return function(*args, **options)
         finally:
             sys.setprofile(before)
+            gc.enable()
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
         file = frame.f_code.co_filename

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float | None) -> Tensor:
-    """One query over some keys; nothing to see gives zeros."""
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, scale: float | None) -> Tensor:
+    """Queries [heads, dim] of one row over the same keys; nothing to see gives zeros."""
     if not len(keys):
-        return torch.zeros(values.shape[-1])
-    logits = (keys.double() @ query.double()) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    powers = torch.exp(logits - logits.max())
-    return (powers @ values.double() / powers.sum()).float()
+        return torch.zeros(len(queries), values.shape[-1])
+    logits = queries.double() @ keys.double().T * (queries.shape[-1] ** -0.5 if scale is None else scale)
+    powers = torch.exp(logits - logits.amax(-1, keepdim=True))
+    return (powers @ values.double() / powers.sum(-1, keepdim=True)).float()
 
 
 def sparse_sdpa(
@@ -32,8 +32,7 @@ def sparse_sdpa(
     result = torch.zeros(*q.shape[:3], v_dim)
     for row in range(q.shape[2]):
         named = [int(i) for i in indices[0, 0, row] if 0 <= int(i) < len(keys)]
-        for head in range(q.shape[1]):
-            result[0, head, row] = _attend(q[0, head, row], keys[named], keys[named, :v_dim], scale)
+        result[0, :, row] = _attend(q[0, :, row], keys[named], keys[named, :v_dim], scale)
     return result
 
 
@@ -50,15 +49,15 @@ def sparse_sdpa_msa(
     **_: Any,
 ) -> Tensor:
     """Every row over the blocks of keys that its group of heads named, up to its own position."""
-    slot, heads, total = cache_batch_idx or 0, q.shape[1], k.shape[2]
+    slot, total, own = cache_batch_idx or 0, k.shape[2], q.shape[1] // k.shape[1]
     out = torch.zeros(*q.shape[:3], v.shape[-1])
-    for head in range(heads):
-        group = head * k.shape[1] // heads
+    for group in range(k.shape[1]):
+        heads = slice(group * own, (group + 1) * own)
         for row in range(q.shape[2]):
             blocks = [int(b) for b in indices[0, group, row] if int(b) < total // block_size]
             tokens = [t for b in blocks for t in range(b * block_size, (b + 1) * block_size)]
             tokens = [t for t in tokens if chunk_start_idx is None or t <= chunk_start_idx + row]
-            out[0, head, row] = _attend(q[0, head, row], k[slot, group, tokens], v[slot, group, tokens], scale)
+            out[0, heads, row] = _attend(q[0, heads, row], k[slot, group, tokens], v[slot, group, tokens], scale)
     return out
 
 
