@@ -204,3 +204,21 @@ def test_an_output_for_operands_that_do_not_broadcast_is_refused(mesh: ttnn.Mesh
     a, b, out = (on(mesh, torch.ones(shape)) for shape in ((2, 32, 32), (3, 32, 32), (3, 32, 32)))
     with pytest.raises(RuntimeError, match="provided does not match the broadcasted output shape of operands"):
         ttnn.add(a, b, output_tensor=out)
+
+
+def test_quantization_names_the_formats_it_takes(mesh: ttnn.MeshDevice) -> None:
+    floats = on(mesh, torch.rand(32, 32))
+    whole = on(mesh, torch.ones(32, 32).int(), ttnn.int32)
+
+    with pytest.raises(
+        RuntimeError, match="Quantize only supports int32, int8 or uint8 outputs for now, got DataType::"
+    ):
+        ttnn.quantize(floats, 0.1, 3, dtype=ttnn.bfloat16)
+    with pytest.raises(
+        RuntimeError, match="Requantize only supports int32, int8 or uint8 inputs for now, got DataType::"
+    ):
+        ttnn.requantize(floats, 0.1, 3, 0.2, 1)
+    with pytest.raises(RuntimeError, match=r"Per-channel \(axis\) requantize does not support int8/uint8 output yet"):
+        ttnn.requantize(whole, 0.1, 3, 0.2, 1, axis=1, dtype=ttnn.uint8)
+    with pytest.raises(RuntimeError, match="Dequantize only supports bf16/f32 outputs for now"):
+        ttnn.dequantize(whole, 0.1, 3, dtype=ttnn.int32)

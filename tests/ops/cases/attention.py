@@ -52,14 +52,9 @@ def sunk(g: torch.Generator) -> Arguments:
     return tensors, {"attention_sink": normal(g, 1, 4, 1, 1)}
 
 
-def sunk_golden(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention_sink: torch.Tensor, **_: Any
-) -> torch.Tensor:
-    k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
-    scores = q @ k.transpose(-1, -2) * 32**-0.5
-    scores = scores.masked_fill(~torch.ones(64, 64, dtype=torch.bool).tril(), float("-inf"))
-    logits = torch.cat([scores, (attention_sink * 32**-0.5).expand(2, 4, 64, 1)], -1)
-    return torch.softmax(logits, -1)[..., :-1] @ v
+def packed(g: torch.Generator) -> Arguments:
+    tensors, _ = args(*QKV)(g)
+    return tensors, {"is_causal": False, "cu_window_seqlens": ints(torch.tensor([0, 20, 52, 64]))}
 
 
 def chunk(g: torch.Generator) -> Arguments:
@@ -79,6 +74,21 @@ def decode_at_tensor(g: torch.Generator) -> Arguments:
 def decode_masked(g: torch.Generator) -> Arguments:
     tensors, _ = decode()(g)
     return tensors, {"is_causal": False, "attn_mask": normal(g, 3, 1, 8, 96)}
+
+
+def decode_window(g: torch.Generator) -> Arguments:
+    tensors, _ = decode()(g)
+    return tensors, {"cur_pos_tensor": ints(torch.tensor([5, -1, 90])), "sliding_window_size": 16, "scale": 0.3}
+
+
+def decode_sunk(g: torch.Generator) -> Arguments:
+    tensors, _ = decode()(g)
+    return tensors, {"cur_pos": [0, 40, 95], "attention_sink": normal(g, 8, 32)}
+
+
+def decode_ring(g: torch.Generator) -> Arguments:
+    tensors, _ = decode_paged(g)
+    return tensors, {"cur_pos_tensor": ints(torch.tensor([5, 63, 200])), "cache_position_modulo": 64}
 
 
 def decode_paged(g: torch.Generator) -> Arguments:
@@ -185,7 +195,9 @@ CASES = [
     Case(f"{SDPA}/mask", masked, pcc=0.999),
     Case(f"{SDPA}/window", args(*QKV, sliding_window_size=16, scale=0.2), pcc=0.999),
     Case(f"{SDPA}/full", args(*QKV, is_causal=False), pcc=0.999),
-    Case(f"{SDPA}/sink", sunk, pcc=0.999, golden=sunk_golden),
+    Case(f"{SDPA}/sink", sunk, pcc=0.999),
+    Case(f"{SDPA}/window on both sides", args(*QKV, sliding_window_size=16, is_causal=False), pcc=0.999),
+    Case(f"{SDPA}/packed sequences", packed, pcc=0.999),
     Case("ttnn.transformer.chunked_scaled_dot_product_attention", chunk, pcc=0.999),
     Case(
         "ttnn.transformer.joint_scaled_dot_product_attention",
@@ -195,7 +207,10 @@ CASES = [
     Case(f"{SDPA}_decode", decode(cur_pos=[0, 40, 95]), FLOATS, pcc=0.999),
     Case(f"{SDPA}_decode/tensor", decode_at_tensor, pcc=0.999),
     Case(f"{SDPA}_decode/mask", decode_masked, pcc=0.999),
+    Case(f"{SDPA}_decode/window", decode_window, pcc=0.999),
+    Case(f"{SDPA}_decode/sink", decode_sunk, pcc=0.999),
     Case("ttnn.transformer.paged_scaled_dot_product_attention_decode", decode_paged, pcc=0.999),
+    Case("ttnn.transformer.paged_scaled_dot_product_attention_decode/ring", decode_ring, pcc=0.999),
     Case(
         "ttnn.transformer.flash_mla_prefill",
         lambda g: ([normal(g, 1, 4, 64, 96), normal(g, 1, 1, 64, 96), 64], {}),

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from harness import Arguments, Case, On
 
-from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, TILE_LAYOUT, bfloat16, float32, int32, uint8
+from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, TILE_LAYOUT, bfloat16, float32, int8, int32, uint8
+from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam
+from ttmesh.ops.configs.conv_config import Conv2dConfig
 
 BOTH = (ROW_MAJOR_LAYOUT, TILE_LAYOUT)
 ROWS = (ROW_MAJOR_LAYOUT,)
@@ -99,6 +101,14 @@ CASES = [
     Case("ttnn.max_pool2d/indices", args(POOL, 2, 9, 8, 32, [2, 2], [2, 2], [0, 0], [1, 1], return_indices=True), HALF),
     Case("ttnn.avg_pool2d", args(POOL, 2, 9, 8, 32, [3, 3], [2, 2], [1, 1]), HALF, BOTH),
     Case("ttnn.avg_pool2d/exclusive", args(POOL, 2, 9, 8, 32, [3, 3], [1, 1], [1, 1], False, False), HALF),
+    Case("ttnn.max_pool2d/uneven ceil", args(POOL, 2, 9, 8, 32, [2, 2], [3, 3], [0, 1, 1, 0], [1, 1], True), HALF),
+    Case("ttnn.max_pool2d/uneven indices",
+         args(POOL, 2, 9, 8, 32, [3, 2], [2, 2], [0, 1, 1, 0], [1, 1], return_indices=True), HALF),
+    Case("ttnn.max_pool2d/dilation", args(POOL, 2, 9, 8, 32, [3, 2], [2, 1], [1, 1], [2, 3], True), HALF),
+    Case("ttnn.avg_pool2d/ceil", args(POOL, 2, 9, 8, 32, [3, 3], [2, 2], [1, 1], True), HALF),
+    Case("ttnn.avg_pool2d/uneven ceil", args(POOL, 2, 9, 8, 32, [3, 3], [2, 2], [0, 1, 1, 0], True), HALF),
+    Case("ttnn.avg_pool2d/uneven exclusive", args(POOL, 2, 9, 8, 32, [3, 3], [2, 2], [1, 0, 0, 1], True, False), HALF),
+    Case("ttnn.avg_pool2d/divisor", args(POOL, 2, 9, 8, 32, [3, 3], [2, 2], [0, 1, 1, 0], True, True, 5), HALF),
     Case("ttnn.adaptive_avg_pool2d", args(POOL, 2, 9, 8, 32, [3, 4]), HALF),
     Case("ttnn.adaptive_max_pool2d", args(POOL, 2, 9, 8, 32, [3, 4]), HALF),
     Case("ttnn.global_avg_pool2d", args((2, 9, 8, 32)), layouts=BOTH),
@@ -110,6 +120,9 @@ CASES = [
     Case("ttnn.grid_sample/precomputed", precomputed, layouts=ROWS),
     Case("ttnn.upsample/parts", args((2, 5, 4, 32), [1.5, 2.5]), layouts=ROWS),
     Case("ttnn.conv2d", conv(24, 16, 3, 3, out_channels=24, padding=(1, 1), bias=True), HALF, ROWS),
+    Case("ttnn.conv2d/activation",
+         conv(24, 16, 3, 3, out_channels=24, conv_config=Conv2dConfig(activation=UnaryWithParam(UnaryOpType.RELU))),
+         HALF, ROWS),
     Case("ttnn.conv2d/groups", grouped_conv, HALF, ROWS),
     Case("ttnn.conv2d/dilation", conv(8, 16, 3, 3, out_channels=8, dilation=(2, 2)), layouts=ROWS),
     Case("ttnn.conv1d", conv(24, 16, 3, out_channels=24, stride=2, padding=(1, 2), bias=True), HALF, ROWS),
@@ -126,4 +139,6 @@ CASES = [
     Case("ttnn.dequantize", integers(0.02, 3), (int32,)),
     Case("ttnn.quantize/bytes", args((2, 33, 40), 0.02, 128, dtype=uint8), (float32,)),
     Case("ttnn.requantize", integers(0.25, 3, 0.5, -2), (int32,)),
+    Case("ttnn.requantize/signed bytes", integers(0.25, 3, 0.05, 9, dtype=int8), (int32,)),
+    Case("ttnn.requantize/bytes", integers(0.25, 3, 0.05, 9, dtype=uint8), (int32,)),
 ]  # fmt: skip

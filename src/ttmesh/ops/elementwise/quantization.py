@@ -18,6 +18,8 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 Number = float | Lanes
+RANGES: dict[DataType | None, tuple[int, int]] = {DataType.UINT8: (0, 255), DataType.INT8: (-128, 127)}
+QUANTIZED = {DataType.INT32, DataType.INT8, DataType.UINT8}
 
 
 def _gives(default: DataType) -> SpecRule:
@@ -31,13 +33,30 @@ def _refuse(wrong: str, expected: str) -> None:
     raise MeshError(wrong, expected=expected, fix="Change the call.")
 
 
-def _check(*names: str, floats: bool) -> Callable[[Call], None]:
+def _check_formats(operation: str, x: DataType, out: DataType | None, axis: int | None) -> None:
+    if operation == "Quantize":
+        if x not in FLOATS:
+            _refuse("Quantize only takes floating-point number inputs", "a float tensor")
+    elif x not in QUANTIZED:
+        _refuse(f"{operation} only supports int32, int8 or uint8 inputs for now, got DataType::{x.name}", "integers")
+    if operation == "Dequantize":
+        if out not in (None, DataType.FLOAT32, DataType.BFLOAT16):
+            _refuse("Dequantize only supports bf16/f32 outputs for now", f"one of them, not {out}")
+        return
+    if out is not None and out not in QUANTIZED:
+        _refuse(f"{operation} only supports int32, int8 or uint8 outputs for now, got DataType::{out.name}", "integers")
+    if axis is not None and out in RANGES:
+        _refuse(
+            f"Per-channel (axis) {operation.lower()} does not support int8/uint8 output yet; use int32 output or "
+            f"per-tensor {operation.lower()}",
+            "dtype=int32",
+        )
+
+
+def _check(operation: str, *names: str) -> Callable[[Call], None]:
     def check(call: Call) -> None:
         x, axis = call["input_tensor"].spec, call["axis"]
-        if floats and x.dtype not in FLOATS:
-            _refuse("Quantize only takes floating-point number inputs", "a float tensor")
-        if floats and call["dtype"] not in (None, DataType.INT32, DataType.UINT8):
-            _refuse(f"Quantize only supports int32 or uint8 outputs for now, got {call['dtype']}", "int32 or uint8")
+        _check_formats(operation, x.dtype, call["dtype"], axis)
         rank = len(x.shape)
         if axis is not None:
             if not -rank <= axis < rank:
@@ -74,14 +93,15 @@ def _quantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
 
 
 def _saturated(values: Lanes, dtype: DataType | None) -> Lanes:
-    return values.clamp(0, 255) if dtype is DataType.UINT8 else values
+    """Narrow formats keep the nearest number they hold."""
+    return values if dtype not in RANGES else values.clamp(*RANGES[dtype])
 
 
 @op(
     "ttnn.quantize",
     golden=goldens.quantize,
     out=_gives(DataType.INT32),
-    check=_check("scale", "zero_point", floats=True),
+    check=_check("Quantize", "scale", "zero_point"),
     runtime=("scale", "zero_point"),
 )
 def quantize(
@@ -101,7 +121,7 @@ def _dequantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
     "ttnn.dequantize",
     golden=goldens.dequantize,
     out=_gives(DataType.BFLOAT16),
-    check=_check("scale", "zero_point", floats=False),
+    check=_check("Dequantize", "scale", "zero_point"),
     runtime=("scale", "zero_point"),
 )
 def dequantize(input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, lane_axes: int) -> Lanes:
@@ -118,7 +138,7 @@ def _requantized(x: Lanes, in_scale: Any, in_zero: Any, out_scale: Any, out_zero
     "ttnn.requantize",
     golden=goldens.requantize,
     out=_gives(DataType.INT32),
-    check=_check("in_scale", "in_zero_point", "out_scale", "out_zero_point", floats=False),
+    check=_check("Requantize", "in_scale", "in_zero_point", "out_scale", "out_zero_point"),
     runtime=("in_scale", "in_zero_point", "out_scale", "out_zero_point"),
 )
 def requantize(
@@ -128,8 +148,9 @@ def requantize(
     out_scale: Number,
     out_zero_point: Number,
     axis: int | None,
+    dtype: DataType | None,
     lane_axes: int,
 ) -> Lanes:
     """Integers of one scale and zero point in another."""
     given = (in_scale, in_zero_point, out_scale, out_zero_point)
-    return _requantized(input_tensor, *(_along(v, input_tensor, axis, lane_axes) for v in given))
+    return _saturated(_requantized(input_tensor, *(_along(v, input_tensor, axis, lane_axes) for v in given)), dtype)

@@ -53,6 +53,8 @@ def quantize(
         scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
         parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
         steps = torch.stack([torch.round(channel / s) + z for channel, s, z in parts], dim=axis)
+    if dtype is DataType.INT8:
+        steps = steps.clamp(-128, 127)
     return (steps.clamp(0, 255) if dtype is DataType.UINT8 else steps).int()
 
 

@@ -90,6 +90,24 @@ def _check(call: Call) -> None:
         )
 
 
+def _kept_windows(
+    images: Lanes,
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    ceil_mode: bool,
+) -> tuple[int, int]:
+    """How many windows there are each way; the one that ceil_mode adds must begin before the padding behind the image."""
+    counts = []
+    for i, length in enumerate(images.shape[-2:]):
+        before, after = padding[2 * i : 2 * i + 2]
+        room = length + before + after - dilation[i] * (window[i] - 1) - 1
+        count = room // stride[i] + 1
+        counts.append(count + (ceil_mode and room % stride[i] > 0 and count * stride[i] < length + before))
+    return counts[0], counts[1]
+
+
 @part("ttnn.max_pool2d", out=_spec, check=_check, scratch=_scratch)
 def _max_pool(
     input: Lanes,
@@ -107,10 +125,11 @@ def _max_pool(
         if top == bottom and left == right and top <= window[0] // 2 and left <= window[1] // 2:
             return MAX(images, window, stride, (top, left), dilation, ceil_mode, return_indices)
         wide = F.pad(images, (left, right, top, bottom), value=float("-inf"))
+        rows, columns = _kept_windows(images, window, stride, padding, dilation, ceil_mode)
         result = MAX(wide, window, stride, 0, dilation, ceil_mode, return_indices)
         if not return_indices:
-            return result
-        values, index = result
+            return result[..., :rows, :columns]
+        values, index = (part[..., :rows, :columns] for part in result)
         row, column = index // wide.shape[-1] - top, index % wide.shape[-1] - left
         return values, row * images.shape[-1] + column
 
@@ -133,13 +152,14 @@ def _avg_pool(
         wide, (top, bottom, left, right) = images.float(), padding
         if top == bottom and left == right:
             return F.avg_pool2d(wide, window, stride, (top, left), ceil_mode, count_include_pad, divisor_override)
+        rows, columns = _kept_windows(images, window, stride, padding, (1, 1), ceil_mode)
         sums, counts = (
-            F.avg_pool2d(F.pad(part, (left, right, top, bottom)), window, stride, 0, ceil_mode, True, 1)
-            for part in (wide, torch.ones_like(wide))
+            F.avg_pool2d(F.pad(part, (left, right, top, bottom), value=beyond), window, stride, 0, ceil_mode, True, 1)[
+                ..., :rows, :columns
+            ]
+            for part, beyond in ((wide, 0.0), (torch.ones_like(wide), float(count_include_pad)))
         )
-        if divisor_override is not None:
-            return sums / divisor_override
-        return sums / (window[0] * window[1] if count_include_pad else counts)
+        return sums / (counts if divisor_override is None else divisor_override)
 
     return pooled(input, size, lane_axes, slide)
 
