@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops test-deep pages check bench sizes clean
+.PHONY: demo test test-ops test-deep pages stubs check bench sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -31,6 +31,9 @@ test-deep: $(STAMP)  ## the long runs: properties over many seeds, soaks, faults
 pages: $(STAMP)  ## the pages of docs/ that are generated from the code
 	@$(VENV)/bin/ttmesh ops --markdown > docs/coverage.md
 	@$(VENV)/bin/ttmesh ops --no-effect > docs/no_effect.md
+
+stubs: $(STAMP)  ## type stubs of the TT-NN namespace, from the names table and the signatures
+	@$(PY) -m ttmesh.ttnn.type_stubs
 
 check: $(STAMP)  ## format, lint, types, architecture, smoke
 	@$(PY) -m ruff format --check .

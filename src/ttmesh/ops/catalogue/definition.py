@@ -73,6 +73,7 @@ class OpFunction:
     ) -> None:
         self._direct = direct or operation is not None
         self.takes = takes  # the parameters that the function itself reads or writes into
+        self.returns_tensor = False  # whether it is known to return one tensor, for type stubs
         self._names = names
         self.python_fully_qualified_name = name
         self.__name__ = name.rpartition(".")[2]
@@ -282,7 +283,9 @@ def op(
         run = functools.partial(launch, operation)
         targets = OUTPUTS if operation.outputs is None else operation.outputs
         taken = operation.lane_arguments.union(targets)
-        return _entered(name, run, golden, lane.__doc__, operation, names, taken)
+        entered = _entered(name, run, golden, lane.__doc__, operation, names, taken)
+        entered.returns_tensor = lane.__annotations__.get("return") == "torch.Tensor"
+        return entered
 
     return enter
 
@@ -298,7 +301,9 @@ def composite(
 
     def enter(function: Callable[..., Any]) -> OpFunction:
         taken = frozenset(inspect.signature(function).parameters)
-        return _entered(name, _picking(function), golden, function.__doc__, None, names, taken, direct=direct)
+        entered = _entered(name, _picking(function), golden, function.__doc__, None, names, taken, direct=direct)
+        entered.returns_tensor = function.__annotations__.get("return") == "Tensor"
+        return entered
 
     return enter
 

