@@ -132,7 +132,7 @@ _MODULES = {
         "SoftmaxShardedMultiCoreProgramConfig SoftmaxProgramConfig SDPAProgramConfig PagedCacheGeometryOverride"
     ),
     "ttmesh.ops.movement.embedding": "EmbeddingsType",
-    "ttmesh.ops.legacy": "BcastOpMath BcastOpDim",
+    "ttmesh.ops.elementwise.bcast": "BcastOpMath BcastOpDim",
     "ttmesh.ops.movement.reshape": "TileReshapeMapMode",
     "ttmesh.ops.configs.matmul_program_configs": (
         "MatmulMultiCoreProgramConfig MatmulMultiCoreReuseProgramConfig MatmulMultiCoreReuseMultiCastProgramConfig "

@@ -21,7 +21,7 @@ from ttmesh.base.dtypes import (
     uint16,
     uint32,
 )
-from ttmesh.ops.legacy import BcastOpDim, BcastOpMath
+from ttmesh.ops.elementwise.bcast import BcastOpDim, BcastOpMath
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
 
 SHAPE = (2, 3, 33, 40)

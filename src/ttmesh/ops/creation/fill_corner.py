@@ -1,0 +1,68 @@
+"""fill_rm and fill_ones_rm: tensors whose upper left corner has one value and the rest another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.goldens import movement as goldens
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+def _check_fill(call: Call) -> None:
+    n, c, h, w = (call[name] for name in "NCHW")
+    high, wide = call["hOnes"], call["wOnes"]
+    require(
+        min(n, c, h, w) > 0,
+        f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}",
+        "positive dims",
+        "Ask for at least one element in every dim.",
+    )
+    wrong = f"Fill dimensions must be <= tensor dimensions: hFill={high} <= H={h}, wFill={wide} <= W={w}"
+    require(high <= h and wide <= w, wrong, "a corner inside", "Make the corner smaller, or the tensor larger.")
+    wrong = f"Input tensor dtype must be BFLOAT16 but got {call.specs[0].dtype}"
+    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+
+
+def _fill_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = call["memory_config"] or call.specs[0].memory_config
+    return [TensorSpec(inferred[0][0], call.specs[0].dtype, Layout.ROW_MAJOR, memory_config=memory)]
+
+
+def _corner(
+    shape: Sequence[int], high: int, wide: int, inside: float, outside: float, like_: torch.Tensor
+) -> torch.Tensor:
+    values = torch.full(tuple(shape), outside, device=like_.device)
+    values[..., :high, :wide] = inside
+    return values
+
+
+@op("ttnn.fill_rm", golden=goldens.fill_corner, check=_check_fill, out=_fill_spec)
+def fill_rm(
+    N: int,
+    C: int,
+    H: int,
+    W: int,
+    hOnes: int,
+    wOnes: int,
+    any: torch.Tensor,
+    val_hi: float,
+    val_lo: float,
+    lane_axes: int,
+) -> torch.Tensor:
+    """A tensor with one number in the upper left corner of its last dims and another elsewhere."""
+    return _corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, val_hi, val_lo, any)
+
+
+@op("ttnn.fill_ones_rm", golden=goldens.fill_corner, check=_check_fill, out=_fill_spec)
+def fill_ones_rm(
+    N: int, C: int, H: int, W: int, hOnes: int, wOnes: int, any: torch.Tensor, lane_axes: int
+) -> torch.Tensor:
+    """A tensor with ones in the upper left corner of its last dims and zeros elsewhere."""
+    return _corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, 1.0, 0.0, any)

@@ -1,0 +1,57 @@
+"""ttnn.broadcast_to: a tensor repeated along dims of length one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.goldens import movement as goldens
+from ttmesh.tensor.calls.launch_op import Call
+
+
+def _check_broadcast_to(call: Call) -> None:
+    shape, wanted = tuple(call.specs[0].shape), tuple(call["output_shape"])
+    for what, config in (("input", call.specs[0].memory_config), ("output", call["memory_config"])):
+        require(
+            config is None or not config.is_sharded(),
+            f"bcast_to: Invalid {what} memory config {config}. {what.capitalize()} tensor sharding not supported",
+            "interleaved memory",
+            "Use ttnn.DRAM_MEMORY_CONFIG.",
+        )
+    require(
+        len(shape) <= len(wanted),
+        f"Input tensor shape {list(shape)}({len(shape)}) must be at least as large as the broadcast shape "
+        f"{list(wanted)}({len(wanted)}), which it is not",
+        "as many dims as the tensor has, or more",
+        "Name every dim of the result.",
+    )
+    require(
+        len(wanted) <= 4,
+        f"Tensor shape and broadcast size {list(shape)}({len(shape)}) {list(wanted)}({len(wanted)}) must be at most 4D",
+        "four dims or fewer",
+        "Fold outer dims with ttnn.reshape.",
+    )
+    for i, (length, target) in enumerate(zip(shape, wanted[len(wanted) - len(shape) :], strict=True)):
+        require(
+            length in (1, target),
+            f"Input dimension {i} (size {length}) cannot be broadcast to output dimension {i} (size {target})",
+            f"length 1 or {target}",
+            "Only dims of length 1 are repeated.",
+        )
+
+
+@op(
+    "ttnn.experimental.broadcast_to",
+    golden=goldens.broadcast_to,
+    check=_check_broadcast_to,
+    out=like(),
+    outputs=("output",),
+)
+def broadcast_to(input: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The values repeated along dims of length 1 until the shape is reached."""
+    mesh, local = input.shape[:lane_axes], input.shape[lane_axes:]
+    return input.reshape(*mesh, *[1] * (len(output_shape) - len(local)), *local).expand(*mesh, *output_shape)

@@ -1,0 +1,43 @@
+"""fast_reduce_nc: sums over the outer dims of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttmesh.base.dtypes import Layout
+from ttmesh.ops.catalogue.checks import dims_of, require
+from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.goldens import reduction
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+def _check_reduce(call: Call) -> None:
+    require(
+        call.specs[0].layout is Layout.TILE,
+        "fast_reduce_nc: input must be tilized",
+        "TILE_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+
+
+def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = DRAM_MEMORY_CONFIG if call["memory_config"] is None else None
+    return [out_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=memory)]
+
+
+@op(
+    "ttnn.experimental.fast_reduce_nc",
+    golden=reduction.fast_reduce_nc,
+    check=_check_reduce,
+    out=_reduce_spec,
+    outputs=("output",),
+    programs=lambda call: tuple(("fast_reduce_nc", call.tensors[0].kind, dim) for dim in call["dims"]),
+)
+def fast_reduce_nc(input: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """The sum over outer dims, which stay with length 1."""
+    return input.sum(dims_of(tuple(dims), input.dim() - lane_axes), keepdim=True)
