@@ -7,10 +7,15 @@ from collections import Counter
 import pytest
 
 from ttmesh.ccl.planning.algorithm_choice import AlgorithmError, algorithm, choose, names, plan_of
-from ttmesh.ccl.planning.transfer_plan import Group, Plan, chunk_bytes
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, TransferPlan, chunk_bytes
 
-LINES = [Group((1, n), (False, closes and n > 2)) for n in (2, 3, 4, 8) for closes in (False, True)]
-GRIDS = [Group((2, 4)), Group((2, 4), (False, True)), Group((8, 4), (True, True)), Group((4, 8), (True, False))]
+LINES = [ChipGroup((1, n), (False, closes and n > 2)) for n in (2, 3, 4, 8) for closes in (False, True)]
+GRIDS = [
+    ChipGroup((2, 4)),
+    ChipGroup((2, 4), (False, True)),
+    ChipGroup((8, 4), (True, True)),
+    ChipGroup((4, 8), (True, False)),
+]
 CASES = [
     pytest.param(name, group, id=f"{name}-{group.shape[0]}x{group.shape[1]}-{group.closes}")
     for name in names()
@@ -20,7 +25,7 @@ CASES = [
 D = 64 * 1024
 
 
-def follow(plan: Plan, start: list[dict[int, Counter[int]]]) -> list[dict[int, Counter[int]]]:
+def follow(plan: TransferPlan, start: list[dict[int, Counter[int]]]) -> list[dict[int, Counter[int]]]:
     """Which member's terms every member has in every chunk, after the plan."""
     state = [{chunk: Counter(terms) for chunk, terms in held.items()} for held in start]
     for round_ in plan.rounds:
@@ -33,12 +38,12 @@ def follow(plan: Plan, start: list[dict[int, Counter[int]]]) -> list[dict[int, C
     return state
 
 
-def own_terms(plan: Plan) -> list[dict[int, Counter[int]]]:
+def own_terms(plan: TransferPlan) -> list[dict[int, Counter[int]]]:
     return [{chunk: Counter([member]) for chunk in range(plan.chunks)} for member in range(plan.members)]
 
 
 @pytest.mark.parametrize(("name", "group"), CASES)
-def test_all_reduce_leaves_every_term_once_everywhere(name: str, group: Group) -> None:
+def test_all_reduce_leaves_every_term_once_everywhere(name: str, group: ChipGroup) -> None:
     plan = plan_of(name, "all_reduce", group)
 
     state = follow(plan, own_terms(plan))
@@ -48,7 +53,7 @@ def test_all_reduce_leaves_every_term_once_everywhere(name: str, group: Group) -
 
 
 @pytest.mark.parametrize(("name", "group"), CASES)
-def test_reduce_scatter_leaves_every_term_once_with_its_owner(name: str, group: Group) -> None:
+def test_reduce_scatter_leaves_every_term_once_with_its_owner(name: str, group: ChipGroup) -> None:
     plan = plan_of(name, "reduce_scatter", group)
 
     state = follow(plan, own_terms(plan))
@@ -59,7 +64,7 @@ def test_reduce_scatter_leaves_every_term_once_with_its_owner(name: str, group: 
 
 
 @pytest.mark.parametrize(("name", "group"), CASES)
-def test_all_gather_brings_every_chunk_everywhere(name: str, group: Group) -> None:
+def test_all_gather_brings_every_chunk_everywhere(name: str, group: ChipGroup) -> None:
     plan = plan_of(name, "all_gather", group)
     start = [{c: Counter([c]) for c in range(m * plan.parts, (m + 1) * plan.parts)} for m in range(group.size)]
 
@@ -69,7 +74,7 @@ def test_all_gather_brings_every_chunk_everywhere(name: str, group: Group) -> No
 
 
 @pytest.mark.parametrize(("name", "group"), CASES)
-def test_broadcast_reaches_everybody_from_every_root(name: str, group: Group) -> None:
+def test_broadcast_reaches_everybody_from_every_root(name: str, group: ChipGroup) -> None:
     for root in range(group.size):
         plan = plan_of(name, "broadcast", group, root)
         start = [{0: Counter([root])} if m == root else {} for m in range(group.size)]
@@ -81,7 +86,7 @@ def test_broadcast_reaches_everybody_from_every_root(name: str, group: Group) ->
 
 
 @pytest.mark.parametrize(("name", "group"), CASES)
-def test_all_to_all_brings_every_chunk_to_its_target(name: str, group: Group) -> None:
+def test_all_to_all_brings_every_chunk_to_its_target(name: str, group: ChipGroup) -> None:
     plan, n = plan_of(name, "all_to_all", group), group.size
     start = [{m * n + j: Counter([m * n + j]) for j in range(n)} for m in range(n)]
 
@@ -92,14 +97,14 @@ def test_all_to_all_brings_every_chunk_to_its_target(name: str, group: Group) ->
 
 @pytest.mark.parametrize("n", [3, 4, 8])
 def test_a_ring_sends_two_n_minus_one_nths_one_way_and_nothing_back(n: int) -> None:
-    sent = plan_of("ring", "all_reduce", Group((1, n), (False, True))).sent(D * n)
+    sent = plan_of("ring", "all_reduce", ChipGroup((1, n), (False, True))).sent(D * n)
 
     assert sent == {(i, (i + 1) % n): 2 * (n - 1) * D for i in range(n)}
 
 
 @pytest.mark.parametrize("n", [3, 4, 8])
 def test_a_bidirectional_ring_sends_n_minus_one_nths_each_way(n: int) -> None:
-    sent = plan_of("bidirectional_ring", "all_reduce", Group((1, n), (False, True))).sent(D * n)
+    sent = plan_of("bidirectional_ring", "all_reduce", ChipGroup((1, n), (False, True))).sent(D * n)
 
     forward = {(i, (i + 1) % n): (n - 1) * D for i in range(n)}
     backward = {((i + 1) % n, i): (n - 1) * D for i in range(n)}
@@ -108,7 +113,7 @@ def test_a_bidirectional_ring_sends_n_minus_one_nths_each_way(n: int) -> None:
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_a_line_sends_the_whole_data_each_way_over_every_link(n: int) -> None:
-    group = Group((1, n))
+    group = ChipGroup((1, n))
 
     assert plan_of("line", "all_reduce", group).sent(D * n) == {
         hop: D * n for i in range(n - 1) for hop in ((i, i + 1), (i + 1, i))
@@ -122,21 +127,21 @@ def test_a_line_sends_the_whole_data_each_way_over_every_link(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_halving_and_direct_send_two_n_minus_one_nths_per_member(n: int) -> None:
     for name in ("recursive_halving", "direct"):
-        sent = plan_of(name, "all_reduce", Group((1, n))).sent(D * n)
+        sent = plan_of(name, "all_reduce", ChipGroup((1, n))).sent(D * n)
         for member in range(n):
             assert sum(size for (source, _), size in sent.items() if source == member) == 2 * (n - 1) * D
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_a_tree_sends_the_whole_data_up_and_down_every_edge(n: int) -> None:
-    sent = plan_of("tree", "all_reduce", Group((1, n))).sent(D)
+    sent = plan_of("tree", "all_reduce", ChipGroup((1, n))).sent(D)
 
     assert sent == {hop: D for m in range(1, n) for hop in ((m, m & (m - 1)), (m & (m - 1), m))}
 
 
 def test_a_torus_sends_less_per_link_than_two_rings_one_after_the_other() -> None:
     rows, cols = 8, 4
-    group = Group((rows, cols), (True, True))
+    group = ChipGroup((rows, cols), (True, True))
     whole = D * rows * cols
 
     sent = plan_of("mesh2d", "all_reduce", group).sent(whole)
@@ -154,26 +159,26 @@ def test_chunks_add_up_to_the_whole() -> None:
 
 
 def test_the_choice_follows_form_and_size() -> None:
-    ring = Group((1, 8), (False, True))
+    ring = ChipGroup((1, 8), (False, True))
 
     assert choose(ring, 1 << 10, ring=True) == "direct"
     assert choose(ring, 1 << 20, ring=True) == "bidirectional_ring"
     assert choose(ring, 1 << 20, ring=False) == "line"
-    assert choose(Group((1, 8)), 1 << 20, ring=True) == "line"
-    assert choose(Group((2, 4)), 1 << 20, ring=True) == "mesh2d"
+    assert choose(ChipGroup((1, 8)), 1 << 20, ring=True) == "line"
+    assert choose(ChipGroup((2, 4)), 1 << 20, ring=True) == "mesh2d"
 
 
 def test_an_algorithm_that_cannot_serve_says_why_and_names_those_that_can() -> None:
     with pytest.raises(AlgorithmError, match=r"by 'ring' is not possible: the members do not close.*'line'"):
-        plan_of("ring", "all_reduce", Group((1, 8)))
+        plan_of("ring", "all_reduce", ChipGroup((1, 8)))
     with pytest.raises(AlgorithmError, match="3 members are not a power of two"):
-        plan_of("recursive_halving", "all_gather", Group((1, 3)))
+        plan_of("recursive_halving", "all_gather", ChipGroup((1, 3)))
     with pytest.raises(AlgorithmError, match="the members stand in one line"):
-        plan_of("mesh2d", "broadcast", Group((1, 8)))
+        plan_of("mesh2d", "broadcast", ChipGroup((1, 8)))
 
 
 def test_an_unknown_algorithm_lists_the_known() -> None:
     with pytest.raises(
         RuntimeError, match=r"no algorithm named 'rings'; expected one of \[.*'ring'.*Did you mean ring"
     ):
-        plan_of("rings", "all_reduce", Group((1, 8)))
+        plan_of("rings", "all_reduce", ChipGroup((1, 8)))

@@ -19,7 +19,7 @@ from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_
 from ttmesh.ccl.planning.algorithm_choice import algorithm, names
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import placed
-from ttmesh.ccl.planning.transfer_plan import Group
+from ttmesh.ccl.planning.transfer_plan import ChipGroup
 from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
@@ -63,7 +63,7 @@ def over_host(lines: Sequence[Sequence[int]], loads: Loads) -> Loads:
     return total
 
 
-def expected(name: str, collective: str, group: Group, size: int, root: int) -> Loads:
+def expected(name: str, collective: str, group: ChipGroup, size: int, root: int) -> Loads:
     if name == "mesh2d":
         return on_grid(collective, group.shape, group.closes, size, root)
     return on_line(name, collective, group.size, size, root)

@@ -14,7 +14,7 @@ from test_launching import ENGINES, HAS_MPI, SOURCE
 from ttmesh.base import settings
 from ttmesh.base.errors import SettingError
 from ttmesh.launch.bindings import one_mesh
-from ttmesh.launch.commands import Plan, commands
+from ttmesh.launch.commands import LaunchPlan, commands
 
 VALUE = "hunter2 'x'; $(id)"
 # What a rank sees, and every command line of this host that shows the value (but for those who were told to look for it).
@@ -79,7 +79,7 @@ def test_wherever_it_comes_from_no_argument_holds_it(
         ranks = tuple(replace(rank, env_overrides={"MY_PASSWORD": VALUE}) for rank in bindings.ranks)
         bindings = replace(bindings, ranks=ranks)
 
-    made = commands(Plan(bindings, ("true",), engine, hosts=hosts))
+    made = commands(LaunchPlan(bindings, ("true",), engine, hosts=hosts))
 
     for command in made:
         words = " ".join(command.argv)

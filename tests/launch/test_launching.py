@@ -14,7 +14,7 @@ import pytest
 
 from ttmesh.base import launcher_messages
 from ttmesh.launch.bindings import one_mesh
-from ttmesh.launch.commands import Plan, commands, find_mpirun, host_of
+from ttmesh.launch.commands import LaunchPlan, commands, find_mpirun, host_of
 from ttmesh.launch.rank import MARK
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
@@ -182,7 +182,7 @@ def test_ranks_fill_hosts_in_blocks() -> None:
 
 def test_hosts_are_reached_by_ssh_in_the_same_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = Plan(one_mesh(4), ("true",), "torchdist", hosts=("a", "b"), rendezvous="a:29500")
+    plan = LaunchPlan(one_mesh(4), ("true",), "torchdist", hosts=("a", "b"), rendezvous="a:29500")
 
     made = commands(plan)
 
@@ -194,15 +194,15 @@ def test_hosts_are_reached_by_ssh_in_the_same_directory(tmp_path: Path, monkeypa
 
 
 def test_by_hand_each_host_starts_its_own_ranks() -> None:
-    plan = Plan(one_mesh(4), ("true",), "torchdist", node=(1, 2), rendezvous="a:29500")
+    plan = LaunchPlan(one_mesh(4), ("true",), "torchdist", node=(1, 2), rendezvous="a:29500")
 
     assert [c.ranks for c in commands(plan)] == [(2,), (3,)]
 
 
 @pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpirun is not installed")
 def test_mpirun_gets_tcp_between_hosts_and_shared_memory_on_one() -> None:
-    alone = commands(Plan(one_mesh(2), ("true",), "mpi"))[0].argv
-    apart = commands(Plan(one_mesh(2), ("true",), "mpi", hosts=("a", "b"), tcp_interface="eth1"))[0].argv
+    alone = commands(LaunchPlan(one_mesh(2), ("true",), "mpi"))[0].argv
+    apart = commands(LaunchPlan(one_mesh(2), ("true",), "mpi", hosts=("a", "b"), tcp_interface="eth1"))[0].argv
 
     assert "btl" not in alone
     assert " ".join(apart).count("--mca btl self,tcp --mca btl_tcp_if_include eth1") == 1

@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.base.errors import NotEmulatedError, RankError, ShapeError
 from ttmesh.mesh.device.opening import check_visible
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.mesh.ranks.rank_division import cut_box, described_grids, rank_grid
 
 
@@ -59,7 +59,7 @@ def test_a_submesh_lies_on_the_ranks_whose_blocks_it_meets() -> None:
 
 
 def test_a_part_knows_its_chips_and_its_lanes() -> None:
-    part = Part((2, 8), (1, 2), (0, 1), (0, 1))
+    part = RankBlock((2, 8), (1, 2), (0, 1), (0, 1))
     lanes = torch.arange(16).reshape(2, 8, 1)
 
     assert part.holds((1, 4))
@@ -74,7 +74,7 @@ def test_a_part_knows_its_chips_and_its_lanes() -> None:
 
 
 def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
-    first, second = (Part((2, 8), (1, 2), (0, i), (0, 1)) for i in (0, 1))
+    first, second = (RankBlock((2, 8), (1, 2), (0, i), (0, 1)) for i in (0, 1))
 
     assert first.box((0, 0), (2, 4)) is None, "all of it is here"
     elsewhere = second.box((0, 0), (2, 4))

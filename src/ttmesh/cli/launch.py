@@ -24,7 +24,7 @@ from ttmesh.launch.bindings import (
     resolve,
     with_mock_clusters,
 )
-from ttmesh.launch.commands import ENGINES, Command, Plan, commands, default_engine
+from ttmesh.launch.commands import ENGINES, LaunchPlan, RankCommand, commands, default_engine
 from ttmesh.launch.environment import hide_secret
 from ttmesh.launch.mesh_graph import bindings_of, bindings_of_mapping
 from ttmesh.launch.watch import GRACE_S, INTERRUPTED
@@ -112,7 +112,7 @@ def main() -> int:
         return unread()
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace) -> LaunchPlan:
     bindings = _bindings(args)
     program = _program(args)
     engine = args.engine or settings.get_str("TTMESH_ENGINE") or default_engine()
@@ -128,7 +128,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         )
     if args.node != (0, 1) and not args.rdzv:
         raise LaunchError("--node was given without --rdzv", expected="a meeting point", fix="Give --rdzv HOST:PORT.")
-    return Plan(
+    return LaunchPlan(
         bindings=bindings,
         program=program,
         engine=engine,
@@ -138,7 +138,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         mpi_args=tuple(args.mpi_args),
         tcp_interface=args.tcp_interface,
         bare=args.bare,
-        rsh=tuple(shlex.split(args.rsh)) or Plan.rsh,
+        rsh=tuple(shlex.split(args.rsh)) or LaunchPlan.rsh,
     )
 
 
@@ -221,7 +221,7 @@ def _node(text: str) -> tuple[int, int]:
     return node, nodes
 
 
-def _printed(command: Command) -> str:
+def _printed(command: RankCommand) -> str:
     """A command to read; what the user himself wrote among --mpi-args may hold secrets."""
     return shlex.join(hide_secret(word) for word in command.argv)
 

@@ -24,7 +24,7 @@ _reserved: list[socket.socket] = []  # kept open for as long as the launcher liv
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """A launch, decided: nothing here needs another look at the command line."""
 
     bindings: Bindings
@@ -40,7 +40,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Command:
+class RankCommand:
     """One process to start: its arguments, its environment, the ranks whose output it carries, and its first input."""
 
     argv: tuple[str, ...]
@@ -68,7 +68,7 @@ def default_engine() -> str:
     return "mpi" if find_mpirun() and find_spec("mpi4py") else "torchdist"
 
 
-def commands(plan: Plan) -> list[Command]:
+def commands(plan: LaunchPlan) -> list[RankCommand]:
     """Everything to start on this host."""
     return [_mpirun(plan)] if plan.engine == "mpi" else _processes(plan)
 
@@ -82,7 +82,7 @@ def _wrapped(rank: int, program: Sequence[str], *, stdin: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(RANK_SCRIPT), str(rank), stdin, "--", *program]
 
 
-def _mpirun(plan: Plan) -> Command:
+def _mpirun(plan: LaunchPlan) -> RankCommand:
     launcher = find_mpirun()
     if launcher is None:
         raise LaunchError(
@@ -114,10 +114,10 @@ def _mpirun(plan: Plan) -> Command:
     env = inherited(os.environ) | unseen
     if os.geteuid() == 0:  # containers; mpirun refuses root without both
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return Command(tuple(argv), env, tuple(range(count)))
+    return RankCommand(tuple(argv), env, tuple(range(count)))
 
 
-def _mpi_options(plan: Plan, count: int) -> list[str]:
+def _mpi_options(plan: LaunchPlan, count: int) -> list[str]:
     given = list(plan.mpi_args)
     # Survivors of a dead rank get an error instead of being killed with it, and name it; the launcher ends them afterwards.
     options = ["--tag-output", "--with-ft", "ulfm", "--enable-recovery"]
@@ -138,7 +138,7 @@ def _mpi_options(plan: Plan, count: int) -> list[str]:
     return options + given
 
 
-def _processes(plan: Plan) -> list[Command]:
+def _processes(plan: LaunchPlan) -> list[RankCommand]:
     count = len(plan.bindings.ranks)
     node, nodes = plan.node
     address, port = _meeting_point(plan)
@@ -167,10 +167,10 @@ def _processes(plan: Plan) -> list[Command]:
         if plan.hosts:
             argv = _wrapped(binding.rank, plan.program, stdin="secrets" if secrets else "stdin")
             argv = _there(plan.rsh, host_of(binding.rank, count, plan.hosts), argv, shown)
-            made.append(Command(tuple(argv), inherited(os.environ) | shown, (binding.rank,), secrets))
+            made.append(RankCommand(tuple(argv), inherited(os.environ) | shown, (binding.rank,), secrets))
         else:
             argv = _wrapped(binding.rank, plan.program, stdin="stdin")
-            made.append(Command(tuple(argv), inherited(os.environ) | env, (binding.rank,)))
+            made.append(RankCommand(tuple(argv), inherited(os.environ) | env, (binding.rank,)))
     return made
 
 
@@ -181,7 +181,7 @@ def _there(rsh: Sequence[str], host: str, argv: list[str], env: dict[str, str]) 
     return [*rsh, host, shlex.join(inner)] if Path(rsh[0]).name in ("ssh", "rsh") else [*rsh, host, *inner]
 
 
-def _meeting_point(plan: Plan) -> tuple[str, str]:
+def _meeting_point(plan: LaunchPlan) -> tuple[str, str]:
     if plan.rendezvous:
         address, _, port = plan.rendezvous.rpartition(":")
         if not address or not port.isdigit():

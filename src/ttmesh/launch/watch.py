@@ -17,7 +17,7 @@ from typing import IO, TextIO
 
 import psutil
 
-from ttmesh.launch.commands import Command
+from ttmesh.launch.commands import RankCommand
 from ttmesh.launch.rank import MARK, die_with_parent
 
 GRACE_S = 4.0  # after the first failure: time for the others to say what they saw
@@ -30,7 +30,7 @@ TAGGED = re.compile(r"^\[[^\]]*,(\d+)\]<(stdout|stderr|stddiag)>: ?")
 class Stream:
     """One pipe of a started process."""
 
-    command: Command
+    command: RankCommand
     pipe: IO[bytes]
     to: TextIO
     pending: bytes = b""
@@ -50,7 +50,7 @@ class Watch:
 
 
 def run(
-    commands: Sequence[Command],
+    commands: Sequence[RankCommand],
     *,
     grace_s: float = GRACE_S,
     stdout: TextIO = sys.stdout,
@@ -80,7 +80,7 @@ def run(
     return watch.code
 
 
-def _start(command: Command, selector: selectors.BaseSelector, watch: Watch) -> subprocess.Popen[bytes]:
+def _start(command: RankCommand, selector: selectors.BaseSelector, watch: Watch) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         command.argv,
         env=command.env,
@@ -102,7 +102,7 @@ def _start(command: Command, selector: selectors.BaseSelector, watch: Watch) -> 
     return process
 
 
-def _carrier(command: Command) -> str:
+def _carrier(command: RankCommand) -> str:
     """What a process is, for the case that it ends without a word of the rank in it: ssh that finds no host, say."""
     name = Path(command.argv[0]).name
     return f"{name} of rank {command.ranks[0]}" if command.carries_one else name

@@ -23,7 +23,7 @@ from ttmesh.nn.batches import place_rows
 from ttmesh.nn.layers import Layer
 from ttmesh.nn.losses import loss_value
 from ttmesh.nn.parameters import Parameter, ParameterSet
-from ttmesh.nn.staging.stage_links import Link
+from ttmesh.nn.staging.stage_links import StageLink
 from ttmesh.nn.staging.stage_schedules import Action, issue_order, planned
 from ttmesh.nn.synchronise import scale_gradients, square_norm, synchronize_gradients
 from ttmesh.nn.tape import Tape, tape
@@ -101,8 +101,8 @@ class Staged:
             self.stages.append(Stage(mesh, made, ParameterSet(named)))
             start += count
         pairs = list(pairwise(meshes))
-        self._onwards = [Link(a, b) for a, b in pairs]
-        self._back = [Link(b, a) for a, b in pairs]
+        self._onwards = [StageLink(a, b) for a, b in pairs]
+        self._back = [StageLink(b, a) for a, b in pairs]
 
     @property
     def parts(self) -> int:

@@ -28,7 +28,7 @@ from ttmesh.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class Group:
+class ShardGroup:
     """Parameters of one format, all cut along `other` or all whole there: end to end as [model parts, rows, 32]."""
 
     parameters: dict[str, Parameter]
@@ -139,7 +139,7 @@ class Zero:
         self.optimiser.restore_counts(saved)
 
 
-def _grouped(parameters: ParameterSet, mesh: MeshDevice, axis: int) -> dict[str, Group]:
+def _grouped(parameters: ParameterSet, mesh: MeshDevice, axis: int) -> dict[str, ShardGroup]:
     """Groups by format and by the axis that cuts: a norm counts parameters once that are whole along an axis."""
     found: dict[str, tuple[int | None, dict[str, Parameter]]] = {}
     for name, parameter in parameters.items():
@@ -150,11 +150,11 @@ def _grouped(parameters: ParameterSet, mesh: MeshDevice, axis: int) -> dict[str,
     for key, (other, members) in found.items():
         shapes = [tuple(p.tensor.shape) for p in members.values()]
         ways = 1 if other is None else mesh.shape[other]
-        groups[key] = Group(members, other, ways, row_count(shapes, mesh.shape[axis]))
+        groups[key] = ShardGroup(members, other, ways, row_count(shapes, mesh.shape[axis]))
     return groups
 
 
-def _share(group: Group, mesh: MeshDevice, axis: int) -> Parameter:
+def _share(group: ShardGroup, mesh: MeshDevice, axis: int) -> Parameter:
     """The group's weights, rows cut over the axis, model parts over the other."""
     dims: dict[int | None, int] = {group.other: 0, axis: 1}
     cut = tuple(dims.get(i) for i in range(mesh.shape.dims()))

@@ -88,7 +88,7 @@ def check_config(config: CircularBufferConfig) -> None:
         )
 
 
-class Ring:
+class PageRing:
     """A circular buffer on one core while a program runs: how many pages are reserved, filled and where they lie."""
 
     __slots__ = (

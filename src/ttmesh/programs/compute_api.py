@@ -13,7 +13,7 @@ from ttmesh.chip.formats import packing
 from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
-from ttmesh.programs.circular_buffers import CircularBufferError, Ring
+from ttmesh.programs.circular_buffers import CircularBufferError, PageRing
 from ttmesh.programs.kernel_core import KernelCore
 from ttmesh.programs.program import ComputeConfig
 
@@ -190,7 +190,7 @@ class Compute(KernelCore):
             return values.float() if self._wide else values.bfloat16()
         return values
 
-    def _tiled(self, cb_id: int) -> Ring:
+    def _tiled(self, cb_id: int) -> PageRing:
         ring = self._ring(cb_id)
         placed = ring.placed
         if placed.page_bytes != tile_bytes(placed.dtype):

@@ -8,7 +8,7 @@ from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.programs.circular_buffers import CircularBufferError, Ring
+from ttmesh.programs.circular_buffers import CircularBufferError, PageRing
 from ttmesh.programs.kernel_memory import Chips, CoreMemory, Memory
 from ttmesh.programs.l1_layout import Placement
 from ttmesh.programs.program import Kernel
@@ -119,7 +119,7 @@ class KernelCore:
         """The format of the tiles."""
         return self._ring(cb_id).placed.dtype
 
-    def _ring(self, cb_id: int) -> Ring:
+    def _ring(self, cb_id: int) -> PageRing:
         ring = self._l1.rings.get(cb_id)
         if ring is None:
             raise CircularBufferError(

@@ -13,9 +13,9 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.programs.addresses import NocAddress
-from ttmesh.programs.circular_buffers import PlacedBuffer, Ring
+from ttmesh.programs.circular_buffers import PageRing, PlacedBuffer
 from ttmesh.programs.mesh_buffer import layout_of
 from ttmesh.programs.page_layout import PageLayout
 from ttmesh.programs.scheduler import Scheduler, Task
@@ -39,7 +39,7 @@ class Frame:
 
     shape: tuple[int, ...]
     start: tuple[int, ...]
-    gathers: Part | None = None
+    gathers: RankBlock | None = None
 
     @staticmethod
     def of(mesh: MeshDevice, *, whole: bool = False) -> Frame:
@@ -89,7 +89,7 @@ class CoreMemory:
     def __init__(self, core: CoreCoord, bank: int, start: int, data: torch.Tensor) -> None:
         self.core, self.bank, self.start, self.end = core, bank, start, start + data.shape[-1]
         self.bytes = data
-        self.rings: dict[int, Ring] = {}
+        self.rings: dict[int, PageRing] = {}
         self.semaphores: dict[int, int] = {}  # by address
         self.waiters: dict[int, list[Task]] = {}
 

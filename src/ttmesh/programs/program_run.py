@@ -16,8 +16,8 @@ from ttmesh.base.errors import NotEmulatedError, RankError
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.ranks.rank_block import Part
-from ttmesh.programs.circular_buffers import Ring
+from ttmesh.mesh.ranks.rank_block import RankBlock
+from ttmesh.programs.circular_buffers import PageRing
 from ttmesh.programs.compute_api import Compute
 from ttmesh.programs.dataflow_api import DataMovement
 from ttmesh.programs.kernel_memory import Chips, CoreMemory, Crosses, Diverged, Frame, Memory
@@ -62,7 +62,7 @@ def run(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> 
         torch.set_num_threads(threads)
 
 
-def _run_divided(mesh: MeshDevice, part: Part, launches: Sequence[Launch], cells: Sequence[Cell]) -> None:
+def _run_divided(mesh: MeshDevice, part: RankBlock, launches: Sequence[Launch], cells: Sequence[Cell]) -> None:
     """Each rank runs its own chips; if any kernel reached for a link, every rank runs all of them on everybody's lanes.
 
     Then each keeps its block. A kernel that waits for another rank's chip cannot move alone: its error counts only when
@@ -178,7 +178,7 @@ def _build_cores(chips: Chips, placement: Placement, memory: Memory) -> None:
         memory.take(backed, core, chips, data, placement.l1_start)
         l1 = chips.cores[bank] = CoreMemory(core, bank, placement.l1_start, data)
         for placed in placement.buffers.get(core, ()):
-            l1.rings[placed.index] = Ring(placed, core, memory.scheduler.wake)
+            l1.rings[placed.index] = PageRing(placed, core, memory.scheduler.wake)
     for spec in placement.program.semaphores:
         for core in spec.cores.cores():
             held = chips.cores.get(core.y * memory.columns + core.x)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Usage:
+class MemoryUsage:
     """Peaks of one test, and the L1 that each device had in use, reservations included."""
 
     test: str
@@ -26,7 +26,7 @@ class Usage:
         return max(self.l1_bytes, key=self.l1_bytes.__getitem__)
 
 
-def usage(test: str, mesh: MeshDevice) -> Usage:
+def usage(test: str, mesh: MeshDevice) -> MemoryUsage:
     """How a mesh's memory looks at the end of a test."""
     from ttmesh.base.dtypes import BufferType
     from ttmesh.mesh.allocation.reservations import reserved_bytes
@@ -35,7 +35,7 @@ def usage(test: str, mesh: MeshDevice) -> Usage:
     peak_l1 = peak_bytes(mesh, BufferType.L1)
     leader = mesh.reference_device()
     l1 = {chip: reserved_bytes(coordinator=chip == leader) + peak_l1 for chip in mesh.get_device_ids()}
-    return Usage(test, leader, peak_bytes(mesh, BufferType.DRAM), peak_l1, l1)
+    return MemoryUsage(test, leader, peak_bytes(mesh, BufferType.DRAM), peak_l1, l1)
 
 
 def leaks(mesh: MeshDevice) -> list[str]:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ttmesh.testing.coordinators import arranged, choose
-from ttmesh.testing.memory_watch import Usage, leaks, usage
+from ttmesh.testing.memory_watch import MemoryUsage, leaks, usage
 
 if TYPE_CHECKING:
     from ttmesh.mesh.device.mesh_device import MeshDevice
 
 TEXT_DEMO = "models/tt_transformers/demo/simple_text_demo.py"
 SEED = 213919  # TT-NN's own reset_seeds
-USAGES = pytest.StashKey[list[Usage]]()
+USAGES = pytest.StashKey[list[MemoryUsage]]()
 FAILED = pytest.StashKey[bool]()
 
 

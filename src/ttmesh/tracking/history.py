@@ -17,7 +17,7 @@ class Point(NamedTuple):
     last: int
 
 
-class Ring:
+class HistoryRing:
     """The newest `slots` steps of `step_s` seconds, 24 bytes each."""
 
     __slots__ = ("_newest", "_oldest", "_values", "slots", "step_s")
@@ -74,8 +74,8 @@ class History:
     __slots__ = ("minutes", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = Ring(step_s=1, slots=3600)
-        self.minutes = Ring(step_s=60, slots=1440)
+        self.seconds = HistoryRing(step_s=1, slots=3600)
+        self.minutes = HistoryRing(step_s=60, slots=1440)
 
     def push(self, time_s: float, low: int, high: int, last: int) -> None:
         """Add what was seen since the last push."""

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from ttmesh.ccl.algorithms import ring
-from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded, merged
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, merged
 
 ONE_LINE = True
 refuses = ring.refuses
 
 
-def reduce_scatter(group: Group) -> Plan:
+def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """(n-1)/2n of the data per link and direction."""
     return _both_ways(ring.reduce_scatter(group))
 
 
-def all_gather(group: Group) -> Plan:
+def all_gather(group: ChipGroup) -> TransferPlan:
     """(n-1)/2n of the result per link and direction."""
     return _both_ways(ring.all_gather(group))
 
 
-def all_reduce(group: Group) -> Plan:
+def all_reduce(group: ChipGroup) -> TransferPlan:
     """(n-1)/n of the data per link and direction."""
     return _both_ways(ring.all_reduce(group))
 
 
-def broadcast(group: Group, root: int) -> Plan:
+def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """Halfway round in each direction."""
     n = group.size
     ways = [[(root + i) % n for i in range(n // 2 + 1)], [(root - i) % n for i in range((n + 1) // 2)]]
     return merged([forwarded(n, 1, {0: way}) for way in ways], n, 1)
 
 
-def all_to_all(group: Group) -> Plan:
+def all_to_all(group: ChipGroup) -> TransferPlan:
     """Every chunk the shorter way round; forward where both are as long."""
     n = group.size
     paths = {}
@@ -44,12 +44,12 @@ def all_to_all(group: Group) -> Plan:
     return forwarded(n, n * n, paths)
 
 
-def _both_ways(plan: Plan) -> Plan:
+def _both_ways(plan: TransferPlan) -> TransferPlan:
     """Even chunks follow the plan, odd ones its mirror image."""
     n = plan.members
     there = [[_half(t, 0) for t in round_] for round_ in plan.rounds]
     back = [[_half(_mirrored(t, n), 1) for t in round_] for round_ in plan.rounds]
-    return Plan(n, 2 * n, tuple(tuple(a + b) for a, b in zip(there, back, strict=True)))
+    return TransferPlan(n, 2 * n, tuple(tuple(a + b) for a, b in zip(there, back, strict=True)))
 
 
 def _mirrored(transfer: Transfer, n: int) -> Transfer:

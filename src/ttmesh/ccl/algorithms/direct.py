@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded
 
 ONE_LINE = False
 
 
-def refuses(group: Group) -> str | None:
+def refuses(group: ChipGroup) -> str | None:
     """Data is routed where no link joins two members, so every group will do."""
     return None
 
 
-def reduce_scatter(group: Group) -> Plan:
+def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """Each owner gets all terms of its chunk and adds them in member order, rounding once."""
     n = group.size
-    return Plan(n, n, (tuple(Transfer(i, c, c, reduce=True) for c in range(n) for i in range(n) if i != c),))
+    return TransferPlan(n, n, (tuple(Transfer(i, c, c, reduce=True) for c in range(n) for i in range(n) if i != c),))
 
 
-def all_gather(group: Group) -> Plan:
+def all_gather(group: ChipGroup) -> TransferPlan:
     """Each member sends its chunk to all others."""
     n = group.size
-    return Plan(n, n, (tuple(Transfer(c, i, c) for c in range(n) for i in range(n) if i != c),))
+    return TransferPlan(n, n, (tuple(Transfer(c, i, c) for c in range(n) for i in range(n) if i != c),))
 
 
-def all_reduce(group: Group) -> Plan:
+def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather."""
     return reduce_scatter(group).then(all_gather(group))
 
 
-def broadcast(group: Group, root: int) -> Plan:
+def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """The root sends to all others."""
     n = group.size
-    return Plan(n, 1, (tuple(Transfer(root, i, 0) for i in range(n) if i != root),))
+    return TransferPlan(n, 1, (tuple(Transfer(root, i, 0) for i in range(n) if i != root),))
 
 
-def all_to_all(group: Group) -> Plan:
+def all_to_all(group: ChipGroup) -> TransferPlan:
     """Every chunk in one transfer."""
     n = group.size
     return forwarded(n, n * n, {i * n + j: [i, j] for i in range(n) for j in range(n) if i != j})

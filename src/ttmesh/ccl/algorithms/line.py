@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded, merged, rounds_of
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, merged, rounds_of
 
 ONE_LINE = True
 
 
-def refuses(group: Group) -> str | None:
+def refuses(group: ChipGroup) -> str | None:
     """Any members in one order form a line."""
     return None
 
 
-def reduce_scatter(group: Group) -> Plan:
+def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """Sums flow from both ends to the owner: link (i, i+1) carries (n-1-i)/n forward and (i+1)/n backward."""
     n = group.size
     hops = []
     for c in range(n):
         hops += [(i, Transfer(i, i + 1, c, reduce=True)) for i in range(c)]
         hops += [(n - 1 - i, Transfer(i, i - 1, c, reduce=True)) for i in range(n - 1, c, -1)]
-    return Plan(n, n, rounds_of(hops))
+    return TransferPlan(n, n, rounds_of(hops))
 
 
-def all_gather(group: Group) -> Plan:
+def all_gather(group: ChipGroup) -> TransferPlan:
     """Every chunk spreads both ways: link (i, i+1) carries (i+1)/n of the result forward and (n-1-i)/n backward."""
     n = group.size
     return merged([_outward(n, n, c, c) for c in range(n)], n, n)
 
 
-def all_reduce(group: Group) -> Plan:
+def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather: the whole data per link and direction."""
     return reduce_scatter(group).then(all_gather(group))
 
 
-def broadcast(group: Group, root: int) -> Plan:
+def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """From the root to both ends."""
     return _outward(group.size, 1, root, 0)
 
 
-def all_to_all(group: Group) -> Plan:
+def all_to_all(group: ChipGroup) -> TransferPlan:
     """Every chunk straight to its target."""
     n = group.size
     paths = {i * n + j: list(range(i, j + 1) if j >= i else range(i, j - 1, -1)) for i in range(n) for j in range(n)}
     return forwarded(n, n * n, paths)
 
 
-def _outward(n: int, chunks: int, start: int, chunk: int) -> Plan:
+def _outward(n: int, chunks: int, start: int, chunk: int) -> TransferPlan:
     ways = [list(range(start, n)), list(range(start, -1, -1))]
     return merged([forwarded(n, chunks, {chunk: way}) for way in ways], n, chunks)

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ttmesh.ccl.algorithms import bidirectional_ring, line
-from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded, merged
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, merged
 
 ONE_LINE = False
 PARTS = 2  # a ring sends half of each piece either way
 
 
-def refuses(group: Group) -> str | None:
+def refuses(group: ChipGroup) -> str | None:
     """Both axes must be longer than 1."""
     return "the members stand in one line" if group.is_line else None
 
 
-def reduce_scatter(group: Group) -> Plan:
+def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """Along each row to the owner's column, then along each column to the owner."""
     return _rows(group, "reduce_scatter").then(_columns(group, "reduce_scatter"))
 
 
-def all_gather(group: Group) -> Plan:
+def all_gather(group: ChipGroup) -> TransferPlan:
     """Along each column, then along each row."""
     return _columns(group, "all_gather").then(_rows(group, "all_gather"))
 
 
-def all_reduce(group: Group) -> Plan:
+def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather."""
     return reduce_scatter(group).then(all_gather(group))
 
 
-def broadcast(group: Group, root: int) -> Plan:
+def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """Along the root's row, then along every column."""
     rows, cols = group.shape
     row, col = divmod(root, cols)
@@ -43,7 +43,7 @@ def broadcast(group: Group, root: int) -> Plan:
     return along.then(merged(down, group.size, 1))
 
 
-def all_to_all(group: Group) -> Plan:
+def all_to_all(group: ChipGroup) -> TransferPlan:
     """Every chunk along its row, then along the column."""
     n, (rows, cols) = group.size, group.shape
     paths = {}
@@ -56,7 +56,7 @@ def all_to_all(group: Group) -> Plan:
     return forwarded(n, n * n, paths)
 
 
-def _rows(group: Group, collective: str) -> Plan:
+def _rows(group: ChipGroup, collective: str) -> TransferPlan:
     """One plan per row; its piece j is the pieces of column j."""
     rows, cols = group.shape
     plan = _axis_plan(cols, group.closes[1], collective)
@@ -65,7 +65,7 @@ def _rows(group: Group, collective: str) -> Plan:
     return merged([_lifted(plan, line_, pieces, group.size) for line_ in members], group.size, group.size * PARTS)
 
 
-def _columns(group: Group, collective: str) -> Plan:
+def _columns(group: ChipGroup, collective: str) -> TransferPlan:
     """One plan per column, over the pieces of that column."""
     rows, cols = group.shape
     plan = _axis_plan(rows, group.closes[0], collective)
@@ -74,13 +74,13 @@ def _columns(group: Group, collective: str) -> Plan:
     return merged(lifted, group.size, group.size * PARTS)
 
 
-def _axis_plan(n: int, closes: bool, collective: str) -> Plan:
+def _axis_plan(n: int, closes: bool, collective: str) -> TransferPlan:
     algorithm = bidirectional_ring if closes else line
-    make: Callable[[Group], Plan] = getattr(algorithm, collective)
-    return make(Group((1, n), (False, closes)))
+    make: Callable[[ChipGroup], TransferPlan] = getattr(algorithm, collective)
+    return make(ChipGroup((1, n), (False, closes)))
 
 
-def _lifted(plan: Plan, members: list[int], pieces: list[list[int]], total: int) -> Plan:
+def _lifted(plan: TransferPlan, members: list[int], pieces: list[list[int]], total: int) -> TransferPlan:
     """A plan of one line as part of the mesh's: members renumbered, each chunk replaced by those it stands for."""
     chunks = [
         [PARTS * piece + part for piece in pieces[c // plan.parts] for part in _parts(c, plan.parts)]
@@ -92,22 +92,22 @@ def _lifted(plan: Plan, members: list[int], pieces: list[list[int]], total: int)
         )
         for round_ in plan.rounds
     )
-    return Plan(total, total * PARTS, rounds)
+    return TransferPlan(total, total * PARTS, rounds)
 
 
 def _parts(chunk: int, parts: int) -> list[int]:
     return [chunk % parts] if parts == PARTS else list(range(PARTS))
 
 
-def _broadcast(n: int, closes: bool, root: int) -> Plan:
+def _broadcast(n: int, closes: bool, root: int) -> TransferPlan:
     algorithm = bidirectional_ring if closes else line
-    make: Callable[[Group, int], Plan] = algorithm.broadcast
-    return make(Group((1, n), (False, closes)), root)
+    make: Callable[[ChipGroup, int], TransferPlan] = algorithm.broadcast
+    return make(ChipGroup((1, n), (False, closes)), root)
 
 
-def _mapped(plan: Plan, members: list[int], chunks: list[int], total: int, count: int) -> Plan:
+def _mapped(plan: TransferPlan, members: list[int], chunks: list[int], total: int, count: int) -> TransferPlan:
     rounds = (tuple(Transfer(members[t.source], members[t.target], chunks[t.chunk]) for t in r) for r in plan.rounds)
-    return Plan(total, count, tuple(rounds))
+    return TransferPlan(total, count, tuple(rounds))
 
 
 def _steps(start: int, end: int, n: int, closes: bool) -> list[int]:

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded
 
 ONE_LINE = True
 
 
-def refuses(group: Group) -> str | None:
+def refuses(group: ChipGroup) -> str | None:
     """Why this group has no ring."""
     return None if group.is_ring or group.size == 1 else "the members do not close into a ring"
 
 
-def reduce_scatter(group: Group) -> Plan:
+def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """Chunk c starts behind its owner and comes round to it, growing at every member: (n-1)/n of the data per link."""
     n = group.size
-    return Plan(n, n, tuple(tuple(_sum(i, (i - s - 1) % n, n) for i in range(n)) for s in range(n - 1)))
+    return TransferPlan(n, n, tuple(tuple(_sum(i, (i - s - 1) % n, n) for i in range(n)) for s in range(n - 1)))
 
 
-def all_gather(group: Group) -> Plan:
+def all_gather(group: ChipGroup) -> TransferPlan:
     """Every chunk goes round: (n-1)/n of the result per link."""
     n = group.size
     rounds = (tuple(Transfer(i, (i + 1) % n, (i - s) % n) for i in range(n)) for s in range(n - 1))
-    return Plan(n, n, tuple(rounds))
+    return TransferPlan(n, n, tuple(rounds))
 
 
-def all_reduce(group: Group) -> Plan:
+def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather: 2(n-1)/n of the data per link."""
     return reduce_scatter(group).then(all_gather(group))
 
 
-def broadcast(group: Group, root: int) -> Plan:
+def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """From the root once round."""
     n = group.size
     return forwarded(n, 1, {0: [(root + i) % n for i in range(n)]})
 
 
-def all_to_all(group: Group) -> Plan:
+def all_to_all(group: ChipGroup) -> TransferPlan:
     """Chunk i*n + j goes from i forward to j."""
     n = group.size
     paths = {i * n + j: [(i + s) % n for s in range((j - i) % n + 1)] for i in range(n) for j in range(n)}

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import Group, Plan, Transfer, forwarded, rounds_of
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, rounds_of
 
 ONE_LINE = False
 
 
-def refuses(group: Group) -> str | None:
+def refuses(group: ChipGroup) -> str | None:
     """Any number of members forms a tree."""
     return None
 
 
-def reduce_scatter(group: Group) -> Plan:
+def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """All sums at member 0, then every chunk down to its owner."""
     n = group.size
     down = forwarded(n, n, {c: _path(c)[::-1] for c in range(n)})
     return _reduced(n, n).then(down)
 
 
-def all_gather(group: Group) -> Plan:
+def all_gather(group: ChipGroup) -> TransferPlan:
     """Every chunk up to member 0, then all of them down to everybody."""
     n = group.size
     return forwarded(n, n, {c: _path(c) for c in range(n)}).then(_spread(n, n))
 
 
-def all_reduce(group: Group) -> Plan:
+def all_reduce(group: ChipGroup) -> TransferPlan:
     """The sum at member 0, then down to everybody: the whole data over every edge, both ways."""
     n = group.size
     return _reduced(n, 1).then(_spread(n, 1))
 
 
-def broadcast(group: Group, root: int) -> Plan:
+def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """Down a tree whose numbers start at the root."""
     n = group.size
     rounds = (
         tuple(Transfer((t.source + root) % n, (t.target + root) % n, 0) for t in round_)
         for round_ in _spread(n, 1).rounds
     )
-    return Plan(n, 1, tuple(rounds))
+    return TransferPlan(n, 1, tuple(rounds))
 
 
-def all_to_all(group: Group) -> Plan:
+def all_to_all(group: ChipGroup) -> TransferPlan:
     """Up to the first common parent, then down."""
     n = group.size
     paths = {}
@@ -68,11 +68,11 @@ def _level(member: int) -> int:
     return (member & -member).bit_length() - 1
 
 
-def _reduced(n: int, chunks: int) -> Plan:
+def _reduced(n: int, chunks: int) -> TransferPlan:
     hops = ((_level(m), Transfer(m, _parent(m), c, reduce=True)) for m in range(1, n) for c in range(chunks))
-    return Plan(n, chunks, rounds_of(hops))
+    return TransferPlan(n, chunks, rounds_of(hops))
 
 
-def _spread(n: int, chunks: int) -> Plan:
+def _spread(n: int, chunks: int) -> TransferPlan:
     hops = ((-_level(m), Transfer(_parent(m), m, c)) for m in range(1, n) for c in range(chunks))
-    return Plan(n, chunks, rounds_of(hops))
+    return TransferPlan(n, chunks, rounds_of(hops))

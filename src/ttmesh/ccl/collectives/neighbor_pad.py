@@ -11,7 +11,7 @@ from ttmesh.ccl.planning.collective_call import Decision, Request, check_common,
 from ttmesh.ccl.planning.group_plan import Placed, check_axis, normal_dim, placed
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.plan_traffic import Loads, over_links, together
-from ttmesh.ccl.planning.transfer_plan import Plan, Transfer
+from ttmesh.ccl.planning.transfer_plan import Transfer, TransferPlan
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -115,8 +115,8 @@ def with_edges(where: Placed, lanes: torch.Tensor, dim: int, left: int, right: i
 def edge_loads(where: Placed, row_bytes: int, left: int, right: int) -> Loads:
     """What the edges take on the links: `left` rows go forward, `right` rows backward."""
     n, routes = where.members, where.request.mesh.traffic.routes
-    forward = Plan(n, 1, (tuple(Transfer(i, i + 1, 0) for i in range(n - 1)),))
-    backward = Plan(n, 1, (tuple(Transfer(i + 1, i, 0) for i in range(n - 1)),))
+    forward = TransferPlan(n, 1, (tuple(Transfer(i, i + 1, 0) for i in range(n - 1)),))
+    backward = TransferPlan(n, 1, (tuple(Transfer(i + 1, i, 0) for i in range(n - 1)),))
     loads = together(
         [over_links(plan, rows * row_bytes, where.lines, routes) for plan, rows in ((forward, left), (backward, right))]
     )
@@ -156,7 +156,7 @@ def _slice_reshard(request: Request) -> Decision:
             moved[source, i // part] = moved.get((source, i // part), 0) + row
     loads: dict[tuple[int, int], int] = {}
     for (source, target), size in moved.items():
-        plan = Plan(n, 1, ((Transfer(source, target, 0),),))
+        plan = TransferPlan(n, 1, ((Transfer(source, target, 0),),))
         for hop, share in over_links(plan, size, where.lines, request.mesh.traffic.routes).items():
             loads[hop] = loads.get(hop, 0) + share
     return Decision((request.result_spec(shape),), compute, loads, request.tensor.tensor_topology())

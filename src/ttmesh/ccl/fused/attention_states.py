@@ -11,7 +11,7 @@ from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, require, run
 from ttmesh.ccl.planning.group_plan import placed
 from ttmesh.ccl.planning.plan_traffic import over_links, together
-from ttmesh.ccl.planning.transfer_plan import Plan, Transfer
+from ttmesh.ccl.planning.transfer_plan import Transfer, TransferPlan
 from ttmesh.tensor.tensor import Tensor
 
 MEMBERS = 4
@@ -72,7 +72,7 @@ def _reduce_to_root(request: Request) -> Decision:
         values, sums, maxima = _merged(there, here, scale, width)
         return [where.arrangement.spread(part[:, None]) for part in (values / _wide(sums, width), sums, maxima)]
 
-    plan = Plan(
+    plan = TransferPlan(
         MEMBERS, 1, ((Transfer(near, root, 0, True), Transfer(far, other, 0, True)), (Transfer(other, root, 0, True),))
     )
     routes = request.mesh.traffic.routes

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from ttmesh.base.errors import MeshError, near, one_of
 from ttmesh.ccl import algorithms
-from ttmesh.ccl.planning.transfer_plan import Group, Plan
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, TransferPlan
 
 # Up to this many bytes per device one hop each beats the ring's relays (tt-metal e4f9f0b, reduce_scatter.cpp).
 SMALL_BYTES = 512 << 10
@@ -33,7 +33,7 @@ def algorithm(name: str) -> ModuleType:
     return importlib.import_module(f"{algorithms.__name__}.{name}")
 
 
-def choose(group: Group, size_bytes: int, *, ring: bool) -> str:
+def choose(group: ChipGroup, size_bytes: int, *, ring: bool) -> str:
     """What serves a group best; `ring` says whether the fabric may use a closing link."""
     if not group.is_line:
         return "mesh2d"
@@ -43,7 +43,7 @@ def choose(group: Group, size_bytes: int, *, ring: bool) -> str:
 
 
 @cache
-def plan_of(name: str, collective: str, group: Group, root: int = 0) -> Plan:
+def plan_of(name: str, collective: str, group: ChipGroup, root: int = 0) -> TransferPlan:
     """The plan of a collective by an algorithm that can serve the group."""
     module = algorithm(name)
     reason = module.refuses(group)
@@ -54,5 +54,7 @@ def plan_of(name: str, collective: str, group: Group, root: int = 0) -> Plan:
             expected=one_of(able),
             fix="Choose another algorithm, or leave the choice to ttmesh.",
         )
-    plan: Plan = module.broadcast(group, root) if collective == "broadcast" else getattr(module, collective)(group)
+    plan: TransferPlan = (
+        module.broadcast(group, root) if collective == "broadcast" else getattr(module, collective)(group)
+    )
     return plan

@@ -14,7 +14,7 @@ from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.lane_groups import Arrangement, arrangement
 from ttmesh.ccl.planning.plan_traffic import Loads, hop_by_hop_over_host, over_host, over_links
 from ttmesh.ccl.planning.rank_sums import Crossing
-from ttmesh.ccl.planning.transfer_plan import Group, Plan
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, TransferPlan
 from ttmesh.fabric.chip_topology import Fabric
 from ttmesh.fabric.fabric_config import (
     WRAP_AXES,
@@ -36,7 +36,7 @@ class Placed:
     axis: int | None
     arrangement: Arrangement
     lines: tuple[tuple[int, ...], ...]  # physical ids, group by group
-    group: Group
+    group: ChipGroup
 
     @property
     def members(self) -> int:
@@ -57,12 +57,12 @@ class Placed:
             return None
         return Crossing(part, across[0]) if part.is_cut(across[0]) else None
 
-    def plan(self, collective: str, size_bytes: int, *, root: int = 0) -> Plan:
+    def plan(self, collective: str, size_bytes: int, *, root: int = 0) -> TransferPlan:
         """The plan that the request's algorithm, or the best one for this group, makes."""
         name = self.request["algorithm"] or choose(self.group, size_bytes, ring=self._ring_allowed())
         return plan_of(name, collective, self.group, root)
 
-    def loads(self, plan: Plan, size_bytes: int, *, up: list[int], down: list[int]) -> Loads:
+    def loads(self, plan: TransferPlan, size_bytes: int, *, up: list[int], down: list[int]) -> Loads:
         """What goes over links; over the host instead, per transfer where an algorithm was asked for, else at once."""
         if not self.request.over_host:
             return over_links(plan, size_bytes, self.lines, self.request.mesh.traffic.routes)
@@ -88,7 +88,7 @@ def placed(request: Request, axis: int | None) -> Placed:
     mesh = request.mesh
     lanes = arrangement(mesh.shape.to_tuple(), axis, request.tensor.kind.presence)
     lines = tuple(tuple(mesh.physical_ids[i] for i in group) for group in lanes.groups)
-    group = Group(lanes.grid, _closes(mesh.traffic.routes.fabric, lanes.grid, lines))
+    group = ChipGroup(lanes.grid, _closes(mesh.traffic.routes.fabric, lanes.grid, lines))
     return Placed(request, axis, lanes, lines, group)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 
 from ttmesh.ccl.planning.lane_groups import split_dim
-from ttmesh.ccl.planning.transfer_plan import Plan, Round
+from ttmesh.ccl.planning.transfer_plan import Round, TransferPlan
 
 Combine = Callable[[list[torch.Tensor]], torch.Tensor]
 State = list[list[torch.Tensor | None]]  # by member and chunk: [groups, length], None where a member has nothing
 
 
-def reduced(lanes: torch.Tensor, plan: Plan, combine: Combine, dim: int | None) -> torch.Tensor:
+def reduced(lanes: torch.Tensor, plan: TransferPlan, combine: Combine, dim: int | None) -> torch.Tensor:
     """all_reduce (dim None) or reduce_scatter along a dim of [groups, members, *local], as [groups, members, ...]."""
     n, local = plan.members, lanes.shape[2:]
     pieces = lanes[:, :, None] if dim is None else _split(lanes, dim, n)
@@ -30,7 +30,7 @@ def reduced(lanes: torch.Tensor, plan: Plan, combine: Combine, dim: int | None) 
     return _joined(torch.stack(rows, 1), pieces.shape[3:])
 
 
-def gathered(lanes: torch.Tensor, plan: Plan) -> torch.Tensor:
+def gathered(lanes: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
     """all_gather of [groups, members, *local]: [groups, members (receiver), members (origin), *local]."""
     n, parts = plan.members, plan.parts
     cut = _cut(lanes.flatten(2), parts)
@@ -43,7 +43,7 @@ def gathered(lanes: torch.Tensor, plan: Plan) -> torch.Tensor:
     return _joined(torch.stack(rows, 1), lanes.shape[2:])
 
 
-def spread(lanes: torch.Tensor, plan: Plan, root: int) -> torch.Tensor:
+def spread(lanes: torch.Tensor, plan: TransferPlan, root: int) -> torch.Tensor:
     """broadcast of one member's part: [groups, members, *local]."""
     state: State = [[lanes[:, root].flatten(1)] if m == root else [None] for m in range(plan.members)]
     _follow(state, plan)
@@ -52,7 +52,7 @@ def spread(lanes: torch.Tensor, plan: Plan, root: int) -> torch.Tensor:
     )
 
 
-def exchanged(parts: torch.Tensor, plan: Plan) -> torch.Tensor:
+def exchanged(parts: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
     """all_to_all of [groups, members, parts (by target), ...]: [groups, members (target), members (origin), ...]."""
     n = plan.members
     state: State = [[parts[:, i, j] if i == m else None for i in range(n) for j in range(n)] for m in range(n)]
@@ -60,7 +60,7 @@ def exchanged(parts: torch.Tensor, plan: Plan) -> torch.Tensor:
     return torch.stack([torch.stack([_held(state, j, i * n + j) for i in range(n)], 1) for j in range(n)], 1)
 
 
-def _follow(state: State, plan: Plan, combine: Combine | None = None) -> None:
+def _follow(state: State, plan: TransferPlan, combine: Combine | None = None) -> None:
     for round_ in plan.rounds:
         for (member, chunk), value in _arrivals(state, round_, combine):
             state[member][chunk] = value

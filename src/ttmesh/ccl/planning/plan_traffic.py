@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ttmesh.base.link_notation import HOST
-from ttmesh.ccl.planning.transfer_plan import Plan
+from ttmesh.ccl.planning.transfer_plan import TransferPlan
 from ttmesh.fabric.routes import Routes
 
 log = logging.getLogger("ttmesh.ccl")
@@ -16,7 +16,7 @@ Loads = dict[tuple[int, int], int]
 _logged: set[tuple[int, int]] = set()
 
 
-def over_links(plan: Plan, size_bytes: int, lines: Sequence[Sequence[int]], routes: Routes) -> Loads:
+def over_links(plan: TransferPlan, size_bytes: int, lines: Sequence[Sequence[int]], routes: Routes) -> Loads:
     """Bytes by (from, to) neighbouring chips when every line of chips follows the plan."""
     loads: Loads = {}
     sent = plan.sent(size_bytes)
@@ -30,7 +30,7 @@ def over_links(plan: Plan, size_bytes: int, lines: Sequence[Sequence[int]], rout
     return loads
 
 
-def hop_by_hop_over_host(plan: Plan, size_bytes: int, lines: Sequence[Sequence[int]]) -> Loads:
+def hop_by_hop_over_host(plan: TransferPlan, size_bytes: int, lines: Sequence[Sequence[int]]) -> Loads:
     """Every transfer read by the host and written again."""
     loads: Loads = {}
     for chips in lines:

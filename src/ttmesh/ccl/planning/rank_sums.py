@@ -11,7 +11,7 @@ from ttmesh.ccl.planning.reduction_terms import finished, over_members, partial_
 from ttmesh.chip.formats.kernels.lane_sum import kernel_for
 from ttmesh.fabric.messaging.transport import Standing, Transport
 from ttmesh.mesh.queue.command_queue import worker
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
 
@@ -24,7 +24,7 @@ class Crossing:
     with two ranks (x0 + x1) + (x2 + x3), where one process gives ((x0 + x1) + x2) + x3.
     """
 
-    part: Part
+    part: RankBlock
     axis: int
 
     def reducer(self, n: int, name: str) -> Reduce:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class Group:
+class ChipGroup:
     """The members of a collective as a grid, row-major; a line of n is (1, n). `closes`: which axes form rings."""
 
     shape: tuple[int, int]
@@ -44,7 +44,7 @@ Round = tuple[Transfer, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TransferPlan:
     """Rounds of transfers. What a round sends is what its sources held before the round.
 
     The data of a collective is cut into `chunks` equal parts; piece p (what member p ends with in a reduce_scatter, or
@@ -65,10 +65,10 @@ class Plan:
         """Every transfer, in order."""
         return (transfer for round_ in self.rounds for transfer in round_)
 
-    def then(self, other: Plan) -> Plan:
+    def then(self, other: TransferPlan) -> TransferPlan:
         """This plan, then another one over the same members and chunks."""
         assert (self.members, self.chunks) == (other.members, other.chunks), "plans over different data"
-        return Plan(self.members, self.chunks, self.rounds + other.rounds)
+        return TransferPlan(self.members, self.chunks, self.rounds + other.rounds)
 
     def sent(self, size_bytes: int) -> dict[tuple[int, int], int]:
         """Bytes by (source, target) when the data has this size."""
@@ -92,15 +92,15 @@ def rounds_of(transfers: Iterable[tuple[int, Transfer]]) -> tuple[Round, ...]:
     return tuple(tuple(rounds[number]) for number in sorted(rounds))
 
 
-def forwarded(members: int, chunks: int, paths: Mapping[int, Sequence[int]]) -> Plan:
+def forwarded(members: int, chunks: int, paths: Mapping[int, Sequence[int]]) -> TransferPlan:
     """Chunks that travel along paths of members, one hop a round."""
     hops = (
         (number, Transfer(a, b, chunk)) for chunk, path in paths.items() for number, (a, b) in enumerate(pairwise(path))
     )
-    return Plan(members, chunks, rounds_of(hops))
+    return TransferPlan(members, chunks, rounds_of(hops))
 
 
-def merged(plans: Sequence[Plan], members: int, chunks: int) -> Plan:
+def merged(plans: Sequence[TransferPlan], members: int, chunks: int) -> TransferPlan:
     """Plans that run side by side: round i is round i of each."""
     hops = ((i, t) for plan in plans for i, round_ in enumerate(plan.rounds) for t in round_)
-    return Plan(members, chunks, rounds_of(hops))
+    return TransferPlan(members, chunks, rounds_of(hops))

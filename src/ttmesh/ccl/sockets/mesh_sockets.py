@@ -13,14 +13,14 @@ from ttmesh.base.link_notation import HOST
 from ttmesh.ccl.planning.collective_call import collective, require_fabric
 from ttmesh.ccl.planning.plan_traffic import Loads
 from ttmesh.ccl.sockets.rank_sockets import Ends, connect, meet, pair_ranks
-from ttmesh.ccl.sockets.rank_streams import Stream
+from ttmesh.ccl.sockets.rank_streams import RankStream
 from ttmesh.ccl.sockets.socket_channels import Channel, FromSeveral, Message, Receiving, Sending, ToSeveral
 from ttmesh.ccl.sockets.socket_config import (
     MeshCoreCoord,
-    Routes,
     SocketConfig,
     SocketConnection,
     SocketEndpoint,
+    SocketRoutes,
     allocate_fifo,
     check_coordinates,
 )
@@ -70,7 +70,7 @@ class MeshSocket:
         self._buffer: Buffer | None = ends.fifo
         own = outgoing if end is SocketEndpoint.SENDER else incoming
         for stream in own:
-            if isinstance(stream, Stream):
+            if isinstance(stream, RankStream):
                 weakref.finalize(self, stream.close)
 
     def sending(self) -> Sending:
@@ -148,7 +148,7 @@ def create_socket_pair(
 def _own_ends(meshes: dict[SocketEndpoint, MeshDevice], config: SocketConfig) -> Ends:
     """Both ends in one process."""
     sender, receiver = meshes.values()
-    routes = Routes(config.pairs(), sender.shape.to_tuple(), receiver.shape.to_tuple())
+    routes = SocketRoutes(config.pairs(), sender.shape.to_tuple(), receiver.shape.to_tuple())
     coords = {SocketEndpoint.SENDER: routes.starts, SocketEndpoint.RECEIVER: routes.ends}
     for end, mesh in meshes.items():
         check_coordinates(mesh, coords[end])

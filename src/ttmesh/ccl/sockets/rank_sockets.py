@@ -17,9 +17,9 @@ from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.sockets.socket_channels import Channel, Receiving, Sending
 from ttmesh.ccl.sockets.socket_config import (
     Coord,
-    Routes,
     SocketConfig,
     SocketEndpoint,
+    SocketRoutes,
     allocate_fifo,
     check_coordinates,
 )
@@ -123,7 +123,7 @@ def meet(
         if not pairs:
             link.close()
             continue
-        routes = Routes(pairs, tuple(sides[0]["shape"]), tuple(sides[1]["shape"]))
+        routes = SocketRoutes(pairs, tuple(sides[0]["shape"]), tuple(sides[1]["shape"]))
         nudge = device.queues[0].schedule.nudge
         if endpoint is SocketEndpoint.SENDER:
             ends.outgoing.append(Outgoing(link, peer, tag, name, routes, nudge, config.capacity_bytes))
@@ -142,7 +142,7 @@ def _join_own(ends: Ends, config: SocketConfig, meshes: Meshes) -> None:
     pairs = _joint_pairs(config, *sides)
     if pairs:
         sender, receiver = meshes.values()
-        routes = Routes(pairs, sender.lane_shape, receiver.lane_shape)
+        routes = SocketRoutes(pairs, sender.lane_shape, receiver.lane_shape)
         channel = Channel(f"{sender!r} → {receiver!r}", routes, config.capacity_bytes)
         ends.outgoing.append(channel)
         ends.incoming.append(channel)

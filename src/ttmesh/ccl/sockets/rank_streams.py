@@ -15,23 +15,23 @@ import weakref
 from collections.abc import Callable
 
 from ttmesh.base.errors import RankError
-from ttmesh.ccl.sockets.socket_config import Routes
+from ttmesh.ccl.sockets.socket_config import SocketRoutes
 from ttmesh.fabric.messaging.rank_job import Done
 from ttmesh.fabric.messaging.transport import Transport
 
 ATTENTION_S = 0.0005  # so long the program may be about to look again itself
 LINGER = 20  # turns of the watch without work before it sleeps: waking it costs a message 30 µs
 
-_live: weakref.WeakSet[Stream] = weakref.WeakSet()
+_live: weakref.WeakSet[RankStream] = weakref.WeakSet()
 
 
-class Stream:
+class RankStream:
     """One end: its connection, its thread, and the error that ended it."""
 
     remote = True
 
     def __init__(
-        self, link: Transport, peer: int, tag: int, name: str, routes: Routes, nudge: Callable[[], None]
+        self, link: Transport, peer: int, tag: int, name: str, routes: SocketRoutes, nudge: Callable[[], None]
     ) -> None:
         self.name, self.routes = name, routes
         self.failure: Exception | None = None
@@ -131,16 +131,16 @@ class Stream:
         raise NotImplementedError
 
 
-class Watch:
+class StreamWatch:
     """A thread that hands over what the program does not look at any more; it sleeps when there is nothing."""
 
     def __init__(self) -> None:
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[RankStream] = weakref.WeakSet()
         self._work = threading.Event()
         self._guard = threading.Lock()
         self._started = False
 
-    def over(self, stream: Stream) -> None:
+    def over(self, stream: RankStream) -> None:
         """Watch over a stream until it is idle or handed over."""
         with self._guard:
             self._streams.add(stream)
@@ -162,7 +162,7 @@ class Watch:
                 self._work.set()
 
     def _turn(self) -> bool:
-        forsaken: list[Stream] = []
+        forsaken: list[RankStream] = []
         now = time.monotonic()
         with self._guard:
             streams = list(self._streams)
@@ -180,7 +180,7 @@ class Watch:
         return bool(streams)
 
 
-_watch = Watch()
+_watch = StreamWatch()
 
 
 def _flush_all() -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from ttmesh.base.errors import QueueError
-from ttmesh.ccl.sockets.socket_config import Routes
+from ttmesh.ccl.sockets.socket_config import SocketRoutes
 from ttmesh.mesh.queue.command_queue import Cells
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -30,7 +30,7 @@ class Sending(Protocol):
     """The sender's end; `remote` when the other one is in another process."""
 
     name: str
-    routes: Routes
+    routes: SocketRoutes
     remote: bool
 
     def may_send(self, message: Message) -> bool:
@@ -44,7 +44,7 @@ class Receiving(Protocol):
     """The receiver's end."""
 
     name: str
-    routes: Routes
+    routes: SocketRoutes
     remote: bool
 
     def may_receive(self) -> bool:
@@ -59,7 +59,7 @@ class Channel:
     """What both ends of a socket share. Whichever end comes second finds the other one waiting."""
 
     name: str
-    routes: Routes
+    routes: SocketRoutes
     capacity_bytes: int  # per pair of chips
     remote: bool = False
     used_bytes: int = 0
@@ -160,6 +160,8 @@ class FromSeveral:
         return spec, whole
 
 
-def _all_routes(routes: Sequence[Routes]) -> Routes:
+def _all_routes(routes: Sequence[SocketRoutes]) -> SocketRoutes:
     """What goes over all ways together; the places of several ranks' lanes at the other end are only counted."""
-    return Routes(tuple(pair for one in routes for pair in one.pairs), routes[0].sender_shape, routes[0].receiver_shape)
+    return SocketRoutes(
+        tuple(pair for one in routes for pair in one.pairs), routes[0].sender_shape, routes[0].receiver_shape
+    )

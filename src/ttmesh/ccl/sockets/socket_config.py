@@ -115,7 +115,7 @@ class SocketConfig:
 
 
 @dataclass(frozen=True)
-class Routes:
+class SocketRoutes:
     """Which lane of the sender's mesh goes to which lane of the receiver's."""
 
     pairs: tuple[tuple[Coord, Coord], ...]

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.sockets.rank_streams import Stream
+from ttmesh.ccl.sockets.rank_streams import RankStream
 from ttmesh.ccl.sockets.socket_channels import Message
-from ttmesh.ccl.sockets.socket_config import Routes
+from ttmesh.ccl.sockets.socket_config import SocketRoutes
 from ttmesh.fabric.messaging.rank_job import Done
 from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.mesh.queue.command_queue import Cells
@@ -40,7 +40,7 @@ class Flight:
     running: deque[Done] = field(default_factory=deque)
 
 
-class Outgoing(Stream):
+class Outgoing(RankStream):
     """The sender's end."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Outgoing(Stream):
         peer: int,
         tag: int,
         name: str,
-        routes: Routes,
+        routes: SocketRoutes,
         nudge: Callable[[], None],
         capacity_bytes: int,
     ) -> None:
@@ -163,11 +163,11 @@ class Outgoing(Stream):
         return True
 
 
-class Incoming(Stream):
+class Incoming(RankStream):
     """The receiver's end."""
 
     def __init__(
-        self, link: Transport, peer: int, tag: int, name: str, routes: Routes, nudge: Callable[[], None]
+        self, link: Transport, peer: int, tag: int, name: str, routes: SocketRoutes, nudge: Callable[[], None]
     ) -> None:
         self._asked = False  # a receive stands at the head of its queue
         self._running: Done | None = None

@@ -7,7 +7,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.system import System
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
 from ttmesh.mesh.device.mesh_view import MeshDeviceView
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 
 
 class ChipView:
@@ -16,7 +16,7 @@ class ChipView:
     _shape: MeshShape
     physical_ids: tuple[int, ...]
     system: System
-    part: Part | None
+    part: RankBlock | None
 
     def get_num_devices(self) -> int:
         """How many chips, on all ranks."""

@@ -35,8 +35,8 @@ from ttmesh.mesh.queue.command_queue import Command, CommandQueue, DividedQueue
 from ttmesh.mesh.queue.events import Ownership
 from ttmesh.mesh.queue.program_cache import ProgramCache
 from ttmesh.mesh.queue.trace import MeshTraceId, Trace
-from ttmesh.mesh.ranks.rank_block import DividedShape, Part
-from ttmesh.mesh.system.system_links import Traffic
+from ttmesh.mesh.ranks.rank_block import DividedShape, RankBlock
+from ttmesh.mesh.system.system_links import SystemTraffic
 from ttmesh.mesh.system.system_mesh import reshaped
 
 current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
@@ -57,7 +57,7 @@ class MeshDevice(ChipView, CoreView):
         *,
         num_command_queues: int,
         parent: MeshDevice | None = None,
-        part: Part | None = None,
+        part: RankBlock | None = None,
     ) -> None:
         self._id = next(_mesh_ids)
         self.part = part  # of a mesh that several ranks divide: what is here; None: everything
@@ -76,8 +76,10 @@ class MeshDevice(ChipView, CoreView):
         self.queues = tuple(made(i, self._id, repr(self), schedule) for i in range(num_command_queues))
         self.program_cache = ProgramCache()
         self.residents = Residents(self._id)
-        self.traffic: Traffic = (
-            Traffic(system, None if part is None else frozenset(self.local_ids())) if parent is None else parent.traffic
+        self.traffic: SystemTraffic = (
+            SystemTraffic(system, None if part is None else frozenset(self.local_ids()))
+            if parent is None
+            else parent.traffic
         )
         self.traces: dict[MeshTraceId, Trace] = {}
         self.trace_bytes = 0
@@ -283,7 +285,7 @@ class MeshDevice(ChipView, CoreView):
             queue.finish()
         self._shut()
 
-    def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], part: Part | None) -> None:
+    def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], part: RankBlock | None) -> None:
         """Take another shape, when everything it holds has moved."""
         self._shape, self.physical_ids, self.part = shape, physical_ids, part
         self.heap.chips, self.heap.lane_axes = self.reported_ids(), shape.dims()

@@ -17,7 +17,7 @@ from ttmesh.base.geometry import MeshShape
 from ttmesh.base.records import Closed
 from ttmesh.base.signals import signals
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.ranks.rank_block import DividedShape, Part
+from ttmesh.mesh.ranks.rank_block import DividedShape, RankBlock
 from ttmesh.mesh.ranks.rank_division import described_grids, rank_grid
 
 if TYPE_CHECKING:
@@ -46,16 +46,16 @@ def rearrange(mesh: MeshDevice, shape: MeshShape, physical_ids: tuple[int, ...])
             signals.emit(record)
 
 
-def _part(old: Part, shape: MeshShape) -> Part:
+def _part(old: RankBlock, shape: MeshShape) -> RankBlock:
     """This rank's part of the new shape: the same ranks, in the same order."""
     described = described_grids(settings.get_str("TT_MESH_GRAPH_DESC_PATH"))
     grid = rank_grid(shape.to_tuple(), len(old.ranks), described)
     places = list(product(*map(range, grid)))
-    part = Part(shape.to_tuple(), grid, None if old.place is None else places[old.number], old.ranks)
+    part = RankBlock(shape.to_tuple(), grid, None if old.place is None else places[old.number], old.ranks)
     return part
 
 
-def _check_claim(mesh: MeshDevice, part: Part, physical_ids: tuple[int, ...]) -> None:
+def _check_claim(mesh: MeshDevice, part: RankBlock, physical_ids: tuple[int, ...]) -> None:
     """A rank that owns some chips only cannot be given others."""
     hidden = sorted(set(part.among(physical_ids)) - set(mesh.local_ids())) if mesh.claim is not None else []
     if hidden:
@@ -75,7 +75,7 @@ def _move(cells: list[Cell], shape: MeshShape, moved: Move) -> None:
         cell.lane_axes = shape.dims()
 
 
-def _move_between_ranks(mesh: MeshDevice, shape: MeshShape, new: Part, order: list[int]) -> None:
+def _move_between_ranks(mesh: MeshDevice, shape: MeshShape, new: RankBlock, order: list[int]) -> None:
     old, whole = mesh.part, MeshShape(mesh.shape.to_tuple())
     assert old is not None, "the mesh is divided"
     if old.place is None:
@@ -94,7 +94,7 @@ def _move_between_ranks(mesh: MeshDevice, shape: MeshShape, new: Part, order: li
     _move(cells, shape, moved)
 
 
-def _agreed(mesh: MeshDevice, cells: list[Cell], part: Part) -> bool:
+def _agreed(mesh: MeshDevice, cells: list[Cell], part: RankBlock) -> bool:
     """Whether ranks store lanes differently, so that every lane must be sent; ranks with different buffers are told so."""
     axes = len(part.grid)
 

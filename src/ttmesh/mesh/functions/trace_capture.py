@@ -12,8 +12,8 @@ from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.mesh.queue.trace import (
     TRACE_PAGE_BYTES,
     MeshTraceId,
-    Part,
     Trace,
+    TraceSegment,
     dram_high_water,
     not_while_capturing,
     overlap_error,
@@ -94,7 +94,7 @@ def release_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> None:
         mesh_device.heap.traces_live -= 1
 
 
-def _replayed(mesh_device: MeshDevice, trace: Trace, part: Part) -> Command:
+def _replayed(mesh_device: MeshDevice, trace: Trace, part: TraceSegment) -> Command:
     """Part of a trace as one command, which waits for what the first one in it waits for."""
     heap, first = mesh_device.heap, part.first
 

@@ -29,7 +29,7 @@ def trace_bytes(programs: int) -> int:
     return TRACE_PROLOGUE_BYTES + programs * TRACE_PROGRAM_BYTES
 
 
-class Part:
+class TraceSegment:
     """Commands of a trace that run as one: where they lie in it, what they touch, and the one that may have to wait."""
 
     __slots__ = ("cells", "end", "first", "programs", "start")
@@ -53,7 +53,7 @@ class Trace:
         self.buffer: Buffer | None = None
         self.high_water = 0
         self._bound: list[tuple[Command, list[Cell], list[Cell]]] = []
-        self._parts: list[Part] = []
+        self._parts: list[TraceSegment] = []
         self._version = -1
 
     @property
@@ -61,14 +61,14 @@ class Trace:
         """How many device programs a replay launches."""
         return sum(command.programs for command in self.commands)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TraceSegment]:
         """The commands in runs that need not wait in between: one that waits begins a new run. Asked after the capture."""
         if not self._parts:
             starts = [0, *(i for i, command in enumerate(self.commands) if i and command.ready is not None)]
-            self._parts = [Part(a, b, self.commands[a:b]) for a, b in pairwise([*starts, len(self.commands)])]
+            self._parts = [TraceSegment(a, b, self.commands[a:b]) for a, b in pairwise([*starts, len(self.commands)])]
         return self._parts
 
-    def replay(self, resolve: Resolve, version: int, part: Part) -> None:
+    def replay(self, resolve: Resolve, version: int, part: TraceSegment) -> None:
         """Run these commands; an address means the live buffer there, else the trace's own cell.
 
         The binding is kept until the allocator's `version` changes.

@@ -23,7 +23,7 @@ Coord = tuple[int, ...]
 T = TypeVar("T")
 
 
-class Part:
+class RankBlock:
     """One block of a mesh that is divided in equal blocks over a grid of ranks.
 
     `place` is this rank's in the grid, None when it holds no chip of the mesh. Along an axis that is cut, lanes of
@@ -69,7 +69,7 @@ class Part:
             index = index * cuts + at // n
         return self.ranks[index]
 
-    def same(self, other: Part | None) -> bool:
+    def same(self, other: RankBlock | None) -> bool:
         """Whether the other part is the same block of a mesh of the same shape."""
         return other is not None and (self.whole, self.start, self.block) == (other.whole, other.start, other.block)
 
@@ -228,7 +228,7 @@ class Part:
         """The number that the first rank of the mesh has."""
         return int(self.host.broadcast(torch.tensor([number], dtype=torch.int64), self.host.ranks.index(self.ranks[0])))
 
-    def box(self, start: Sequence[int], extent: Sequence[int]) -> Part | None:
+    def box(self, start: Sequence[int], extent: Sequence[int]) -> RankBlock | None:
         """This rank's part of a submesh; None where the whole submesh is this rank's."""
         cut = cut_box(self.whole, self.grid, start, extent)
         if cut is None:
@@ -246,7 +246,7 @@ class Part:
             if all(0 <= at < n for at, n in zip(relative, count, strict=True)):
                 place = relative
         spans = (range(low, low + n) for low, n in zip(first, count, strict=True))
-        return Part(tuple(extent), count, place, tuple(self.ranks[self._index(at)] for at in product(*spans)))
+        return RankBlock(tuple(extent), count, place, tuple(self.ranks[self._index(at)] for at in product(*spans)))
 
     def elsewhere(self) -> MeshError:
         """The error for values of a mesh that other ranks hold."""
@@ -279,7 +279,7 @@ class DividedShape(MeshShape):
 
     __slots__ = ("part",)
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: RankBlock) -> None:
         super().__init__(part.whole)
         self.part = part
 
@@ -289,7 +289,7 @@ def shared_system() -> System:
     return current_system() if len(_fellows()) == 1 else load_system(settings.get_str("TTMESH_SYSTEM"))
 
 
-def part_here(shape: MeshShape) -> Part | None:
+def part_here(shape: MeshShape) -> RankBlock | None:
     """This rank's part of a mesh of some shape that is about to open; None where one rank has it all."""
     fellows = _fellows()
     if len(fellows) == 1:
@@ -298,7 +298,7 @@ def part_here(shape: MeshShape) -> Part | None:
     assert joined is not None, "several ranks are joined"
     grid = rank_grid(shape.to_tuple(), len(fellows), described_grids(settings.get_str("TT_MESH_GRAPH_DESC_PATH")))
     place = [*product(*map(range, grid))][fellows.index(joined.rank)]
-    return Part(shape.to_tuple(), grid, place, fellows)
+    return RankBlock(shape.to_tuple(), grid, place, fellows)
 
 
 def _fellows() -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from ttmesh.fabric.link_report import fabric_report
 from ttmesh.fabric.routes import Routes
 
 
-class Traffic:
+class SystemTraffic:
     """Routes and counters; one object for an opened mesh and all its submeshes."""
 
     def __init__(self, system: System, own: frozenset[int] | None = None) -> None:

@@ -120,7 +120,7 @@ class Report:
         self._database.close()
 
 
-class Recorder:
+class ReportRecorder:
     """Listens to the runtime and writes a report as the program runs."""
 
     def __init__(self, report: Report) -> None:
@@ -177,7 +177,7 @@ class Recorder:
 def record_report(folder: Path | str) -> Iterator[None]:
     """Write a report of everything that runs inside the block."""
     report = Report(Path(folder))
-    recorder = Recorder(report)
+    recorder = ReportRecorder(report)
     held = signals.ask("holdings")
     for known in held if isinstance(held, list) else ():
         recorder.hear(known)

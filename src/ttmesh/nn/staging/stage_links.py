@@ -15,7 +15,7 @@ from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import allocate_tensor_on_device
 
 
-class Link:
+class StageLink:
     """One direction between two meshes of one shape; every chip sends to the one at its own place."""
 
     def __init__(self, sender: MeshDevice, receiver: MeshDevice) -> None:

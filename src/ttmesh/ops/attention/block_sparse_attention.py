@@ -8,7 +8,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite
@@ -102,7 +102,7 @@ def _attend(
     cluster_axis: int | None,
     stripes: Stripes | None,
     mesh_shape: tuple[int, ...],
-    part: Part | None,
+    part: RankBlock | None,
     lane_axes: int,
 ) -> Lanes:
     rows, groups = q.shape[-2], k.shape[-3]

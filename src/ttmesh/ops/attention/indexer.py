@@ -10,7 +10,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite
@@ -162,7 +162,7 @@ def _score(
     stripes: Stripes | None,
     axes: tuple[int, ...],
     mesh_shape: tuple[int, ...],
-    part: Part | None,
+    part: RankBlock | None,
     lane_axes: int,
 ) -> Lanes:
     keys = k.select(lane_axes, cache_batch_idx or 0).select(lane_axes, 0).float()  # [*mesh, T, D]

@@ -10,7 +10,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.block_cyclic_cache import along, starts
 from ttmesh.tensor.tensor import Tensor
 
@@ -41,7 +41,7 @@ def mesh_of(tensor: Tensor, name: str) -> MeshDevice:
     return mesh
 
 
-def ranks(mesh_shape: Sequence[int], axis: int | None, part: Part | None, device: torch.device) -> Lanes:
+def ranks(mesh_shape: Sequence[int], axis: int | None, part: RankBlock | None, device: torch.device) -> Lanes:
     """Every device's number along an axis, or row by row over the whole mesh: [*mesh]."""
     shape = tuple(mesh_shape)
     if axis is not None:

@@ -7,7 +7,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.attention_scores import attend_prefill
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import composite, op
@@ -129,7 +129,7 @@ def _ring_share(
     chunk_start_idx: int | None,
     scale: float | None,
     mesh_shape: tuple[int, ...],
-    part: Part | None,
+    part: RankBlock | None,
     lane_axes: int,
 ) -> Lanes:
     if page_table is not None:

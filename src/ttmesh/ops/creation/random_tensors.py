@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.base.placement import Shard
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.ranks.rank_block import Part
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.creation.full import asked_spec
@@ -50,7 +50,7 @@ def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: t
 def _rand_lane(
     spec: TensorSpec,
     mesh_dims: Sequence[int],
-    part: Part | None,
+    part: RankBlock | None,
     low: float,
     high: float,
     seed: int,

@@ -51,7 +51,7 @@ COMPARISONS = (torch.eq, torch.ne, torch.gt, torch.ge, torch.lt, torch.le)
 FUSED = ("activations", "input_tensor_a_activations", "input_tensor_b_activations")
 
 
-class Kind(NamedTuple):
+class BinaryKind(NamedTuple):
     """What a table entry says of a binary operation."""
 
     function: Callable[[Any, Any], Tensor]
@@ -120,45 +120,45 @@ def _float32_for_isclose(call: Call) -> DataType | None:
 
 
 BINARY = {
-    "add": Kind(torch.add, "ADD", ARITHMETIC, mixed=True, in_place=True),
-    "subtract": Kind(torch.sub, "SUB", ARITHMETIC, mixed=True, in_place=True),
-    "multiply": Kind(torch.mul, "MUL", ARITHMETIC, mixed=True, in_place=True),
-    "rsub": Kind(lambda a, b: b - a, "RSUB", ARITHMETIC, mixed=True, in_place=True),
-    "squared_difference": Kind(
+    "add": BinaryKind(torch.add, "ADD", ARITHMETIC, mixed=True, in_place=True),
+    "subtract": BinaryKind(torch.sub, "SUB", ARITHMETIC, mixed=True, in_place=True),
+    "multiply": BinaryKind(torch.mul, "MUL", ARITHMETIC, mixed=True, in_place=True),
+    "rsub": BinaryKind(lambda a, b: b - a, "RSUB", ARITHMETIC, mixed=True, in_place=True),
+    "squared_difference": BinaryKind(
         lambda a, b: torch.square(wide(a) - b) if a.dtype.is_floating_point else torch.square(a - b),
         "SQUARED_DIFFERENCE", ARITHMETIC, mixed=True, in_place=True,
     ),
-    "eq": Kind(torch.eq, "EQ", RELATIONAL, mixed=True, in_place=True),
-    "ne": Kind(torch.ne, "NE", RELATIONAL, mixed=True, in_place=True),
-    "gt": Kind(torch.gt, "GT", RELATIONAL, mixed=True, in_place=True),
-    "ge": Kind(torch.ge, "GE", RELATIONAL, mixed=True, in_place=True),
-    "lt": Kind(torch.lt, "LT", RELATIONAL, mixed=True, in_place=True),
-    "le": Kind(torch.le, "LE", RELATIONAL, mixed=True, in_place=True),
-    "logical_and": Kind(_pair(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
-    "logical_or": Kind(_pair(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
-    "logical_xor": Kind(_pair(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
-    "logaddexp": Kind(_pair(lambda a, b: torch.logaddexp(wide(a), wide(b))), "LOGADDEXP", FLOAT, in_place=True),
-    "logaddexp2": Kind(_pair(lambda a, b: torch.logaddexp2(wide(a), wide(b))), "LOGADDEXP2", FLOAT, in_place=True),
-    "ldexp": Kind(_ldexp, "LDEXP", FLOAT, in_place=True),
-    "bias_gelu": Kind(lambda a, b: functional.gelu(wide(a) + b), "BIAS_GELU", FLOAT, in_place=True),
-    "xlogy": Kind(_pair(torch.xlogy), "XLOGY", FLOAT),
-    "atan2": Kind(torch.atan2, "ATAN2", FLOAT),
-    "hypot": Kind(lambda a, b: torch.hypot(wide(a), wide(b)), "HYPOT", FLOAT),
-    "maximum": Kind(_bounded(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
-    "minimum": Kind(_bounded(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
-    "gcd": Kind(torch.gcd, "GCD", INT32, takes_dtype=False),
-    "lcm": Kind(torch.lcm, "LCM", INT32, takes_dtype=False),
-    "pow": Kind(_pow, "POWER", FLOAT, takes_dtype=False),
-    "remainder": Kind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else wide(a), b),
+    "eq": BinaryKind(torch.eq, "EQ", RELATIONAL, mixed=True, in_place=True),
+    "ne": BinaryKind(torch.ne, "NE", RELATIONAL, mixed=True, in_place=True),
+    "gt": BinaryKind(torch.gt, "GT", RELATIONAL, mixed=True, in_place=True),
+    "ge": BinaryKind(torch.ge, "GE", RELATIONAL, mixed=True, in_place=True),
+    "lt": BinaryKind(torch.lt, "LT", RELATIONAL, mixed=True, in_place=True),
+    "le": BinaryKind(torch.le, "LE", RELATIONAL, mixed=True, in_place=True),
+    "logical_and": BinaryKind(_pair(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
+    "logical_or": BinaryKind(_pair(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
+    "logical_xor": BinaryKind(_pair(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
+    "logaddexp": BinaryKind(_pair(lambda a, b: torch.logaddexp(wide(a), wide(b))), "LOGADDEXP", FLOAT, in_place=True),
+    "logaddexp2": BinaryKind(_pair(lambda a, b: torch.logaddexp2(wide(a), wide(b))), "LOGADDEXP2", FLOAT, in_place=True),
+    "ldexp": BinaryKind(_ldexp, "LDEXP", FLOAT, in_place=True),
+    "bias_gelu": BinaryKind(lambda a, b: functional.gelu(wide(a) + b), "BIAS_GELU", FLOAT, in_place=True),
+    "xlogy": BinaryKind(_pair(torch.xlogy), "XLOGY", FLOAT),
+    "atan2": BinaryKind(torch.atan2, "ATAN2", FLOAT),
+    "hypot": BinaryKind(lambda a, b: torch.hypot(wide(a), wide(b)), "HYPOT", FLOAT),
+    "maximum": BinaryKind(_bounded(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "minimum": BinaryKind(_bounded(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "gcd": BinaryKind(torch.gcd, "GCD", INT32, takes_dtype=False),
+    "lcm": BinaryKind(torch.lcm, "LCM", INT32, takes_dtype=False),
+    "pow": BinaryKind(_pow, "POWER", FLOAT, takes_dtype=False),
+    "remainder": BinaryKind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else wide(a), b),
                       "REMAINDER", FLOAT_32_BIT, also=lambda call: _check_divisor(call)),
-    "fmod": Kind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else wide(a), b), "FMOD", FLOAT_INT32),
-    "bitwise_and": Kind(lambda a, b: a & b, "BITWISE_AND", BITS),
-    "bitwise_or": Kind(lambda a, b: a | b, "BITWISE_OR", BITS),
-    "bitwise_xor": Kind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
-    "bitwise_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "bitwise_right_shift": Kind(_shifted, "RIGHT_SHIFT", BITS),
-    "logical_left_shift": Kind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "logical_right_shift": Kind(_shifted_right, "LOGICAL_RIGHT_SHIFT", BITS_32),
+    "fmod": BinaryKind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else wide(a), b), "FMOD", FLOAT_INT32),
+    "bitwise_and": BinaryKind(lambda a, b: a & b, "BITWISE_AND", BITS),
+    "bitwise_or": BinaryKind(lambda a, b: a | b, "BITWISE_OR", BITS),
+    "bitwise_xor": BinaryKind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
+    "bitwise_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
+    "bitwise_right_shift": BinaryKind(_shifted, "RIGHT_SHIFT", BITS),
+    "logical_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
+    "logical_right_shift": BinaryKind(_shifted_right, "LOGICAL_RIGHT_SHIFT", BITS_32),
 }  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def _check_divisor(call: Call) -> None:
     fatal(divisor > 0, f"Divisor must be positive, got {divisor}", "a positive number", "Change it.")
 
 
-def _enter(name: str, kind: Kind) -> OpFunction:
+def _enter(name: str, kind: BinaryKind) -> OpFunction:
     lane = fused(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)

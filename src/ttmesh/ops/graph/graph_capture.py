@@ -39,7 +39,7 @@ class RunMode(Enum):
     NO_DISPATCH = 1
 
 
-class Recorder:
+class GraphRecorder:
     """The nodes of one capture, and who is open: the innermost function is `stack[-1]`."""
 
     def __init__(self, run_mode: RunMode) -> None:
@@ -256,12 +256,12 @@ def _placed(record: Allocated) -> dict[str, Any]:
     }
 
 
-_active: list[Recorder] = []
+_active: list[GraphRecorder] = []
 
 
 def begin_graph_capture(run_mode: RunMode = RunMode.NORMAL) -> None:
     """Record every operation, tensor and buffer from now on; captures nest, each sees what happens while it is open."""
-    _active.append(Recorder(run_mode))
+    _active.append(GraphRecorder(run_mode))
 
 
 def end_graph_capture() -> list[Node]:

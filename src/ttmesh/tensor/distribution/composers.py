@@ -152,7 +152,7 @@ def ConcatMesh2dToTensor(
 Key = tuple[tuple[int, ...], MeshShape | None, MeshCoordinate]
 
 
-class _Plan(NamedTuple):
+class _ComposePlan(NamedTuple):
     """How lanes of one shape become one tensor."""
 
     present: list[Coord]
@@ -167,14 +167,14 @@ class _Plan(NamedTuple):
 @lru_cache(maxsize=512)
 def _plan(
     key: Key, own: MeshShape, mesh_shape: MeshShape, presence: frozenset[Coord] | None, local: tuple[int, ...]
-) -> _Plan:
+) -> _ComposePlan:
     (asked, override, offset) = key
     distribution = override or own
     where = mesh_coords(distribution, own, offset)
     held = _held(mesh_shape, presence)
     present = [coord for coord in where if coord in held]
     if len(present) <= 1:
-        return _Plan(present)
+        return _ComposePlan(present)
     if len(asked) > 1 and len(present) != distribution.mesh_size():
         raise ShapeError(
             f"ND composition requires the number of tensors {len(present)} to match the mesh shape {distribution}",
@@ -192,7 +192,7 @@ def _plan(
     else:
         groups, counts = dims, (len(present),) if len(dims) == 1 else distribution.to_tuple()
     expanded = (*(counts if box is None else mesh_shape), *local)
-    return _Plan(present, groups, expanded, box, *_joined(counts, local, groups))
+    return _ComposePlan(present, groups, expanded, box, *_joined(counts, local, groups))
 
 
 def _joined(

@@ -84,7 +84,7 @@ class TensorToMesh:
         part = self.mesh_shape.part
         return MappedLanes(lanes if part is None else part.own_block(lanes), plan.presence, plan.topology)
 
-    def _on_the_mesh(self, parts: torch.Tensor, plan: _Plan) -> torch.Tensor:
+    def _on_the_mesh(self, parts: torch.Tensor, plan: _ShardPlan) -> torch.Tensor:
         """Parts [distribution axes…, *local] moved to the axes of the mesh."""
         distribution, mesh = plan.distribution, self.mesh_shape.to_tuple()
         rank = distribution.dims()
@@ -108,7 +108,7 @@ class TensorToMesh:
 Key = tuple[tuple[Placement, ...], MeshShape | None, MeshCoordinate]
 
 
-class _Plan(NamedTuple):
+class _ShardPlan(NamedTuple):
     """How tensors of one shape are cut."""
 
     split: list[int]  # the shape with every cut dim as (chunks, chunk size), and a 1 for every axis that replicates
@@ -119,7 +119,7 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def _plan(key: Key, mesh_shape: MeshShape, shape: tuple[int, ...]) -> _Plan:
+def _plan(key: Key, mesh_shape: MeshShape, shape: tuple[int, ...]) -> _ShardPlan:
     placements, override, offset = key
     extents = override or mesh_shape
     cuts = {axis: p.dim for axis, p in enumerate(placements) if isinstance(p, Shard)}
@@ -131,7 +131,7 @@ def _plan(key: Key, mesh_shape: MeshShape, shape: tuple[int, ...]) -> _Plan:
     where = mesh_coords(extents, mesh_shape, offset)[: prod(covered)]
     topology = TensorTopology(distribution, placements, [MeshCoordinate(coord) for coord in where])
     presence = None if len(where) == mesh_shape.mesh_size() else frozenset(where)
-    return _Plan(split, order, distribution, topology, presence)
+    return _ShardPlan(split, order, distribution, topology, presence)
 
 
 def _chunks(shape: tuple[int, ...], extents: MeshShape, dims: dict[int, int]) -> dict[int, tuple[int, int]]:

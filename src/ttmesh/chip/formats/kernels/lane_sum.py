@@ -22,7 +22,7 @@ PART = 1024  # parts are a multiple of this many elements: whole cache lines, wh
 _FLOATS = (torch.float32, torch.bfloat16)
 
 
-class Kernel(Protocol):
+class SumKernel(Protocol):
     """A compiled sum, into contiguous memory of the caller's where that is given."""
 
     def __call__(self, values: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
@@ -58,7 +58,7 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     return _chained(values, tuple(sorted(axes)), out_dtype)
 
 
-def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> Kernel | None:
+def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> SumKernel | None:
     """The compiled sum of values of this shape and these strides in host memory, or None where torch serves."""
     return _kernel(library("lane_sum"), values.shape, values.stride(), values.dtype, axes, dtype)
 
@@ -71,7 +71,7 @@ def _kernel(
     dtype: torch.dtype,
     axes: tuple[int, ...],
     out_dtype: torch.dtype,
-) -> Kernel | None:
+) -> SumKernel | None:
     """Decided once, for it is called often."""
     rows, columns, *local = shape
     length = math.prod(local)
