@@ -53,7 +53,7 @@ class Cell:
     `values` has one leading dimension per mesh axis; an axis of length 1 means every chip along it holds the same.
     """
 
-    __slots__ = ("address", "buffer_id", "device", "format", "label", "lane_axes", "raw", "room", "values")
+    __slots__ = ("address", "buffer_id", "device", "format", "label", "lane_axes", "raw", "room", "values", "writes")
 
     def __init__(
         self, buffer_id: int, room: Room, address: int, label: str, lane_axes: int, device: torch.device
@@ -67,6 +67,7 @@ class Cell:
         self.values: torch.Tensor | None = None
         self.format: Format | None = None
         self.raw: torch.Tensor | None = None
+        self.writes = 0  # commands that were enqueued to write into it after it was made: what a tape tells versions by
 
     @property
     def buffer_type(self) -> BufferType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
 from ttmesh.base.dtypes import INTEGERS, float32
@@ -50,7 +52,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None
     _check_weights(targets.shape.volume(), weights, targets)
     given = {"logits": logits, "targets": targets, "weights": weights}
     loss: Tensor = _cross_entropy_op(**given)
-    note("cross_entropy", [logits], loss, lambda grad: [cross_entropy_grad(**given, grad=grad)])
+    _note("cross_entropy", given, loss, lambda grad: cross_entropy_grad(**given, grad=grad))
     return loss
 
 
@@ -87,8 +89,14 @@ def mean_squared_error(predictions: Tensor, targets: Tensor, weights: Tensor | N
     _check_weights(predictions.shape.volume(), weights, targets)
     given = {"predictions": predictions, "targets": targets, "weights": weights}
     loss: Tensor = _squared_error_op(**given)
-    note("mean_squared_error", [predictions], loss, lambda grad: [_squared_error_grad_op(**given, grad=grad)])
+    _note("mean_squared_error", given, loss, lambda grad: _squared_error_grad_op(**given, grad=grad))
     return loss
+
+
+def _note(name: str, given: Mapping[str, Tensor | None], loss: Tensor, back: Callable[[Tensor], Tensor | None]) -> None:
+    """Enter a loss on the tapes, with all that its gradient reads; only the first has a gradient."""
+    inputs = [tensor for tensor in given.values() if tensor is not None]
+    note(name, inputs, loss, lambda grad: [back(grad), *[None] * (len(inputs) - 1)])
 
 
 def loss_value(loss: Tensor) -> float:

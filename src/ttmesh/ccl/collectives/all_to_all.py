@@ -45,7 +45,7 @@ def exchange(
         **dims, "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
         "mode": check_common(mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
-    result: Tensor = run(name, _all_to_all, [tensor], options, [output] if output is not None else [])
+    result: Tensor = run(name, decide_all_to_all, [tensor], options, [output] if output is not None else [])
     return result
 
 
@@ -66,7 +66,8 @@ def all_to_all(
     )  # fmt: skip
 
 
-def _all_to_all(request: Request) -> Decision:
+def decide_all_to_all(request: Request) -> Decision:
+    """What all_to_all does."""
     where, spec = placed(request, request["axis"]), request.tensor.spec
     in_dim, out_dim, n = request["in_dim"], request["out_dim"], where.members
     extent = spec.shape[out_dim]

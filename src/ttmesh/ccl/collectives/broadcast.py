@@ -83,7 +83,7 @@ def mesh_partition(
     if (mesh.get_num_devices() if cluster_axis is None else mesh.shape[cluster_axis]) == 1:
         return input_tensor
     options = {"axis": cluster_axis, "dim": at, "memory_config": memory_config, "mode": "local"}
-    result: Tensor = run("ttnn.mesh_partition", _mesh_partition, [input_tensor], options)
+    result: Tensor = run("ttnn.mesh_partition", decide_mesh_partition, [input_tensor], options)
     return result
 
 
@@ -146,7 +146,8 @@ def _all_broadcast(request: Request) -> Decision:
     )
 
 
-def _mesh_partition(request: Request) -> Decision:
+def decide_mesh_partition(request: Request) -> Decision:
+    """What mesh_partition does."""
     where, dim, spec = placed(request, request["axis"]), request["dim"], request.tensor.spec
     n, extent = where.members, spec.shape[dim]
     if extent % n:

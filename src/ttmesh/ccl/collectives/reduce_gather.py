@@ -59,7 +59,7 @@ def reduce_all(
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
-        result = run(name, _all_reduce, [result], {"axis": axis, **options}, [output] if last and output else [])
+        result = run(name, decide_all_reduce, [result], {"axis": axis, **options}, [output] if last and output else [])
     return result
 
 
@@ -90,7 +90,9 @@ def scatter(
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
-        result = run(name, _reduce_scatter, [result], {"axis": axis, **options}, [output] if last and output else [])
+        result = run(
+            name, decide_reduce_scatter, [result], {"axis": axis, **options}, [output] if last and output else []
+        )
     return result
 
 
@@ -126,11 +128,12 @@ def gather(
         "axis": cluster_axis, "dim": at, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
         "mode": chosen, "whole_axis": whole_axis, "reverse": reverse,
     }  # fmt: skip
-    result: Tensor = run(name, _all_gather, [tensor], options, [output] if output is not None else [])
+    result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
     return result
 
 
-def _all_reduce(request: Request) -> Decision:
+def decide_all_reduce(request: Request) -> Decision:
+    """What all_reduce does over one axis."""
     where, name = placed(request, request["axis"]), request["reduction"]
     n, size = where.members, request.tensor.spec.packed_size_bytes
     plan = where.plan("all_reduce", size)
@@ -165,7 +168,8 @@ def _all_reduce(request: Request) -> Decision:
     )
 
 
-def _reduce_scatter(request: Request) -> Decision:
+def decide_reduce_scatter(request: Request) -> Decision:
+    """What reduce_scatter does over one axis."""
     where, name, dim = placed(request, request["axis"]), request["reduction"], request["dim"]
     n, spec = where.members, request.tensor.spec
     extent = spec.shape[dim]
@@ -218,7 +222,8 @@ def _reduce_scatter(request: Request) -> Decision:
     )
 
 
-def _all_gather(request: Request) -> Decision:
+def decide_all_gather(request: Request) -> Decision:
+    """What all_gather does."""
     where, dim = placed(request, request["axis"]), request["dim"]
     n, spec = where.members, request.tensor.spec
     if n == 1:
@@ -257,7 +262,7 @@ def _all_gather(request: Request) -> Decision:
 
 def others_gathered(request: Request) -> Decision:
     """all_gather into a tensor that keeps what it holds where a member's own part would stand."""
-    whole, where, dim = _all_gather(request), placed(request, request["axis"]), request["dim"]
+    whole, where, dim = decide_all_gather(request), placed(request, request["axis"]), request["dim"]
     extent = request.tensor.shape[dim]
 
     def compute(lanes: torch.Tensor, held: torch.Tensor) -> tuple[torch.Tensor]:

@@ -105,6 +105,8 @@ class Decision:
 
 
 Decide = Callable[[Request], Decision]
+CollectiveWatcher = Callable[[str, Decide, Sequence[Tensor], dict[str, Any], Any], None]
+collective_watchers: list[CollectiveWatcher] = []  # called after every collective: how a tape sees what happens
 
 # What `run` executed since a collective was called: how a call finds the plan to go to directly the next time.
 Trail = list[tuple[Plan, Sequence[Tensor], Sequence[Tensor | None]]]
@@ -132,7 +134,10 @@ def run(
     trail = _trail.get()
     if trail is not None:
         trail.append((plan, tensors, outputs))
-    return execute(plan, mesh, tensors, {}, outputs)
+    result = execute(plan, mesh, tensors, {}, outputs)
+    for watch in collective_watchers:
+        watch(name, decide, tensors, options, result)
+    return result
 
 
 def _shadow(tensor: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, INTEGERS, DataType
@@ -88,12 +91,33 @@ def to_lane(values: torch.Tensor, dtype: DataType, *, tile: Tile | None = None, 
 
 def finish(values: torch.Tensor, dtype: DataType, *, tile: Tile | None = None) -> torch.Tensor:
     """A result computed in a wider type, rounded once to the format as the chip's packer does."""
+    if values.requires_grad and dtype not in INTEGERS:
+        return round_through(values, lambda exact: finish(exact, dtype, tile=tile))
     if dtype in BLOCK_FLOATS:
         # The registers that block floats are packed from hold bfloat16, rounded to nearest; the packer then truncates.
         return quantise(values.to(torch.bfloat16), dtype, packer="device", tile=tile)
     if dtype in INTEGERS:
         return _to_integers(values, dtype)
     return _to_fp8(values) if dtype == DataType.FP8_E4M3 else values.to(lane_dtype(dtype))
+
+
+def round_through(values: torch.Tensor, round_: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Rounded values, differentiated as torch does a cast: the gradient passes as it is. Packers are no torch functions."""
+    if not values.requires_grad:
+        return round_(values)
+    rounded: torch.Tensor = _Rounded.apply(values, round_)  # type: ignore[no-untyped-call]
+    return rounded
+
+
+class _Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, round_: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        ctx.dtype = values.dtype
+        return round_(values.detach())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return grad.to(ctx.dtype), None
 
 
 def from_lane(values: torch.Tensor, dtype: DataType) -> torch.Tensor:

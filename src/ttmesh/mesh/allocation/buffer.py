@@ -101,6 +101,7 @@ class Heap:
             cell.lane_axes = self.lane_axes
             cell.device = self.device
             cell.values = cell.format = cell.raw = None
+            cell.writes = 0
             self.live[kind][address] = cell
             self.version += 1
             if kind is DRAM and address + bank_bytes > self.taken_mark:
@@ -200,7 +201,7 @@ class Heap:
 class Buffer:
     """Owns a cell: the memory is freed when the last tensor on it goes, or by `deallocate`."""
 
-    __slots__ = ("_cell", "heap")
+    __slots__ = ("_cell", "_last_writes", "heap")  # the second only after it was freed
 
     def __init__(self, cell: Cell, heap: Heap) -> None:
         self._cell: Cell | None = cell
@@ -220,6 +221,11 @@ class Buffer:
             )
         return cell
 
+    @property
+    def writes(self) -> int:
+        """How many commands were enqueued to write into it."""
+        return self._last_writes if self._cell is None else self._cell.writes
+
     def is_allocated(self) -> bool:
         """Whether the memory is still held."""
         return self._cell is not None and not self.heap.closed
@@ -227,6 +233,8 @@ class Buffer:
     def deallocate(self) -> None:
         """Free the memory now, for every tensor on it; a second time does nothing."""
         cell, self._cell = self._cell, None
+        if cell is not None:
+            self._last_writes: int = cell.writes
         if cell is not None and not self.heap.closed:
             self.heap.free(cell)
 

@@ -99,7 +99,13 @@ class CommandQueue:
         self.failure: BaseException | None = None
 
     def enqueue(self, command: Command) -> None:
-        """Take a command: record it while a trace is captured, else hand it to the schedule."""
+        """Take a command that writes into memory that was there before."""
+        for cell in command.writes:
+            cell.writes += 1
+        self._take(command)
+
+    def _take(self, command: Command) -> None:
+        """Record a command while a trace is captured, else hand it to the schedule."""
         if gate.shut and (command.programs or command.writes):
             command.done = True
             return
@@ -116,7 +122,7 @@ class CommandQueue:
     def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
         """Enqueue a program; where nothing stands before it and nobody watches, running it at once is all there is."""
         if self.schedule.busy or self.recording is not None or signals.timing:
-            self.enqueue(Command(name, body, reads, writes, programs=programs))
+            self._take(Command(name, body, reads, writes, programs=programs))
         else:
             body(reads, writes)
 
@@ -164,8 +170,8 @@ class DividedQueue(CommandQueue):
 
     __slots__ = ()
 
-    def enqueue(self, command: Command) -> None:
-        """Take a command."""
+    def _take(self, command: Command) -> None:
+        """Record or hand over a command that says for which queue it runs."""
         body, number = command.body, self.id
 
         def told(reads: Cells, writes: Cells) -> None:
@@ -173,7 +179,7 @@ class DividedQueue(CommandQueue):
             body(reads, writes)
 
         command.body = told
-        super().enqueue(command)
+        super()._take(command)
 
     def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
         """Enqueue a program, or run it at once in the caller's thread."""

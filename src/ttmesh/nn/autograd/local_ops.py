@@ -79,9 +79,12 @@ weight_grad = local("weight_grad", _weight_grad, _weight_grad_spec)
 
 def _sum_to(grad: torch.Tensor, shape: tuple[int, ...], lane_axes: int) -> torch.Tensor:
     """The gradient summed over the dims that were broadcast, on each chip."""
-    local_shape = grad.shape[lane_axes:]
-    padded = (1,) * (len(local_shape) - len(shape)) + tuple(shape)
-    dims = [lane_axes + i for i, (have, want) in enumerate(zip(local_shape, padded, strict=True)) if have != want]
+    padded = (1,) * (grad.dim() - lane_axes - len(shape)) + tuple(shape)
+    spare = len(padded) - (grad.dim() - lane_axes)  # dims of length 1 that the result had dropped
+    local_shape = (1,) * spare + tuple(grad.shape[lane_axes:])
+    dims = [
+        lane_axes + i - spare for i, (have, want) in enumerate(zip(local_shape, padded, strict=True)) if have != want
+    ]
     total = grad.float().sum(dims, keepdim=True) if dims else grad
     return total.reshape(*grad.shape[:lane_axes], *shape)
 

@@ -17,7 +17,8 @@ from ttmesh.tensor.tensor import Tensor
 def vocabulary_lookup(tokens: Tensor, table: Tensor, starts: Tensor) -> Tensor:
     """Rows of this chip's part of the table, zeros for tokens that another chip holds; [batch, 1, tokens, size]."""
     rows: Tensor = _lookup(tokens=tokens, table=table, starts=starts)
-    note("lookup", [table], rows, lambda grad: [_spread(table=table, tokens=tokens, starts=starts, grad=grad)])
+    given = {"table": table, "tokens": tokens, "starts": starts}
+    note("lookup", [*given.values()], rows, lambda grad: [_spread(**given, grad=grad), None, None])
     return rows
 
 

@@ -17,7 +17,7 @@ from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.device_programs import part
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
-from ttmesh.ops.conv.conv_weights import TILE, host_lanes, on_device
+from ttmesh.ops.conv.conv_weights import TILE, prepare_on_host, rearrangement
 from ttmesh.ops.goldens import convolution as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
@@ -52,6 +52,13 @@ def _matrix(weight: Lanes, groups: int, block: int, alignment: int) -> Lanes:
     return cut.movedim(-2, -5).flatten(-5).transpose(-1, -2)
 
 
+def _weights_lane(values: Lanes, groups: int, block: int, alignment: int, lane_axes: int) -> Lanes:
+    return _matrix(values, groups, block, alignment)
+
+
+_WEIGHTS = rearrangement("ttnn.experimental.prepare_conv3d_weights", _weights_lane)
+
+
 def _filters(matrix: Lanes, kernel: Three, block: int) -> Lanes:
     """The inverse of `_matrix`: [*mesh, out, in, d, h, w]."""
     cut = torch.unflatten(matrix.transpose(-1, -2), -1, (-1, *kernel, block))  # [out, blocks, d, h, w, block]
@@ -66,16 +73,17 @@ def prepare_conv3d_weights(
     mesh = device if device is not None else weight_tensor.device()
     if mesh is None:
         raise MeshError("the weights have no device", expected="device=", fix="Pass the mesh that convolves.")
-    source, values = host_lanes(weight_tensor)
-    channels = -(-values.shape[-4] * groups // alignment) * alignment
-    block = block_of(values.shape[-3:], C_in_block, channels)
+    shape = tuple(weight_tensor.shape)
+    channels = -(-shape[-4] * groups // alignment) * alignment
+    block = block_of(shape[-3:], C_in_block, channels)
     require(
         channels % block == 0,
         "C_in_aligned must be divisible by C_in_block",
         f"a divisor of {channels}",
         "Choose a number that divides it.",
     )
-    return on_device(_matrix(values, groups, block, alignment), source, weight_tensor.dtype, mesh)
+    options = {"groups": groups, "block": block, "alignment": alignment}
+    return prepare_on_host(_WEIGHTS, weight_tensor, mesh, None, options)
 
 
 def _check(call: Call) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor as Lanes
 
@@ -10,7 +14,9 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv2dConfig
+from ttmesh.tensor.calls.launch_op import Call, Operation, report
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.shard_config import round_up
@@ -100,13 +106,47 @@ def prepare_weights(
     mirror: bool = True,
 ) -> Tensor:
     """Weights [out, in / groups, h, w] (transposed: [in, out / groups, h, w]) as a matrix on the device."""
-    source, values = host_lanes(weight)
-    if values.dim() - len(source.mesh_shape) == 3:  # conv1d: [out, in, taps]
+    options = {"groups": groups, "transposed": transposed, "mirror": mirror}
+    return prepare_on_host(_WEIGHTS, weight, device, dtype, options)
+
+
+def prepare_on_host(
+    operation: Operation, tensor: Tensor, device: MeshDevice, dtype: DataType | None, options: dict[str, Any]
+) -> Tensor:
+    """A tensor rearranged on the host, as TT-NN does; a tape sees the operation that would do the same on the device."""
+    source, values = host_lanes(tensor)
+    rearranged = operation.lane(values, lane_axes=len(source.mesh_shape), **options)
+    made = on_device(rearranged, source, dtype or tensor.dtype, device)
+    if tensor.device() is not None:
+        report(operation, {"values": tensor, **options}, made)
+    return made
+
+
+def _rearranged(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    ((shape, _),) = inferred
+    return [TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)]
+
+
+def rearrangement(name: str, lane: Callable[..., Lanes]) -> Operation:
+    """What a rearrangement on the host computes, as an operation."""
+    return Operation(name, lane, _rearranged, lane_arguments=frozenset(inspect.signature(lane).parameters))
+
+
+def _weights_lane(values: Lanes, groups: int, transposed: bool, mirror: bool, lane_axes: int) -> Lanes:
+    if values.dim() - lane_axes == 3:  # conv1d: [out, in, taps]
         values = values.unsqueeze(-2)
     if transposed:
         values = swapped(values, groups)
         values = values.flip(-1, -2) if mirror else values
-    return on_device(as_matrix(values, groups), source, dtype or weight.dtype, device)
+    return as_matrix(values, groups)
+
+
+def _bias_lane(values: Lanes, lane_axes: int) -> Lanes:
+    return torch.nn.functional.pad(values, (0, -values.shape[-1] % TILE))
+
+
+_WEIGHTS = rearrangement("ttnn.prepare_conv_weights", _weights_lane)
+_BIAS = rearrangement("ttnn.prepare_conv_bias", _bias_lane)
 
 
 def swapped(weight: Lanes, groups: int) -> Lanes:
@@ -120,9 +160,7 @@ def prepare_bias(bias: Tensor, device: MeshDevice, dtype: DataType | None) -> Te
         raise ShapeError(
             f"Host conv bias should be 4D tensor; got {bias.shape}", expected="[1, 1, 1, channels]", fix="Reshape it."
         )
-    source, values = host_lanes(bias)
-    padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % TILE))
-    return on_device(padded, source, dtype or bias.dtype, device)
+    return prepare_on_host(_BIAS, bias, device, dtype, {})
 
 
 def _weights_dtype(conv_config: Conv2dConfig | None) -> DataType | None:

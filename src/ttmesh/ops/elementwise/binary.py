@@ -92,6 +92,8 @@ def _bounded(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[T
             return pick(a, b)
         if isinstance(b, float) and a.dtype is torch.bfloat16:
             b = _cut_to_bfloat16(b)
+        if a.requires_grad:  # at the bound half of the gradient passes, as for two tensors
+            return pick(wide(a), torch.full((), b, device=a.device))
         return (wide(a) if isinstance(b, float) else a).clamp(**{side: b})
 
     return bound

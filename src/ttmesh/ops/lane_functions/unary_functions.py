@@ -60,8 +60,8 @@ def hardmish(x: Tensor) -> Tensor:
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """x between two bounds."""
-    return x.clamp(min_val, max_val)
+    """x between two bounds; on them it has no slope, unlike clamp."""
+    return functional.hardtanh(x, min_val, max_val) if x.requires_grad else x.clamp(min_val, max_val)
 
 
 def gelu(x: Tensor, variant: Any = None) -> Tensor:

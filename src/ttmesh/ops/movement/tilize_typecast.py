@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
-from ttmesh.chip.formats.storage import to_lane
+from ttmesh.chip.formats.storage import round_through, to_lane
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
@@ -26,7 +26,8 @@ from ttmesh.tensor.tensor import Tensor
 def converted(values: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
     """Values as the chip converts them, still to be rounded to the format."""
     if dtype in BLOCK_FLOATS and source in FLOATS:
-        return to_lane(values, dtype)  # to nearest, as the host packs; the packer has nothing left to cut off
+        # to nearest, as the host packs; the packer has nothing left to cut off
+        return round_through(values, lambda exact: to_lane(exact, dtype))
     if dtype in FLOATS:
         return values
     if dtype is DataType.UINT16:

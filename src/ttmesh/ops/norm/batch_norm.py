@@ -14,6 +14,7 @@ from ttmesh.ops.catalogue.device_programs import like_written, part
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -26,18 +27,21 @@ def _check(call: Call) -> None:
             fix="Reshape or tilize the input.",
         )
     for name in ("running_mean", "running_var", "weight", "bias"):
-        tensor = call[name]
-        if tensor is not None and tensor.padded_shape[1] != x.padded_shape[1]:
-            raise ShapeError(
-                f"{name}_shape[1] must be the same as input's channel size.; it has shape {tensor.shape}",
-                expected=f"[1, {x.shape[1]}, 1, 1]",
-                fix="Give one value per channel.",
-            )
+        _check_channels(name, call[name], x)
     if not call["training"] and (call["running_mean"] is None or call["running_var"] is None):
         raise MeshError(
             "running_mean and running_var must be defined in evaluation mode",
             expected="both running tensors, or training=True",
             fix="Pass them.",
+        )
+
+
+def _check_channels(name: str, tensor: Tensor | None, x: TensorSpec) -> None:
+    if tensor is not None and tensor.padded_shape[1] != x.padded_shape[1]:
+        raise ShapeError(
+            f"{name}_shape[1] must be the same as input's channel size.; it has shape {tensor.shape}",
+            expected=f"[1, {x.shape[1]}, 1, 1]",
+            fix="Give one value per channel.",
         )
 
 
@@ -100,10 +104,14 @@ def batch_norm(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """Channels with mean 0 and variance 1, by batch statistics (training) or running ones."""
+    running = (running_mean, running_var)
+    if training and len(input.shape) == 4:
+        for name, tensor in zip(("running_mean", "running_var"), running, strict=True):
+            _check_channels(name, tensor, input.spec)
     result: Tensor = _normalise(
         input=input,
-        running_mean=running_mean,
-        running_var=running_var,
+        running_mean=None if training else running_mean,
+        running_var=None if training else running_var,
         training=training,
         eps=eps,
         weight=weight,
@@ -112,7 +120,7 @@ def batch_norm(
         memory_config=memory_config,
     )
     if training:
-        kept = [(moment, old) for moment, old in enumerate((running_mean, running_var)) if old is not None]
+        kept = [(moment, old) for moment, old in enumerate(running) if old is not None]
         present = tuple(moment for moment, _ in kept)
         for moment, old in kept:
             _mix(old=old, input=input, momentum=momentum, moment=moment, present=present)

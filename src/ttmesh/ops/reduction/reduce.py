@@ -101,7 +101,11 @@ def _deviated(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Standard deviation of the scaled values, with Bessel's correction unless told otherwise."""
-    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes).sqrt(), abs(scalar))
+    variance = _spread(input_tensor, dim, keepdim, correction, lane_axes)
+    if not variance.requires_grad:
+        return scaled(variance.sqrt(), abs(scalar))
+    flat = variance == 0  # where the root has no slope torch's std gives 0
+    return scaled(variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0), abs(scalar))
 
 
 def _multiplied(

@@ -191,9 +191,14 @@ def launch(operation: Operation, arguments: Arguments) -> Any:
         if made is not None:
             remember(mesh, key, made)
     result = execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
+    report(operation, arguments, result)
+    return result
+
+
+def report(operation: Operation, arguments: Arguments, result: Any) -> None:
+    """Show a launch to those who watch, or work on the host that gave what this operation would."""
     for watch in watchers:
         watch(operation, arguments, result)
-    return result
 
 
 def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence[Tensor]) -> Any:

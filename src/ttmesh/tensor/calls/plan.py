@@ -77,6 +77,8 @@ class Plan:
             given = outputs[i] if i < len(outputs) else None
             if given is None:
                 given = Tensor.on_device(kind, mesh.heap.take(self.footprints[i], self.name), mesh)
+            else:
+                given.buffer.cell.writes += 1
             results.append(given)
         writes = [tensor.buffer.cell for tensor in results]
         mesh.program_queue().launch(self.name, body, reads, writes, self.program_count)

@@ -13,6 +13,7 @@ from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
+from ttmesh.tensor.calls.launch_op import Operation, report
 from ttmesh.tensor.distribution import lane_transfers
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.distribution.composers import Composer, lane_at
@@ -183,7 +184,14 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
         writes[0].write(reads[0].read(source), spec)
 
     mesh.launch(Command("ttnn.reallocate", move, (old,), (buffer.cell,), programs=1))
-    return Tensor.on_device(kind_of(spec, tensor.kind.topology, tensor.kind.presence), buffer, mesh)
+    moved = Tensor.on_device(kind_of(spec, tensor.kind.topology, tensor.kind.presence), buffer, mesh)
+    report(_REALLOCATE, {"tensor": tensor}, moved)
+    return moved
+
+
+_REALLOCATE = Operation(
+    "ttnn.reallocate", lambda tensor: tensor, lambda call, _: call.specs, lane_arguments=frozenset({"tensor"})
+)
 
 
 def get_memory_config(tensor: Tensor) -> MemoryConfig:
