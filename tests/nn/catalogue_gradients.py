@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from harness import (
     Case,
     Cell,
     On,
+    _seen_by,
+    arguments_on,
     device_tensor,
     lane_of,
     mesh_of,
-    place_arguments,
-    results_of,
-    seen_by,
+    parts,
 )
 
 from ttmesh.base.dtypes import FLOATS, DataType, bfloat16, float32
@@ -107,10 +108,10 @@ def compare(case: Case, cell: Cell) -> bool:
     seeds = range(devices) if cell.placement != "replicated" else [0] * devices
     per_device = [case.make(torch.Generator().manual_seed(seed)) for seed in seeds]
     with mesh_of(cell.mesh, "cpu", case.system) as mesh:
-        args, kwargs = place_arguments(cell, mesh, per_device)
+        args, kwargs = arguments_on(mesh, cell, per_device)
         leaves = [tensor for tensor in _flat([args, kwargs], Tensor) if tensor.dtype in FLOATS]
         with tape() as record:
-            results = results_of(families.load()[case.operation].function(*args, **kwargs))
+            results = parts(families.load()[case.operation].function(*args, **kwargs))
             floats = [tensor for tensor in results if tensor.dtype in FLOATS]
             drawn = [_gradient(mesh, tensor, i) for i, tensor in enumerate(floats)]
             loss = place(torch.zeros(1, 1), mesh, whole(mesh), float32)
@@ -122,7 +123,7 @@ def compare(case: Case, cell: Cell) -> bool:
             at = divmod(device, cell.mesh[1])
             asked = [lane_of(grad, at).float() for grad in drawn]
             flags = [tensor.dtype in FLOATS for tensor in results]
-            expected = _expected(case, seen_by(per_device, device, cell), flags, asked)
+            expected = _expected(case, _seen_by(per_device, device, cell), flags, asked)
             for leaf, (tensor, got, want) in enumerate(zip(leaves, found, expected, strict=True)):
                 if leaf not in UNCOMPARED.get(case.name, ((), ""))[0]:
                     _check(f"{case.name}, leaf {leaf} at {at}", tensor, None if got is None else lane_of(got, at), want)
@@ -150,31 +151,39 @@ def _expected(
 
     args, kwargs = (_change(part, watch) for part in arguments)
     golden = case.golden or families.load()[case.operation].golden
-    with _connected():
+    with _connected() as kept:
         made = golden(*args, **{name: value for name, value in kwargs.items() if name not in WITHOUT_MEANING_IN_TORCH})
-    parts = [made] if isinstance(made, torch.Tensor) else [part for part in made if part is not None]
-    floats = [part for part, yes in zip(parts, is_float, strict=True) if yes]
+    pieces = [made] if isinstance(made, torch.Tensor) else [part for part in made if part is not None]
+    floats = [part for part, yes in zip(pieces, is_float, strict=True) if yes]
     pairs = [(part.float(), grad) for part, grad in zip(floats, asked, strict=True) if part.requires_grad]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs or not wanted:
         return [None] * len(leaves)
     results, seeds = zip(*pairs, strict=True)
     found = iter(torch.autograd.grad(results, wanted, seeds, allow_unused=True))
+    for tensor in kept:
+        tensor.grad = None  # its graph holds the tensor
     return [next(found) if leaf.requires_grad else None for leaf in leaves]
 
 
 @contextlib.contextmanager
-def _connected() -> Iterator[None]:
-    """Goldens that differentiate keep the graph, so that what they give can be differentiated in turn."""
+def _connected() -> Iterator[list[torch.Tensor]]:
+    """Goldens that differentiate keep the graph, so that what they give can be differentiated in turn.
+
+    Gives the tensors that keep a gradient with its graph.
+    """
+    kept: list[torch.Tensor] = []
     grad, backward, require = torch.autograd.grad, torch.autograd.backward, torch.Tensor.requires_grad_
 
     def require_or_keep(tensor: torch.Tensor, yes: bool = True) -> torch.Tensor:
         if tensor.is_leaf:
             return require(tensor, yes)
         tensor.retain_grad()
+        kept.append(tensor)
         return tensor
 
-    with contextlib.ExitStack() as patches:
+    with contextlib.ExitStack() as patches, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of graphs that hold what they are of, and of numbers read from them
         for owner, name, function in (
             (torch.autograd, "grad", lambda *args, **options: grad(*args, **{**options, "create_graph": True})),
             (torch.autograd, "backward", lambda *args, **_: backward(*args, create_graph=True)),
@@ -182,7 +191,7 @@ def _connected() -> Iterator[None]:
             (torch.Tensor, "detach", lambda tensor: tensor),
         ):
             patches.enter_context(mock.patch.object(owner, name, function))
-        yield
+        yield kept
 
 
 def _check(where: str, leaf: Tensor, got: torch.Tensor | None, want: torch.Tensor | None) -> None:
