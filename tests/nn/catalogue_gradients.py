@@ -71,13 +71,15 @@ AT_KINKS = {
     for name in ("add/activations", "clamped_silu_glu", "clamp/tensors", "nextafter", "relu_max", "relu_min")
 }
 
-# Operations without a gradient, which say so: they write over an input that their derivative depends on, or torch has none.
+# Operations without a gradient, which say so: they write over an input that their derivative depends on, torch has
+# none, or they are kept with the collectives and have no rule.
 WITHOUT_GRADIENT = {
     f"ttnn.{name}"
     for name in (
         "multiply_", "squared_difference_", "logaddexp_", "logaddexp2_", "ldexp_", "bias_gelu_", "divide_",
         "softmax_in_place", "scale_mask_softmax_in_place", "scale_causal_mask_hw_dims_softmax_in_place",
         "transformer.attention_softmax_", "experimental.prefix_scan", "moreh_clip_grad_norm", "heaviside",
+        "experimental.deepseek_moe_fast_reduce_nc",
     )
 }  # fmt: skip
 REFUSAL = r"no gradient of ttnn\.|written over before backward"
