@@ -128,7 +128,7 @@ def _windows(ends: Lanes, rows: int, keys: int, lane_axes: int) -> Lanes:
     ends = ends.reshape(*ends.shape[:lane_axes], 1, 1, 1, -1)
     own = (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(-1)
     key = (torch.arange(keys, device=ends.device)[:, None] >= ends).sum(-1)
-    return banned(own[..., :, None] == key[..., None, :]).flatten(-4, -3)
+    return banned(own[..., :, None] == key[..., None, :])
 
 
 # -- part of a sequence against a paged cache --------------------------------------------------------------------------
