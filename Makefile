@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops test-deep pages stubs check bench sizes clean
+.PHONY: demo test test-ops test-deep sanitize pages stubs check bench sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -27,6 +27,9 @@ test: $(STAMP)  ## every test, two files at a time with one thread each
 
 test-deep: $(STAMP)  ## the long runs: properties over many seeds, soaks, faults, the whole matrix of operations
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m 'deep or full'
+
+sanitize: $(STAMP)  ## the compiled kernels under ASan, UBSan and TSan, with 200 interrupts
+	@$(PY) -m pytest tests/sanitizers -m deep
 
 pages: $(STAMP)  ## the pages of docs/ that are generated from the code
 	@$(VENV)/bin/ttmesh ops --markdown > docs/coverage.md

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from ttmesh.base import settings
-from ttmesh.base.dtypes import Layout, bfloat8_b
+from ttmesh.base.dtypes import bfloat8_b
 from ttmesh.chip.formats.block_float import quantise
-from ttmesh.chip.formats.kernels import loader, threads
-from ttmesh.chip.formats.kernels.lane_sum import lane_sum
-from ttmesh.chip.formats.packing import pack, unpack
-from ttmesh.chip.formats.tilize import tilize, untilize
+from ttmesh.chip.formats.kernels import loader
 
 pytestmark = pytest.mark.skipif(loader._compiler() is None, reason="no C compiler")
 
@@ -119,16 +118,216 @@ def test_kernels_can_be_switched_off(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_folder_that_others_can_write_is_not_used(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache.mkdir(parents=True)
-    cache.chmod(0o777)
+def _serves_by_torch(cache: Path, tmp_path: Path) -> None:
+    """No kernel, right values, and no file left in the cache or in the folder for temporary files."""
+    loader.forget()
+    before = sorted(cache.iterdir()) if cache.is_dir() else []
 
-    with caplog.at_level(logging.WARNING):
-        folder = loader.cache_folder()
+    assert loader.library("block_tiles") is None
+    assert quantise(torch.ones(2, 16), bfloat8_b).eq(1).all()
+    assert (sorted(cache.iterdir()) if cache.is_dir() else []) == before
+    assert list((tmp_path / "temporary").iterdir()) == []
 
-    assert folder != cache
-    assert "can be written by others" in caplog.text
-    folder.rmdir()
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles without optimising, which takes a tenth of the time."""
+    monkeypatch.setattr(loader, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in loader.FLAGS))
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+def _output_of(body: str) -> str:
+    """A compiler that takes its own source and writes where it was told to."""
+    compile_it = f'exec {loader._compiler()} -shared -fPIC -o "$last" "$last.c"'
+    return f"for last; do :; done\nprintf '%s' '{body}' > \"$last.c\"\n{compile_it}"
+
+
+COMPILERS = {
+    "fails": "exit 1",
+    "says that all is well and writes nothing": "exit 0",
+    "is killed": "kill -9 $$",
+    "speaks no UTF-8": "printf '\\377\\376' >&2; exit 1",
+    "leaves files behind": "echo > $TMPDIR/left; exit 1",
+    "writes no library": 'for last; do :; done; echo nonsense > "$last"',
+    "gives a library without the functions": _output_of("int x;"),
+    "gives a library that crashes": _output_of("int check(void) { return *(volatile int *)0; }"),
+    "gives a library that cannot be entered": _output_of(
+        "__attribute__((constructor)) void f(void) { __builtin_trap(); }"
+    ),
+    "gives a library that computes wrongly": _output_of("int check(void) { return 0; }"),
+}
+
+
+@pytest.mark.parametrize("body", COMPILERS.values(), ids=COMPILERS.keys())
+def test_torch_serves_when_the_compiler(
+    body: str,
+    cache: Path,
+    temporary: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\n{body}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(loader, "COMPILERS", (str(compiler),))
+    cache.mkdir(parents=True, mode=0o700)
+
+    _serves_by_torch(cache, tmp_path)
+
+    assert "block_tiles cannot be had here, torch serves instead" in caplog.text
+
+
+def test_a_compiler_that_hangs_is_ended_with_its_children_and_not_asked_again(
+    cache: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler, pids = tmp_path / "cc", tmp_path / "pids"
+    compiler.write_text(f"#!/bin/sh\nsleep 1000 & echo $! $$ >> {pids}; wait\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(loader, "COMPILERS", (str(compiler),))
+    monkeypatch.setattr(subprocess.Popen, "wait", _hasty(subprocess.Popen.wait, pids))
+    cache.mkdir(parents=True, mode=0o700)
+
+    _serves_by_torch(cache, tmp_path)
+    assert loader.library("lane_sum") is None
+
+    assert "did not come to an end" in caplog.text
+    (line,) = pids.read_text().splitlines()  # asked once
+    child, own = map(int, line.split())
+    while _is_running(child):
+        time.sleep(0.01)
+    assert not _is_running(own)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def _hasty(wait: Callable[..., int], pids: Path) -> Callable[..., int]:
+    """Waiting with a time limit ends as soon as the compiler has started its child."""
+
+    def hasty(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        while not (pids.exists() and pids.read_text().endswith("\n")):
+            time.sleep(0.01)
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    return hasty
+
+
+def test_a_compiler_that_is_no_program_is_replaced_by_torch(
+    cache: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cc").write_bytes(b"\x7fnonsense")
+    (tmp_path / "cc").chmod(0o755)
+    monkeypatch.setattr(loader, "COMPILERS", (str(tmp_path / "cc"),))
+    cache.mkdir(parents=True, mode=0o700)
+
+    _serves_by_torch(cache, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut short", "emptied", "zeros", "a changed byte"])
+def test_a_damaged_library_in_the_cache_is_compiled_again(quick: None, cache: Path, damage: str) -> None:
+    assert loader.library("tile_order") is not None
+    (built,) = cache.iterdir()
+    whole = built.read_bytes()
+    middle = len(whole) // 2
+    changed = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    damaged = {"cut short": whole[:5000], "emptied": b"", "zeros": bytes(20000), "a changed byte": changed}[damage]
+    built.unlink()  # this process has the file mapped
+    built.write_bytes(damaged)
+    loader.forget()
+
+    assert loader.library("tile_order") is not None
+    assert [path.name for path in cache.iterdir()] == [built.name]
+    assert loader._is_whole(built)
+
+
+@pytest.mark.parametrize("wrong", ["others may write", "a file", "below a file", "a link", "a directory in its place"])
+def test_torch_serves_when_the_cache_is(
+    wrong: str, cache: Path, temporary: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if wrong == "others may write":
+        cache.mkdir(parents=True)
+        cache.chmod(0o777)
+    elif wrong == "a file":
+        cache.parent.mkdir()
+        cache.write_text("")
+    elif wrong == "below a file":
+        cache.parent.write_text("")
+    elif wrong == "a link":
+        cache.parent.mkdir()
+        cache.symlink_to(temporary)
+    else:
+        cache.mkdir(parents=True, mode=0o700)
+        compiler = loader._compiler()
+        assert compiler is not None
+        fingerprint = loader._fingerprint(loader.FOLDER / "block_tiles.c", compiler)
+        (cache / f"block_tiles-{fingerprint}.so").mkdir()
+
+    _serves_by_torch(cache, tmp_path)
+
+    assert "torch serves instead" in caplog.text
+
+
+def test_a_full_disk_is_no_failure(
+    quick: None,
+    cache: Path,
+    temporary: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    cache.mkdir(parents=True, mode=0o700)
+
+    _serves_by_torch(cache, tmp_path)
+
+    assert "No space left on device" in caplog.text
+
+
+def test_an_interrupt_ends_the_compiler_and_leaves_nothing(
+    cache: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\nkill -INT {os.getpid()}\nexec sleep 1000\n")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(loader, "COMPILERS", (str(compiler),))
+    loader.forget()
+
+    with pytest.raises(KeyboardInterrupt):
+        loader.library("block_tiles")
+
+    assert list(cache.iterdir()) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_later(quick: None, cache: Path) -> None:
+    old, young = cache / "draft-old", cache / "draft-young"
+    for draft in (old, young):
+        draft.mkdir(parents=True, mode=0o700)
+    cache.chmod(0o700)
+    os.utime(old, (0, 0))
+
+    assert loader.library("tile_order") is not None
+
+    assert not old.exists()
+    assert young.exists()
 
 
 def test_code_that_does_not_compile_is_reported_and_replaced_by_torch(
@@ -140,45 +339,6 @@ def test_code_that_does_not_compile_is_reported_and_replaced_by_torch(
     with caplog.at_level(logging.WARNING):
         assert loader.library("broken") is None
 
-    assert "broken.c does not compile here" in caplog.text
+    assert "compiled broken cannot be had here" in caplog.text
+    assert "broken.c:1" in caplog.text
     assert list(cache.iterdir()) == []
-
-
-def test_large_work_is_split_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    parts: list[tuple[int, int]] = []
-
-    threads.run(lambda begin, end: parts.append((begin, end)), 10, threads.SPLIT_BYTES)
-
-    assert sorted(parts) == [(0, 3), (3, 6), (6, 10)]
-
-
-def test_small_work_stays_on_its_thread() -> None:
-    parts: list[tuple[int, int]] = []
-
-    threads.run(lambda begin, end: parts.append((begin, end)), 10, threads.SPLIT_BYTES - 1)
-
-    assert parts == [(0, 10)]
-
-
-def test_threads_give_the_bits_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = torch.randn(3, 70, 90, generator=torch.Generator().manual_seed(4))
-
-    def everything() -> list[torch.Tensor]:
-        packed = pack(values, bfloat8_b, Layout.TILE)
-        ordered = tilize(values)
-        lanes = unpack(packed, (70, 90), bfloat8_b, Layout.TILE)
-        return [
-            quantise(values, bfloat8_b),
-            packed,
-            lanes,
-            ordered,
-            untilize(ordered, (70, 90)),
-            lane_sum(values[:, None], (0,)),
-        ]
-
-    alone = everything()
-    monkeypatch.setattr(threads, "SPLIT_BYTES", 0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-
-    assert all(torch.equal(one, many) for one, many in zip(alone, everything(), strict=True))

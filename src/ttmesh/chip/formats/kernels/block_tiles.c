@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "threads.h"
+
 #define GROUP 16 /* elements that share an exponent: a row of a face */
 #define INLINE static inline __attribute__((always_inline))
 
@@ -238,12 +240,20 @@ INLINE void quantise_rows(const void *source, uint16_t *target, ptrdiff_t begin,
     }
 }
 
-/* Rows [begin, end) of a matrix of `columns`; formats and packers as constants so that each gets its own loop. */
-void quantise(const void *source, uint16_t *target, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t columns, int narrow,
-              int width, int device, uint32_t pad) {
-#define CASE(n, w, d)                            \
-    if (narrow == n && width == w && device == d) \
-        quantise_rows(source, target, begin, end, columns, n, w, d, pad)
+typedef struct {
+    const void *source;
+    uint16_t *target;
+    int64_t columns;
+    int narrow, width, device;
+    uint32_t pad;
+} Rounding;
+
+/* Rows [begin, end); formats and packers as constants so that each gets its own loop. */
+static void round_rows(const void *data, int64_t begin, int64_t end) {
+    const Rounding *work = data;
+#define CASE(n, w, d)                                                      \
+    if (work->narrow == n && work->width == w && work->device == d)        \
+        quantise_rows(work->source, work->target, begin, end, work->columns, n, w, d, work->pad)
     CASE(0, 7, 0);
     CASE(1, 7, 0);
     CASE(0, 7, 1);
@@ -253,6 +263,12 @@ void quantise(const void *source, uint16_t *target, ptrdiff_t begin, ptrdiff_t e
     CASE(0, 3, 1);
     CASE(1, 3, 1);
 #undef CASE
+}
+
+void quantise(const Threads *threads, const void *source, uint16_t *target, int64_t rows, int64_t columns, int narrow,
+              int width, int device, uint32_t pad) {
+    const Rounding work = {source, target, columns, narrow, width, device, pad};
+    share(threads, rows, round_rows, &work);
 }
 
 /* How a matrix is cut into tiles. */
@@ -366,18 +382,65 @@ INLINE void unpack_rows(const uint8_t *source, uint16_t *target, int64_t begin, 
     }
 }
 
+typedef struct {
+    const void *source;
+    void *target;
+    const Cut *cut;
+    int narrow, width;
+    uint32_t pad;
+} Packing;
+
 /* Strips [begin, end): a strip is one row of tiles, counted over all matrices. */
-void pack_tiles(const void *source, uint8_t *target, int64_t begin, int64_t end, const Cut *cut, int narrow, int width,
-                uint32_t pad) {
-    const Cut whole = *cut;
-    if (narrow && width == 7) pack_rows(source, target, begin, end, &whole, 1, 7, pad);
-    else if (narrow) pack_rows(source, target, begin, end, &whole, 1, 3, pad);
-    else if (width == 7) pack_rows(source, target, begin, end, &whole, 0, 7, pad);
-    else pack_rows(source, target, begin, end, &whole, 0, 3, pad);
+static void pack_strips(const void *data, int64_t begin, int64_t end) {
+    const Packing *work = data;
+    const Cut cut = *work->cut;
+    if (work->narrow && work->width == 7) pack_rows(work->source, work->target, begin, end, &cut, 1, 7, work->pad);
+    else if (work->narrow) pack_rows(work->source, work->target, begin, end, &cut, 1, 3, work->pad);
+    else if (work->width == 7) pack_rows(work->source, work->target, begin, end, &cut, 0, 7, work->pad);
+    else pack_rows(work->source, work->target, begin, end, &cut, 0, 3, work->pad);
 }
 
-void unpack_tiles(const uint8_t *source, uint16_t *target, int64_t begin, int64_t end, const Cut *cut, int width) {
-    const Cut whole = *cut;
-    if (width == 7) unpack_rows(source, target, begin, end, &whole, 7);
-    else unpack_rows(source, target, begin, end, &whole, 3);
+static void unpack_strips(const void *data, int64_t begin, int64_t end) {
+    const Packing *work = data;
+    const Cut cut = *work->cut;
+    if (work->width == 7) unpack_rows(work->source, work->target, begin, end, &cut, 7);
+    else unpack_rows(work->source, work->target, begin, end, &cut, 3);
+}
+
+void pack_tiles(const Threads *threads, const void *source, uint8_t *target, int64_t strips, const Cut *cut, int narrow,
+                int width, uint32_t pad) {
+    const Packing work = {source, target, cut, narrow, width, pad};
+    share(threads, strips, pack_strips, &work);
+}
+
+void unpack_tiles(const Threads *threads, const uint8_t *source, uint16_t *target, int64_t strips, const Cut *cut,
+                  int width) {
+    const Packing work = {source, target, cut, 0, width, 0};
+    share(threads, strips, unpack_strips, &work);
+}
+
+/* Whether what was compiled works: small whole numbers are on every grid, and come back from their tiles. */
+int check(void) {
+    enum { ROWS = 33, COLUMNS = 50, COUNT = ROWS * COLUMNS };
+    const Threads alone = {0, 1, 1};
+    const Cut cut = {ROWS, COLUMNS, 32, 32, 16, 64, 64 + 1024};
+    static float values[COUNT];
+    static uint16_t narrow[COUNT], rounded_values[COUNT], back[COUNT];
+    static uint8_t tiles[4 * (64 + 1024)];
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t bits;
+        values[i] = (float)(i % 13 - 6);
+        memcpy(&bits, &values[i], sizeof bits);
+        narrow[i] = (uint16_t)(bits >> 16);
+    }
+    quantise(&alone, values, rounded_values, ROWS, COLUMNS, 0, 7, 0, 0);
+    if (memcmp(rounded_values, narrow, sizeof narrow)) return 0;
+    quantise(&alone, narrow, rounded_values, ROWS, COLUMNS, 1, 7, 1, 0);
+    if (memcmp(rounded_values, narrow, sizeof narrow)) return 0;
+    for (int wide = 0; wide < 2; wide++) {
+        pack_tiles(&alone, wide ? (const void *)values : narrow, tiles, 2, &cut, !wide, 7, 0);
+        unpack_tiles(&alone, tiles, back, 2, &cut, 7);
+        if (memcmp(back, narrow, sizeof narrow)) return 0;
+    }
+    return 1;
 }

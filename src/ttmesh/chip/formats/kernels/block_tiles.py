@@ -32,9 +32,9 @@ class _Cut(ctypes.Structure):
 
 _POINTER, _COUNT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _SIGNATURES: dict[str, list[Any]] = {
-    "quantise": [_POINTER, _POINTER, _COUNT, _COUNT, _COUNT, _INT, _INT, _INT, ctypes.c_uint32],
-    "pack_tiles": [_POINTER, _POINTER, _COUNT, _COUNT, ctypes.POINTER(_Cut), _INT, _INT, ctypes.c_uint32],
-    "unpack_tiles": [_POINTER, _POINTER, _COUNT, _COUNT, ctypes.POINTER(_Cut), _INT],
+    "quantise": [threads.POINTER, _POINTER, _POINTER, _COUNT, _COUNT, _INT, _INT, _INT, ctypes.c_uint32],
+    "pack_tiles": [threads.POINTER, _POINTER, _POINTER, _COUNT, ctypes.POINTER(_Cut), _INT, _INT, ctypes.c_uint32],
+    "unpack_tiles": [threads.POINTER, _POINTER, _POINTER, _COUNT, ctypes.POINTER(_Cut), _INT],
 }
 
 
@@ -49,14 +49,11 @@ def quantise(values: torch.Tensor, dtype: DataType, packer: str, pad_value: floa
     source = values.contiguous()
     target = torch.empty(source.shape, dtype=torch.bfloat16)
     columns = source.shape[-1] if source.dim() else 1
-    quantise_rows = _function("quantise")
-    pointers = source.data_ptr(), target.data_ptr()
-    options = columns, _narrow(source), _width(dtype), int(packer == "device"), _bits(pad_value)
     rows = source.numel() // columns
-    if source.nbytes < threads.SPLIT_BYTES:  # results of small ops come here: every microsecond shows
-        quantise_rows(*pointers, 0, rows, *options)
-    else:
-        threads.run(lambda begin, end: quantise_rows(*pointers, begin, end, *options), rows, source.nbytes)
+    # Results of small ops come here: every microsecond shows.
+    team = ctypes.byref(threads.share(rows, source.nbytes)) if source.nbytes >= threads.SPLIT_BYTES else threads.ALONE
+    options = columns, _narrow(source), _width(dtype), int(packer == "device"), _bits(pad_value)
+    _function("quantise")(team, source.data_ptr(), target.data_ptr(), rows, *options)
     return target
 
 
@@ -67,10 +64,9 @@ def pack(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) 
     down, across = _tiles(rows, columns, tile)
     target = torch.empty((count, down * across * tile_bytes(dtype, tile)), dtype=torch.uint8)
     cut = _cut(rows, columns, dtype, tile)
-    pack_tiles = _function("pack_tiles")
-    pointers = source.data_ptr(), target.data_ptr()
+    team = threads.share(count * down, source.nbytes)
     options = ctypes.byref(cut), _narrow(source), _width(dtype), _bits(pad_value)
-    threads.run(lambda begin, end: pack_tiles(*pointers, begin, end, *options), count * down, source.nbytes)
+    _function("pack_tiles")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), count * down, *options)
     return target
 
 
@@ -79,11 +75,10 @@ def unpack(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: 
     source = packed.contiguous()
     target = torch.empty((source.shape[0], *shape), dtype=torch.bfloat16)
     cut = _cut(*shape, dtype, tile)
-    unpack_tiles = _function("unpack_tiles")
-    pointers = source.data_ptr(), target.data_ptr()
     strips = source.shape[0] * _tiles(*shape, tile)[0]
+    team = threads.share(strips, target.nbytes)
     options = ctypes.byref(cut), _width(dtype)
-    threads.run(lambda begin, end: unpack_tiles(*pointers, begin, end, *options), strips, target.nbytes)
+    _function("unpack_tiles")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), strips, *options)
     return target
 
 

@@ -3,6 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
+
+#include "threads.h"
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
@@ -164,23 +166,16 @@ void lane_sum(const void *source, void *target, int64_t begin, int64_t end, cons
     else sum(source, target, begin, end, &whole, 0, 0);
 }
 
-/* The same by a team: members take parts in turn, so that what one who wakes late leaves is done by the others. */
 typedef struct {
     const void *source;
     void *target;
     const Lanes *lanes;
     int narrow_in, narrow_out;
-    int64_t part, next;
-} Shared;
+} Work;
 
-static void member(void *data) {
-    Shared *work = data;
-    for (;;) {
-        const int64_t begin = __atomic_fetch_add(&work->next, work->part, __ATOMIC_RELAXED);
-        if (begin >= work->lanes->length) return;
-        const int64_t rest = work->lanes->length - begin, count = rest < work->part ? rest : work->part;
-        lane_sum(work->source, work->target, begin, begin + count, work->lanes, work->narrow_in, work->narrow_out);
-    }
+static void run(const void *data, int64_t begin, int64_t end) {
+    const Work *work = data;
+    lane_sum(work->source, work->target, begin, end, work->lanes, work->narrow_in, work->narrow_out);
 }
 
 static int64_t now_ns(void) {
@@ -189,12 +184,25 @@ static int64_t now_ns(void) {
     return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
 }
 
-/* `parallel` is OpenMP's GOMP_parallel: the team is the one that the rest of the process computes with. Returns how many
-   nanoseconds it took. */
-int64_t lane_sum_team(void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned members, int64_t part,
-                   const void *source, void *target, const Lanes *lanes, int narrow_in, int narrow_out) {
-    Shared work = {source, target, lanes, narrow_in, narrow_out, part, 0};
+/* The same by a team. Returns how many nanoseconds it took. */
+int64_t lane_sum_team(const Threads *threads, const void *source, void *target, const Lanes *lanes, int narrow_in,
+                      int narrow_out) {
+    const Work work = {source, target, lanes, narrow_in, narrow_out};
     const int64_t start = now_ns();
-    parallel(member, &work, members, 0);
+    share(threads, lanes->length, run, &work);
     return now_ns() - start;
+}
+
+/* Whether what was compiled works: 1 + 2 + 3 + 4 in every element. */
+int check(void) {
+    enum { LENGTH = 301 };
+    static float lanes[4 * LENGTH], sums[LENGTH];
+    static uint16_t narrow[LENGTH];
+    const Lanes all = {2, 2, 2 * LENGTH, LENGTH, LENGTH, 1, 1};
+    for (int i = 0; i < 4 * LENGTH; i++) lanes[i] = (float)(1 + i / LENGTH);
+    lane_sum(lanes, sums, 0, LENGTH, &all, 0, 0);
+    lane_sum(lanes, narrow, 0, LENGTH, &all, 0, 1);
+    for (int i = 0; i < LENGTH; i++)
+        if (sums[i] != 10.0f || narrow[i] != 0x4120) return 0;
+    return 1;
 }

@@ -102,11 +102,10 @@ def _kernel(
         members = team.size(size_bytes)
         if members == 1:
             alone(source, result, 0, length, *options)
-        elif (parallel := threads.parallel()) is not None:
-            part = -(-length // (members * PART)) * PART
-            team.report(size_bytes, together(parallel, members, part, source, result, *options))
         else:
-            threads.run(lambda begin, end: alone(source, result, begin, end, *options), length, size_bytes)
+            part = -(-length // (members * PART)) * PART
+            shared = threads.Threads(threads.parallel(), members, part)
+            team.report(size_bytes, together(ctypes.byref(shared), source, result, *options))
         return target
 
     return kernel
@@ -135,5 +134,5 @@ def _declare(compiled: ctypes.CDLL) -> None:
     pointer, count, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     lanes = ctypes.POINTER(_Lanes)
     compiled.lane_sum.argtypes = [pointer, pointer, count, count, lanes, integer, integer]
-    compiled.lane_sum_team.argtypes = [pointer, ctypes.c_uint, count, pointer, pointer, lanes, integer, integer]
+    compiled.lane_sum_team.argtypes = [threads.POINTER, pointer, pointer, lanes, integer, integer]
     compiled.lane_sum.restype, compiled.lane_sum_team.restype = None, count

@@ -1,4 +1,4 @@
-"""Compiles a kernel's C file at first use into a private cache and loads it; without a compiler there is none."""
+"""Compiles a kernel's C file at first use into a private cache and loads it; whatever is wrong with that, torch serves."""
 
 from __future__ import annotations
 
@@ -9,60 +9,69 @@ import logging
 import os
 import platform
 import shutil
-import stat
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 from ttmesh.base import settings
+from ttmesh.base.directories import DirectoryError, cache_directory
 
 log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
 COMPILERS = ("cc", "gcc", "clang")
 # No contraction: a fused multiply-add would round differently from torch. psabi: vectors wider than the machine's.
-FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=off", "-Wno-psabi", "-fPIC", "-shared")
+FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=off", "-Wno-psabi", "-fPIC", "-shared", "-pthread")
 X86_FLAGS = ("-mprefer-vector-width=512",)  # one face row of float32 is one register; split where there is no AVX-512
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = 120.0
+CHECK_TIMEOUT_S = 60.0
+FORGOTTEN_S = 3600.0  # a draft this old was left by a process that was killed
+DIGEST_BYTES = 32  # behind a cached library: what was written whole
+
+# In a process of its own: a library that is no good may crash whoever loads it.
+CHECK = """
+import ctypes, sys
+try:
+    sys.exit(0 if ctypes.CDLL(sys.argv[1]).check() == 1 else "it computes wrongly")
+except (OSError, AttributeError) as error:
+    sys.exit(str(error))
+"""
+
+
+class _Unusable(Exception):
+    """Why a kernel cannot be had here."""
 
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL | None:
-    """The compiled `<name>.c`, or None when kernels are off or cannot be compiled here."""
+    """The compiled `<name>.c`, or None when kernels are off or cannot be had here."""
     if not settings.get_bool("TTMESH_KERNELS") or os.name != "posix":
         return None
     compiler = _compiler()
     if compiler is None:
         return None
-    source = FOLDER / f"{name}.c"
-    built = cache_folder() / f"{name}-{_fingerprint(source, compiler)}.so"
-    if not built.exists() and not _compile(source, built, compiler):
-        return None
-    return ctypes.CDLL(str(built))
-
-
-@functools.cache
-def cache_folder() -> Path:
-    """Where compiled kernels are kept; readable by this user only, because what lies there is executed."""
-    named = settings.get_str("TTMESH_CACHE") or settings.get_str("TT_METAL_CACHE")
-    base = Path(named) if named else Path.home() / ".cache" / "ttmesh"
-    folder = base / "kernels"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        log.info("kernel cache %s cannot be made (%s): kernels are compiled for this process only", folder, error)
-        return Path(tempfile.mkdtemp(prefix="ttmesh-kernels-"))
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or not os.access(folder, os.W_OK):
-        log.warning("kernel cache %s can be written by others or not by us: not used", folder)
-        return Path(tempfile.mkdtemp(prefix="ttmesh-kernels-"))
-    return folder
+        source = FOLDER / f"{name}.c"
+        built = cache_directory("kernels") / f"{name}-{_fingerprint(source, compiler)}.so"
+        if not _is_whole(built):
+            _compile(source, built, compiler)
+        return ctypes.CDLL(str(built))
+    except (OSError, DirectoryError, _Unusable) as error:
+        log.warning("compiled %s cannot be had here, torch serves instead: %s", name, error)
+        return None
 
 
 def forget() -> None:
     """Decide again at the next use; for tests that change settings."""
-    for cached in (library, cache_folder, _compiler):
+    for cached in (library, _compiler):
         cached.cache_clear()
+    _hung.clear()
+
+
+_hung: set[str] = set()  # compilers that did not come to an end: not waited for again
 
 
 @functools.cache
@@ -77,7 +86,8 @@ def _flags() -> tuple[str, ...]:
 def _fingerprint(source: Path, compiler: str) -> str:
     """Changes with the code, the flags, the compiler and the processor (a cache may be shared by unlike machines)."""
     version = os.stat(compiler)
-    parts = [source.read_bytes(), repr(_flags()).encode(), _processor()]
+    headers = [header.read_bytes() for header in sorted(source.parent.glob("*.h"))]
+    parts = [source.read_bytes(), *headers, repr(_flags()).encode(), _processor()]
     parts.append(f"{os.path.realpath(compiler)} {version.st_size} {version.st_mtime_ns}".encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:20]
 
@@ -90,16 +100,65 @@ def _processor() -> bytes:
     return b"\n".join(line for line in lines if line.startswith((b"model name", b"flags", b"Features", b"CPU part")))
 
 
-def _compile(source: Path, built: Path, compiler: str) -> bool:
-    handle, draft = tempfile.mkstemp(prefix=f"{built.stem}-", suffix=".draft", dir=built.parent)
-    os.close(handle)
+def _is_whole(built: Path) -> bool:
+    """Whether a cached library is as it was written: to load half of one ends the process."""
     try:
-        command = [compiler, *_flags(), str(source), "-o", draft]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-        if done.returncode != 0:
-            log.warning("%s does not compile here, torch serves instead: %s", source.name, done.stderr.strip())
-            return False
+        data = built.read_bytes()
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(data[:-DIGEST_BYTES]).digest() == data[-DIGEST_BYTES:]
+
+
+def _compile(source: Path, built: Path, compiler: str) -> None:
+    """Compile in a folder of its own, try the result there, and put it into its place whole."""
+    if compiler in _hung:
+        raise _Unusable(f"{compiler} did not come to an end before")
+    _remove_forgotten(built.parent)
+    drafts = Path(tempfile.mkdtemp(prefix="draft-", dir=built.parent))
+    try:
+        draft = drafts / built.name
+        _run([compiler, *_flags(), str(source), "-o", str(draft)], drafts, COMPILE_TIMEOUT_S)
+        with draft.open("ab") as file:
+            file.write(hashlib.sha256(draft.read_bytes()).digest())
+            file.flush()
+            os.fsync(file.fileno())
+        _run([sys.executable, "-I", "-S", "-c", CHECK, str(draft)], drafts, CHECK_TIMEOUT_S)
         os.replace(draft, built)  # two processes at once: each replaces the other's identical file
-        return True
     finally:
-        Path(draft).unlink(missing_ok=True)
+        shutil.rmtree(drafts, ignore_errors=True)
+
+
+def _run(command: list[str], folder: Path, timeout_s: float) -> None:
+    """Run to a good end, with temporary files in `folder`; however this ends, nothing of it goes on running."""
+    with (folder / "output").open("w+b") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # a compiler has children
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            _hung.add(command[0])
+            raise _Unusable(f"{command[0]} did not come to an end in {timeout_s:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code != 0:
+            output.seek(0)
+            said = output.read(2000).decode(errors="replace").strip()
+            raise _Unusable(f"{command[0]} ended with {code}: {said or 'it said nothing'}")
+
+
+def _remove_forgotten(folder: Path) -> None:
+    for draft in folder.glob("draft-*"):
+        try:
+            old = time.time() - draft.stat().st_mtime > FORGOTTEN_S
+        except FileNotFoundError:
+            continue
+        if old:
+            shutil.rmtree(draft, ignore_errors=True)

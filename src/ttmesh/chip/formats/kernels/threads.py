@@ -1,4 +1,4 @@
-"""Splits a kernel's work over threads; ctypes releases the GIL, so they run at once."""
+"""How many threads share a kernel's work. They run inside the one native call, which ends when all of them are done."""
 
 from __future__ import annotations
 
@@ -6,24 +6,38 @@ import ctypes
 import functools
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 SPLIT_BYTES = 2 << 20  # below this a second thread wakes later than the first is done (benchmarks/formats.py)
+STEPS = 4  # per thread: one that wakes late leaves some of its share to the others
 
 SLOW_NS_PER_BYTE = 0.25  # one thread reads several times as fast: a team that is slower waits for a processor
 FIRST_REST_S, LAST_REST_S = 0.1, 10.0
 
-_pools: dict[int, ThreadPoolExecutor] = {}
 _STARTED = os.getpid()
+
+
+class Threads(ctypes.Structure):
+    """`Threads` of threads.h: who starts the threads, how many, and how much one takes at a time."""
+
+    _fields_ = [("parallel", ctypes.c_void_p), ("members", ctypes.c_int64), ("step", ctypes.c_int64)]
+
+
+POINTER = ctypes.POINTER(Threads)
+ALONE = ctypes.byref(Threads(None, 1, 1))
 
 
 def members(size_bytes: int) -> int:
     """How many threads share work of this size: as many as torch uses, when there is enough to do."""
     return torch.get_num_threads() if size_bytes >= SPLIT_BYTES else 1
+
+
+def share(count: int, size_bytes: int) -> Threads:
+    """The threads for so many pieces of work, together of this size."""
+    several = min(members(size_bytes), count)
+    return Threads(parallel(), several, max(1, -(-count // (several * STEPS)))) if several > 1 else Threads(None, 1, 1)
 
 
 class Team:
@@ -51,24 +65,11 @@ team = Team()
 
 
 def parallel() -> int | None:
-    """The address of the GOMP_parallel that torch computes with, for kernels that start their own team, or None.
+    """The address of the GOMP_parallel that torch computes with, or None: then the kernels start threads of their own.
 
     Torch's own threads still spin after its last operation, so they are there at once; others would compete with them.
     """
     return _gomp_parallel() if os.getpid() == _STARTED else None  # OpenMP's threads do not survive a fork
-
-
-def run(work: Callable[[int, int], object], count: int, size_bytes: int) -> None:
-    """Call work(begin, end) over [0, count), by several threads when there is enough to do."""
-    parts = min(members(size_bytes), count)
-    if parts <= 1:
-        work(0, count)
-        return
-    bounds = [count * part // parts for part in range(parts + 1)]
-    others = [_pool().submit(work, *bounds[i : i + 2]) for i in range(1, parts)]
-    work(*bounds[:2])
-    for other in others:
-        other.result()
 
 
 @functools.cache
@@ -79,11 +80,3 @@ def _gomp_parallel() -> int | None:
         return ctypes.cast(ctypes.CDLL(str(found)).GOMP_parallel, ctypes.c_void_p).value
     except (OSError, AttributeError):
         return None
-
-
-def _pool() -> ThreadPoolExecutor:
-    process = os.getpid()  # a forked child has none of its parent's threads
-    if process not in _pools:
-        _pools.clear()
-        _pools[process] = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="ttmesh-kernel")
-    return _pools[process]

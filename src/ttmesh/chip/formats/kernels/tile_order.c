@@ -3,6 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "threads.h"
+
 #define FACE_COLUMNS 16
 #define BAND 4 /* rows walked together from tile to tile: few streams for the prefetcher, whole lines of a tile */
 #define INLINE static inline __attribute__((always_inline))
@@ -54,20 +56,50 @@ INLINE void walk(uint8_t *matrices, uint8_t *tiles, int64_t begin, int64_t end, 
     }
 }
 
-/* Strips [begin, end): a strip is one row of tiles, counted over all matrices. `padding` is a face row of it. */
-void tilize(uint8_t *matrices, uint8_t *tiles, int64_t begin, int64_t end, const Cut *cut, int size,
-            const uint8_t *padding) {
-    const Cut whole = *cut;
-    if (size == 1) walk(matrices, tiles, begin, end, &whole, 1, 1, padding);
-    else if (size == 2) walk(matrices, tiles, begin, end, &whole, 2, 1, padding);
-    else if (size == 4) walk(matrices, tiles, begin, end, &whole, 4, 1, padding);
-    else if (size == 8) walk(matrices, tiles, begin, end, &whole, 8, 1, padding);
+typedef struct {
+    uint8_t *matrices, *tiles;
+    const Cut *cut;
+    int size, to_tiles;
+    const uint8_t *padding;
+} Work;
+
+/* Strips [begin, end): a strip is one row of tiles, counted over all matrices. */
+static void run(const void *data, int64_t begin, int64_t end) {
+    const Work *work = data;
+    const Cut cut = *work->cut;
+#define CASE(n, t) \
+    if (work->size == n && work->to_tiles == t) walk(work->matrices, work->tiles, begin, end, &cut, n, t, work->padding)
+    CASE(1, 1);
+    CASE(2, 1);
+    CASE(4, 1);
+    CASE(8, 1);
+    CASE(1, 0);
+    CASE(2, 0);
+    CASE(4, 0);
+    CASE(8, 0);
+#undef CASE
 }
 
-void untilize(uint8_t *tiles, uint8_t *matrices, int64_t begin, int64_t end, const Cut *cut, int size) {
-    const Cut whole = *cut;
-    if (size == 1) walk(matrices, tiles, begin, end, &whole, 1, 0, 0);
-    else if (size == 2) walk(matrices, tiles, begin, end, &whole, 2, 0, 0);
-    else if (size == 4) walk(matrices, tiles, begin, end, &whole, 4, 0, 0);
-    else if (size == 8) walk(matrices, tiles, begin, end, &whole, 8, 0, 0);
+/* `padding` is a face row of it. */
+void tilize(const Threads *threads, uint8_t *matrices, uint8_t *tiles, int64_t strips, const Cut *cut, int size,
+            const uint8_t *padding) {
+    const Work work = {matrices, tiles, cut, size, 1, padding};
+    share(threads, strips, run, &work);
+}
+
+void untilize(const Threads *threads, uint8_t *tiles, uint8_t *matrices, int64_t strips, const Cut *cut, int size) {
+    const Work work = {matrices, tiles, cut, size, 0, 0};
+    share(threads, strips, run, &work);
+}
+
+/* Whether what was compiled works: there, back, the same. */
+int check(void) {
+    const Threads alone = {0, 1, 1};
+    const Cut cut = {40, 50, 32, 32, 16};
+    static uint8_t matrix[40 * 50], tiles[64 * 64], back[40 * 50];
+    const uint8_t padding[FACE_COLUMNS] = {0};
+    for (int i = 0; i < 40 * 50; i++) matrix[i] = (uint8_t)(i % 251);
+    tilize(&alone, matrix, tiles, 2, &cut, 1, padding);
+    untilize(&alone, tiles, back, 2, &cut, 1);
+    return tiles[16 * 16] == matrix[16] && memcmp(matrix, back, sizeof back) == 0;
 }

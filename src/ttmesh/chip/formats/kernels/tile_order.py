@@ -17,7 +17,7 @@ class _Cut(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("rows", "columns", "tile_rows", "tile_columns", "face_rows")]
 
 
-_COMMON = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Cut), ctypes.c_int]
+_COMMON = [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Cut), ctypes.c_int]
 _SIGNATURES: dict[str, list[Any]] = {"tilize": [*_COMMON, ctypes.c_void_p], "untilize": _COMMON}
 
 
@@ -38,11 +38,10 @@ def tilize(values: torch.Tensor, tile: Tile, pad_value: float) -> torch.Tensor:
     if source.numel() == 0:
         return target.copy_(padding[0])
     cut = _Cut(rows, columns, *tile.tile_shape, tile.face_shape[0])
-    function = _function("tilize")
-    pointers = source.data_ptr(), target.data_ptr()
-    options = ctypes.byref(cut), source.element_size(), padding.data_ptr()
     strips = target.numel() // (tile.height * width)
-    threads.run(lambda begin, end: function(*pointers, begin, end, *options), strips, source.nbytes)
+    team = threads.share(strips, source.nbytes)
+    options = ctypes.byref(cut), source.element_size(), padding.data_ptr()
+    _function("tilize")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), strips, *options)
     return target
 
 
@@ -53,11 +52,10 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile) -> torc
     if target.numel() == 0:
         return target
     cut = _Cut(*shape, *tile.tile_shape, tile.face_shape[0])
-    function = _function("untilize")
-    pointers = source.data_ptr(), target.data_ptr()
-    options = ctypes.byref(cut), source.element_size()
     strips = source.numel() // (tile.height * padded_shape(shape, tile)[1])
-    threads.run(lambda begin, end: function(*pointers, begin, end, *options), strips, source.nbytes)
+    team = threads.share(strips, source.nbytes)
+    options = ctypes.byref(cut), source.element_size()
+    _function("untilize")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), strips, *options)
     return target
 
 

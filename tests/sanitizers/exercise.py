@@ -1,0 +1,64 @@
+"""Every kernel over shapes, formats, tiles and numbers of threads, beside torch."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from sanitized import use_sanitized_kernels, use_threads
+
+from ttmesh.base import settings
+from ttmesh.base.dtypes import BLOCK_FLOATS, Layout
+from ttmesh.chip.formats import block_float, packing
+from ttmesh.chip.formats.kernels import loader
+from ttmesh.chip.formats.kernels.lane_sum import lane_sum
+from ttmesh.chip.formats.tiles import Tile
+from ttmesh.chip.formats.tilize import tilize, untilize
+
+SHAPES = [(1, 1), (1, 17), (5, 16), (31, 33), (32, 32), (70, 90), (257, 48)]
+THREADS = (1, 3, 8)
+TILES = [Tile((32, 32)), Tile((16, 32)), Tile((32, 16)), Tile((16, 16))]
+ELEMENTS = [torch.uint8, torch.bfloat16, torch.float32, torch.int64]
+
+
+def results(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
+    """What every kernel makes of values that include all kinds of floats."""
+    generator = torch.Generator().manual_seed(shape[0] * 1000 + shape[1])
+    bits = torch.randint(-(2**31), 2**31, (matrices, *shape), generator=generator).to(torch.int32)
+    wide = bits.view(torch.float32)
+    plain = torch.randn(matrices, *shape, generator=generator)
+    found: list[torch.Tensor] = []
+    for tile, element in itertools.product(TILES, ELEMENTS):
+        ordered = tilize(plain.to(element), tile)
+        found += [ordered, untilize(ordered, shape, tile)]
+    for dtype, values in itertools.product(BLOCK_FLOATS, (wide, plain, plain.bfloat16())):
+        found += [block_float.quantise(values, dtype, packer=packer) for packer in ("host", "device")]
+        for tile in TILES:
+            packed = packing.pack(values, dtype, Layout.TILE, tile)
+            found += [packed, packing.unpack(packed, shape, dtype, Layout.TILE, tile)]
+    for values, out in itertools.product((plain, plain.bfloat16()), (torch.float32, torch.bfloat16)):
+        lanes = values.expand(3, *values.shape)
+        found += [lane_sum(lanes.contiguous(), axes, dtype=out) for axes in ((0,), (1,), (0, 1))]
+        found += [lane_sum(lanes, (0,), dtype=out)]
+    return found
+
+
+def main() -> None:
+    use_sanitized_kernels()
+    count = 0
+    for shape, matrices in itertools.product(SHAPES, (1, 3)):
+        settings.override("TTMESH_KERNELS", False)
+        loader.library.cache_clear()
+        expected = results(shape, matrices)
+        settings.override("TTMESH_KERNELS", None)
+        loader.library.cache_clear()
+        for number in THREADS:
+            use_threads(number)
+            for mine, torchs in zip(results(shape, matrices), expected, strict=True):
+                integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[mine.element_size()]
+                assert torch.equal(mine.view(integers), torchs.view(integers)), (shape, matrices, number, mine.dtype)
+                count += 1
+    print(f"{count} results", flush=True)
+
+
+main()

@@ -1,0 +1,66 @@
+"""Interrupts at random moments of operations with 8 threads; what a program allocates next stays as it was written."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+import time
+
+import torch
+from sanitized import use_sanitized_kernels
+
+import ttmesh.ttnn as ttnn
+
+WANTED, SEED = int(sys.argv[2]), int(sys.argv[3])
+SHAPE = (1, 1, 256, 512)
+
+
+def operate(mesh: ttnn.MeshDevice, values: torch.Tensor) -> None:
+    """One of each: pack, unpack, tilize, untilize, quantise, sums over chips."""
+    mapper = ttnn.ShardTensorToMesh(mesh, dim=-1)
+    for dtype in (ttnn.bfloat8_b, ttnn.bfloat4_b, ttnn.bfloat16):
+        tensor = ttnn.from_torch(values, dtype=dtype, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
+        total = ttnn.all_reduce(ttnn.add(tensor, tensor))
+        ttnn.to_torch(total, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=-1))
+        ttnn.to_torch(
+            ttnn.to_layout(tensor, ttnn.ROW_MAJOR_LAYOUT), mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=-1)
+        )
+
+
+def main() -> None:
+    use_sanitized_kernels()
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
+    values = torch.randn(SHAPE)
+    operate(mesh, values)
+    start = time.monotonic()
+    operate(mesh, values)
+    taken_s = time.monotonic() - start
+    chance, main_thread = random.Random(SEED), threading.main_thread().ident
+    assert main_thread is not None
+    caught = 0
+    for _ in range(WANTED):
+        delay_s = chance.uniform(0, taken_s)
+
+        def interrupt(delay_s: float = delay_s) -> None:
+            time.sleep(delay_s)
+            signal.pthread_kill(main_thread, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        try:
+            thread.start()
+            while True:
+                operate(mesh, values)
+        except KeyboardInterrupt:
+            caught += 1
+        fresh = [torch.full((values.numel(),), 7, dtype=kind) for kind in (torch.float32, torch.bfloat16, torch.uint8)]
+        thread.join()
+        assert all(bool((tensor == 7).all()) for tensor in fresh), "an interrupted operation wrote into fresh memory"
+    assert caught == WANTED, f"{caught} of {WANTED} interrupts were seen"
+    ttnn.close_mesh_device(mesh)
+    print(f"{caught} interrupts", flush=True)
+
+
+main()

@@ -1,0 +1,32 @@
+"""Makes this process load kernels that were compiled with sanitizers; the first argument names them."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from ttmesh.chip.formats.kernels import loader, threads
+
+SANITIZERS = sys.argv[1]
+BY_OPENMP = "thread" not in SANITIZERS  # TSan does not see how OpenMP's threads wait for each other
+
+
+def use_threads(number: int) -> None:
+    """So many for any amount of work: torch's, or the kernels' own while torch has one."""
+    threads.SPLIT_BYTES = 0
+    threads.team = threads.Team()
+    torch.set_num_threads(number if BY_OPENMP else 1)
+    if not BY_OPENMP:
+        threads.members = lambda size_bytes: number
+        threads.parallel = lambda: None
+
+
+def use_sanitized_kernels() -> None:
+    """Every kernel from now on, with 8 threads."""
+    kept = tuple(flag for flag in loader.FLAGS if not flag.startswith("-O"))
+    checks = (f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+    loader.FLAGS = (*kept, "-O1", "-g", *checks)
+    use_threads(8)
+    for name in ("tile_order", "block_tiles", "lane_sum"):
+        assert loader.library(name) is not None, f"{name} does not compile with {SANITIZERS}"
