@@ -17,6 +17,11 @@ class NocAddress:
     def __init__(self, kind: BufferType, bank: int, address: int) -> None:
         self.kind, self.bank, self.address = kind, bank, address
 
+    @property
+    def l1_bank(self) -> int | None:
+        """The core whose L1 it is, by its bank; None for DRAM."""
+        return None if self.kind is BufferType.DRAM else self.bank
+
     def __add__(self, offset: int) -> NocAddress:
         return NocAddress(self.kind, self.bank, self.address + offset)
 

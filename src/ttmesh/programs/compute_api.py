@@ -13,9 +13,12 @@ from ttmesh.chip.formats import packing
 from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
-from ttmesh.programs.circular_buffers import CircularBufferError, PageRing
+from ttmesh.programs.circular_buffers import CircularBufferError
+from ttmesh.programs.contents import touch
 from ttmesh.programs.kernel_core import KernelCore
+from ttmesh.programs.ordering import Site
 from ttmesh.programs.program import ComputeConfig
+from ttmesh.programs.rings import PageRing
 
 ELEMENTS = TILE_HEIGHT * TILE_WIDTH
 TILE = (TILE_HEIGHT, TILE_WIDTH)
@@ -56,6 +59,8 @@ class Compute(KernelCore):
     `tiles=n` on an operation works on n tiles at once, from the given index on: what a loop over them would do.
     """
 
+    packs = True
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         config = self._kernel.config
@@ -64,6 +69,7 @@ class Compute(KernelCore):
         # Half of the destination registers at a time: 8 tiles of 16 bit, 4 of 32 (tt-metal, double-buffered dest).
         self._room = 4 if self._wide else 8
         self._state = "released"
+        self._taken: Site | None = None  # where
         self._registers: dict[int, torch.Tensor] = {}
         self._block: tuple[int, int, torch.Tensor] | None = None
 
@@ -72,6 +78,7 @@ class Compute(KernelCore):
     def tile_regs_acquire(self) -> None:
         """Begin: registers are empty and belong to the arithmetic."""
         self._turn("released", "acquired")
+        self._taken = self.actor.site()
         self._registers.clear()
         self._block = None
 
@@ -145,7 +152,8 @@ class Compute(KernelCore):
         ring, values, lanes = self._tiled(cb_id), self._get(dst, tiles), self._chips.lanes
         dtype = ring.placed.dtype
         first = ring.packed(tiles) if tile is None else tile
-        page, start = ring.placed.page_bytes, ring.span(first, tiles, to_write=True) - self._l1.start
+        page, start = ring.placed.page_bytes, ring.span(first, tiles, self.actor, to_write=True) - self._l1.start
+        touch(self._l1, start, tiles * page, self._chips, self.actor, writes=True)
         raw = self._l1.bytes.narrow(-1, start, tiles * page)
         if dtype in _PLAIN:
             out = raw.view(_PLAIN[dtype]).view(*lanes, tiles, ELEMENTS)
@@ -156,8 +164,10 @@ class Compute(KernelCore):
 
     def finish(self) -> None:
         """Refuse to end with registers taken."""
+        super().finish()
         if self._state != "released":
-            raise self._out_of_turn("the end of the kernel", "tile_regs_release")
+            assert self._taken is not None, "somebody took them"
+            raise self._out_of_turn(f"{self._taken}: the end of the kernel", "tile_regs_release")
 
     # ---- inside
 
@@ -177,7 +187,8 @@ class Compute(KernelCore):
         """Tiles of a circular buffer as values; they share its memory where the format allows."""
         ring, lanes = self._tiled(cb_id), self._chips.lanes
         dtype, page = ring.placed.dtype, ring.placed.page_bytes
-        start = ring.span(first, tiles, to_write=False) - self._l1.start
+        start = ring.span(first, tiles, self.actor, to_write=False) - self._l1.start
+        touch(self._l1, start, tiles * page, self._chips, self.actor, writes=False)
         raw = self._l1.bytes.narrow(-1, start, tiles * page)
         if dtype in _PLAIN:
             values = raw.view(_PLAIN[dtype]).view(*lanes, tiles, ELEMENTS)
@@ -232,7 +243,7 @@ class Compute(KernelCore):
 
     def _out_of_turn(self, what: str, expected: str) -> MeshError:
         return MeshError(
-            f"{self._kernel.name} on core {self._l1.core.str()}: {what} while the registers are {self._state}",
+            f"{what} while the registers are {self._state}",
             expected=f"{expected} before it",
             fix="The order is acquire, arithmetic, commit, wait, pack, release.",
         )

@@ -8,10 +8,11 @@ from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.programs.addresses import MulticastAddress, NocAddress, TensorAccessor, TensorAccessorArgs
+from ttmesh.programs.contents import Contents, NocError, Owner, Transfer
 from ttmesh.programs.fabric_connection import FabricConnection
 from ttmesh.programs.kernel_core import KernelCore
-from ttmesh.programs.kernel_memory import Contents, NocError, Owner
 from ttmesh.programs.l1_layout import SEMAPHORE_BYTES
+from ttmesh.programs.ordering import Clock, Site, Transfers
 from ttmesh.programs.page_layout import interleaved
 from ttmesh.programs.scheduler import Wait
 
@@ -21,8 +22,12 @@ class DataMovement(KernelCore):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._reads: list[list[Any]] = []  # [source, offset, target, offset, size], target chips: this one's
-        self._writes: list[list[Any]] = []
+        self._reads: list[Transfer] = []
+        self._writes: list[Transfer] = []
+        self._unflushed: list[Transfer] = []  # arrived in front of a semaphore, but not known to have left
+        self._reading = Transfers(self._memory.new_id())
+        self._sending = Transfers(self._memory.new_id())  # the bytes here that are sent
+        self._arriving: dict[int | None, Transfers] = {}  # the bytes there, by the bank of L1; None: DRAM
 
     # ---- addresses
 
@@ -68,13 +73,13 @@ class DataMovement(KernelCore):
     def noc_async_read(self, source: NocAddress, l1_address: int, size: int) -> None:
         """Bring bytes into this core's L1; there after noc_async_read_barrier."""
         for owner, offset, part in self._memory.pieces(source, size, self._chips):
-            self._queue(self._reads, owner, offset, *self._local(l1_address, part), part)
+            self._queue_read(owner, offset, *self._local(l1_address, part), part)
             l1_address += part
 
     def noc_async_write(self, l1_address: int, target: NocAddress, size: int) -> None:
         """Send bytes of this core's L1; there after noc_async_write_barrier."""
         for owner, offset, part in self._memory.pieces(target, size, self._chips):
-            self._queue(self._writes, *self._local(l1_address, part), owner, offset, part)
+            self._queue_write(*self._local(l1_address, part), owner, offset, part, target.l1_bank)
             l1_address += part
 
     def noc_async_read_page(self, page: int, accessor: TensorAccessor, l1_address: int) -> None:
@@ -84,7 +89,7 @@ class DataMovement(KernelCore):
         if contents is None:
             self.noc_async_read(accessor.get_noc_addr(page), l1_address, size)
         else:
-            self._queue(self._reads, contents, page * size, *self._local(l1_address, size), size)
+            self._queue_read(contents, page * size, *self._local(l1_address, size), size)
 
     def noc_async_write_page(self, page: int, accessor: TensorAccessor, l1_address: int) -> None:
         """Send one page of a buffer."""
@@ -93,7 +98,8 @@ class DataMovement(KernelCore):
         if contents is None:
             self.noc_async_write(l1_address, accessor.get_noc_addr(page), size)
         else:
-            self._queue(self._writes, *self._local(l1_address, size), contents, page * size, size)
+            bank = None if accessor.kind is BufferType.DRAM else accessor.pages.place(page)[0]
+            self._queue_write(*self._local(l1_address, size), contents, page * size, size, bank)
 
     noc_async_read_tile = noc_async_read_page
     noc_async_write_tile = noc_async_write_page
@@ -107,12 +113,35 @@ class DataMovement(KernelCore):
     def noc_async_read_barrier(self) -> None:
         """From here on everything read so far is in L1."""
         self._carry_out(self._reads)
+        self._reading.end(self.actor.clock)
 
     def noc_async_write_barrier(self) -> None:
         """From here on everything written so far has arrived."""
-        self._carry_out(self._writes)
+        self.noc_async_writes_flushed()
+        for arriving in self._arriving.values():
+            arriving.end(self.actor.clock)
 
-    noc_async_writes_flushed = noc_async_write_barrier
+    def noc_async_writes_flushed(self) -> None:
+        """From here on everything written so far has left; when it arrives is not known."""
+        self._carry_out(self._writes)
+        self._unflushed.clear()
+        self._sending.end(self.actor.clock)
+
+    # ---- circular buffers
+
+    def cb_push_back(self, cb_id: int, num_pages: int) -> None:
+        """Hand reserved pages to the consumer, with everything read into them."""
+        for one in self._reads:
+            if one.target is self._l1 and self._overlaps(cb_id, num_pages, one.at, one.size, to_push=True):
+                raise self._under_way("cb_push_back hands over a page", cb_id, "into which the read", one.site, "read")
+        super().cb_push_back(cb_id, num_pages)
+
+    def cb_pop_front(self, cb_id: int, num_pages: int) -> None:
+        """Give filled pages back to the producer, when what was sent of them has left."""
+        for one in (*self._writes, *self._unflushed):
+            if one.source is self._l1 and self._overlaps(cb_id, num_pages, one.start, one.size, to_push=False):
+                raise self._under_way("cb_pop_front gives a page back", cb_id, "of which the write", one.site, "write")
+        super().cb_pop_front(cb_id, num_pages)
 
     # ---- semaphores
 
@@ -130,65 +159,121 @@ class DataMovement(KernelCore):
 
     def noc_semaphore_set(self, address: int, value: int) -> None:
         """Set a semaphore of this core."""
-        self._memory.store(self._chips, self._here(address), value)
+        told, here = self.actor.release(), self._here(address)
+        self._memory.change_semaphore(self._chips, here, value, self.actor, told, increment=False)
 
     def noc_semaphore_inc(self, target: NocAddress, increment: int) -> None:
-        """Add to a semaphore of any core, behind the writes sent before."""
-        self._carry_out(self._writes)
-        self._memory.store(self._chips, target, self._memory.load(self._chips, target) + increment)
+        """Add to a semaphore of any core, behind the writes sent to that core before."""
+        told = self._release_to(target.l1_bank)
+        self._memory.change_semaphore(self._chips, target, increment, self.actor, told, increment=True)
 
     def noc_semaphore_set_remote(self, address: int, target: NocAddress) -> None:
-        """Copy a semaphore of this core to another core, behind the writes sent before."""
-        self._carry_out(self._writes)
-        self._memory.store(self._chips, target, self.load_word(address))
+        """Copy a semaphore of this core to another core, behind the writes sent to that core before."""
+        value, told = self.load_word(address), self._release_to(target.l1_bank)
+        self._memory.change_semaphore(self._chips, target, value, self.actor, told, increment=False)
 
     def noc_semaphore_set_multicast(self, address: int, target: MulticastAddress) -> None:
-        """Copy a semaphore of this core to every other core of a rectangle, behind the writes sent before."""
-        self._carry_out(self._writes)
+        """Copy a semaphore of this core to every other core of a rectangle, behind the writes sent to them before."""
         value = self.load_word(address)
         for core in target.cores:
             if core != self._l1.core:
-                self._memory.store(self._chips, self._l1_of(core, target.address), value)
+                there = self._l1_of(core, target.address)
+                told = self._release_to(there.l1_bank)
+                self._memory.change_semaphore(self._chips, there, value, self.actor, told, increment=False)
 
     def load_word(self, address: int) -> int:
         """The 32-bit number at an L1 address of this core (a pointer dereferenced)."""
+        self._note_transfers()
+        word = self._memory.touch_word(self._chips, self._here(address), self.actor, writes=False)
+        if word is not None:
+            word.load(self.actor)
         return self._memory.load(self._chips, self._here(address))
 
     def store_word(self, address: int, value: int) -> None:
         """Write a 32-bit number at an L1 address of this core."""
-        self._memory.store(self._chips, self._here(address), value)
+        self._note_transfers()
+        if self._memory.touch_word(self._chips, self._here(address), self.actor, writes=True) is not None:
+            self.noc_semaphore_set(address, value)
+        else:
+            self._memory.store(self._chips, self._here(address), value)
 
     # ---- other chips
 
     def fabric_connection(self, neighbour: MeshCoordinate) -> FabricConnection:
         """A way to a chip that a link joins to this one. A kernel that opens one runs once per chip."""
-        return FabricConnection(self._memory, self._chips, self._l1, neighbour, self._running)
+        self._note_transfers()
+        return FabricConnection(self._memory, self._chips, self._l1, neighbour, self._running, self.actor)
 
     # ---- inside
 
     def finish(self) -> None:
         """Refuse to end with transfers under way."""
-        if self._reads or self._writes:
+        super().finish()
+        under_way = self._reads or self._writes or self._unflushed
+        if under_way:
             what, barrier = ("reads", "read") if self._reads else ("writes", "write")
             raise NocError(
-                f"{self._kernel.name} on core {self._l1.core.str()} ended with NoC {what} under way",
+                f"{self.actor.name} ended with NoC {what} under way, the first from {under_way[0].site.place()}",
                 expected="a barrier after the last of them",
                 fix=f"Call noc_async_{barrier}_barrier() before the kernel returns.",
             )
 
-    def _queue(self, pending: list[list[Any]], source: Owner, start: int, target: Owner, at: int, size: int) -> None:
-        if pending:
-            last = pending[-1]  # runs of pages become one copy
-            if last[0] is source and last[2] is target and last[1] + last[4] == start and last[3] + last[4] == at:
-                last[4] += size
-                return
-        pending.append([source, start, target, at, size])
+    def _queue_read(self, source: Owner, start: int, target: Owner, at: int, size: int) -> None:
+        if self._reads and self._joins(self._reads[-1], source, start, target, at, size):
+            return
+        self._reads.append(Transfer(source, start, target, at, size, self._reading, self._reading, self.actor))
 
-    def _carry_out(self, pending: list[list[Any]]) -> None:
+    def _queue_write(self, source: Owner, start: int, target: Owner, at: int, size: int, bank: int | None) -> None:
+        arriving = self._arriving.get(bank)
+        if arriving is None:
+            arriving = self._arriving[bank] = Transfers(self._memory.new_id())
+        last = self._writes[-1] if self._writes else None
+        if last is not None and last.arriving is arriving and self._joins(last, source, start, target, at, size):
+            return
+        self._writes.append(Transfer(source, start, target, at, size, self._sending, arriving, self.actor))
+
+    def _carry_out(self, pending: list[Transfer]) -> None:
         memory, chips = self._memory, self._chips
-        for source, start, target, at, size in pending:
-            memory.copy((source, start, size), chips, target, at, chips)
+        for one in pending:
+            one.note(chips)
+            memory.copy((one.source, one.start, one.size), chips, one.target, one.at, chips)
         pending.clear()
+
+    def _note_transfers(self) -> None:
+        """Before this kernel touches bytes itself: those of its transfers come before."""
+        for one in (*self._reads, *self._writes):
+            one.note(self._chips)
+
+    def _release_to(self, bank: int | None) -> Clock:
+        """What a semaphore on a core tells: all that this kernel knows, and its writes to that core."""
+        self._unflushed += self._writes
+        self._carry_out(self._writes)
+        told = self.actor.release()
+        arriving = self._arriving.get(bank)
+        if arriving is not None:
+            arriving.end(told)
+        return told
+
+    def _joins(self, last: Transfer, source: Owner, start: int, target: Owner, at: int, size: int) -> bool:
+        """Whether a transfer goes on where the last one ends, so that runs of pages become one copy."""
+        if last.source is not source or last.target is not target or last.told != self.actor.told:
+            return False
+        if last.start + last.size != start or last.at + last.size != at:
+            return False
+        last.size += size
+        return True
+
+    def _overlaps(self, cb_id: int, pages: int, at: int, size: int, *, to_push: bool) -> bool:
+        begin = self._l1.start + at
+        spans = self._ring(cb_id).next_pages(pages, to_push=to_push)
+        return any(start < begin + size and begin < start + length for start, length in spans)
+
+    def _under_way(self, wrong: str, cb_id: int, what: str, site: Site, barrier: str) -> NocError:
+        return NocError(
+            f"{wrong} of cb {cb_id} {what} from {site.place()} is under way",
+            expected=f"noc_async_{barrier}_barrier() before it",
+            fix="Call the barrier first.",
+        )
 
     def _page(self, page: int, accessor: TensorAccessor) -> Contents | None:
         """The buffer of an accessor when its pages are the buffer's own, so that page p begins at p * page_bytes."""
@@ -230,7 +315,12 @@ class DataMovement(KernelCore):
             wanted = f"{value}" if exact else f"{value} or more"
             return f"semaphore at L1 address {address} to be {wanted} ({memory.load(chips, where)} now)"
 
-        return Wait(ready, memory.waiters(chips, where), text, None)
+        def arrived() -> None:
+            if not memory.word(chips, where).see(self.actor, value, exact):
+                memory.tell_everything(self.actor)  # the value came by an ordinary write
+
+        memory.word(chips, where)
+        return self._to_await(Wait(ready, memory.waiters(chips, where), text, arrived))
 
     def _here(self, address: int) -> NocAddress:
         return NocAddress(BufferType.L1, self._l1.bank, address)

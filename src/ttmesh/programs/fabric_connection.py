@@ -6,19 +6,28 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.programs.addresses import NocAddress
-from ttmesh.programs.kernel_memory import Chips, CoreMemory, Memory
+from ttmesh.programs.contents import Chips, CoreMemory, touch
+from ttmesh.programs.kernel_memory import Memory
+from ttmesh.programs.ordering import Actor, Transfers
 
 
 class FabricConnection:
     """One link, opened by a kernel; addresses are the neighbour's."""
 
-    __slots__ = ("_chips", "_hop", "_l1", "_memory", "_there")
+    __slots__ = ("_actor", "_arriving", "_chips", "_hop", "_l1", "_memory", "_there")
 
     def __init__(
-        self, memory: Memory, chips: Chips, l1: CoreMemory, neighbour: MeshCoordinate, running: list[Chips]
+        self,
+        memory: Memory,
+        chips: Chips,
+        l1: CoreMemory,
+        neighbour: MeshCoordinate,
+        running: list[Chips],
+        actor: Actor,
     ) -> None:
         mesh, here = memory.mesh, chips.coord()
-        self._memory, self._chips, self._l1 = memory, chips, l1
+        self._memory, self._chips, self._l1, self._actor = memory, chips, l1, actor
+        self._arriving = Transfers(memory.new_id())
         self._hop = (mesh.chip_at(here), mesh.chip_at(neighbour))
         if not mesh.system.link_count(*self._hop):
             raise MeshError(
@@ -39,15 +48,20 @@ class FabricConnection:
                 fix="Send page by page.",
             )
         owner, start, _ = sources[0]
+        touch(owner, start, size, self._chips, self._actor, writes=False)
+        arriving, site = self._arriving, self._actor.site()
         for into, offset, part in self._memory.pieces(target, size, self._there):
+            shadow = into.shadow(self._there)
+            shadow.touch(offset, part, self._actor.clock, arriving.id, arriving.time, True, site)
             self._memory.copy((owner, start, part), self._chips, into, offset, self._there)
             start += part
         self._memory.crossed(self._hop, size)
 
     def noc_unicast_atomic_inc(self, target: NocAddress, increment: int) -> None:
         """Add to a semaphore on the other chip, behind everything sent before."""
-        value = self._memory.load(self._there, target)
-        self._memory.store(self._there, target, value + increment)
+        told = self._actor.release()
+        self._arriving.end(told)
+        self._memory.change_semaphore(self._there, target, increment, self._actor, told, increment=True)
         self._memory.crossed(self._hop, 4)
 
     def noc_fused_unicast_atomic_inc(

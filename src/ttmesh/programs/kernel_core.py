@@ -8,15 +8,20 @@ from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.programs.circular_buffers import CircularBufferError, PageRing
-from ttmesh.programs.kernel_memory import Chips, CoreMemory, Memory
+from ttmesh.programs.circular_buffers import CircularBufferError
+from ttmesh.programs.contents import Chips, CoreMemory
+from ttmesh.programs.kernel_memory import Memory
 from ttmesh.programs.l1_layout import Placement
+from ttmesh.programs.ordering import Site
 from ttmesh.programs.program import Kernel
+from ttmesh.programs.rings import PageRing
 from ttmesh.programs.scheduler import Wait
 
 
 class KernelCore:
     """The processor a kernel runs on: its arguments and its core's circular buffers."""
+
+    packs = False  # whether pages get into circular buffers by pack_tile alone
 
     def __init__(
         self,
@@ -31,6 +36,9 @@ class KernelCore:
     ) -> None:
         self._kernel, self._args, self._common, self._placement = kernel, args, common, placement
         self._memory, self._chips, self._l1, self._running = memory, chips, l1, running
+        where = "" if chips.box.start_coord != chips.box.end_coord else f" of {chips.box.start_coord!r}"
+        self.actor = memory.new_actor(f"{kernel.name} on core {l1.core.str()}{where}")
+        self._waits: dict[Wait, Site] = {}  # that nobody has awaited yet
 
     # ---- arguments
 
@@ -81,23 +89,23 @@ class KernelCore:
 
     def cb_reserve_back(self, cb_id: int, num_pages: int) -> Wait:
         """Await room for pages."""
-        return self._ring(cb_id).reserve_back(num_pages)
+        return self._to_await(self._ring(cb_id).reserve_back(num_pages, self.actor))
 
     def cb_push_back(self, cb_id: int, num_pages: int) -> None:
         """Hand reserved pages to the consumer."""
-        self._ring(cb_id).push_back(num_pages)
+        self._ring(cb_id).push_back(num_pages, self.actor, packs=self.packs)
 
     def cb_wait_front(self, cb_id: int, num_pages: int) -> Wait:
         """Await filled pages."""
-        return self._ring(cb_id).wait_front(num_pages)
+        return self._to_await(self._ring(cb_id).wait_front(num_pages, self.actor))
 
     def cb_pop_front(self, cb_id: int, num_pages: int) -> None:
         """Give filled pages back to the producer."""
-        self._ring(cb_id).pop_front(num_pages)
+        self._ring(cb_id).pop_front(num_pages, self.actor)
 
     def cb_pages_available_at_front(self, cb_id: int, num_pages: int) -> bool:
         """Whether pages are filled now."""
-        return self._ring(cb_id).pages_available(num_pages)
+        return self._ring(cb_id).pages_available(num_pages, self.actor)
 
     def cb_pages_reservable_at_back(self, cb_id: int, num_pages: int) -> bool:
         """Whether pages are free now."""
@@ -118,6 +126,22 @@ class KernelCore:
     def get_dataformat(self, cb_id: int) -> DataType:
         """The format of the tiles."""
         return self._ring(cb_id).placed.dtype
+
+    # ---- inside
+
+    def finish(self) -> None:
+        """Refuse to end with a wait that was never awaited."""
+        for site in self._waits.values():
+            raise MeshError(
+                f"{site} waits for nothing: the call was not awaited",
+                expected="`await` before cb_wait_front, cb_reserve_back and noc_semaphore_wait",
+                fix="Write `await core.…` in an `async def` kernel.",
+            )
+
+    def _to_await(self, wait: Wait) -> Wait:
+        wait.unawaited = self._waits
+        self._waits[wait] = self.actor.site()
+        return wait
 
     def _ring(self, cb_id: int) -> PageRing:
         ring = self._l1.rings.get(cb_id)

@@ -1,186 +1,34 @@
-"""The memory that kernels see while a workload runs: the bytes of cells, the L1 of cores, counters. Committed at the end."""
+"""All memory that kernels see while a workload runs, found by address; committed at the end."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.programs.addresses import NocAddress
-from ttmesh.programs.circular_buffers import PageRing, PlacedBuffer
+from ttmesh.programs.circular_buffers import PlacedBuffer
+from ttmesh.programs.contents import (
+    Chips,
+    Contents,
+    CoreMemory,
+    Crosses,
+    Diverged,
+    Frame,
+    NocError,
+    Owner,
+    Piece,
+    touch,
+)
 from ttmesh.programs.mesh_buffer import layout_of
-from ttmesh.programs.page_layout import PageLayout
+from ttmesh.programs.ordering import Actor, Clock, Word
 from ttmesh.programs.scheduler import Scheduler, Task
-
-
-class Diverged(BaseException):
-    """Chips that run together must be told apart: the run is dropped and done again. Kernels must not catch it."""
-
-
-class NocError(MeshError):
-    """An access that hits no buffer."""
-
-
-class Crosses(BaseException):
-    """A kernel reaches for a chip of another rank: the run is dropped and done again with all lanes. Never caught there."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Which lanes a run works on: those of this rank, or, with `gathers`, those of the whole mesh, brought here."""
-
-    shape: tuple[int, ...]
-    start: tuple[int, ...]
-    gathers: RankBlock | None = None
-
-    @staticmethod
-    def of(mesh: MeshDevice, *, whole: bool = False) -> Frame:
-        """This rank's lanes, or everybody's."""
-        part, shape = mesh.part, mesh.shape.to_tuple()
-        if part is None:
-            return Frame(shape, (0,) * len(shape))
-        return Frame(shape, (0,) * len(shape), part) if whole else Frame(part.block, part.start)
-
-    def read(self, cell: Cell) -> torch.Tensor:
-        """The bytes of a cell."""
-        own = cell.read_bytes()
-        return own if self.gathers is None else self.gathers.over_ranks(own)
-
-    def write(self, cell: Cell, lanes: torch.Tensor) -> None:
-        """What a run leaves in a cell."""
-        cell.write_bytes(lanes if self.gathers is None else self.gathers.own_block(lanes).clone())
-
-
-class Chips:
-    """Chips that run one program as one: a box of the mesh. `lanes` is how much of it memory is kept for.
-
-    An axis of the box on which every chip holds the same has one lane: those chips are computed once.
-    """
-
-    __slots__ = ("box", "cores", "covers", "index", "lanes")
-
-    def __init__(self, box: MeshCoordinateRange, frame: Frame, lanes: tuple[int, ...]) -> None:
-        self.box, self.lanes = box, lanes
-        ends = zip(box.start_coord, box.end_coord, frame.start, strict=True)
-        self.index = tuple(slice(a - first, b + 1 - first) for a, b, first in ends)
-        self.covers = tuple(extent == n for extent, n in zip(box.shape, frame.shape, strict=True))
-        self.cores: dict[int, CoreMemory] = {}  # by L1 bank
-
-    def coord(self) -> MeshCoordinate:
-        """The one chip this is; chips that run together have no coordinate in common."""
-        if self.box.start_coord != self.box.end_coord:
-            raise Diverged
-        return self.box.start_coord
-
-
-class CoreMemory:
-    """The part of a core's L1 that a program holds: circular buffers as bytes, semaphores as numbers."""
-
-    __slots__ = ("bank", "bytes", "core", "end", "rings", "semaphores", "start", "waiters")
-
-    def __init__(self, core: CoreCoord, bank: int, start: int, data: torch.Tensor) -> None:
-        self.core, self.bank, self.start, self.end = core, bank, start, start + data.shape[-1]
-        self.bytes = data
-        self.rings: dict[int, PageRing] = {}
-        self.semaphores: dict[int, int] = {}  # by address
-        self.waiters: dict[int, list[Task]] = {}
-
-    def view(self, chips: Chips) -> torch.Tensor:
-        """The bytes, to be read."""
-        return self.bytes
-
-    def writable(self, chips: Chips) -> torch.Tensor:
-        """The bytes, to be changed."""
-        return self.bytes
-
-    def offset(self, address: int, size: int) -> int:
-        """Where an address lies in the bytes; an access must stay inside one circular buffer."""
-        for ring in self.rings.values():
-            placed = ring.placed
-            if placed.address <= address < placed.address + placed.size_bytes:
-                if address + size > placed.address + placed.size_bytes:
-                    raise NocError(
-                        f"{size} B at L1 address {address} of core {self.core.str()} run over the end of cb {placed.index}, "
-                        f"{placed.address + placed.size_bytes}",
-                        expected="an access inside the circular buffer",
-                        fix="Use blocks that divide the buffer.",
-                    )
-                return address - self.start
-        raise NocError(
-            f"L1 address {address} of core {self.core.str()} lies in no circular buffer",
-            expected="an address from get_write_ptr or get_read_ptr",
-            fix="Create a circular buffer there.",
-        )
-
-
-class Contents:
-    """The bytes of a cell during a run; the cell itself changes only when the run has ended well."""
-
-    __slots__ = ("_blank", "_frame", "_lanes", "_views", "_writable", "cell", "changed", "layout")
-
-    def __init__(self, cell: Cell, layout: PageLayout, frame: Frame) -> None:
-        self.cell, self.layout, self.changed = cell, layout, False
-        self._frame = frame
-        self._blank = cell.values is None and cell.raw is None and frame.gathers is None
-        self._lanes: torch.Tensor | None = None
-        self._views: dict[Chips, torch.Tensor] = {}
-        self._writable: dict[Chips, torch.Tensor] = {}
-
-    def view(self, chips: Chips) -> torch.Tensor:
-        """What these chips hold, to be read."""
-        seen = self._views.get(chips)
-        if seen is None:
-            seen = self._of(self._held(), chips)
-            if any(have > lanes for have, lanes in zip(seen.shape, chips.lanes, strict=False)):
-                raise Diverged
-            self._views[chips] = seen
-        return seen
-
-    def writable(self, chips: Chips) -> torch.Tensor:
-        """What these chips hold, to be changed; the first time a copy is made."""
-        seen = self._writable.get(chips)
-        if seen is not None:
-            return seen
-        axes = len(self._frame.shape)
-        once = [n == 1 and all_of_it for n, all_of_it in zip(chips.lanes, chips.covers, strict=True)]
-        have = (1,) * axes if self._lanes is None and self._blank else tuple(self._held().shape[:axes])
-        need = tuple(h if same else n for h, same, n in zip(have, once, self._frame.shape, strict=True))
-        if not self.changed or need != have:
-            if self._blank and not self.changed:
-                shape = (*need, self.cell.size_bytes)
-                self._lanes = torch.zeros(shape, dtype=torch.uint8, device=self.cell.device)
-            else:
-                self._lanes = self._held().expand(*need, self.cell.size_bytes).clone()
-            self.changed = True
-            self._views.clear()
-            self._writable.clear()
-        seen = self._writable[chips] = self._of(self._held(), chips)
-        return seen
-
-    def commit(self) -> None:
-        """Put the bytes into the cell."""
-        if self.changed:
-            self._frame.write(self.cell, self._held())
-
-    def _held(self) -> torch.Tensor:
-        if self._lanes is None:
-            self._lanes = self._frame.read(self.cell)
-        return self._lanes
-
-    def _of(self, lanes: torch.Tensor, chips: Chips) -> torch.Tensor:
-        return lanes[tuple(slice(None) if n == 1 else box for n, box in zip(lanes.shape, chips.index, strict=False))]
-
-
-Owner = CoreMemory | Contents
-Piece = tuple[Owner, int, int]  # where, offset in its bytes, size
 
 
 class Memory:
@@ -192,6 +40,10 @@ class Memory:
         self._contents: dict[BufferType, dict[int, Contents]] = {kind: {} for kind in BufferType}
         self._waiters: dict[tuple[Chips, Contents, int], list[Task]] = {}
         self._loads: dict[tuple[int, int], int] = {}  # bytes over links, by (from, to)
+        self._words: dict[tuple[Chips, int, int], Word] = {}  # what was used as a semaphore, by bank and address
+        self._elsewhere: dict[MeshCoordinate, Chips] = {}  # chips that run nothing and are written to
+        self._ids = itertools.count()
+        self._actors: list[Actor] = []
         self.shadowed: set[Contents] = set()  # buffers that circular buffers lie in: cores hold their bytes meanwhile
         self._named: dict[BufferType, list[Cell]] = {kind: [] for kind in BufferType}
         for cell in cells:
@@ -231,6 +83,20 @@ class Memory:
         pieces = self._in_buffers(where, placed.size_bytes)
         self.shadowed.update(owner for owner, _, _ in pieces if isinstance(owner, Contents))
         return pieces
+
+    def new_id(self) -> int:
+        """A number for transfers that are an actor."""
+        return next(self._ids)
+
+    def new_actor(self, name: str) -> Actor:
+        """A kernel on a core."""
+        self._actors.append(Actor(name, self.new_id()))
+        return self._actors[-1]
+
+    def tell_everything(self, actor: Actor) -> None:
+        """Nothing says what this kernel waited for, so it counts as everything until now."""
+        for other in self._actors:
+            actor.learn(other.clock)
 
     @property
     def used_links(self) -> bool:
@@ -297,6 +163,35 @@ class Memory:
         if self._waiters and isinstance(target, Contents):
             self._touch(target)
 
+    def word(self, chips: Chips, where: NocAddress) -> Word:
+        """The semaphore at an L1 address."""
+        key = chips, where.bank, where.address
+        found = self._words.get(key)
+        if found is None:
+            found = self._words[key] = Word(self.load(chips, where))
+        return found
+
+    def change_semaphore(
+        self, chips: Chips, where: NocAddress, value: int, actor: Actor, told: Clock, *, increment: bool
+    ) -> None:
+        """Set a semaphore or add to it, and tell those who see it."""
+        word, site = self.word(chips, where), actor.site()
+        if increment:
+            value = (self.load(chips, where) + value) & 0xFFFFFFFF
+            word.add(value, actor, told, site)
+        else:
+            word.set(value & 0xFFFFFFFF, actor, told, site)
+        self.store(chips, where, value)
+
+    def touch_word(self, chips: Chips, where: NocAddress, actor: Actor, *, writes: bool) -> Word | None:
+        """A kernel looks at a number in L1, or is about to write one: the semaphore there, else it is data like any."""
+        core = chips.cores.get(where.bank)
+        if (core is not None and where.address in core.semaphores) or (chips, where.bank, where.address) in self._words:
+            return self.word(chips, where)
+        owner, offset, _ = self._word(chips, where)
+        touch(owner, offset, 4, chips, actor, writes=writes)
+        return None
+
     def load(self, chips: Chips, where: NocAddress) -> int:
         """The 32-bit number at an L1 address."""
         core = chips.cores.get(where.bank)
@@ -345,7 +240,7 @@ class Memory:
         for chips in running:
             if chips.box == box:
                 return chips
-        return Chips(box, self.frame, (1,) * coord.dims())
+        return self._elsewhere.setdefault(coord, Chips(box, self.frame, (1,) * coord.dims()))
 
     def _touch(self, contents: Contents) -> None:
         for (_, owner, _), waiters in self._waiters.items():

@@ -17,13 +17,14 @@ from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.programs.circular_buffers import PageRing
 from ttmesh.programs.compute_api import Compute
+from ttmesh.programs.contents import Chips, CoreMemory, Crosses, Diverged, Frame
 from ttmesh.programs.dataflow_api import DataMovement
-from ttmesh.programs.kernel_memory import Chips, CoreMemory, Crosses, Diverged, Frame, Memory
+from ttmesh.programs.kernel_memory import Memory
 from ttmesh.programs.l1_layout import SEMAPHORE_BYTES, Placement
 from ttmesh.programs.program import ComputeConfig, Kernel
-from ttmesh.programs.scheduler import Scheduler, Task
+from ttmesh.programs.rings import PageRing
+from ttmesh.programs.scheduler import Scheduler, Task, name_place
 
 FINE, CROSSED, FAILED = range(3)  # what a rank says of its own chips' run
 POISON = 0xFF  # a bfloat16 or float32 of these bytes is NaN
@@ -159,8 +160,12 @@ def _attempt(mesh: MeshDevice, cells: Sequence[Cell], plan: Plan, frame: Frame) 
                 args, common = launch.args.get((handle, core), ()), launch.common.get(handle, ())
                 engine = Compute if isinstance(kernel.config, ComputeConfig) else DataMovement
                 processor = engine(kernel, args, common, launch.placement, memory, chips, l1, running)
-                scheduler.add(_task(kernel, chips, core, processor))
+                scheduler.add(_task(kernel, processor))
     scheduler.run()
+    for chips in running:
+        for l1 in chips.cores.values():
+            for ring in l1.rings.values():
+                ring.finish()
     for chips, (launch, _, _) in zip(running, plan, strict=True):
         for core in launch.placement.cores:
             memory.put_back(launch.placement.backed(core), core, chips)
@@ -178,7 +183,7 @@ def _build_cores(chips: Chips, placement: Placement, memory: Memory) -> None:
         memory.take(backed, core, chips, data, placement.l1_start)
         l1 = chips.cores[bank] = CoreMemory(core, bank, placement.l1_start, data)
         for placed in placement.buffers.get(core, ()):
-            l1.rings[placed.index] = PageRing(placed, core, memory.scheduler.wake)
+            l1.rings[placed.index] = PageRing(placed, memory.scheduler.wake)
     for spec in placement.program.semaphores:
         for core in spec.cores.cores():
             held = chips.cores.get(core.y * memory.columns + core.x)
@@ -186,15 +191,17 @@ def _build_cores(chips: Chips, placement: Placement, memory: Memory) -> None:
                 held.semaphores[placement.semaphore_base + spec.id * SEMAPHORE_BYTES] = spec.initial_value
 
 
-def _task(kernel: Kernel, chips: Chips, core: CoreCoord, processor: Compute | DataMovement) -> Task:
-    where = "" if chips.box.start_coord != chips.box.end_coord else f" of {chips.box.start_coord!r}"
-    name = f"{kernel.name} on core {core.str()}{where}"
+def _task(kernel: Kernel, processor: Compute | DataMovement) -> Task:
     if inspect.iscoroutinefunction(kernel.function):
-        return Task(name, kernel.function(processor), processor.finish)
-    return Task(name, None, functools.partial(_plain, kernel, processor))
+        return Task(processor.actor.name, kernel.function(processor), processor.finish)
+    return Task(processor.actor.name, None, functools.partial(_run_plain, kernel, processor))
 
 
-def _plain(kernel: Kernel, processor: Compute | DataMovement) -> None:
+def _run_plain(kernel: Kernel, processor: Compute | DataMovement) -> None:
     """A kernel that waits for nothing."""
-    kernel.function(processor)
+    try:
+        kernel.function(processor)
+    except Exception as failure:
+        name_place(failure, processor.actor.name)
+        raise
     processor.finish()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
 from typing import Any
 
 from ttmesh.base.errors import MeshError
+from ttmesh.programs.ordering import place_of
 
 
 class DeadlockError(MeshError):
@@ -16,7 +19,7 @@ class DeadlockError(MeshError):
 class Wait:
     """What a kernel awaits: goes on at once when `ready` holds, else sleeps until one of its `waiters` list is woken."""
 
-    __slots__ = ("arrived", "ready", "text", "waiters")
+    __slots__ = ("arrived", "ready", "text", "unawaited", "waiters")
 
     def __init__(
         self,
@@ -26,8 +29,10 @@ class Wait:
         arrived: Callable[[], None] | None,
     ) -> None:
         self.ready, self.waiters, self.text, self.arrived = ready, waiters, text, arrived
+        self.unawaited: dict[Wait, Any] = {}  # the waits of its kernel that nobody awaits: no longer this one
 
     def __await__(self) -> Generator[Wait, None, None]:
+        self.unawaited.pop(self, None)
         while not self.ready():
             yield self
         if self.arrived is not None:
@@ -88,9 +93,7 @@ class Scheduler:
         except StopIteration:
             return True
         except Exception as failure:
-            note = getattr(failure, "add_note", None)  # Python 3.11
-            if note is not None:
-                note(f"in {task.name}")
+            name_place(failure, task.name)
             raise
         if not isinstance(wait, Wait):
             raise MeshError(
@@ -104,8 +107,31 @@ class Scheduler:
         return False
 
 
+def name_place(failure: Exception, name: str) -> None:
+    """Let an error of a kernel's call begin with the kernel, its core and the line; others get it as a note."""
+    place = place_of(failure.__traceback__)
+    if isinstance(failure, MeshError):
+        if place is not None and not str(failure).startswith(name):
+            failure.wrong = f"{name} ({place}): {failure.wrong}"
+            failure.args = (f"{name} ({place}): {failure}",)
+    elif hasattr(failure, "add_note"):  # Python 3.11
+        failure.add_note(f"in {name}" + (f" ({place})" if place else ""))
+
+
+def _line_of(task: Task) -> str:
+    """Where a kernel sleeps: in itself, or in a coroutine that it awaits."""
+    running: Any = task.coroutine
+    while inspect.iscoroutine(running.cr_await):
+        running = running.cr_await
+    return f"{Path(running.cr_code.co_filename).name}:{running.cr_frame.f_lineno}"
+
+
 def _deadlock(sleeping: list[Task]) -> DeadlockError:
-    shown = [f"{task.name} waits for {task.waits.text()}" for task in sleeping[:8] if task.waits is not None]
+    shown = [
+        f"{task.name} waits for {task.waits.text()} at {_line_of(task)}"
+        for task in sleeping[:8]
+        if task.waits is not None
+    ]
     more = f"; and {len(sleeping) - 8} more" if len(sleeping) > 8 else ""
     return DeadlockError(
         f"deadlock: no kernel can move: {'; '.join(shown)}{more}",
