@@ -132,6 +132,11 @@ class Tensor(Parted):
             return self._buffer.is_allocated()
         return self._lanes is not None or self._arriving is not None
 
+    def check_allocated(self) -> None:
+        """Refuse a device tensor whose memory was freed."""
+        if self._buffer is not None and self._buffer._cell is None:
+            self._buffer.cell  # noqa: B018  (raises)
+
     def deallocate(self, force: bool = False) -> None:
         """Give the memory back: at once for every tensor on it when forced, else only if this is the last one."""
         if self._buffer is None:

@@ -213,7 +213,7 @@ class Buffer:
         cell = self._cell
         if cell is None or self.heap.closed:
             raise DeallocatedError(
-                "Buffer must be allocated on device: this tensor's memory was freed"
+                "Input Tensor is not allocated: Buffer must be allocated on device: this tensor's memory was freed"
                 if cell is None
                 else "Buffer must be allocated on device: its mesh was closed",
                 expected="a tensor that was not deallocated",

@@ -201,6 +201,7 @@ def nlp_create_qkv_heads_boltz(
 @op(
     "ttnn.experimental.nlp_concat_heads_boltz",
     golden=goldens.concat_heads_boltz,
+    least_rank=4,
 )
 def nlp_concat_heads_boltz(input_tensor: Lanes, lane_axes: int) -> Lanes:
     """[heads, rows, rows, dim] → [1, rows, rows, heads · dim]."""
@@ -225,6 +226,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     "ttnn.experimental.nlp_concat_heads",
     golden=goldens.concat_heads_4d,
     out=_concat_spec,
+    least_rank=4,
 )
 def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""

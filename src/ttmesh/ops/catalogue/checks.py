@@ -30,6 +30,12 @@ def require_dtype(spec: TensorSpec, allowed: Collection[DataType], wrong: str) -
 def dim_of(dim: int, rank: int, wrong: str | None = None) -> int:
     """A dim, negative ones counted from the end, as the negative dim that lanes need."""
     low, high = (-rank, rank - 1) if rank else (-1, 0)
+    require(  # the one dim of a rank-0 tensor would be a mesh axis of its lanes
+        bool(rank) or wrong is not None,
+        f"Index is out of bounds for the rank, should be between 0 and -1 however is {dim}",
+        "a tensor with dims",
+        "Reshape it to [1] first.",
+    )
     require(
         low <= dim <= high,
         wrong or f"Dimension out of range (expected to be in range of [{low},{high}], but got {dim})",

@@ -26,7 +26,7 @@ from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.tensor.calls.argument_errors import check_types, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import add_named, add_to_key
-from ttmesh.tensor.calls.call_routes import Route, View, remember, route_of, traced
+from ttmesh.tensor.calls.call_routes import Route, View, remember, route_of, traced, view_route
 from ttmesh.tensor.calls.launch_op import (
     OUTPUTS,
     Arguments,
@@ -34,8 +34,10 @@ from ttmesh.tensor.calls.launch_op import (
     Operation,
     Specialise,
     SpecRule,
+    alias_of,
     launch,
     prepare,
+    tensors_in,
     watchers,
 )
 from ttmesh.tensor.calls.plan import execute
@@ -130,7 +132,7 @@ class OpFunction:
         if self.operation is None:
             given = (*args, *kwargs.values())
             return traced(mesh, key, tensors, given, lambda: self._called(args, kwargs, None))
-        return self._routed(self.operation, mesh, key, args, kwargs)
+        return self._routed(self.operation, mesh, key, tensors, args, kwargs)
 
     def _hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         for pre in before:
@@ -143,6 +145,8 @@ class OpFunction:
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         """The call bound to TT-NN's signature, on a queue."""
         arguments = snapshot_all(self.bind(args, kwargs))
+        for tensor in tensors_in(arguments):
+            tensor.check_allocated()
         try:
             if queue is None:
                 return self._run(arguments)
@@ -153,11 +157,21 @@ class OpFunction:
             raise
 
     def _routed(
-        self, operation: Operation, mesh: MeshDevice, key: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        operation: Operation,
+        mesh: MeshDevice,
+        key: list[Any],
+        tensors: list[Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Take the long way once, and remember the route."""
         arguments = snapshot_all(self.bind(args, dict(kwargs)))
         try:
+            same = alias_of(operation, arguments)
+            if same is not None:
+                remember(mesh, key, view_route(same, tensors))
+                return same
             ready = prepare(operation, arguments)
         except Exception as problem:
             self._explain(arguments, problem)
@@ -254,12 +268,16 @@ def op(
     specialise: Specialise | None = None,
     takes: Iterable[str] | None = None,
     recheck: bool = False,
+    alias: Callable[[Call], Sequence[int] | None] | None = None,
+    least_rank: int = 0,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name.
 
     Args:
         names: what overloads call a parameter -> what the lane function calls it.
         takes: the parameters of the lane function, where its signature does not say.
+        least_rank: how many dims of the first tensor the lane function counts on.
+        alias: the shape of the result where TT-NN hands the first tensor's own memory back, else None.
     """
 
     def enter(lane: Callable[..., Any]) -> OpFunction:
@@ -278,6 +296,8 @@ def op(
             in_place=in_place,
             specialise=specialise,
             recheck=recheck,
+            alias=alias,
+            least_rank=least_rank,
             lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
         )
         run = functools.partial(launch, operation)

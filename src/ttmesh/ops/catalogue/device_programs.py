@@ -23,6 +23,7 @@ def part(
     writes: str | None = None,
     in_place: bool = False,
     recheck: bool = False,
+    least_rank: int = 0,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a lane function callable on tensors, by keywords; `name` is what records and errors call it."""
 
@@ -39,6 +40,7 @@ def part(
             writes=writes,
             in_place=in_place,
             recheck=recheck,
+            least_rank=least_rank,
             lane_arguments=frozenset(inspect.signature(lane).parameters),
         )
 

@@ -212,6 +212,18 @@ clamp, clip = _enter_clamp("clamp"), _enter_clamp("clip")
 
 def _check_square_tiles(call: Call) -> None:
     fatal(call.specs[0].layout is Layout.TILE, "shape match", "TILE layout", "Convert with ttnn.to_layout.")
+    rank = len(call.specs[0].shape)
+    wrong = (
+        f"Unsupported dim {2 if rank < 3 else 3} at index {0 if rank < 3 else 1}. After possible adjustment, needs to be at "
+        f"least 0 and less than rank {rank}, or exactly 0 for a rank 0 tensor."
+    )
+    fatal(rank > 3, wrong, "four dims or more", "Reshape it to four dims.")
+
+
+def _check_four_dims(call: Call) -> None:
+    four = len(call.specs[0].shape) == 4
+    fatal(four, "Cannot support non-rank 4 Tensor", "four dims", "Reshape it to four dims.")
+    _check_square_tiles(call)
 
 
 def _normalised(x: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -226,7 +238,7 @@ def normalize_hw(input_tensor: Tensor) -> Tensor:
     return _normalised(input_tensor, (-2, -1))
 
 
-@op("ttnn.normalize_global", golden=reduction.normalize_global, check=_check_square_tiles)
+@op("ttnn.normalize_global", golden=reduction.normalize_global, check=_check_four_dims)
 def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
     """(x - mean) / std over every element of a device, biased."""
     return _normalised(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
@@ -253,13 +265,13 @@ def std_hw(input_tensor: Tensor) -> Tensor:
     return _spread_hw(input_tensor, root=True)
 
 
-@op("ttnn.tril", golden=movement.tril)
+@op("ttnn.tril", golden=movement.tril, least_rank=2)
 def tril(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The lower triangle of the last two dims, zeros elsewhere."""
     return torch.tril(input_tensor, diagonal)
 
 
-@op("ttnn.triu", golden=movement.triu)
+@op("ttnn.triu", golden=movement.triu, least_rank=2)
 def triu(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The upper triangle of the last two dims, zeros elsewhere."""
     return torch.triu(input_tensor, diagonal)

@@ -162,7 +162,8 @@ def sum_backward(output_grad: Tensor, input: Tensor, dim: Dims = None, keepdim: 
 
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, divisor: int | None = None) -> Tensor:
     dims = _dims(dim, input)
-    return torch.mean(input, dims, keepdim) if divisor is None else torch.sum(input, dims, keepdim) / divisor
+    kept = torch.mean(input, dims, True) if divisor is None else torch.sum(input, dims, True) / divisor
+    return _dropped(kept, dims, keepdim)
 
 
 def mean_backward(
@@ -174,8 +175,8 @@ def mean_backward(
 
 
 def norm(input: Tensor, p: float, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    result: Tensor = torch.linalg.vector_norm(input, p, _dims(dim, input), keepdim)
-    return result
+    dims = _dims(dim, input)
+    return _dropped(torch.linalg.vector_norm(input, p, dims, True), dims, keepdim)
 
 
 def norm_backward(
@@ -195,7 +196,14 @@ def norm_backward(
 
 
 def sum_(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return torch.sum(input, _dims(dim, input), keepdim)
+    dims = _dims(dim, input)
+    return _dropped(torch.sum(input, dims, True), dims, keepdim)
+
+
+def _dropped(kept: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """Without the reduced dims, but with height and width."""
+    outer = [n for i, n in enumerate(kept.shape[:-2]) if keepdim or i not in dims]
+    return kept.reshape(*outer, *kept.shape[-2:])
 
 
 def cumsum(input: Tensor, dim: int) -> Tensor:

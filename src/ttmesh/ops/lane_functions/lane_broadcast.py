@@ -56,7 +56,9 @@ def unfolded(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 def from_front(dim: int, tensor: torch.Tensor, lane_axes: int) -> int:
     """A local dim (negative ones allowed) as the negative dim that lanes need."""
-    return dim if dim < 0 else dim - (tensor.dim() - lane_axes)
+    rank = tensor.dim() - lane_axes
+    assert -rank <= dim < rank, f"dim {dim} of a tensor of rank {rank} would reach the mesh axes"
+    return dim if dim < 0 else dim - rank
 
 
 def _with_rank(tensor: torch.Tensor, rank: int, lane_axes: int) -> torch.Tensor:

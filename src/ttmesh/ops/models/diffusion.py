@@ -16,7 +16,12 @@ from ttmesh.ops.norm.layer_norm import affine, check_parameters, rms_normed
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}
 
 
-@op("ttnn.experimental.dit_rms_norm_unary_fused", golden=goldens.rms_norm_with_activation, check=check_parameters)
+@op(
+    "ttnn.experimental.dit_rms_norm_unary_fused",
+    golden=goldens.rms_norm_with_activation,
+    check=check_parameters,
+    least_rank=1,
+)
 def dit_rms_norm_unary_fused(
     input_tensor: Lanes,
     epsilon: float,

@@ -30,6 +30,21 @@ def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, 
     return grad.reshape(*mesh, *ones).expand(*mesh, *shape)
 
 
+def _moreh_dims(dim: Dims, rank: int) -> tuple[int, ...]:
+    """The dims of a reduction as negative dims; moreh's reductions count from the front alone."""
+    for one in () if dim is None else (dim,) if isinstance(dim, int) else dim:
+        wrong = f"dim must be between 0 and 8. Invalid dimension value: {one}. Expected a value between 0 and 7."
+        require(one >= 0, wrong, f"a dim in [0, {rank - 1}]", "Count dims from the front.")
+        wrong = f"dim must be smaller than input tensor rank {rank}."
+        require(one < max(rank, 1), wrong, f"a dim in [0, {rank - 1}]", "Check the rank.")
+    return dims_of(dim, rank)
+
+
+def _drop(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+    """Reduced dims taken out, but for height and width: those stay with length 1."""
+    return values if keepdim else values.squeeze([dim for dim in dims if dim < -2])
+
+
 # -- sum and mean --------------------------------------------------------------------------------------------------------
 
 
@@ -42,7 +57,8 @@ def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, 
 def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The sum over one dim, several or all."""
     wide = input if input.is_floating_point() else input.long()
-    return wide.sum(dims_of(dim, input.dim() - lane_axes), keepdim)
+    dims = _moreh_dims(dim, input.dim() - lane_axes)
+    return _drop(wide.sum(dims, keepdim=True) if dims else wide, dims, keepdim)
 
 
 def _check_sum_backward(call: Call) -> None:
@@ -70,9 +86,9 @@ def moreh_sum_backward(
 
 
 def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
-    dims = dims_of(dim, values.dim() - lane_axes)
+    dims = _moreh_dims(dim, values.dim() - lane_axes)
     count = reduced_count(values, dims) if divisor is None else divisor
-    return values.float().sum(dims, keepdim) / count
+    return _drop(values.float().sum(dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
 
 
 @op(
@@ -164,16 +180,18 @@ def moreh_abs_pow(input: torch.Tensor, p: float) -> torch.Tensor:
     return input.float().abs() ** p
 
 
-def _norm(values: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
-    dims = dims_of(dim, values.dim() - lane_axes)
+def _norm(values: torch.Tensor, p: float, dims: tuple[int, ...]) -> torch.Tensor:
+    """The p-norm along dims, which stay with length 1."""
     wide = values.float().abs()
+    if not dims:
+        return (wide != 0).float() if p == 0 else wide
     if p == 0:
-        return (wide != 0).float().sum(dims, keepdim)
+        return (wide != 0).float().sum(dims, keepdim=True)
     if p == float("inf"):
-        return wide.amax(dims, keepdim)
+        return wide.amax(dims, keepdim=True)
     if p == float("-inf"):
-        return wide.amin(dims, keepdim)
-    return (wide**p).sum(dims, keepdim) ** (1.0 / p)
+        return wide.amin(dims, keepdim=True)
+    return (wide**p).sum(dims, keepdim=True) ** (1.0 / p)
 
 
 @op(
@@ -184,7 +202,8 @@ def _norm(values: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: i
 )
 def moreh_norm(input: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The p-norm over one dim, several or all."""
-    return _norm(input, p, dim, keepdim, lane_axes)
+    dims = _moreh_dims(dim, input.dim() - lane_axes)
+    return _drop(_norm(input, p, dims), dims, keepdim)
 
 
 def _norm_backward(
@@ -227,8 +246,9 @@ def moreh_norm_backward(
 
 def _total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int) -> torch.Tensor:
     """The norm of all tensors as one vector, shape [1]."""
-    parts = [_norm(part, norm_type, None, False, lane_axes) for part in inputs]
-    return _norm(torch.stack(aligned(parts, lane_axes), -1), norm_type, -1, True, lane_axes)
+    rows = [part.reshape(*part.shape[:lane_axes], -1) for part in inputs]
+    parts = aligned([_norm(row, norm_type, (-1,)) for row in rows], lane_axes)
+    return _norm(torch.cat(parts, -1), norm_type, (-1,))
 
 
 _TOTAL_NORM = Operation(

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import PrintedEnum
+from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import from_front
+from ttmesh.tensor.calls.argument_errors import types_misfit
+from ttmesh.tensor.calls.launch_op import Call
 
 Forward = Callable[[Lanes, int], Lanes]
 Backward = Callable[[Lanes, Lanes, int], Lanes]
@@ -41,6 +44,14 @@ class MorehSoftmaxOp(PrintedEnum):
 MorehSoftmaxBackwardOp = MorehSoftmaxOp
 
 
+def _check_dim(call: Call) -> None:
+    dim, rank = call["dim"], len(call.specs[0].shape)
+    if dim < 0:
+        raise types_misfit(call.name, call.arguments, f"dim={dim} is negative; count dims from the front")
+    wrong = f"dim {dim} should be less than output tensor rank {rank}"
+    require(dim < rank, wrong, f"a dim in [0, {rank - 1}]", "Check the rank.")
+
+
 def _softmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
     return y * (dy - (y * dy).sum(dim, keepdim=True))
 
@@ -54,7 +65,7 @@ def _logsoftmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
 
 
 def _enter_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
-    @op(name, golden=golden)
+    @op(name, golden=golden, check=_check_dim)
     def lane(input_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
         """Along a dim, in float32."""
         return function(input_tensor.float(), from_front(dim, input_tensor, lane_axes))
@@ -63,7 +74,7 @@ def _enter_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
 
 
 def _enter_backward(name: str, function: Backward, golden: Golden) -> OpFunction:
-    @op(name, golden=golden, outputs=("input_grad_tensor",))
+    @op(name, golden=golden, outputs=("input_grad_tensor",), check=_check_dim)
     def lane(output_tensor: Lanes, output_grad_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
         """The gradient of the input, from the result and its gradient."""
         along = from_front(dim, output_tensor, lane_axes)

@@ -84,7 +84,12 @@ def _concat_once(case: Case) -> Lane | None:
     return cat
 
 
-@op("ttnn.concat", golden=goldens.concat, check=_check_concat, host=True, specialise=_concat_once)
+def _concat_alias(call: Call) -> Sequence[int] | None:
+    kept = (call["memory_config"] or DRAM_MEMORY_CONFIG) == call.specs[0].memory_config
+    return call.specs[0].shape if kept and len(call.specs) == 1 else None
+
+
+@op("ttnn.concat", golden=goldens.concat, check=_check_concat, host=True, specialise=_concat_once, alias=_concat_alias)
 def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: int) -> torch.Tensor:
     """Tensors one behind the other along a dim; with groups, group by group."""
     at = dim_of(dim, tensors[0].dim() - lane_axes)
@@ -100,7 +105,10 @@ def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
         "one tensor or more",
         "Leave the call out for an empty list.",
     )
-    at = dim if dim >= 0 else dim + len(input_tensors[0].shape) + 1
+    rank = len(input_tensors[0].shape)
+    wrong = f"Dimension out of range (expected to be in range of [{-rank - 1},{rank}], but got {dim})"
+    require(-rank - 1 <= dim <= rank, wrong, f"a dim in [{-rank - 1}, {rank}]", "Check the rank.")
+    at = dim if dim >= 0 else dim + rank + 1
     result: Tensor = concat([unsqueeze(tensor, at) for tensor in input_tensors], at)
     return result
 
@@ -163,7 +171,7 @@ def _repeated(values: torch.Tensor, times: Sequence[int], lane_axes: int) -> tor
 
 def _check_repeat(call: Call) -> None:
     require(
-        len(call.specs[0].shape) > 0,
+        len(call.specs[0].shape) > 0 or len(call["repeat_dims"]) > 0,
         "repeat does not support rank 0 tensors",
         "a tensor of rank 1 or more",
         "Reshape it to [1] first.",
@@ -191,11 +199,18 @@ def _repeat_programs(call: Call) -> tuple[Hashable, ...]:
     return (("ttnn.repeat", call.tensors[0].kind, tuple(call["repeat_dims"]), call["memory_config"]),)
 
 
+def _repeat_alias(call: Call) -> Sequence[int] | None:
+    """Once along every dim."""
+    counts, shape = tuple(call["repeat_dims"]), tuple(call.specs[0].shape)
+    return (1,) * (len(counts) - len(shape)) + shape if all(count == 1 for count in counts) else None
+
+
 @op(
     "ttnn.repeat",
     golden=goldens.repeat,
     check=_check_repeat,
     programs=_repeat_programs,
+    alias=_repeat_alias,
 )
 def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The whole tensor so many times along each dim."""
@@ -228,6 +243,9 @@ def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
 def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_config: MemoryConfig | None) -> Tensor:
     """Every element so many times along a dim; other shards than of rows in four dims come out interleaved in DRAM."""
     rank = len(input_tensor.shape)
+    same = memory_config is None or memory_config == input_tensor.memory_config()
+    if repeats == 1 and rank != 1 and same and input_tensor.device() is not None:
+        return input_tensor
     dim_of(dim, rank)
     if not input_tensor.memory_config().is_sharded() or repeats == 1:
         kept = memory_config or input_tensor.memory_config()

@@ -49,6 +49,8 @@ def _check_gather(call: Call) -> None:
 )
 def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The elements along a dim that the index names."""
+    if input.dim() == lane_axes:
+        return input
     values, where = aligned([input, index], lane_axes)
     return torch.gather(values, dim_of(dim, input.dim() - lane_axes), where.long())
 

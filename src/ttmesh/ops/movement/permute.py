@@ -32,6 +32,30 @@ def _check_permute(call: Call) -> None:
     )
 
 
+def _permute_alias(call: Call) -> Sequence[int] | None:
+    """A permutation that moves no dim longer than 1, and none of those that lie in a tile or a row."""
+    spec = call.specs[0]
+    rank = len(spec.shape)
+    dims, inner = [dim % rank for dim in call["dims"]] if rank else [], 2 if spec.layout is Layout.TILE else 1
+    moved = [i for i, dim in enumerate(dims) if dim != i]
+    kept = rank <= 1 or all(i < rank - inner and spec.shape[i] == spec.shape[dims[i]] == 1 for i in moved)
+    return spec.shape if kept else None
+
+
+def _transpose_alias(call: Call) -> Sequence[int] | None:
+    shape = call.specs[0].shape
+    return shape if dim_of(call["dim1"], len(shape)) == dim_of(call["dim2"], len(shape)) else None
+
+
+def _roll_alias(call: Call) -> Sequence[int] | None:
+    """By whole turns only."""
+    shape = call.specs[0].shape
+    if call["dim"] is None:
+        return None
+    dims, by = [dim_of(one, len(shape)) for one in _listed(call["dim"])], _listed(call["shifts"])
+    return shape if len(by) == len(dims) and not any(n % shape[dim] for dim, n in zip(dims, by, strict=True)) else None
+
+
 def _permute_once(case: Case) -> Lane:
     rank, axes = len(case.specs[0].shape), case.lane_axes
     order = (*range(axes), *(dim % rank + axes for dim in case["dims"]))
@@ -49,6 +73,7 @@ def _transpose_once(case: Case) -> Lane:
     out=reordered,
     check=_check_permute,
     specialise=_permute_once,
+    alias=_permute_alias,
 )
 def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The dims in another order."""
@@ -57,8 +82,10 @@ def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> 
 
 
 def _check_transpose(call: Call) -> None:
+    rank = len(call.specs[0].shape)
     for name in ("dim1", "dim2"):
-        dim_of(call[name], len(call.specs[0].shape))
+        dim_of(call[name], rank)
+    require(rank > 1, "Can't convert shape rank", "two dims or more", "Reshape it to [1, n] first.")
 
 
 @op(
@@ -67,6 +94,7 @@ def _check_transpose(call: Call) -> None:
     out=reordered,
     check=_check_transpose,
     specialise=_transpose_once,
+    alias=_transpose_alias,
 )
 def transpose(input_tensor: torch.Tensor, dim1: int, dim2: int, lane_axes: int) -> torch.Tensor:
     """Two dims swapped."""
@@ -81,7 +109,7 @@ def _listed(value: Shifts) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-@op("ttnn.roll", golden=goldens.roll)
+@op("ttnn.roll", golden=goldens.roll, alias=_roll_alias)
 def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts | None = None) -> torch.Tensor:
     """Moved along dims, what falls off one end comes in at the other; without a dim the tensor counts as flat."""
     if dim is None:

@@ -328,7 +328,15 @@ def _expanded_shape(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, .
     return full
 
 
-@op("ttnn.expand", golden=goldens.expand)
+def _expand_alias(call: Call) -> Sequence[int] | None:
+    """Dims of length 1 in front move nothing."""
+    local = tuple(call.specs[0].shape)
+    full = tuple(_expanded_shape(local, tuple(call["output_shape"])))
+    require(bool(full), "repeat does not support rank 0 tensors", "dims", "Reshape it to [1] first.")
+    return full if prod(full) == prod(local) else None
+
+
+@op("ttnn.expand", golden=goldens.expand, alias=_expand_alias)
 def expand(input_tensor: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The values repeated along dims of length 1 until the shape is reached; -1 keeps a dim."""
     local, mesh = input_tensor.shape[lane_axes:], input_tensor.shape[:lane_axes]

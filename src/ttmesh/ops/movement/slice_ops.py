@@ -278,6 +278,7 @@ def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     golden=goldens.narrow,
     check=_check_narrow,
     out=_narrow_spec,
+    alias=lambda call: call.specs[0].shape if call["length"] == call.specs[0].shape[call["dim"]] else None,
 )
 def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_axes: int) -> torch.Tensor:
     """Part of one dim. TT-NN gives a view at an offset; here it is a tensor of its own."""
@@ -287,6 +288,7 @@ def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_a
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
     """`tensor[key]`; a key that was seen before goes where it led then."""
+    tensor.check_allocated()
     mesh, tensors, parts = tensor._mesh, [tensor], [getitem, tensor.kind]
     if mesh is None or before or after or watchers or not add_to_key(key, parts, tensors):
         return indexing.getitem(tensor, key)

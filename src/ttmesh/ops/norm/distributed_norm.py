@@ -77,7 +77,7 @@ def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lane
     return (second, first) if means else (first, second)
 
 
-@part("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual)
+@part("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual, least_rank=4)
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
 ) -> Lanes:

@@ -171,6 +171,7 @@ def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
     golden=goldens.layer_norm,
     out=_norm_spec,
     check=_check_norm,
+    least_rank=1,
     scratch=_norm_scratch,
     specialise=_layer_norm_once,
 )
@@ -198,6 +199,7 @@ def layer_norm(
     golden=goldens.rms_norm,
     out=_norm_spec,
     check=_check_norm,
+    least_rank=1,
     scratch=_norm_scratch,
     specialise=_rms_norm_once,
 )

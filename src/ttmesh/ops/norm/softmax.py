@@ -94,7 +94,7 @@ def _mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: Tens
     return mask[..., :1, :] if mask.shape[-2] == TILE and not causal else mask
 
 
-@op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=_check_mask, runtime=("scale",))
+@op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=_check_mask, runtime=("scale",), least_rank=1)
 def scale_mask_softmax(
     input_tensor: Lanes,
     scale: float | None,
@@ -111,6 +111,7 @@ def _in_place(name: str) -> OpFunction:
     @op(
         name,
         golden=goldens.scale_mask_softmax,
+        least_rank=1,
         out=like_written,
         check=_check_mask,
         runtime=("scale",),

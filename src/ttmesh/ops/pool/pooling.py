@@ -290,7 +290,7 @@ _adaptive("ttnn.adaptive_avg_pool2d", "avg", goldens.adaptive_avg_pool2d)
 _adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
 
 
-@part("ttnn.global_avg_pool2d", out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
+@part("ttnn.global_avg_pool2d", least_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
 def _mean(input_tensor: Lanes) -> Lanes:
     return input_tensor.float().mean((-3, -2), keepdim=True)
 
@@ -303,5 +303,8 @@ def _global_spec(call: Call, shape: Sequence[int]) -> TensorSpec:
 @composite("ttnn.global_avg_pool2d", golden=goldens.global_avg_pool2d)
 def global_avg_pool2d(input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None) -> Tensor:
     """The mean of every channel of [batch, height, width, channels]."""
+    rank = len(input_tensor.shape)
+    if not 2 <= rank <= 4:
+        raise ValueError(f"global_avg_pool2d expects rank 2, 3, or 4 input, got rank {rank}")
     result: Tensor = _mean(input_tensor=input_tensor, memory_config=memory_config, dtype=dtype)
     return result

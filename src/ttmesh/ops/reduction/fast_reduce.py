@@ -23,6 +23,12 @@ def _check_reduce(call: Call) -> None:
         "TILE_LAYOUT",
         "Convert it with ttnn.to_layout.",
     )
+    rank, dims = len(call.specs[0].shape), tuple(call["dims"])
+    require(bool(dims), "fast_reduce_nc dims should not be empty", "dims to reduce", "Name one.")
+    require(rank > 2, f"FastReduceNC input rank must be greater than 2, but has {rank}", "outer dims", "Reshape it.")
+    for dim in dims:
+        wrong = f"FastReduceNC reduces only outer dims: dim must be between 0 and {rank - 3}, but has {dim}"
+        require(0 <= dim <= rank - 3, wrong, f"a dim in [0, {rank - 3}]", "Use ttnn.sum for other dims.")
 
 
 def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

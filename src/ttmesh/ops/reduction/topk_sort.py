@@ -141,6 +141,8 @@ def topk(
     indices_tensor: torch.Tensor | None = None,
 ) -> Pair:
     """The k largest (or smallest) values along a dim, and where they are."""
+    if input_tensor.dim() == lane_axes:
+        return input_tensor, torch.zeros_like(input_tensor, dtype=torch.int64)
     at = dim_of(dim, input_tensor.dim() - lane_axes)
     if stable:  # torch.topk promises no order among equals
         values, indices = torch.sort(input_tensor, stable=True, dim=at, descending=largest)
@@ -158,7 +160,8 @@ def topk(
 def _check_sort(call: Call) -> None:
     spec = call.specs[0]
     require(not call["stable"], "ttnn::sort: stable=True is not yet implemented.", "stable=False", "Leave stable out.")
-    dim_of(call["dim"], len(spec.shape))
+    if len(spec.shape):
+        dim_of(call["dim"], len(spec.shape))
     given = call.outputs[1] if len(call.outputs) > 1 else None
     if given is not None and spec.dtype is DataType.FLOAT32:
         wrong = f"Index tensor dtype must be UINT32 when input dtype is FLOAT32, got {given.dtype}"

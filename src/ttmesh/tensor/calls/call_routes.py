@@ -75,7 +75,14 @@ class View:
     def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
         """The view of a call's tensor."""
         tensor = tensors[self._source]
+        tensor.check_allocated()
         return tensor if self._kind is None else Tensor.on_device(self._kind, tensor.buffer, mesh)
+
+
+def view_route(result: Tensor, tensors: Sequence[Tensor]) -> View:
+    """The route of a call that gave one of its tensors, or a view of one."""
+    source = next(i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer)
+    return View(None if result is tensors[source] else result.kind, source)
 
 
 def remember(mesh: MeshDevice, key: Sequence[Any], route: Route | View) -> None:

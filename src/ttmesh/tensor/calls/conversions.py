@@ -29,6 +29,7 @@ def to_layout(
     pad_value: float = 0.0,
 ) -> Tensor:
     """The tensor in tiles or in rows. No effect here: sub_core_grids (which cores do the work)."""
+    tensor.check_allocated()
     if tensor.layout is layout:
         return tensor
     if layout not in (Layout.TILE, Layout.ROW_MAJOR):
@@ -87,6 +88,7 @@ def to_memory_config(
         raise MeshError(
             "ttnn::to_memory_config: the tensor is on the host", expected="a device tensor", fix="Use to_device()."
         )
+    tensor.check_allocated()
     same = tensor.memory_config() == memory_config and dtype in (None, tensor.dtype)
     if same and output_tensor is None:
         return tensor

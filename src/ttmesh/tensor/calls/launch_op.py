@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import DataType
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import add_named, key_of
-from ttmesh.tensor.calls.call_routes import remember, route_of
+from ttmesh.tensor.calls.call_routes import remember, route_of, view_route
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
 from ttmesh.tensor.calls.lane_calls import (
     Arguments as Arguments,
@@ -114,6 +114,8 @@ class Operation:
     host: whether it takes host tensors too, and gives host tensors then.
     specialise: a function of the tensors and runtime values alone, in the order that the lane function takes them, with
       everything decided that the other arguments and the specs decide; None where there is none. Plans keep it.
+    alias: the shape of the result where TT-NN hands the first tensor's own memory back, else None.
+    least_rank: how many dims of the first tensor the lane function counts on: with fewer it would reach the mesh axes.
     in_place: the lane function changes the values of `writes` themselves (and rounds them itself) instead of making
       new ones: a kv cache is not copied.
     """
@@ -132,6 +134,8 @@ class Operation:
     in_place: bool = False
     specialise: Specialise | None = None
     recheck: bool = False
+    alias: Callable[[Call], Sequence[int] | None] | None = None
+    least_rank: int = 0
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -184,6 +188,11 @@ def launch(operation: Operation, arguments: Arguments) -> Any:
         if tensors and all(tensor.device() is None for tensor in tensors):
             return launch_on_host(operation, arguments, tensors)
     arguments = snapshot_all(arguments)
+    same = alias_of(operation, arguments)
+    if same is not None:
+        if keyed and mesh is not None:
+            remember(mesh, key, view_route(same, tensors))
+        return same
     ready = prepare(operation, arguments)
     if keyed and mesh is not None:
         free = {i for i, name in enumerate(arguments) if name in operation.runtime}
@@ -199,6 +208,27 @@ def report(operation: Operation, arguments: Arguments, result: Any) -> None:
     """Show a launch to those who watch, or work on the host that gave what this operation would."""
     for watch in watchers:
         watch(operation, arguments, result)
+
+
+def alias_of(operation: Operation, arguments: Arguments) -> Tensor | None:
+    """The first tensor, or a view of its memory, where that is what TT-NN gives; None where a program runs."""
+    if operation.alias is None or any(given is not None for given in _given_outputs(operation, arguments)):
+        return None
+    tensors = tensors_in(arguments)
+    call = Call(operation.name, mesh_of(operation.name, tensors, arguments), arguments, tensors)
+    if operation.check is not None:
+        operation.check(call)
+    first, shape = tensors[0], operation.alias(call)
+    if shape is None or call["memory_config"] not in (None, first.memory_config()):
+        return None
+    own = first.kind
+    first.check_allocated()
+    if tuple(shape) == tuple(own.spec.shape):
+        return first
+    if watchers or own.spec.memory_config.is_sharded():  # a tape sees programs, not views
+        return None
+    kind = kind_of(own.spec.with_shape(shape), own.topology, own.presence)
+    return Tensor.on_device(kind, first.buffer, call.mesh)
 
 
 def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence[Tensor]) -> Any:
@@ -264,6 +294,8 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     check_types(operation.name, call.arguments)
     if operation.check is not None:
         operation.check(call)
+    if operation.least_rank:
+        _check_rank(call, operation.least_rank)
     axes = call.mesh.shape.dims()
     names = positions_of(inputs)
     static = static_arguments(operation.lane_arguments, inputs, call.specs, axes, META)
@@ -297,6 +329,16 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     if presence is not None:
         plan, make_body = PartialPlan, bodies_on(make_body, call.mesh, presence, kinds, call.outputs)
     return plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
+
+
+def _check_rank(call: Call, least: int) -> None:
+    rank = len(call.specs[0].shape)
+    if rank < least:
+        raise ShapeError(
+            f"{call.name}: ShapeBase[] index out of range. {least - 1} not in [-4, {rank})",
+            expected=f"{least} dims or more",
+            fix=f"Reshape the tensor to {least} dims first.",
+        )
 
 
 def _merged(call: Call) -> TensorTopology:

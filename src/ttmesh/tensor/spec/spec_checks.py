@@ -15,6 +15,8 @@ def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
     """Refuse formats that a layout cannot hold, and what is no layout."""
     if not isinstance(layout, Layout):
         raise TypeError(f"layout={layout!r} is a {type(layout).__name__}; pass ttnn.TILE_LAYOUT or ROW_MAJOR_LAYOUT")
+    if not isinstance(dtype, DataType):
+        raise TypeError(f"dtype={dtype!r} is a {type(dtype).__name__}; pass ttnn.bfloat16, say")
     if dtype is DataType.INVALID:
         raise MeshError(
             "Only UINT32, INT32, FLOAT32, UINT16, UINT8, INT8, BFLOAT16, BFLOAT8_B, BFLOAT4_B, or FP8_E4M3 dtypes are "
