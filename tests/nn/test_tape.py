@@ -89,6 +89,11 @@ ONE_CHIP: dict[str, tuple[Forward, Callable[[torch.Tensor], torch.Tensor]]] = {
         lambda x: ttnn.add(ttnn.multiply(x, ttnn.sign(x)), ttnn.floor(x)),
         lambda x: x * x.sign() + x.floor(),
     ),
+    "many zeros": (
+        lambda x: ttnn.add(ttnn.prelu(ttnn.relu(x), 0.3), ttnn.std(ttnn.relu(x), dim=-1, keepdim=True, correction=False)),
+        lambda x: torch.nn.functional.prelu(x.relu(), torch.tensor([0.3]))
+        + torch.std(x.relu(), -1, keepdim=True, correction=0),
+    ),
     "through integers": (
         lambda x: ttnn.add(x, ttnn.typecast(ttnn.typecast(x, ttnn.int32), ttnn.float32)),
         lambda x: x + x.int(),
@@ -306,3 +311,54 @@ def test_targets_that_change_before_backward_are_refused(mesh: ttnn.MeshDevice) 
 
     with pytest.raises(RuntimeError, match="mean_squared_error was written over before backward"):
         record.backward(loss, [leaf])
+
+
+def test_a_write_on_one_chip_is_refused(mesh: ttnn.MeshDevice) -> None:
+    def forward(x: ttnn.Tensor) -> ttnn.Tensor:
+        held = ttnn.exp(x)
+        ttnn.copy(ttnn.get_device_tensors(ttnn.sin(x))[1], ttnn.get_device_tensors(held)[1])
+        return held
+
+    with pytest.raises(
+        RuntimeError, match="a tensor was written on some of its chips only: gradients of 8 and 1 chips"
+    ):
+        differentiate(forward, on(mesh, drawn(32, 32)))
+
+
+def test_one_chips_tensor_gives_that_chips_gradient(mesh: ttnn.MeshDevice) -> None:
+    leaf = on(mesh, drawn(32, 32))
+    with tape() as record:
+        part = ttnn.get_device_tensors(ttnn.exp(leaf))[3]
+        loss = ttnn.sum(ttnn.multiply(part, part))
+
+    (found,) = record.backward(loss, [leaf], 1.0)
+
+    assert [tuple(c) for c in found.coords()] == [(0, 3)]
+    torch.testing.assert_close(lanes(found)[0], 2 * (2 * drawn(32, 32)).exp())
+
+
+BATCHES = [(), (1,), (2,), (1, 1), (2, 1), (1, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_products_of_all_batches_have_torchs_gradients(
+    transpose_a: bool, transpose_b: bool, mesh: ttnn.MeshDevice
+) -> None:
+    for one in BATCHES:
+        for other in BATCHES:
+            a = drawn(*one, *((20, 9) if transpose_a else (9, 20)))
+            b = drawn(*other, *((12, 20) if transpose_b else (20, 12)), seed=1)
+            try:
+                leaves = a.clone().requires_grad_(), b.clone().requires_grad_()
+                made = (leaves[0].mT if transpose_a else leaves[0]) @ (leaves[1].mT if transpose_b else leaves[1])
+                given = on(mesh, a), on(mesh, b)
+                with tape() as record:
+                    product = ttnn.matmul(*given, transpose_a=transpose_a, transpose_b=transpose_b)
+                    loss = ttnn.sum(ttnn.multiply(product, product))
+            except RuntimeError:
+                continue  # batches that torch or TT-NN does not multiply
+
+            made.square().sum().backward()
+            for leaf, gradient in zip(leaves, record.backward(loss, given, 1.0), strict=True):
+                torch.testing.assert_close(lanes(gradient)[0], leaf.grad, rtol=1e-4, atol=1e-3, msg=f"{one} @ {other}")

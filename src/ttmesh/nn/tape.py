@@ -81,7 +81,9 @@ class Tape:
         self._made.clear()
         while self.nodes:
             node = self.nodes.pop()  # what only the tape held is freed as the walk goes on
-            grads = [_as(gradients.pop(key, None), out) for key, out in zip(node.made, node.outputs, strict=True)]
+            grads = [
+                _taken(gradients.pop(key, None), key, out) for key, out in zip(node.made, node.outputs, strict=True)
+            ]
             needed = [key in reaches and t.dtype in FLOATS for key, t in zip(node.taken, node.inputs, strict=True)]
             if any(needed) and not all(grad is None for grad in grads):
                 found = step(node, grads, needed)
@@ -203,12 +205,32 @@ def _as(grad: Tensor | None, like: Tensor) -> Tensor | None:
     return grad
 
 
+def _taken(grad: Tensor | None, key: Key, output: Tensor) -> Tensor | None:
+    """The gradient of a result; of one that was written into memory of before, all chips must have been written."""
+    if grad is not None and key[1]:
+        _check_chips("a tensor was written", grad, output)
+    return _as(grad, output)
+
+
 def _sum(known: Tensor | None, grad: Tensor, like: Tensor) -> Tensor:
     """A gradient added to what is known of the same tensor."""
     known, grad_ = _as(known, like), _as(grad, like)
     assert grad_ is not None, "only None gives None"
-    total: Tensor = grad_ if known is None else binary["add"](known, grad_)
+    if known is None:
+        return grad_
+    _check_chips("a tensor was used", known, grad_)
+    total: Tensor = binary["add"](known, grad_)
     return total
+
+
+def _check_chips(what: str, whole: Tensor, part: Tensor) -> None:
+    """Refuse gradients of different chips for one tensor: adding them would lose those of some chips."""
+    if whole.kind.presence != part.kind.presence:
+        raise MeshError(
+            f"{what} on some of its chips only: gradients of {len(whole.coords())} and {len(part.coords())} chips",
+            expected="tensors that are used and written on all their chips, or on the same ones everywhere",
+            fix="Compute on all chips inside the tape and mask what does not count.",
+        )
 
 
 def _finished(node: Node, uses: Counter[Key]) -> list[Key]:

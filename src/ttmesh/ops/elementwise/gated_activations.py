@@ -163,6 +163,8 @@ def prelu(input_tensor_a: Tensor, weight: Any, lane_axes: int) -> Tensor:
         weight = wide(weight).reshape(*mesh, *([1, -1] if rank == 2 else [1, -1, *[1] * (rank - 2)]))
     elif isinstance(weight, (list, tuple)):
         weight = weight[0]
+    if x.requires_grad:  # torch gives the weight as the slope at 0; the sign of a 0 does not matter here
+        return torch.where(x > 0, x, x * weight)
     return torch.where(x < 0, x * weight, x)
 
 
