@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tracked import RunningServer, environment, eventually
 
 from ttmesh import ttnn
+from ttmesh.base.errors import MeshError
 from ttmesh.base.records import Allocated, ChipFacts, Finished, Freed, Opened, TensorFacts
 from ttmesh.base.signals import signals
 from ttmesh.monitor.exports import shared_memory
@@ -118,6 +119,28 @@ def test_chips_of_real_tt_metal_are_shown_beside_ours_and_without_a_server(tmp_p
         assert source.detail(shown.key).buffers.buffers == []
         source.close()
     running.stop()
+
+
+def test_what_others_put_beside_the_files_is_passed_over(tmp_path):
+    good = SharedDevice(1234, 0, (1, 2, 3, 4, 5), (), ())
+    (tmp_path / "tt_device_1234_memory").write_bytes(shared_memory.pack(good, time_ns=1))
+    os.mkfifo(tmp_path / "tt_device_1_memory")  # opening it for reading would wait for a writer
+    with (tmp_path / "tt_device_2_memory").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    (tmp_path / "elsewhere").write_bytes(shared_memory.pack(SharedDevice(5, 5, (0,) * 5, (), ()), time_ns=1))
+    (tmp_path / "tt_device_3_memory").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "tt_device_4_memory").mkdir()
+
+    assert shared_memory.read(tmp_path) == [good]
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("elsewhere"), lambda path: path.mkdir()])
+def test_nothing_is_written_into_what_others_put_there(source, tmp_path, put):
+    put(tmp_path / f"tt_device_{shared_memory.OURS}_memory")
+
+    with pytest.raises(MeshError, match="_memory cannot be written: .*Remove it, or name another folder"):
+        shared_memory.write(source.state(), tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_torch_draws_the_snapshot(source):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ttmesh.base.records import Allocated, Crossed, Freed, Marked, Opened, Record, Reserved
+from ttmesh.base.records import Allocated, ChipFacts, Crossed, Freed, Marked, Opened, Record, Reserved
 from ttmesh.tracking import wire
 from ttmesh.tracking.outbox import Outbox
 
@@ -53,6 +53,44 @@ def test_long_call_sites_and_labels_still_fit_into_frames():
     assert [r.buffer_id for b in batches for r in b.records] == list(range(1025))
     assert [b.first for b in batches][:3] == [0, 32, 64]
     assert len(batches[-1].records[-1].label) == 500
+
+
+def test_names_that_are_no_text_are_told_with_question_marks():
+    box = outbox([])
+    odd = "caf\udce9.py"
+    first = allocated(1, label=odd)
+    first.site = odd
+    chips = (ChipFacts(0, 0, (0,), odd, 1, 1, 1, 1, False),)
+    box.queue.extend(
+        [first, Marked("\ud800", 1), Opened(1, None, (1,), odd, chips, 1), Reserved(1, (0,), "L1", 1, odd, 1)]
+    )
+
+    ((batch),) = told(box.take())
+    hello = told([wire.frame(wire.HELLO, wire.Hello("program", 1, 1, odd, odd, "t"))])[0]
+
+    allocation, mark, opened, reserved = batch.records
+    assert {allocation.label, allocation.site, opened.system, opened.chips[0].arch, reserved.label} == {"caf?.py"}
+    assert (mark.label, hello.name, hello.host) == ("?", "caf?.py", "caf?.py")
+
+
+def test_a_record_that_cannot_be_told_costs_itself_and_leaves_a_gap():
+    box = outbox([])
+    box.queue.extend([allocated(1), Marked(object(), 1), allocated(2), Freed(2**70, 1), allocated(3)])
+
+    batches = told(box.take())
+
+    assert [(b.first, [r.buffer_id for r in b.records]) for b in batches if b.records] == [(0, [1]), (2, [2]), (4, [3])]
+    assert box.next == 5
+
+
+def test_names_of_a_megabyte_are_cut():
+    box = outbox([])
+    name = "x" * (1 << 20)
+    box.queue.extend([Marked(name, 1), Reserved(1, (0,), "L1", 1, name, 1), Opened(1, None, (1,), name, (), 1)])
+
+    mark, reserved, opened = [record for batch in told(box.take()) for record in batch.records]
+
+    assert {len(mark.label), len(reserved.label), len(opened.system)} == {500}
 
 
 def test_discarded_and_lost_records_have_numbers_too():

@@ -21,6 +21,8 @@ Chips = Annotated[tuple[Chip, ...], Meta(max_length=1024)]
 Name = Annotated[str, Meta(max_length=512)]
 Site = Annotated[str, Meta(max_length=4096)]
 Extent = Annotated[tuple[Count, ...], Meta(max_length=8)]
+Size = Annotated[int, Meta(ge=0, le=2**40)]  # of a buffer or a bank: a million of them still fit 64 bits
+Banks = Annotated[int, Meta(ge=0, le=2**16)]
 if TYPE_CHECKING:
     MemoryType = str  # the runtime has the names of an enum
 else:
@@ -34,16 +36,16 @@ class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
     logical_id: Chip
     coord: Extent
     arch: Name
-    dram_banks: Count
-    dram_bank_bytes: Count
-    l1_banks: Count
-    l1_bank_bytes: Count
+    dram_banks: Banks
+    dram_bank_bytes: Size
+    l1_banks: Banks
+    l1_bank_bytes: Size
     is_remote: bool
     # Where the allocator's banks begin, and what follows them in each bank: needed to find holes.
     dram_base: Count = 0
     l1_base: Count = 0
-    l1_small_bytes: Count = 0
-    trace_bytes: Count = 0
+    l1_small_bytes: Size = 0
+    trace_bytes: Size = 0
 
 
 class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
@@ -52,7 +54,7 @@ class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
     mesh_id: Count
     parent_id: Count | None
     shape: Extent
-    system: Name
+    system: str
     chips: Annotated[tuple[ChipFacts, ...], Meta(max_length=1024)]
     time_ns: Count
 
@@ -73,8 +75,8 @@ class Reserved(Struct, array_like=True, tag=3, frozen=True, gc=False):
     mesh_id: Count
     chips: Chips
     buffer_type: MemoryType
-    size_bytes: Count
-    label: Name
+    size_bytes: Size
+    label: str
     time_ns: Count
 
 
@@ -91,10 +93,10 @@ class Allocated(Struct, array_like=True, tag=4, gc=False):
     chips: Chips
     buffer_type: MemoryType
     address: Count
-    size_bytes: Count
-    bank_bytes: Count
-    banks: Count
-    page_bytes: Count
+    size_bytes: Size
+    bank_bytes: Size
+    banks: Banks
+    page_bytes: Size
     label: str
     time_ns: Count = 0
     site: Site = ""
@@ -110,7 +112,7 @@ class Freed(Struct, array_like=True, tag=5, frozen=True, gc=False):
 class Marked(Struct, array_like=True, tag=6, frozen=True, gc=False):
     """The user named a moment of the program."""
 
-    label: Name
+    label: str
     time_ns: Count
 
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
     except OSError as error:
         raise MeshError(
             f"--token-file {path} cannot be read: {error.strerror}", expected="a file with the token", fix="Check it."

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ttmesh.base import settings
 from ttmesh.base.directories import runtime_directory
 from ttmesh.base.errors import MeshError
+
+
+LOOK_S = 0.05  # how often the one who waits for a name is called
+Place = tuple[int, tuple[object, ...] | str]  # a family and what `socket.connect` takes
 
 
 class AddressError(MeshError):
@@ -57,22 +64,72 @@ def chosen(text: str = "") -> Address:
     return parse(text) if text else Address(path=str(runtime_directory() / "ttmesh.sock"))
 
 
-def connect(address: Address, *, timeout_s: float) -> socket.socket:
-    """A connected socket, or an OSError."""
+def connect(address: Address, *, timeout_s: float, waiting: Callable[[], None] = lambda: None) -> socket.socket:
+    """A connected socket, or an OSError; `waiting` is called now and then while a name is looked up."""
     if address.is_tcp:
-        connection = socket.create_connection((address.host, address.port), timeout=timeout_s)
+        connection = _connect_to_first(look_up(address, timeout_s=timeout_s, waiting=waiting), timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)  # ms until a host is gone
         return connection
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(timeout_s)
-        connection.connect(address.path)
-    except OSError:
-        connection.close()
-        raise
-    return connection
+    return _connect_to_first([(socket.AF_UNIX, address.path)], timeout_s)
+
+
+def look_up(address: Address, *, timeout_s: float, waiting: Callable[[], None] = lambda: None) -> list[Place]:
+    """Where a host can be reached; the system's own look-up has no time limit, so it has a thread of its own."""
+    look = _lookups.get(address)
+    if look is None:
+        look = _lookups[address] = _Lookup(address)
+        look.start()
+    deadline_s = time.monotonic() + timeout_s
+    while look.is_alive():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"looking up {address.host} takes more than {timeout_s:g} s")
+        look.join(LOOK_S)
+        waiting()
+    _lookups.pop(address, None)
+    if look.problem is not None:
+        raise look.problem
+    return look.places
+
+
+class _Lookup(threading.Thread):
+    """One look-up; who comes back for it later finds it still going on, or its answer."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(name="ttmesh-look-up", daemon=True)
+        self.places: list[Place] = []
+        self.problem: OSError | None = None
+        self._address = address
+
+    def run(self) -> None:
+        """Ask the system."""
+        try:
+            found = socket.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_STREAM)
+            self.places = [(entry[0], entry[4]) for entry in found]
+        except OSError as error:
+            self.problem = error
+        except UnicodeError:  # a label of more than 63 characters, say
+            self.problem = OSError(f"{self._address.host!r} is not a name of a host")
+
+
+_lookups: dict[Address, _Lookup] = {}
+
+
+def _connect_to_first(places: list[Place], timeout_s: float) -> socket.socket:
+    """A connection to the first place that takes one."""
+    problem: OSError = OSError("no address was found")
+    for family, place in places:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(place)
+        except OSError as error:
+            connection.close()
+            problem = error
+        else:
+            return connection
+    raise problem
 
 
 def start_ticks(pid: int) -> int:

@@ -24,6 +24,7 @@ from ttmesh.tracking.call_sites import call_site
 from ttmesh.tracking.outbox import AT_ONCE, Outbox
 
 TICK_S = 0.05
+CONNECT_S = 1.0  # for the name, and again for the connection
 RETRY_S = 0.2  # with the tick: a server that comes back knows everything again well within a second
 REFUSED_S = 10.0  # a server that does not want this process is not asked five times a second
 LOOK_MS = 50  # how long a wait for a slow server may last before the queue is looked after
@@ -116,6 +117,9 @@ class Client:
                     self._turn(leaving=stopping)
                 except (OSError, wire.FrameError, msgspec.MsgspecError) as error:
                     self._disconnect(str(error))
+                except Exception as error:  # ours or the program's: it must not cost the program its tracking
+                    self._warn_once(f"{type(error).__name__}: {error}", "could not be told everything")
+                    self._disconnect(str(error))
                 if stopping:
                     break
                 self._stopping.wait(TICK_S)
@@ -141,16 +145,21 @@ class Client:
 
     def _connect(self) -> None:
         self._retry_s = time.monotonic() + RETRY_S
-        sock = connect(self.address, timeout_s=1.0)
+        sock = connect(self.address, timeout_s=CONNECT_S, waiting=self._wait_for_name)
         sock.setblocking(False)
-        pid = os.getpid()
-        hello = wire.Hello("program", pid, start_ticks(pid), program_name(), socket.gethostname(), self.token)
+        pid, token = os.getpid(), wire.token_text(self.token)
+        hello = wire.Hello("program", pid, start_ticks(pid), program_name(), socket.gethostname(), token)
         self._sock, self._refused = sock, False
         self._frames = wire.Frames()
         self._send(wire.frame(wire.HELLO, hello))
         self.outbox.retell_traffic()
         self._resync = True
         self._snapshot_not_before_s = 0.0
+
+    def _wait_for_name(self) -> None:
+        self.outbox.bound()
+        if self._stopping.is_set():
+            raise TimeoutError("the program ends before the server's name was found")
 
     def _disconnect(self, reason: str) -> None:
         self._retry_s = time.monotonic() + (REFUSED_S if self._refused else RETRY_S)
@@ -212,10 +221,10 @@ class Client:
                 poll.poll(LOOK_MS)
                 self.outbox.bound()
 
-    def _warn_once(self, reason: str) -> None:
+    def _warn_once(self, reason: str, what: str = "refused this process") -> None:
         if reason != self._warned:
             self._warned = reason
-            log.warning("the allocation server at %s refused this process: %s", self.address, reason)
+            log.warning("the allocation server at %s %s: %s", self.address, what, reason)
 
 
 _client: Client | None = None

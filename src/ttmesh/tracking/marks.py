@@ -13,4 +13,4 @@ LONGEST = 500  # characters; the server takes a little more
 def mark(label: str) -> None:
     """Name this moment: monitors, timelines and exports show it."""
     if signals.listening:
-        signals.emit(Marked(label[:LONGEST], time.time_ns()))
+        signals.emit(Marked(str(label)[:LONGEST], time.time_ns()))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Raw
 
-from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Record, Reserved
+from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Marked, Opened, Record, Reserved
 from ttmesh.tracking import wire
 
 MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
@@ -138,14 +138,27 @@ def _lots(records: list[Event]) -> Iterator[tuple[int, Raw]]:
 
 
 def _fitting(records: list[Event]) -> Iterator[tuple[int, Raw]]:
-    raw = wire.packed(records)
-    if len(memoryview(raw)) <= ROOM:
+    try:
+        raw = wire.packed(records)
+    except (TypeError, ValueError, OverflowError):  # a number beyond 64 bits, a name that is no text: without that one
+        if len(records) == 1:
+            yield 1, wire.packed([])
+            return
+        raw = None
+    if raw is not None and len(memoryview(raw)) <= ROOM:
         yield len(records), raw
     elif len(records) > 1:
         half = len(records) // 2
         yield from _fitting(records[:half])
         yield from _fitting(records[half:])
-    elif isinstance(record := records[0], Allocated):
-        yield 1, wire.packed([msgspec.structs.replace(record, label=record.label[:LABEL])])
     else:
-        raise wire.FrameError(f"a record of kind {type(record).__name__} does not fit into a frame")
+        yield 1, wire.packed([_cut(records[0])])
+
+
+def _cut(record: Event) -> Event:
+    """The same record with names short enough for a frame."""
+    if isinstance(record, Opened):
+        return msgspec.structs.replace(record, system=record.system[:LABEL])
+    if isinstance(record, Allocated | Reserved | Marked):
+        return msgspec.structs.replace(record, label=record.label[:LABEL])
+    return record

@@ -91,7 +91,9 @@ class Monitor:
     def _connected(self) -> socket.socket:
         sock = connect(self.address, timeout_s=self._timeout_s)
         pid = os.getpid()
-        hello = wire.Hello("monitor", pid, start_ticks(pid), "monitor", socket.gethostname(), self._token)
+        hello = wire.Hello(
+            "monitor", pid, start_ticks(pid), "monitor", socket.gethostname(), wire.token_text(self._token)
+        )
         sock.sendall(wire.frame(wire.HELLO, hello))
         return sock
 

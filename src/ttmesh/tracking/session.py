@@ -81,7 +81,7 @@ class Session:
         if self.role:
             raise FrameError("a second hello")
         needed = self._peer.token_needed
-        if needed and not hmac.compare_digest(needed.encode(), hello.token.encode()):
+        if needed and not hmac.compare_digest(wire.token_text(needed).encode(), hello.token.encode()):
             raise FrameError("the token is wrong")
         self.role = hello.role
         self.frames.max_body = wire.MAX_BODY

@@ -106,7 +106,25 @@ _DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     BYE: msgspec.msgpack.Decoder(Bye),
     QUERY: msgspec.msgpack.Decoder(Query),
 }
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
+
+
+def _encode(value: object) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:  # file names, arguments and labels of programs need not be text
+        return _encoder.encode(_replace_surrogates(msgspec.to_builtins(value)))
+
+
+def _replace_surrogates(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    return [_replace_surrogates(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def token_text(token: str) -> str:
+    """A token as it goes over the wire: a variable or a file may hold bytes that are no text."""
+    return token.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def packed(records: list[Event]) -> Raw:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
+import stat
 import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttmesh.base.errors import MeshError
 from ttmesh.tracking.spans import Span
 from ttmesh.tracking.state import DeviceState, Pool, ProcessState, State, Usage
 
@@ -26,6 +30,7 @@ PROCESS = struct.Struct("<i4x5QQ64s")
 CHIPS, CHIPS_AT = 16, 88
 PROCESSES, PROCESSES_AT = 64, 856
 FILE_BYTES = 8576
+MOST_FILES = 1024  # looked at; anybody may make more
 UNUSED = 0xFFFFFFFF
 
 
@@ -108,11 +113,7 @@ def write(state: State, directory: Path = DIRECTORY) -> list[Path]:
         )
         shared = SharedDevice(OURS | device.physical_id, device.physical_id, used, (chip,), processes)
         path = directory / f"tt_device_{shared.asic_id}_memory"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            os.pwrite(fd, pack(shared, time_ns=time.time_ns()), 0)
-        finally:
-            os.close(fd)
+        _write_own(path, pack(shared, time_ns=time.time_ns()))
         paths.append(path)
     return paths
 
@@ -134,14 +135,42 @@ def clean(directory: Path = DIRECTORY) -> list[Path]:
 def read(directory: Path = DIRECTORY) -> list[SharedDevice]:
     """What real tt-metal says of its chips; our own files and unreadable ones are passed over."""
     found = []
-    for path in sorted(directory.glob("tt_device_*_memory")):
+    for path in sorted(itertools.islice(directory.glob("tt_device_*_memory"), MOST_FILES)):
         try:
-            device = unpack(path.read_bytes())
+            device = unpack(_read_regular(path))
         except OSError:  # another user's: tt-metal makes them 0600
             continue
         if device is not None and device.asic_id & ~0xFFFF != OURS:
             found.append(device)
     return found
+
+
+def _read_regular(path: Path) -> bytes:
+    """The first FILE_BYTES of a regular file: anybody may put anything there, a pipe or a link too."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(fd, FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+
+
+def _write_own(path: Path, data: bytes) -> None:
+    """Write a regular file of this user; what somebody else put in its place is not touched."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "it is not a file of yours")
+            os.pwrite(fd, data, 0)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise MeshError(
+            f"{path} cannot be written: {error.strerror}",
+            expected="a regular file of yours, or none",
+            fix="Remove it, or name another folder with -o.",
+        ) from None
 
 
 def as_states(found: Iterable[SharedDevice]) -> tuple[list[DeviceState], list[ProcessState]]:
