@@ -8,11 +8,13 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
+import uvicorn
 from fixed_state import ARTEFACTS
 from prometheus_client.parser import text_string_to_metric_families
 from tracked import Program, RunningServer, environment, eventually
@@ -20,6 +22,15 @@ from tracked import Program, RunningServer, environment, eventually
 from ttmesh.tracking.address import Address
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Site(str):
+    """The address without its token, which `get` adds."""
+
+    token: str
+
+    def path(self, path: str) -> str:
+        return f"{self}{path}?token={self.token}"
 
 
 def get(url: str, **headers: str) -> tuple[int, str, dict[str, str]]:
@@ -46,7 +57,7 @@ def program(address: Address, start) -> Iterator[Program]:
 
 
 @pytest.fixture
-def site(address: Address) -> Iterator[str]:
+def site(address: Address) -> Iterator[Site]:
     web = subprocess.Popen(
         [sys.executable, "-m", "ttmesh", "web", "--port", "0", "-r", "100"],
         env=environment(TTMESH_SOCKET=address.path),
@@ -54,29 +65,31 @@ def site(address: Address) -> Iterator[str]:
         text=True,
     )
     assert web.stdout
-    url = web.stdout.readline().split()[1].rstrip("/")
+    url, _, token = web.stdout.readline().split()[1].partition("/?token=")
+    site = Site(url)
+    site.token = token
     eventually(lambda: get(f"{url}/page.css")[0], lambda status: status == 200, timeout_s=180)
-    yield url
+    yield site
     web.terminate()
     web.communicate(timeout=180)
 
 
 def test_the_api_gives_the_view_and_one_device(program, site):
     def view() -> dict:
-        return json.loads(get(f"{site}/api/view")[1])
+        return json.loads(get(site.path("/api/view"))[1])
 
     seen = eventually(view, lambda v: sum(d["buffers"] for d in v.get("devices", [])) == 16)
-    device = json.loads(get(f"{site}/api/devices/3")[1])
+    device = json.loads(get(site.path("/api/devices/3"))[1])
 
     assert [p["pid"] for p in seen["processes"]] == [program.pid]
     assert len(device["maps"][0]["cells"]) == 512
     assert device["buffers"][0]["label"] == "matmul"
-    assert get(f"{site}/api/devices/99")[0] == 404
+    assert get(site.path("/api/devices/99"))[0] == 404
 
 
 def test_metrics_are_what_prometheus_reads(program, site):
     def used() -> dict[str, float]:
-        families = {f.name: f for f in text_string_to_metric_families(get(f"{site}/metrics")[1])}
+        families = {f.name: f for f in text_string_to_metric_families(get(site.path("/metrics"))[1])}
         samples = families["ttmesh_memory_used_bytes"].samples if "ttmesh_memory_used_bytes" in families else []
         return {s.labels["device"]: s.value for s in samples if s.labels["class"] == "DRAM"}
 
@@ -84,7 +97,7 @@ def test_metrics_are_what_prometheus_reads(program, site):
 
 
 def test_events_are_pushed(program, site):
-    with urllib.request.urlopen(f"{site}/events", timeout=180) as stream:
+    with urllib.request.urlopen(site.path("/events"), timeout=180) as stream:
         first = json.loads(stream.readline().removeprefix(b"data: "))
         stream.readline()
         second = json.loads(stream.readline().removeprefix(b"data: "))
@@ -94,8 +107,8 @@ def test_events_are_pushed(program, site):
 
 def test_the_page_is_read_only_local_and_loads_nothing_from_elsewhere(program, site):
     status, page, headers = get(f"{site}/")
-    foreign, _, _ = get(f"{site}/api/view", Host="evil.example")
-    posted = urllib.request.Request(f"{site}/api/view", data=b"x", method="POST")
+    foreign, _, _ = get(site.path("/api/view"), Host="evil.example")
+    posted = urllib.request.Request(site.path("/api/view"), data=b"x", method="POST")
 
     assert status == 200
     assert "://" not in page
@@ -105,8 +118,76 @@ def test_the_page_is_read_only_local_and_loads_nothing_from_elsewhere(program, s
         urllib.request.urlopen(posted, timeout=180)
 
 
+def test_only_those_with_the_token_see_what_is_held(program, site):
+    for path in ("/api/view", "/api/devices/0", "/metrics", "/events", "/nothing"):
+        status, text, _ = get(f"{site}{path}")
+        guessed, _, _ = get(f"{site}{path}?token=guess")
+        assert (status, guessed) == (401, 401), path
+        assert "expected ?token=… as `ttmesh web` printed it" in text
+    assert get(f"{site}/metrics", Authorization=f"Bearer {site.token}")[0] == 200
+    assert get(f"{site}/")[0] == 200
+    assert len(site.token) >= 20
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "9" * 5000, "99999999999999999999", "%ff"])
+def test_what_is_no_device_is_not_found(program, site, number):
+    assert get(site.path(f"/api/devices/{number}"))[0] == 404
+
+
+def test_a_token_of_ones_own_is_not_printed_and_a_public_page_has_none(address, tmp_path):
+    secret = tmp_path / "token"
+    secret.write_text("hunter2\n")
+    for options in (["--token-file", str(secret)], ["--public"]):
+        web = subprocess.Popen(
+            [sys.executable, "-m", "ttmesh", "web", "--port", "0", *options],
+            env=environment(TTMESH_SOCKET=address.path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        url = web.stdout.readline().split()[1]
+        eventually(lambda url=url: get(url)[0], lambda status: status == 200)
+        allowed = get(f"{url}api/view?token=hunter2")[0] != 401, get(f"{url}api/view")[0] != 401
+        web.terminate()
+        web.communicate(timeout=180)
+
+        assert "token" not in url
+        assert allowed == (True, "--public" in options)
+
+
+def test_silent_connections_and_readers_that_do_not_read_are_cut(monkeypatch):
+    from ttmesh.monitor import web_connection
+
+    monkeypatch.setattr(web_connection, "REQUEST_S", 0.05)
+    monkeypatch.setattr(web_connection, "STALLED_S", 0.05)
+
+    async def more_than_buffers_hold(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+
+    config = uvicorn.Config(
+        more_than_buffers_hold, port=0, http=web_connection.ImpatientConnection, lifespan="off", log_level="critical"
+    )
+    server = uvicorn.Server(config)
+    listener = config.bind_socket()
+    listener.listen()
+    port = listener.getsockname()[1]
+    running = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    running.start()
+    with socket.create_connection(("127.0.0.1", port), timeout=180) as silent:
+        assert silent.recv(1) == b""  # the server hangs up by itself
+    deaf = socket.create_connection(("127.0.0.1", port), timeout=180)
+    deaf.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    assert deaf.recv(8) == b"HTTP/1.1"
+    eventually(lambda: len(server.server_state.connections), lambda left: left == 0)
+    deaf.close()
+    server.should_exit = True
+    running.join(180)
+
+
 def test_without_an_allocation_server_the_page_says_so(site):
-    status, text, _ = get(f"{site}/api/view")
+    status, text, _ = get(site.path("/api/view"))
 
     assert status == 503
     assert "Start one with `ttmesh server`." in json.loads(text)["problem"]
@@ -144,7 +225,7 @@ def test_the_page_in_a_browser(program, site, theme):
         page.set_default_timeout(180_000)
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(site)
+        page.goto(site.path("/"))
         page.wait_for_selector("body[data-ready=yes]")
         expect(page.locator("#summary")).to_contain_text("8 devices, 16 buffers")
         chips = page.locator(".chip")

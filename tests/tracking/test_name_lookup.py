@@ -60,5 +60,5 @@ def test_a_look_up_is_limited_in_time_and_asked_once(silence):
 
 
 def test_a_name_that_is_none_is_an_error_like_any_other():
-    with pytest.raises(OSError, match="is not a name of a host|not known|failure"):
+    with pytest.raises(OSError, match=r"is not a name of a host|not known|failure"):
         connect(Address(host="a" * 70, port=1), timeout_s=180)

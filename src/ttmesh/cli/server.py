@@ -14,6 +14,8 @@ from ttmesh.tracking.address import chosen, parse_tcp
 from ttmesh.tracking.allocation_server import Server
 from ttmesh.tracking.server_log import Printer
 
+LONGEST_TOKEN = 500
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ttmesh server`."""
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; SIGUSR1 prints statistics."""
-    token = _read(args.token_file) if args.token_file else settings.get_str("TTMESH_TOKEN")
+    token = read_token(args.token_file) if args.token_file else settings.get_str("TTMESH_TOKEN")
     addresses = [chosen(args.socket), *([parse_tcp(args.listen)] if args.listen else [])]
     server = Server(addresses, Printer(sys.stdout, quiet=args.quiet), token=token, mode=0o660 if args.group else 0o600)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -37,13 +39,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token in a file: one line, not empty."""
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
+            token = file.read(LONGEST_TOKEN + 1).strip()
     except OSError as error:
         raise MeshError(
             f"--token-file {path} cannot be read: {error.strerror}", expected="a file with the token", fix="Check it."
         ) from None
+    if not 0 < len(token) <= LONGEST_TOKEN:
+        raise MeshError(
+            f"--token-file {path} holds {'no token' if not token else 'too much'}",
+            expected=f"1 to {LONGEST_TOKEN} characters",
+            fix="Write one with `openssl rand -hex 16`.",
+        )
+    return token
 
 
 def main() -> int:

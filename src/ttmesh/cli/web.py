@@ -6,9 +6,13 @@ import argparse
 import contextlib
 import importlib
 import importlib.util
+import secrets
 import socket
+from pathlib import Path
+from urllib.parse import quote
 
 from ttmesh.base.errors import MeshError
+from ttmesh.cli.server import read_token
 from ttmesh.monitor.source import Source
 from ttmesh.tracking.address import chosen
 
@@ -16,11 +20,13 @@ NEEDED = ("starlette", "uvicorn", "plotly", "prometheus_client")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--host, --port, -r, --socket."""
+    """Where to listen, who may look, which server to ask."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines look")
     parser.add_argument("--port", type=int, default=8790, help="0 takes a free one")
     parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="milliseconds between pictures")
     parser.add_argument("--name", action="append", default=[], help="a name of this machine that browsers may use")
+    parser.add_argument("--token-file", type=Path, metavar="F", help="file with the page's token (default: a new one)")
+    parser.add_argument("--public", action="store_true", help="no token: every user who reaches the address may look")
     parser.add_argument("--socket", default="", metavar="P", help="the allocation server's socket or HOST:PORT")
 
 
@@ -34,14 +40,19 @@ def run(args: argparse.Namespace) -> int:
             fix="Install it, or use `ttmesh monitor`.",
         )
     web = importlib.import_module("ttmesh.monitor.web_server")
+    connection = importlib.import_module("ttmesh.monitor.web_connection").ImpatientConnection
     uvicorn = importlib.import_module("uvicorn")
     _ask_for_port(args.host, args.port)
     source = Source(chosen(args.socket))
     names = ["localhost", "127.0.0.1", "[::1]", args.host, *args.name]
-    app = web.web_app(source, refresh_ms=max(50, args.refresh), hosts=names)
-    config = uvicorn.Config(app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1)
+    token = "" if args.public else read_token(args.token_file) if args.token_file else secrets.token_urlsafe(16)
+    app = web.web_app(source, refresh_ms=max(50, args.refresh), hosts=names, token=token)
+    config = uvicorn.Config(
+        app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1, http=connection
+    )
     listener = config.bind_socket()
-    print(f"Open http://{args.host}:{listener.getsockname()[1]}/ (Ctrl-C stops it)", flush=True)
+    shown = f"?token={quote(token)}" if token and not args.token_file else ""  # a token of one's own is not shown
+    print(f"Open http://{args.host}:{listener.getsockname()[1]}/{shown} (Ctrl-C stops it)", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
     source.close()

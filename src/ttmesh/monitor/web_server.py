@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ttmesh.base.errors import MeshError
 from ttmesh.monitor.exports.prometheus import CONTENT_TYPE, to_prometheus
@@ -28,6 +30,8 @@ FILES = {
     "/page.js": ("page.js", "text/javascript"),
     "/page.css": ("page.css", "text/css"),
 }
+OPEN_PATHS = {*FILES, "/plotly.min.js"}
+REFUSAL = "this address shows what is held to those with its token; expected ?token=… as `ttmesh web` printed it"
 HEADERS = {
     # plotly sets styles on its elements; everything else comes from this server and nowhere else
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:",
@@ -62,7 +66,10 @@ class Page:
 
     async def device(self, request: Request) -> Response:
         """One device: its largest buffers and the cells of its address maps."""
-        key = (request.query_params.get("host", ""), int(request.path_params["physical_id"]))
+        number = request.path_params["physical_id"]
+        if not number.isdecimal() or len(number) > 5:  # longer ones are no device's; int() refuses very long ones
+            return JSONResponse(None, status_code=404, headers=HEADERS)
+        key = (request.query_params.get("host", ""), int(number))
 
         def found() -> object:
             detail = self._source.detail(key)
@@ -88,8 +95,8 @@ class Page:
         try:
             view = await run_in_threadpool(self._source.view)
         except MeshError as error:
-            return PlainTextResponse(str(error), status_code=503)
-        return Response(to_prometheus(view), media_type=CONTENT_TYPE)
+            return PlainTextResponse(str(error), status_code=503, headers=HEADERS)
+        return Response(to_prometheus(view), media_type=CONTENT_TYPE, headers=HEADERS)
 
     async def file(self, request: Request) -> Response:
         """The page itself, its script and its looks."""
@@ -138,15 +145,41 @@ class Page:
         self._task = None
 
 
-def web_app(source: Source, *, refresh_ms: int, hosts: list[str]) -> Starlette:
-    """The application; it answers only to the names in `hosts`, so that no other site's page can reach it by DNS."""
+class TokenMiddleware:
+    """Lets nobody see what is held who does not show the token; the page itself is no secret."""
+
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app = app
+        self._token = token.encode(errors="surrogateescape")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask for `?token=…`, or `Authorization: Bearer …` as Prometheus sends it."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            request = Request(scope)
+            bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+            shown = request.query_params.get("token", "") or bearer
+            if not hmac.compare_digest(shown.encode(errors="replace"), self._token):
+                refusal = JSONResponse({"problem": REFUSAL}, status_code=401, headers=HEADERS)
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def web_app(source: Source, *, refresh_ms: int, hosts: list[str], token: str) -> Starlette:
+    """The application; without a token anybody who reaches it may look.
+
+    It answers only to the names in `hosts`, so that no other site's page can reach it by DNS.
+    """
     page = Page(source, refresh_ms=refresh_ms)
     routes = [
         *(Route(path, page.file) for path in FILES),
         Route("/plotly.min.js", page.plotly),
         Route("/events", page.events),
         Route("/api/view", page.view),
-        Route("/api/devices/{physical_id:int}", page.device),
+        Route("/api/devices/{physical_id}", page.device),
         Route("/metrics", page.metrics),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
+    if token:
+        middleware.append(Middleware(TokenMiddleware, token=token))
+    return Starlette(routes=routes, middleware=middleware)

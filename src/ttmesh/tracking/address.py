@@ -13,7 +13,6 @@ from ttmesh.base import settings
 from ttmesh.base.directories import runtime_directory
 from ttmesh.base.errors import MeshError
 
-
 LOOK_S = 0.05  # how often the one who waits for a name is called
 Place = tuple[int, tuple[object, ...] | str]  # a family and what `socket.connect` takes
 

@@ -8,6 +8,7 @@ const UNITS = ["B", "KB", "MB", "GB", "TB"];
 const $ = (id) => document.getElementById(id);
 const wish = { pool: "DRAM", device: null, theme: null };
 let latest = null;
+const token = encodeURIComponent(new URLSearchParams(location.search).get("token") || "");
 
 function size(bytes) {
   let unit = 0;
@@ -141,7 +142,7 @@ async function showDevice() {
   if (!wish.device) return;
   const asked = wish.device, at = asked.lastIndexOf("/");
   const host = asked.slice(0, at), id = asked.slice(at + 1);
-  const reply = await fetch(`api/devices/${id}?host=${encodeURIComponent(host)}`);
+  const reply = await fetch(`api/devices/${id}?host=${encodeURIComponent(host)}&token=${token}`);
   if (!reply.ok) return;
   const found = await reply.json();
   if (wish.device !== asked) return;  // closed, or another one chosen meanwhile
@@ -186,7 +187,7 @@ $("pool").onclick = () => {
 $("close").onclick = () => choose(null);
 $("theme").onclick = () => setTheme(wish.theme === "dark" ? "light" : "dark");
 setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-const events = new EventSource("events");
+const events = new EventSource(`events?token=${token}`);
 events.onmessage = (event) => {
   const view = JSON.parse(event.data);
   $("problem").hidden = !view.problem;
@@ -197,4 +198,9 @@ events.onmessage = (event) => {
   showDevice();
   document.body.dataset.ready = "yes";
 };
-events.onerror = () => { $("problem").hidden = false; $("problem").textContent = "The page's server does not answer; trying again."; };
+events.onerror = () => {
+  $("problem").hidden = false;
+  $("problem").textContent = events.readyState === EventSource.CLOSED
+    ? "The page's server refuses: open the whole address that `ttmesh web` printed, with its token."
+    : "The page's server does not answer; trying again.";
+};
