@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from ttmesh.base.records import Allocated
+from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Who
 
 PLACES_KEPT = 256
+PLACES_BYTES = 128 << 10  # of all places of one end together
+LARGEST = 2**63 - 1
 
 
 class Leftover(Struct, frozen=True):
@@ -46,12 +49,24 @@ def sum_up(end: str, buffers: Iterable[Allocated]) -> list[Leftover]:
         total[0] += 1
         total[1] += record.size_bytes * len(record.chips)
     places = [
-        Leftover(end, site, label, kind, count, chips, size)
+        Leftover(end, site, label, kind, count, chips, min(size, LARGEST))
         for (site, label, kind, chips), (count, size) in sums.items()
     ]
     places.sort(key=lambda place: place.size_bytes, reverse=True)
-    rest = places[PLACES_KEPT:]
+    kept = keep_largest(places)
+    rest = places[len(kept) :]
     if rest:
         count, size = sum(p.buffers for p in rest), sum(p.size_bytes for p in rest)
-        places[PLACES_KEPT:] = [Leftover(end, "", f"{len(rest)} more places", "", count, 0, size)]
-    return places
+        kept.append(Leftover(end, "", f"{len(rest)} more places", "", count, 0, min(size, LARGEST)))
+    return kept
+
+
+def keep_largest(places: list[Leftover]) -> list[Leftover]:
+    """As many from the front as are kept."""
+    kept, size = [], 0
+    for place in places[:PLACES_KEPT]:
+        size += weigh(place)
+        if size > PLACES_BYTES:
+            break
+        kept.append(place)
+    return kept

@@ -1,0 +1,27 @@
+"""How many bytes of the server's memory a value takes: real sizes, not numbers of things."""
+
+from __future__ import annotations
+
+from sys import getsizeof
+
+from msgspec import Struct
+
+LARGE_INT_BYTES = 32
+SMALL_INTS = range(-5, 257)  # the interpreter keeps these once
+# A held buffer besides its two texts and the table's row: the record, eight numbers, its key. Chips belong to its group.
+RECORD_BYTES = 112 + 8 * LARGE_INT_BYTES + 56
+ACCOUNT_BYTES = 96 + 5 * LARGE_INT_BYTES + 56  # of a process: the account, its numbers, its key
+PROCESS_BYTES = 4096  # an idle one with its connection
+
+
+def weigh(value: object) -> int:
+    """Bytes of a value with everything in it."""
+    if isinstance(value, bool) or value is None:
+        return 0
+    if isinstance(value, int):
+        return 0 if value in SMALL_INTS else LARGE_INT_BYTES
+    if isinstance(value, tuple | list):
+        return getsizeof(value) + sum(map(weigh, value))
+    if isinstance(value, Struct):
+        return getsizeof(value) + sum(weigh(getattr(value, name)) for name in value.__struct_fields__)
+    return getsizeof(value)
