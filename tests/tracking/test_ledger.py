@@ -212,15 +212,15 @@ def test_largest_free_block_and_fragmentation_come_from_the_holes():
 
 
 def test_limits_are_refusals_with_a_reason(monkeypatch):
-    monkeypatch.setattr(ledger_module, "MAX_HELD", 2)
+    monkeypatch.setattr(ledger_module, "MAX_PROCESS_BYTES", 20_000)
     monkeypatch.setattr(ledger_module, "MAX_DEVICES", 4)
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
 
-    with pytest.raises(LedgerError, match="one process holds more than 2 buffers"):
-        ledger.events(process, 0, [buffer(1), buffer(2), buffer(3)])
+    with pytest.raises(LedgerError, match="one process takes more than 20000 bytes"):
+        ledger.events(process, 0, [buffer(number) for number in range(100)])
     with pytest.raises(LedgerError, match="device 6 would be one more than the 4 that are kept"):
-        ledger.events(process, 3, [Freed(1, 1), buffer(4, chips=(4, 5, 6))])
+        ledger.events(process, process.next, [*(Freed(1, n) for n in range(100)), buffer(4, chips=(4, 5, 6))])
 
 
 def test_marks_are_kept_in_order_and_not_for_ever():
@@ -269,11 +269,11 @@ def test_the_peak_of_a_pool_is_what_its_classes_reached_together():
 
 
 def test_a_process_that_leaves_in_the_middle_of_a_batch_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(ledger_module, "MAX_HELD", 2)
+    monkeypatch.setattr(ledger_module, "MAX_PROCESS_BYTES", 20_000)
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
-    with pytest.raises(LedgerError, match="more than 2 buffers"):
-        ledger.events(process, 0, [buffer(1), buffer(2), buffer(3)])
+    with pytest.raises(LedgerError, match="more than 20000 bytes"):
+        ledger.events(process, 0, [buffer(number) for number in range(100)])
 
     ledger.leave(process, orderly=False, now_s=1.0)
 

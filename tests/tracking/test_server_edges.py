@@ -64,7 +64,7 @@ def test_addresses_that_nobody_can_listen_on_are_refused(tmp_path):
     ("data", "reason"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "a frame begins with b'GE'"),
-        (wire.HEADER.pack(b"TM", 2, wire.HELLO, 1 << 20), "1048576 bytes is announced; at most 16384"),
+        (wire.HEADER.pack(b"TM", wire.VERSION, wire.HELLO, 1 << 20), "1048576 bytes is announced; at most 16384"),
         (wire.frame(wire.EVENTS, (0, 0, [])), "the first message is not a hello"),
         (wire.frame(wire.HELLO, ("monitor", 1, 1, "", "")) + wire.frame(wire.BYE, (1,)), "a monitor sent records"),
         (wire.frame(wire.HELLO, ("program", 1, 1, "", ""))[:-3], "it stopped"),

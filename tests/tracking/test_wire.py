@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from ttmesh.base import records
 from ttmesh.tracking import wire
+from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger, LedgerError
 from ttmesh.tracking.session import Peer, Session
+from ttmesh.tracking.state import ServerState
 
 FRAMES_PER_EXAMPLE = 250  # times 400 examples: 100,000 frames
 ALLOCATED = records.Allocated(1, 2, (0, 1), "DRAM", 4096, 8192, 1024, 8, 1024, "matmul", 5)
@@ -113,19 +115,27 @@ def spoiled(rng: random.Random) -> bytes:
 def test_hostile_frames_end_their_own_session_and_nothing_else(seed):
     rng = random.Random(seed)
     ledger = Ledger()
+    answers, nobody = Answers(ledger), ServerState(1, 1, 0.0, 1.0, 0, 0, 0)
     bystander = ledger.join(wire.Who("", 1, 1), "bystander", 0.0)
     ledger.events(bystander, 0, [records.Allocated(9, 9, (0, 1), "DRAM", 0, 100, 50, 2, 50, "", 1)])
 
     for _ in range(FRAMES_PER_EXAMPLE):
-        session = Session(ledger, Peer(0, "elsewhere", ""), clock=lambda: 1.0, answer=lambda query: None)
+        session = Session(
+            ledger,
+            Peer(0, "elsewhere", ""),
+            clock=lambda: 1.0,
+            answer=lambda query: (wire.frame(wire.REPLY, found) for found in answers.answer(query, nobody)),
+            end_other=lambda other, reason: None,
+        )
         session.frames.feed(rng.choice(GOOD[:2]) + spoiled(rng) + spoiled(rng))
         try:
-            while (taken := session.frames.take()) is not None:
-                session.receive(*taken)
+            while session.has_work:
+                session.advance()
         except (wire.FrameError, LedgerError):
             pass
         session.end()
 
+    assert ledger.bytes_held == bystander.counted_bytes == bystander.size_bytes
     held = {key: (a.used, a.count) for key, a in ledger.devices["", 0].accounts.items()}
     assert held == {"DRAM": (100, 1)}
     assert not [d for d in ledger.devices.values() if d.host and any(a.used or a.count for a in d.accounts.values())]

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
 import time
+import traceback
+from collections.abc import Iterator
 
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.answers import Answers
-from ttmesh.tracking.ledger import Ledger, LedgerError
-from ttmesh.tracking.listening import listen, notice_loss, peer_pid, process_handle, raise_file_limit
+from ttmesh.tracking.ledger import MAX_BYTES, Ledger, LedgerError
+from ttmesh.tracking.listening import listen, notice_loss, peer_pid, process_handle, raise_file_limit, unread_bytes
 from ttmesh.tracking.server_log import Printer
 from ttmesh.tracking.session import Peer, Session
-from ttmesh.tracking.state import Answer, ServerState
+from ttmesh.tracking.state import ServerState
 from ttmesh.tracking.wire import FrameError, Query
 
 MAX_CONNECTIONS = 1024  # a socket and a handle of the process each
+MAX_TCP = 768  # of them over TCP, so that local processes always find room
+MAX_STRANGERS = 64  # of them over TCP without having shown the token; one more drops the oldest
 SPARE_FILES = 64  # listeners, standard streams, what the interpreter opens
-READ_BYTES = 256 << 10
+READ_BYTES = 64 << 10
+INPUT_BYTES = 64 << 20  # of all connections together, not understood yet; beyond it who stopped first is dropped
+OUTPUT_BYTES = 64 << 20  # replies of all connections together; beyond it who stopped reading first is dropped
 HELLO_S = 5.0  # a peer says in this time who it is
 STALLED_S = 30.0  # and takes its reply in this time
+TURN_S = 0.02  # of work, then new connections and questions are looked at
 STATISTICS_S = 10.0  # at most this often while things change, and a second after they stopped
 
 
@@ -32,9 +40,14 @@ class Connection:
     def __init__(self, sock: socket.socket, session: Session, now_s: float) -> None:
         self.sock = sock
         self.session = session
-        self.out = b""
+        self.out = memoryview(b"")
+        self.input_bytes = 0  # as the server counted it last
+        self.since_s = now_s  # when something of its input was understood last, or of its output was taken
         self.deadline_s = now_s + HELLO_S
         self.process_handle = -1
+        self.last_bytes: int | None = None  # what a dead process had sent and nobody has read yet
+        # Who asks: work is done first for those who had the least of it lately.
+        self.owner: object = session.peer.pid or session.peer.host
 
 
 class Death:
@@ -48,15 +61,21 @@ class Server:
     """Listens where it is told until `stop()`."""
 
     def __init__(self, addresses: list[Address], printer: Printer, *, token: str = "", mode: int = 0o600) -> None:
-        self.ledger = Ledger(printer.watch)
+        self.ledger = Ledger(printer.watch, self._end_session)
         self.connections: set[Connection] = set()
         self.listening: list[Address] = []
+        self.input_bytes = self.output_bytes = 0
         self._printer = printer
         self._answers = Answers(self.ledger)
         self._token = token
-        self._room = min(MAX_CONNECTIONS, (raise_file_limit(2 * MAX_CONNECTIONS + SPARE_FILES) - SPARE_FILES) // 2)
+        files = raise_file_limit(2 * MAX_CONNECTIONS + SPARE_FILES)
+        self._room = max(2, min(MAX_CONNECTIONS, (files - min(SPARE_FILES, files // 4)) // 2))
         self._started_s = time.time()
-        self._refused = 0
+        self._refused = self._unnoted = 0
+        self._strangers: dict[Connection, None] = {}
+        self._busy: set[Connection] = set()
+        self._spent_s: dict[object, float] = {}  # of work, by owner; halved every second
+        self._paused: list[tuple[socket.socket, Address]] = []  # listeners, while there is no file for another
         self._stopping = self._asked = False
         self._files = contextlib.ExitStack()
         self._selector = self._files.enter_context(selectors.DefaultSelector())
@@ -89,15 +108,16 @@ class Server:
         changes = 0
         try:
             while not self._stopping:
-                for key, events in self._selector.select(timeout=1 - time.time() % 1):
+                at_once = self._busy or self._answers.free_space.has_work
+                for key, events in self._selector.select(timeout=0 if at_once else 1 - time.time() % 1):
                     self._ready(key, events)
+                self._work()
                 now_s = time.monotonic()
                 if self._printer.changes != changes:
                     changes, changed_s = self._printer.changes, now_s
                 if int(time.time()) != ticked:
                     ticked = int(time.time())
-                    self.ledger.tick(ticked)
-                    self._drop_stalled(now_s)
+                    self._tick(ticked, now_s)
                     if changed_s > shown_s and (now_s - changed_s >= 1 or now_s - shown_s >= STATISTICS_S):
                         self._asked = self._asked or not self._printer.quiet
                 if self._asked:
@@ -115,13 +135,25 @@ class Server:
         with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has
             self._wake.send(b"x")
 
+    def _tick(self, wall_s: int, now_s: float) -> None:
+        self.ledger.tick(wall_s)
+        self._answers.free_space.refresh(wall_s)
+        self._drop_stalled(now_s)
+        self._spent_s = {owner: spent / 2 for owner, spent in self._spent_s.items() if spent > 0.001}
+        for listener, address in self._paused:
+            self._selector.register(listener, selectors.EVENT_READ, address)
+        self._paused.clear()
+        if self._unnoted:
+            self._printer.note(f"⚠ Closed {self._unnoted} connections over TCP that showed no token")
+            self._unnoted = 0
+
     def _ready(self, key: selectors.SelectorKey, events: int) -> None:
         if isinstance(key.data, Connection):
             if key.data not in self.connections:
                 return  # ended by an earlier event of this round
             if events & selectors.EVENT_WRITE:
                 self._send(key.data)
-            else:
+            elif not key.data.session.has_work:
                 self._read(key.data)
         elif isinstance(key.data, Death):
             self._bury(key.data.connection)
@@ -133,60 +165,125 @@ class Server:
     def _accept(self, listener: socket.socket, address: Address) -> None:
         try:
             sock, origin = listener.accept()
-        except OSError:  # it went away again
-            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self._selector.unregister(listener)
+                self._paused.append((listener, address))
+            return  # it went away again
         sock.setblocking(False)
         if address.is_tcp:
             notice_loss(sock)
         peer = Peer(0, str(origin[0]), self._token) if address.is_tcp else Peer(peer_pid(sock), "", "")
-        session = Session(self.ledger, peer, clock=time.time, answer=self._answer)
+        session = Session(self.ledger, peer, clock=time.time, answer=self._answer, end_other=self._end_session)
         connection = Connection(sock, session, time.monotonic())
         self.connections.add(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
-        if len(self.connections) > self._room:
+        if address.is_tcp:
+            self._admit_stranger(connection)
+        elif len(self.connections) > self._room:
             self._refuse(connection, f"there are {self._room} connections already")
         elif (handle := process_handle(peer.pid)) >= 0:
             # The end of the socket is not enough: a child forked while its parent connected may hold it open.
             connection.process_handle = handle
             self._selector.register(handle, selectors.EVENT_READ, Death(connection))
 
+    def _admit_stranger(self, connection: Connection) -> None:
+        self._strangers[connection] = None
+        if len(self._strangers) > min(MAX_STRANGERS, self._room // 8 + 1):
+            self._end(next(iter(self._strangers)), "")
+            self._unnoted += 1
+            self._refused += 1
+        tcp = sum(not c.session.peer.pid for c in self.connections)
+        if connection in self.connections and (
+            tcp > self._room * MAX_TCP // MAX_CONNECTIONS or len(self.connections) > self._room
+        ):
+            self._refuse(connection, f"there are {tcp} connections over TCP already")
+
     def _bury(self, connection: Connection) -> None:
-        """Its process is dead: take what it still sent, then let go."""
-        while connection in self.connections and self._read(connection):
-            connection.out = b""
-        if connection in self.connections:
+        """Its process is dead: what it had sent is still taken, but nothing that a child of it sends from now on."""
+        if connection not in self.connections:
+            return  # ended by an earlier event of this round
+        self._selector.unregister(connection.process_handle)
+        os.close(connection.process_handle)
+        connection.process_handle = -1
+        connection.last_bytes = unread_bytes(connection.sock)
+        if connection.out:
+            self.output_bytes -= len(connection.out)
+            connection.out = memoryview(b"")
+            self._selector.modify(connection.sock, selectors.EVENT_READ, connection)
+            self._look_at_input(connection)
+            return
+        if not connection.last_bytes and not connection.session.has_work:
             self._end(connection, "")
 
-    def _read(self, connection: Connection) -> bool:
-        """Take what has come; False when there is no more for now."""
+    def _read(self, connection: Connection) -> None:
+        """Take what has come."""
+        most = READ_BYTES if connection.last_bytes is None else min(READ_BYTES, connection.last_bytes)
         try:
-            data = connection.sock.recv(READ_BYTES)
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            return True  # told once, before what was sent ahead of it; the end comes after that
+            data = connection.sock.recv(most) if most else b""
+        except (BlockingIOError, ConnectionResetError):  # a reset is told once, before what was sent ahead of it
+            return
         except OSError:
             data = b""
-        if data:
-            connection.session.frames.feed(data)
-            self._take(connection)
-        else:
+        if connection.last_bytes is not None:
+            connection.last_bytes -= len(data)
+        if not data:
             rest = connection.session.frames.incomplete_bytes
             self._end(connection, f"it stopped {rest} bytes into a frame" if rest else "")
-        return bool(data)
+            return
+        connection.session.frames.feed(data)
+        self._look_at_input(connection)
 
-    def _take(self, connection: Connection) -> None:
+    def _look_at_input(self, connection: Connection) -> None:
+        """Count what waits, put the connection to work or drop who has kept others waiting longest."""
+        waiting = connection.session.frames.incomplete_bytes
+        if waiting < connection.input_bytes or not connection.input_bytes:
+            connection.since_s = time.monotonic()
+        self.input_bytes += waiting - connection.input_bytes
+        connection.input_bytes = waiting
+        if connection.session.has_work and not connection.out:
+            self._busy.add(connection)
+        else:
+            self._busy.discard(connection)
+            if connection.last_bytes == 0 and not connection.session.has_work:
+                self._end(connection, "")
+        while self.input_bytes > INPUT_BYTES:
+            slowest = min((c for c in self.connections if c.input_bytes), key=lambda c: c.since_s)
+            self._refuse(slowest, f"peers have sent {INPUT_BYTES} bytes of unfinished messages, and it is the slowest")
+
+    def _work(self) -> None:
+        """Do a bounded piece of what there is to do, first for those who had the least of it lately."""
+        until_s = time.monotonic() + TURN_S
+        now_s = time.monotonic()
+        while self._busy and now_s < until_s:
+            connection = min(self._busy, key=lambda c: self._spent_s.get(c.owner, 0.0))
+            self._advance(connection)
+            began_s, now_s = now_s, time.monotonic()
+            self._spent_s[connection.owner] = self._spent_s.get(connection.owner, 0.0) + now_s - began_s
+        self._answers.free_space.advance()
+
+    def _advance(self, connection: Connection) -> None:
         session = connection.session
         try:
-            while not connection.out and (taken := session.frames.take()) is not None:
-                connection.out = session.receive(*taken)
-                if connection.out and not self._push(connection):
-                    return
+            reply = session.advance()
         except (FrameError, LedgerError) as error:
             self._refuse(connection, str(error))
             return
+        except Exception as error:  # whatever it is, it is this peer's message that brought it about
+            self._printer.note(traceback.format_exc())
+            self._refuse(connection, f"the server cannot take this message: {type(error).__name__}")
+            return
+        if connection not in self.connections:
+            return  # what it holds was the most
         if session.role:
+            self._strangers.pop(connection, None)
             connection.deadline_s = float("inf")
+        if reply:
+            self.output_bytes += len(reply)
+            connection.out, connection.since_s = memoryview(reply), time.monotonic()
+            if not self._push(connection):
+                return
+        self._look_at_input(connection)
 
     def _push(self, connection: Connection) -> bool:
         """Send what the socket takes; until all is sent nothing more is read, so that nobody piles up replies."""
@@ -197,16 +294,25 @@ class Server:
         except OSError:
             self._end(connection, "")
             return False
+        if sent:
+            connection.since_s = time.monotonic()
+        self.output_bytes -= sent
         connection.out = connection.out[sent:]
-        if connection.out:
-            connection.deadline_s = time.monotonic() + STALLED_S
-            self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
-        return not connection.out
+        if not connection.out:
+            return True
+        self._busy.discard(connection)
+        connection.deadline_s = time.monotonic() + STALLED_S
+        self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
+        while self.output_bytes > OUTPUT_BYTES:
+            slowest = min((c for c in self.connections if c.out), key=lambda c: c.since_s)
+            self._refuse(slowest, f"replies of {OUTPUT_BYTES} bytes wait for readers, and it is the slowest")
+        return False
 
     def _send(self, connection: Connection) -> None:
         if self._push(connection):
+            connection.deadline_s = float("inf")
             self._selector.modify(connection.sock, selectors.EVENT_READ, connection)
-            self._take(connection)
+            self._look_at_input(connection)
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         self._refused += 1
@@ -216,6 +322,11 @@ class Server:
 
     def _end(self, connection: Connection, reason: str) -> None:
         self.connections.discard(connection)
+        self._busy.discard(connection)
+        self._strangers.pop(connection, None)
+        self.input_bytes -= connection.input_bytes
+        self.output_bytes -= len(connection.out)
+        connection.input_bytes, connection.out = 0, memoryview(b"")
         self._selector.unregister(connection.sock)
         connection.sock.close()
         if connection.process_handle >= 0:
@@ -227,11 +338,20 @@ class Server:
         if process is not None:
             self._printer.process_gone(process)
 
+    def _end_session(self, session: object, reason: str) -> None:
+        for connection in [c for c in self.connections if c.session is session]:
+            self._refuse(connection, reason)
+
     def _drop_stalled(self, now_s: float) -> None:
         for connection in [c for c in self.connections if c.deadline_s < now_s]:
-            self._refuse(connection, "it took no replies" if connection.out else "it did not say who it is")
+            if connection in self._strangers and not connection.out:
+                self._unnoted += 1
+                self._refused += 1
+                self._end(connection, "")
+            elif connection in self.connections:
+                self._refuse(connection, "it took no replies" if connection.out else "it did not say who it is")
 
-    def _answer(self, query: Query) -> Answer:
+    def _answer(self, query: Query) -> Iterator[bytes]:
         server = ServerState(
             pid=os.getpid(),
             protocol=wire.VERSION,
@@ -240,5 +360,8 @@ class Server:
             records=self.ledger.records_seen,
             connections=len(self.connections),
             refused=self._refused,
+            bytes_held=self.ledger.bytes_held,
+            bytes_allowed=MAX_BYTES,
         )
-        return self._answers.answer(query, server)
+        for answer in self._answers.answer(query, server):
+            yield wire.frame(wire.REPLY, answer) if answer is not None else b""

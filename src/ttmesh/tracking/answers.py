@@ -1,12 +1,17 @@
-"""Answers to monitors' questions, read off the ledger."""
+"""Answers to monitors' questions, read off the ledger: bounded in size, and in work before others have a turn."""
 
 from __future__ import annotations
 
 import heapq
+import itertools
+from collections.abc import Iterator
+from sys import getsizeof
+from typing import TypeVar
 
 from ttmesh.base.records import Allocated
-from ttmesh.tracking import spans
-from ttmesh.tracking.ledger import Account, Device, Ledger, Process
+from ttmesh.tracking.free_space import FreeSpace
+from ttmesh.tracking.holders import Account, Device, Process
+from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended
 from ttmesh.tracking.spans import Span
 from ttmesh.tracking.state import (
@@ -26,79 +31,71 @@ from ttmesh.tracking.state import (
     State,
     Usage,
 )
+from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Query
 
-HOLES_EVERY_S = 1.0  # the map of holes reads every buffer; more often is not needed
+REPLY_BYTES = 8 << 20  # about; what does not fit is left out and counted
+USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 700, 160  # encoded, on the high side
+MESHES_SHOWN = 64  # of one process
+AT_ONCE = 8192  # buffers looked at before others have a turn
+
+T = TypeVar("T")
 
 
 class Answers:
-    """Answers queries; keeps the map of free space for a second."""
+    """Answers queries; a reply is at most REPLY_BYTES and says how much it leaves out."""
 
     def __init__(self, ledger: Ledger) -> None:
+        self.free_space = FreeSpace(ledger)
         self._ledger = ledger
-        self._taken: dict[tuple[str, tuple[int, ...], str], list[Span]] = {}
-        self._taken_s = float("-inf")
 
-    def answer(self, query: Query, server: ServerState) -> Answer:
-        """What the query asks for."""
+    def answer(self, query: Query, server: ServerState) -> Iterator[Answer | None]:
+        """What the query asks for, after a None for every pause."""
         if query.what == "state":
-            return self.state(server)
-        if query.what == "buffers":
-            return self.buffers(query)
-        if query.what == "history":
-            return self.histories(query, server.now_s)
-        return self.leaks()
+            yield self.state(server)
+        elif query.what == "buffers":
+            yield from self._find_buffers(query)
+        elif query.what == "history":
+            yield self.histories(query, server.now_s)
+        else:
+            yield self.leaks()
 
     def state(self, server: ServerState) -> State:
-        """Every device and every process."""
-        if server.now_s - self._taken_s >= HOLES_EVERY_S:
-            self._taken = self._read_taken()
-            self._taken_s = server.now_s
-        coordinators = {
-            (process.who.host, mesh.chips[0].physical_id)
-            for process in self._ledger.processes.values()
-            for mesh in process.meshes.values()
-            if mesh.parent_id is None and mesh.chips
-        }
-        free: dict[tuple[object, ...], spans.Free] = {}  # chips in lock-step have the same holes: find them once
-        devices = [self._device(d, key in coordinators, free) for key, d in sorted(self._ledger.devices.items())]
-        return State(server, devices, [_process(p) for p in self._ledger.processes.values()])
+        """Every device and every process; where not all fit, those with the least to tell."""
+        self.free_space.refresh(server.now_s)
+        devices = [self._device(device) for _, device in sorted(self._ledger.devices.items())]
+        room = REPLY_BYTES - DEVICE_BYTES * len(devices)
+        processes = self._ledger.processes.values()
+        shown: set[int] = set()
+        for process in sorted(processes, key=_process_bytes):
+            room -= _process_bytes(process)
+            if room < 0:
+                break
+            shown.add(id(process))
+        told = [_process(process) for process in processes if id(process) in shown]
+        return State(server, devices, told, len(processes) - len(told))
 
     def buffers(self, query: Query) -> Buffers:
         """The largest buffers of a device."""
-        found = [
-            (record, process)
-            for process in self._ledger.processes.values()
-            if process.who.host == query.host
-            for record in process.held.values()
-            if query.device in record.chips or query.device < 0
-        ]
-        largest = heapq.nlargest(query.limit, found, key=lambda pair: pair[0].size_bytes)
-        reserved: list[tuple[str, str, int]] = [
-            (r.label, r.buffer_type, r.size_bytes)
-            for process in self._ledger.processes.values()
-            if process.who.host == query.host
-            for r in process.reserved.values()
-            if query.device in r.chips or query.device < 0
-        ]
-        return Buffers([_buffer(r, p) for r, p in largest], len(found) - len(largest), reserved)
+        return next(answer for answer in self._find_buffers(query) if answer is not None)
 
     def histories(self, query: Query, now_s: float) -> Histories:
         """How much each class of memory held, second by second."""
-        return Histories(
-            [
-                HistoryState(
-                    device.host,
-                    device.physical_id,
-                    kind,
-                    account.history.window(now_s=now_s, length_s=query.window_s),
-                )
-                for (host, physical_id), device in sorted(self._ledger.devices.items())
-                if query.device < 0 or (host, physical_id) == (query.host, query.device)
-                for kind, account in device.accounts.items()
-                if account.history
-            ]
-        )
+        series: list[HistoryState] = []
+        room, left_out = REPLY_BYTES, 0
+        for (host, physical_id), device in sorted(self._ledger.devices.items()):
+            if query.device >= 0 and (host, physical_id) != (query.host, query.device):
+                continue
+            for kind, account in device.accounts.items():
+                if account.history is None:
+                    continue
+                if room <= 0:
+                    left_out += 1
+                    continue
+                points = account.history.window(now_s=now_s, length_s=query.window_s)
+                room -= POINT_BYTES * len(points) + 2 * len(host) + 40
+                series.append(HistoryState(host, physical_id, kind, points))
+        return Histories(series, left_out)
 
     def leaks(self) -> Leaks:
         """What processes and meshes still held at their end."""
@@ -107,18 +104,41 @@ class Answers:
             for p in self._ledger.processes.values()
             if p.leftovers
         ]
-        return Leaks(list(self._ledger.ended), living)
+        ended = list(self._ledger.ended)
+        shown_ended = _fit(ended[::-1], REPLY_BYTES // 2)[::-1]
+        shown_living = _fit(sorted(living, key=weigh), REPLY_BYTES // 2)
+        left_out = len(ended) + len(living) - len(shown_ended) - len(shown_living)
+        return Leaks(shown_ended, shown_living, left_out)
 
-    def _read_taken(self) -> dict[tuple[str, tuple[int, ...], str], list[Span]]:
-        taken: dict[tuple[str, tuple[int, ...], str], list[Span]] = {}
-        pool_of = {kind: pool for pool, kinds in POOLS.items() for kind in kinds}
-        for process in self._ledger.processes.values():
-            for record in process.held.values():
-                key = (process.who.host, record.chips, pool_of[record.buffer_type])
-                taken.setdefault(key, []).append(Span(record.address, record.address + record.bank_bytes))
-        return {key: spans.union(found) for key, found in taken.items()}
+    def _find_buffers(self, query: Query) -> Iterator[Buffers | None]:
+        wanted = [p for p in list(self._ledger.processes.values()) if p.who.host == query.host]
+        largest: list[tuple[Allocated, Process]] = []
+        count = smallest = 0
+        for process in wanted:
+            routes = list(process.routes.values())  # records share the tuple of their route
+            groups = {id(route.chips) for route in routes if query.device < 0 or query.device in route.chips}
+            held = iter(list(process.held.values()))
+            while lot := list(itertools.islice(held, AT_ONCE)):
+                here = [r for r in lot if id(r.chips) in groups]
+                count += len(here)
+                largest += [(r, process) for r in here if r.size_bytes > smallest]
+                if len(largest) > 2 * query.limit + AT_ONCE:
+                    largest = heapq.nlargest(query.limit, largest, key=_size)
+                    smallest = largest[-1][0].size_bytes if len(largest) == query.limit and largest else 0
+                yield None
+        largest = heapq.nlargest(query.limit, largest, key=_size)
+        reserved: list[tuple[str, str, int]] = [
+            (r.label, r.buffer_type, r.size_bytes)
+            for process in wanted
+            for r in list(process.reserved.values())
+            if query.device in r.chips or query.device < 0
+        ]
+        yield None
+        fitting = _fit_pairs(largest, REPLY_BYTES * 3 // 4)
+        buffers = [_buffer(r, p) for r, p in fitting]
+        yield Buffers(buffers, count - len(buffers), _fit(reserved, REPLY_BYTES // 4))
 
-    def _device(self, device: Device, coordinates: bool, free: dict[tuple[object, ...], spans.Free]) -> DeviceState:
+    def _device(self, device: Device) -> DeviceState:
         facts = device.facts
         return DeviceState(
             host=device.host,
@@ -128,12 +148,12 @@ class Answers:
             arch=facts.arch if facts else "",
             system=device.system,
             is_remote=facts.is_remote if facts else False,
-            is_coordinator=coordinates,
+            is_coordinator=device.coordinates > 0,
             usage={kind: _usage(account) for kind, account in device.accounts.items()},
-            pools={name: self._pool(device, name, free) for name in POOLS},
+            pools={name: self._pool(device, name) for name in POOLS},
         )
 
-    def _pool(self, device: Device, name: str, known: dict[tuple[object, ...], spans.Free]) -> Pool:
+    def _pool(self, device: Device, name: str) -> Pool:
         used, peak = device.pools[name].used, device.pools[name].peak
         facts = device.facts
         if facts is None:
@@ -143,14 +163,34 @@ class Answers:
         else:
             banks, size, base, apart = facts.l1_banks, facts.l1_bank_bytes, facts.l1_base, facts.l1_small_bytes
         bank = Span(base, base + size + apart)
-        groups = tuple(
-            key for key in self._taken if key[0] == device.host and key[2] == name and device.physical_id in key[1]
-        )
-        key = (groups, bank, size)
-        if key not in known:
-            taken = [span for group in groups for span in self._taken[group]]
-            known[key] = spans.free(Span(base, base + size), taken)
-        return Pool(name, banks * bank.length, used, peak, banks, bank, *known[key], known[key].fragmentation)
+        free = self.free_space.of(device.host, device.physical_id, name, Span(base, base + size))
+        return Pool(name, banks * bank.length, used, peak, banks, bank, *free, free.fragmentation)
+
+
+def _size(pair: tuple[Allocated, Process]) -> int:
+    return pair[0].size_bytes
+
+
+def _fit(values: list[T], room_bytes: int) -> list[T]:
+    """As many from the front as fit into so many bytes."""
+    for number, value in enumerate(values):
+        room_bytes -= weigh(value)
+        if room_bytes < 0:
+            return values[:number]
+    return values
+
+
+def _fit_pairs(pairs: list[tuple[Allocated, Process]], room_bytes: int) -> list[tuple[Allocated, Process]]:
+    for number, (record, _) in enumerate(pairs):
+        room_bytes -= BUFFER_BYTES + getsizeof(record.label) + getsizeof(record.site)
+        if room_bytes < 0:
+            return pairs[:number]
+    return pairs
+
+
+def _process_bytes(process: Process) -> int:
+    names = 4 * len(process.name) + sum(4 * len(mark.label) + 10 for mark in process.marks)
+    return 200 + USAGE_BYTES * len(process.accounts) + 16 * len(process.links) + names
 
 
 def _usage(account: Account) -> Usage:
@@ -170,7 +210,7 @@ def _process(process: Process) -> ProcessState:
         in_step=process.in_step,
         records=process.next,
         missed=process.missed,
-        meshes=[mesh.shape for mesh in process.meshes.values()],
+        meshes=[mesh.shape for mesh in itertools.islice(process.meshes.values(), MESHES_SHOWN)],
         usage=usage,
         marks=[Mark(m.label, m.time_ns) for m in process.marks],
         links=[LinkState(link.source, link.target, link.size_bytes) for link in process.links],

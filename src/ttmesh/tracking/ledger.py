@@ -4,130 +4,71 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from ttmesh.base.records import Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved
+from ttmesh.base.records import Allocated, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking.history import History
-from ttmesh.tracking.leftovers import Ended, Leftover, sum_up
+from ttmesh.tracking.holders import (
+    LONGEST_NAME,
+    Account,
+    BufferKey,
+    Device,
+    Mesh,
+    Process,
+    ReservationKey,
+    Route,
+    Staged,
+    reservation_key,
+)
+from ttmesh.tracking.leftovers import Ended, keep_largest, sum_up
 from ttmesh.tracking.state import POOLS
-from ttmesh.tracking.wire import Link, Who
+from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, weigh
+from ttmesh.tracking.wire import Who
 
-# The bounds of the server's memory, together with wire.MAX_BODY and server.MAX_CONNECTIONS.
-MAX_HELD = 250_000  # buffers of one process; 0.62 KB each (measured with 8 chips and a short label)
-MAX_HELD_BY_ALL = 1_000_000
-MAX_DEVICES = 256  # each has up to 8 histories of 121 KB
-MAX_MESHES = 4096  # of one process
-LONGEST_LABEL = 500
-MARKS_KEPT = 100
+# What processes can make the server keep; docs/reliability.md adds it up.
+MAX_BYTES = 256 << 20  # of all processes together
+MAX_PROCESS_BYTES = 96 << 20
+MAX_MESHES = 4096  # of one process; also groups of chips, and reservations
+MAX_GROUP_CHIPS = 1 << 20  # of one process, in all its groups together
+MAX_DEVICES = 1024
+MAX_SERIES = 2048  # histories of 121 KB, of all devices together
 ENDED_KEPT = 64
+ENDED_BYTES = 16 << 20
+FORGET_S = 3600.0  # a device that nobody uses is shown for so long
+LARGEST = 2**63 - 1  # of a count that a peer can drive up
+WORK_AT_ONCE = 20_000  # records and accounts that are changed before others have a turn
 
 POOL_OF = {kind: pool for pool, kinds in POOLS.items() for kind in kinds}
 SYSTEM_CLASS = {"DRAM": "SYSTEM_DRAM", "TRACE": "SYSTEM_DRAM"}  # every other reservation lies in L1
-
-BufferKey = tuple[int, int]
 
 
 class LedgerError(Exception):
     """A client asks for more than the server keeps; the text says what."""
 
 
-class Account:
-    """Bytes and buffers of one class of memory, or of a pool, on one device: now, and the extremes since a tick."""
-
-    __slots__ = ("_peak", "count", "high", "history", "low", "used")
-
-    def __init__(self, history: History | None = None) -> None:
-        self.used = self.count = self.low = self.high = self._peak = 0
-        self.history = history
-
-    @property
-    def peak(self) -> int:
-        """The most that was ever held."""
-        return max(self._peak, self.high)
-
-    def tick(self, now_s: float) -> None:
-        """Write the extremes down and start anew."""
-        if self.history:
-            self.history.push(now_s, self.low, self.high, self.used)
-        self._peak = self.peak
-        self.low = self.high = self.used
-
-    def add(self, size_bytes: int, count: int, *, low: int = 0, high: int = 0) -> None:
-        """Change what is held; `low` and `high` are the furthest that it went on the way."""
-        used = self.used
-        self.low = min(self.low, used + min(low, size_bytes))
-        self.high = max(self.high, used + max(high, size_bytes))
-        self.used = used + size_bytes
-        self.count += count
-
-
-class Route:
-    """The accounts that a buffer of one class on some chips counts in.
-
-    Chips in lock-step change alike: the changes are summed here and reach the accounts when another route's turn comes.
-    """
-
-    __slots__ = ("accounts", "change", "count", "high", "low")
-
-    def __init__(self, accounts: list[Account]) -> None:
-        self.accounts = accounts
-        self.change = self.count = self.low = self.high = 0
-
-    def settle(self) -> None:
-        """Tell the accounts."""
-        for account in self.accounts:
-            account.add(self.change, self.count, low=self.low, high=self.high)
-        self.change = self.count = self.low = self.high = 0
-
-
-class Device:
-    """One physical chip of one host."""
-
-    __slots__ = ("accounts", "facts", "host", "physical_id", "pools", "system")
-
-    def __init__(self, host: str, physical_id: int) -> None:
-        self.host = host
-        self.physical_id = physical_id
-        self.facts: ChipFacts | None = None
-        self.system = ""
-        self.accounts: dict[str, Account] = {}
-        self.pools = {name: Account() for name in POOLS}
-
-
-class Process:
-    """What one connected process holds."""
-
-    def __init__(self, who: Who, name: str, now_s: float) -> None:
-        self.who = who
-        self.name = name
-        self.joined_s = now_s
-        self.next = 0
-        self.missed = 0
-        self.in_step = False
-        self.owner: object = None  # the connection that speaks for it
-        self.meshes: dict[int, Opened] = {}
-        self.held: dict[BufferKey, Allocated] = {}
-        self.reserved: dict[tuple[int, tuple[int, ...], str, str], Reserved] = {}
-        self.accounts: dict[tuple[int, str], Account] = {}
-        self.routes: dict[tuple[tuple[int, ...], str], Route] = {}
-        self.marks: deque[Marked] = deque(maxlen=MARKS_KEPT)
-        self.links: list[Link] = []
-        self.leftovers: list[Leftover] = []
-
-
 Watcher = Callable[[Process, bool, Allocated], None]
+Evict = Callable[[object, str], None]  # end the connection that speaks for a process
 
 
 class Ledger:
-    """Every process, every device. `watch` is told of each buffer that comes (True) or goes (False)."""
+    """Every process, every device. `watch` is told of each buffer that comes (True) or goes (False).
 
-    def __init__(self, watch: Watcher | None = None) -> None:
+    When all processes together take too much, the one that takes the most gives way: `evict` ends its connection.
+    """
+
+    def __init__(self, watch: Watcher | None = None, evict: Evict | None = None) -> None:
         self.processes: dict[Who, Process] = {}
         self.devices: dict[tuple[str, int], Device] = {}
-        self.ended: deque[Ended] = deque(maxlen=ENDED_KEPT)
+        self.ended: deque[Ended] = deque()
         self.records_seen = 0
+        self.bytes_held = 0  # of processes
+        self.ended_bytes = 0
+        self.series = 0
         self._watch = watch
-        self._route = Route([])  # the one whose changes are not settled yet
+        self._evict_owner = evict
+        self._work = 0  # done since the last turn began
+        self._now_s = 0.0
+        self._route = Route((), [])  # the one whose changes are not settled yet
 
     def join(self, who: Who, name: str, now_s: float) -> Process:
         """A process connects; one that was thought dead goes on where it was."""
@@ -135,9 +76,12 @@ class Ledger:
         if process is None:
             process = self.processes[who] = Process(who, name, now_s)
             for ended in [e for e in self.ended if e.who == who]:
-                process.next, process.missed, process.leftovers = ended.next, ended.missed, ended.at_close
+                process.next, process.missed = ended.next, ended.missed
+                process.set_leftovers(ended.at_close)
                 self.ended.remove(ended)
+                self.ended_bytes -= weigh(ended)
         process.in_step = False
+        self._count(process)
         return process
 
     def leave(self, process: Process, *, orderly: bool, now_s: float) -> Ended:
@@ -145,101 +89,243 @@ class Ledger:
         self._settle()  # it may leave because of a record in the middle of a batch
         held = sum_up("exit" if orderly else "death", process.held.values())
         ended = Ended(process.who, process.name, now_s, orderly, held, process.leftovers, process.next, process.missed)
-        self.ended.append(ended)
+        self._remember(ended)
+        for mesh_id in list(process.meshes):
+            self._forget_mesh(process, mesh_id)
         for (chip, kind), account in process.accounts.items():
             device = self.devices[process.who.host, chip]
             for total in (device.accounts[kind], device.pools[POOL_OF[kind]]):
                 total.add(-account.used, -account.count)
+        for chip in process.chips:
+            device = self.devices[process.who.host, chip]
+            device.users -= 1
+            device.unused_since_s = now_s
+        process.accounts, process.chips = {}, set()
+        self.bytes_held -= process.counted_bytes
+        process.counted_bytes = 0
         if self.processes.get(process.who) is process:
             del self.processes[process.who]
         return ended
 
-    def snapshot(self, process: Process, following: int, records: list[Event], *, time_ns: int = 0) -> None:
-        """Replace what a process holds by a full account of it, taken just before record number `following`."""
-        self._check_room()
-        opened = {r.mesh_id: r for r in records if isinstance(r, Opened)}
-        held = {(r.mesh_id, r.buffer_id): r for r in records if isinstance(r, Allocated)}
-        reserved = {_reservation(r): r for r in records if isinstance(r, Reserved)}
-        for mesh_id in process.meshes.keys() - opened.keys():
-            del process.meshes[mesh_id]
-        for mesh in opened.values():
+    def stage(self, process: Process, records: list[Event], *, first_part: bool) -> None:
+        """A part of a snapshot; nothing changes until `apply_staged`."""
+        if first_part or process.staged is None:
+            process.staged = Staged()
+        process.staged.add(records)
+        if process.staged.size_bytes > MAX_PROCESS_BYTES:
+            raise LedgerError(f"a snapshot takes more than {MAX_PROCESS_BYTES} bytes")
+        self._count(process)
+
+    def apply_staged(self, process: Process, following: int, *, time_ns: int = 0) -> Iterator[None]:
+        """Replace what a process holds by the snapshot, taken just before record `following`; pauses now and then."""
+        staged = process.staged or Staged()
+        process.in_step = False
+        for mesh_id in process.meshes.keys() - staged.opened.keys():
+            self._forget_mesh(process, mesh_id)
+        for mesh in staged.opened.values():
             self._open(process, mesh)
-        for key in [k for k in process.reserved if k not in reserved]:
+            yield from self._pause(process)
+        for key in [k for k in process.reserved if k not in staged.reserved]:
             self._unreserve(process, key)
-        for reservation in reserved.values():
+        for reservation in staged.reserved.values():
             self._reserve(process, reservation)
-        for buffer in [k for k in process.held if k not in held]:
+            yield from self._pause(process)
+        for buffer in [k for k in process.held if k not in staged.held]:
             self._free(process, buffer)
-        for record in held.values():
+            yield from self._pause(process)
+        for record in staged.held.values():
             self._allocate(process, record, time_ns)
-        self._settle()
-        process.missed += max(0, following - process.next)
+            yield from self._pause(process)
+        process.staged = None
+        process.missed = min(LARGEST, process.missed + max(0, following - process.next))
         process.next = following
         process.in_step = True
+        self._finish(process)
+
+    def snapshot(self, process: Process, following: int, records: list[Event], *, time_ns: int = 0) -> None:
+        """A whole snapshot at once."""
+        self.stage(process, records, first_part=True)
+        for _ in self.apply_staged(process, following, time_ns=time_ns):
+            pass
 
     def events(self, process: Process, first: int, records: list[Event], *, time_ns: int = 0) -> bool:
         """Take records in order; False when some before them never came, and a snapshot is needed."""
+        taken = self.take_events(process, first, records, time_ns=time_ns)
+        while taken < len(records):
+            taken += self.take_events(process, first + taken, records[taken:], time_ns=time_ns)
+        return process.in_step
+
+    def take_events(self, process: Process, first: int, records: list[Event], *, time_ns: int = 0) -> int:
+        """Take as many records as one turn allows, at least one; returns how many."""
+        skipped = 0
         if first > process.next:
-            process.missed += first - process.next
+            process.missed = min(LARGEST, process.missed + first - process.next)
             process.in_step = False
         elif first < process.next:
-            records = records[process.next - first :]
-            first = process.next
-        process.next = first + len(records)
-        self.records_seen += len(records)
-        self._check_room()
-        for record in records:
-            if isinstance(record, Allocated):
-                self._allocate(process, record, time_ns)
-            elif isinstance(record, Freed):
-                self._free(process, (record.mesh_id, record.buffer_id))
-            elif isinstance(record, Opened):
-                self._open(process, record)
-            elif isinstance(record, Closed):
-                self._close(process, record.mesh_id)
-            elif isinstance(record, Reserved):
-                self._reserve(process, record)
-            else:
-                process.marks.append(record)
-        self._settle()
-        return process.in_step
+            skipped = min(process.next - first, len(records))
+        self._work = 0
+        at = skipped
+        try:
+            for record in records[skipped:] if skipped else records:
+                if self._work >= WORK_AT_ONCE:
+                    break
+                at += 1
+                self._work += 1
+                if isinstance(record, Allocated):
+                    self._allocate(process, record, time_ns)
+                elif isinstance(record, Freed):
+                    self._free(process, (record.mesh_id, record.buffer_id))
+                else:
+                    self._take_rare(process, record)
+        finally:
+            process.next = max(process.next, first + at) if skipped else first + at
+            self.records_seen += at - skipped
+        self._finish(process)
+        return at
 
     def tick(self, now_s: float) -> None:
         """A second has passed."""
-        for device in self.devices.values():
+        self._now_s = now_s
+        for device in list(self.devices.values()):
             for account in (*device.accounts.values(), *device.pools.values()):
                 account.tick(now_s)
+            if not device.users and now_s - device.unused_since_s > FORGET_S:
+                self._forget_device(device)
 
-    def device(self, host: str, physical_id: int) -> Device:
-        """The device of that name, known from now on."""
+    def count(self, process: Process) -> None:
+        """Something of a process changed beside its records."""
+        self._finish(process)
+
+    def _take_rare(self, process: Process, record: Event) -> None:
+        if isinstance(record, Opened):
+            self._open(process, record)
+        elif isinstance(record, Closed):
+            self._close(process, record.mesh_id)
+        elif isinstance(record, Reserved):
+            self._reserve(process, record)
+        elif isinstance(record, Marked):
+            process.mark(record)
+
+    def _pause(self, process: Process) -> Iterator[None]:
+        self._work += 1
+        if self._work >= WORK_AT_ONCE:
+            self._finish(process)
+            yield
+            self._work = 0
+
+    def _finish(self, process: Process) -> None:
+        """End of a turn: totals are told, and what the process takes is counted."""
+        self._settle()
+        process.compact()
+        self._count(process)
+
+    def _count(self, process: Process) -> None:
+        size = process.size_bytes
+        self.bytes_held += size - process.counted_bytes
+        process.counted_bytes = size
+        while self.bytes_held > MAX_BYTES:
+            self._evict(
+                max(self.processes.values(), key=lambda p: p.counted_bytes),
+                process,
+                f"all processes together take more than {MAX_BYTES} bytes, and this one the most",
+            )
+
+    def _evict(self, largest: Process, asking: Process, reason: str) -> None:
+        if largest is asking:
+            raise LedgerError(reason)
+        if self._evict_owner and largest.owner is not None:
+            self._evict_owner(largest.owner, reason)
+        if largest.who in self.processes:
+            self.leave(largest, orderly=False, now_s=self._now_s)
+
+    def _remember(self, ended: Ended) -> None:
+        self.ended.append(ended)
+        self.ended_bytes += weigh(ended)
+        while len(self.ended) > ENDED_KEPT or self.ended_bytes > ENDED_BYTES:
+            self.ended_bytes -= weigh(self.ended.popleft())
+
+    def _charge(self, process: Process, size_bytes: int) -> None:
+        if process.values_bytes + size_bytes > MAX_PROCESS_BYTES:
+            raise LedgerError(f"one process takes more than {MAX_PROCESS_BYTES} bytes")
+        process.values_bytes += size_bytes
+
+    def _device(self, process: Process, physical_id: int) -> Device:
+        """A device that the process uses, known from now on."""
+        host = process.who.host
         device = self.devices.get((host, physical_id))
         if device is None:
-            if len(self.devices) >= MAX_DEVICES:
-                raise LedgerError(f"device {physical_id} would be one more than the {MAX_DEVICES} that are kept")
+            self._make_room_for_device(process, physical_id)
             device = self.devices[host, physical_id] = Device(host, physical_id)
+        if physical_id not in process.chips:
+            process.chips.add(physical_id)
+            device.users += 1
         return device
 
-    def _check_room(self) -> None:
-        if sum(len(process.held) for process in self.processes.values()) > MAX_HELD_BY_ALL:
-            raise LedgerError(f"all processes together hold more than {MAX_HELD_BY_ALL} buffers")
+    def _make_room_for_device(self, process: Process, physical_id: int) -> None:
+        while len(self.devices) >= MAX_DEVICES:
+            if self._forget_oldest():
+                continue
+            largest = max(self.processes.values(), key=lambda p: len(p.chips))
+            if len(largest.chips) <= MAX_DEVICES // 2:
+                largest = process
+            reason = f"device {physical_id} would be one more than the {MAX_DEVICES} that are kept"
+            self._evict(largest, process, reason)
 
-    def _open(self, process: Process, mesh: Opened) -> None:
-        known = process.meshes.get(mesh.mesh_id)
+    def _forget_oldest(self) -> bool:
+        unused = [device for device in self.devices.values() if not device.users]
+        if not unused:
+            return False
+        self._forget_device(min(unused, key=lambda device: device.unused_since_s))
+        return True
+
+    def _forget_device(self, device: Device) -> None:
+        self.series -= device.series
+        del self.devices[device.host, device.physical_id]
+
+    def _account(self, device: Device, kind: str) -> Account:
+        account = device.accounts.get(kind)
+        if account is None:
+            while self.series >= MAX_SERIES and self._forget_oldest():
+                pass
+            has_room = self.series < MAX_SERIES  # without it there is no history, and everything else
+            self.series += has_room
+            account = device.accounts[kind] = Account(History() if has_room else None)
+        return account
+
+    def _open(self, process: Process, record: Opened) -> None:
+        known = process.meshes.get(record.mesh_id)
         if known is None and len(process.meshes) >= MAX_MESHES:
             raise LedgerError(f"more than {MAX_MESHES} meshes are open in one process")
-        process.meshes[mesh.mesh_id] = mesh
-        for chip in mesh.chips:
-            device = self.device(process.who.host, chip.physical_id)
+        chips = tuple(chip.physical_id for chip in record.chips)
+        mesh = Mesh(record.shape, record.parent_id, chips)
+        self._charge(process, weigh(mesh))
+        system = record.system[:LONGEST_NAME]
+        for chip in record.chips:
+            device = self._device(process, chip.physical_id)
             if mesh.parent_id is None or device.facts is None:  # coordinates are those of the whole mesh
-                device.facts, device.system = chip, mesh.system
-        if known is not None and known.chips != mesh.chips:  # reshaped: its reservations follow, on other chips maybe
-            self._unreserve_all(process, mesh.mesh_id)
+                device.facts, device.system = chip, system
+        self._work += len(chips)
+        self._forget_mesh(process, record.mesh_id)
+        process.meshes[record.mesh_id] = mesh
+        if mesh.parent_id is None and chips:
+            self.devices[process.who.host, chips[0]].coordinates += 1
+        if known is not None and known.chips != chips:  # reshaped: its reservations follow, on other chips maybe
+            self._unreserve_all(process, record.mesh_id)
+
+    def _forget_mesh(self, process: Process, mesh_id: int) -> None:
+        mesh = process.meshes.pop(mesh_id, None)
+        if mesh is not None:
+            process.values_bytes -= weigh(mesh)
+            if mesh.parent_id is None and mesh.chips:
+                self.devices[process.who.host, mesh.chips[0]].coordinates -= 1
 
     def _close(self, process: Process, mesh_id: int) -> None:
-        process.meshes.pop(mesh_id, None)
+        self._forget_mesh(process, mesh_id)
         lost = [key for key in process.held if key[0] == mesh_id]
-        left = sum_up(f"close of mesh {mesh_id}", (process.held[key] for key in lost))
-        process.leftovers = [*process.leftovers, *left][-256:]
+        self._work += len(process.held) // 8 + 4 * len(lost)
+        if lost:
+            left = sum_up(f"close of mesh {mesh_id}", (process.held[key] for key in lost))
+            process.set_leftovers(keep_largest([*process.leftovers, *left][-256:]))
         for key in lost:
             self._free(process, key)
         self._unreserve_all(process, mesh_id)
@@ -248,14 +334,16 @@ class Ledger:
         key = (record.mesh_id, record.buffer_id)
         held = process.held
         if (known := held.get(key)) is not None:  # a snapshot and the records around it may both tell of it
-            known.site = known.site or record.site  # it is written down after the table that a snapshot reads
+            if record.site and not known.site:  # it is written down after the table that a snapshot reads
+                self._charge(process, sys.getsizeof(record.site))
+                known.site = record.site
             return
-        if len(held) >= MAX_HELD:
-            raise LedgerError(f"one process holds more than {MAX_HELD} buffers")
         route = self._route_of(process, record.chips, record.buffer_type)
+        record.chips = route.chips
         record.time_ns = record.time_ns or time_ns
-        if len(record.label) > LONGEST_LABEL:
-            record.label = record.label[:LONGEST_LABEL]
+        if len(record.label) > LONGEST_NAME:
+            record.label = record.label[:LONGEST_NAME]
+        self._charge(process, _record_bytes(record))
         held[key] = record
         if route is not self._route:
             self._settle(route)
@@ -270,6 +358,7 @@ class Ledger:
         record = process.held.pop(key, None)
         if record is None:
             return
+        process.values_bytes -= _record_bytes(record)
         route = process.routes[record.chips, record.buffer_type]
         if route is not self._route:
             self._settle(route)
@@ -281,33 +370,45 @@ class Ledger:
             self._watch(process, False, record)
 
     def _reserve(self, process: Process, record: Reserved) -> None:
-        key = _reservation(record)
+        if len(record.label) > LONGEST_NAME:
+            record = Reserved(
+                record.mesh_id,
+                record.chips,
+                record.buffer_type,
+                record.size_bytes,
+                record.label[:LONGEST_NAME],
+                record.time_ns,
+            )
+        key = reservation_key(record)
         if process.reserved.get(key) == record:
             return
         self._unreserve(process, key)
         if len(process.reserved) >= MAX_MESHES:
             raise LedgerError(f"one process makes more than {MAX_MESHES} reservations")
+        self._charge(process, weigh(record) + sys.getsizeof(key))
         process.reserved[key] = record
-        self._system(process, record, record.size_bytes)
+        self._add_system(process, record, record.size_bytes)
 
-    def _unreserve(self, process: Process, key: tuple[int, tuple[int, ...], str, str]) -> None:
+    def _unreserve(self, process: Process, key: ReservationKey) -> None:
         record = process.reserved.pop(key, None)
         if record is not None:
-            self._system(process, record, -record.size_bytes)
+            process.values_bytes -= weigh(record) + sys.getsizeof(key)
+            self._add_system(process, record, -record.size_bytes)
 
     def _unreserve_all(self, process: Process, mesh_id: int) -> None:
+        self._work += len(process.reserved)
         for reservation in [key for key in process.reserved if key[0] == mesh_id]:
             self._unreserve(process, reservation)
 
-    def _system(self, process: Process, record: Reserved, size_bytes: int) -> None:
+    def _add_system(self, process: Process, record: Reserved, size_bytes: int) -> None:
         self._settle()
-        for account in self._route_of(
-            process, record.chips, SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")
-        ).accounts:
+        kind = SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")
+        for account in self._route_of(process, record.chips, kind).accounts:
             account.add(size_bytes, 0)
+            self._work += 1
 
     def _settle(self, following: Route | None = None) -> None:
-        self._route.settle()
+        self._work += self._route.settle()
         if following is not None:
             self._route = following
 
@@ -315,16 +416,26 @@ class Ledger:
         route = process.routes.get((chips, kind))
         if route is not None:
             return route
-        if len(process.routes) >= MAX_MESHES:
-            raise LedgerError(f"one process uses more than {MAX_MESHES} different groups of chips")
+        process.group_chips += len(chips)
+        if len(process.routes) >= MAX_MESHES or process.group_chips > MAX_GROUP_CHIPS:
+            raise LedgerError(
+                f"one process uses more than {MAX_MESHES} different groups of chips, or {MAX_GROUP_CHIPS} chips in them"
+            )
         kind = sys.intern(kind)
-        devices = [self.device(process.who.host, chip) for chip in chips]
-        accounts = [d.accounts.setdefault(kind, Account(History())) for d in devices]
-        accounts += [d.pools[POOL_OF[kind]] for d in devices]
-        accounts += [process.accounts.setdefault((chip, kind), Account()) for chip in chips]
-        route = process.routes[chips, kind] = Route(accounts)
+        new = sum((chip, kind) not in process.accounts for chip in chips)
+        self._charge(process, 256 + weigh(chips) + 24 * len(chips) + ACCOUNT_BYTES * new)
+        self._work += len(chips)
+        devices = [self._device(process, chip) for chip in chips]
+        accounts = [self._account(device, kind) for device in devices]
+        accounts += [device.pools[POOL_OF[kind]] for device in devices]
+        for chip in chips:
+            known = process.accounts.get((chip, kind))
+            if known is None:
+                known = process.accounts[chip, kind] = Account()
+            accounts.append(known)
+        route = process.routes[chips, kind] = Route(chips, accounts)
         return route
 
 
-def _reservation(record: Reserved) -> tuple[int, tuple[int, ...], str, str]:
-    return (record.mesh_id, record.chips, record.buffer_type, record.label)
+def _record_bytes(record: Allocated) -> int:
+    return RECORD_BYTES + sys.getsizeof(record.label) + sys.getsizeof(record.site)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import os
 import resource
 import socket
 import struct
+import termios
 from pathlib import Path
 
 from ttmesh.base.errors import MeshError
-from ttmesh.tracking.address import Address
+from ttmesh.tracking.address import Address, connect
 
 
 class ServerError(MeshError):
@@ -60,19 +62,41 @@ def _listen_at_path(address: Address, files: contextlib.ExitStack, mode: int) ->
         ) from None
     path = Path(address.path)
     if path.is_socket():
+        if _is_served(address):  # its lock was removed, by somebody who cleans up
+            raise ServerError(
+                f"a server listens at {address} already", expected="a free address", fix="Stop it or choose another."
+            )
         path.unlink()  # the lock is ours, so whoever made it is gone
     elif path.exists():
         raise ServerError(f"{address} is not a socket", expected="a free path", fix="Choose another path.")
     listener = files.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    files.callback(path.unlink, missing_ok=True)
     previous = os.umask(0o777 & ~mode)  # never open to others, not even before the chmod
     try:
         listener.bind(address.path)
     finally:
         os.umask(previous)
+    made = os.stat(address.path)
+    files.callback(_remove_if_same, path, (made.st_dev, made.st_ino))
     os.chmod(address.path, mode)
     listener.listen(128)
     return listener
+
+
+def _is_served(address: Address) -> bool:
+    try:
+        connect(address, timeout_s=1.0).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:  # its queue is full, or it is not ours to use
+        return True
+    return True
+
+
+def _remove_if_same(path: Path, made: tuple[int, int]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        found = path.stat()
+        if (found.st_dev, found.st_ino) == made:
+            path.unlink()
 
 
 def peer_pid(sock: socket.socket) -> int:
@@ -81,6 +105,13 @@ def peer_pid(sock: socket.socket) -> int:
         return 0
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[0])
+
+
+def unread_bytes(sock: socket.socket) -> int:
+    """What has come and was not read yet."""
+    count = array.array("i", [0])
+    fcntl.ioctl(sock, termios.FIONREAD, count)
+    return count[0]
 
 
 def process_handle(pid: int) -> int:

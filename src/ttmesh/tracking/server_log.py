@@ -8,10 +8,12 @@ from typing import TextIO
 
 from ttmesh.base.records import Allocated
 from ttmesh.base.sizes import size_text
-from ttmesh.tracking.ledger import Ledger, Process
+from ttmesh.tracking.holders import Process
+from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.state import BUFFER_CLASSES
 
-TEXTS_WAITING = 256  # each holds the lines of one round, at most a few MB
+MOST_LINES = 20_000  # of one round
+MOST_WAITING = 8 << 20  # characters that the output has not taken yet
 SYSTEM_CLASSES = ("SYSTEM_DRAM", "SYSTEM_L1")
 
 
@@ -24,14 +26,18 @@ class Printer:
         self._out = out
         self._lines: list[str] = []
         self._texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._left_out = 0
+        self._left_out = self._waiting = 0
+        self._counting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def watch(self, process: Process, came: bool, record: Allocated) -> None:
         """A buffer came or went."""
         self.changes += 1
         if not self.quiet:
-            self._lines += buffer_lines(process.who.pid, came, record)
+            if len(self._lines) < MOST_LINES:
+                self._lines += buffer_lines(process.who.pid, came, record)
+            else:
+                self._left_out += len(record.chips)
 
     def process_gone(self, process: Process) -> None:
         """A process ended; its buffers went with it."""
@@ -56,28 +62,37 @@ class Printer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="ttmesh-printer", daemon=True)
             self._thread.start()
-        if self._texts.qsize() < TEXTS_WAITING:
-            if self._left_out:
-                self._lines.append(f"⚠ {self._left_out} lines were left out: the output was too slow")
-            self._texts.put("\n".join(self._lines) + "\n")
-            self._left_out = 0
+        if self._waiting < MOST_WAITING:
+            self._put()
         else:
             self._left_out += len(self._lines)
         self._lines.clear()
 
     def close(self) -> None:
-        """Wait a moment for the last lines."""
+        """Wait a moment for the last lines; they are told however much waits before them."""
+        self._waiting = 0
         self.flush()
         self._texts.put(None)
         if self._thread:
             self._thread.join(2.0)
+
+    def _put(self) -> None:
+        if self._left_out:
+            self._lines.append(f"⚠ {self._left_out} lines were left out: the output was too slow")
+        text = "\n".join(self._lines) + "\n"
+        with self._counting:
+            self._waiting += len(text)
+        self._texts.put(text)
+        self._left_out = 0
 
     def _write(self) -> None:
         try:
             while (text := self._texts.get()) is not None:
                 self._out.write(text)
                 self._out.flush()
-        except BrokenPipeError:  # nobody reads any more
+                with self._counting:
+                    self._waiting -= len(text)
+        except OSError:  # nobody reads any more, or the disk is full
             return
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hmac
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ttmesh.base.records import Event
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import start_ticks
-from ttmesh.tracking.ledger import MAX_HELD, Ledger, Process
-from ttmesh.tracking.state import Answer
+from ttmesh.tracking.holders import Process
+from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.wire import Batch, Bye, FrameError, Hello, Query, Snapshot, Traffic, Who
 
 MAX_HELLO = 16 << 10  # nobody has shown a token yet
+LOT = 1024  # records per frame of those that wait for another turn
 
 
 class Peer(NamedTuple):
@@ -26,89 +26,130 @@ class Peer(NamedTuple):
 
 
 class Session:
-    """Follows one peer from its hello to its end."""
+    """Follows one peer from its hello to its end, a bounded piece of work at a time."""
 
     def __init__(
-        self, ledger: Ledger, peer: Peer, *, clock: Callable[[], float], answer: Callable[[Query], Answer]
+        self,
+        ledger: Ledger,
+        peer: Peer,
+        *,
+        clock: Callable[[], float],
+        answer: Callable[[Query], Iterator[bytes]],
+        end_other: Callable[[object, str], None],
     ) -> None:
         self.frames = wire.Frames(max_body=MAX_HELLO)
         self.process: Process | None = None
         self.role = ""
+        self.peer = peer
         self._ledger = ledger
-        self._peer = peer
         self._clock = clock
         self._answer = answer
+        self._end_other = end_other
         self._orderly = False
-        self._parts: list[Event] = []
+        self._job: Iterator[bytes] | None = None  # what takes more than one turn
         self._resync_asked = True  # the first snapshot comes unasked
 
     def __str__(self) -> str:
         if self.process:
             return f"PID {self.process.who.pid}"
-        return f"{self.role or 'a peer'} {self._peer.pid or self._peer.host}".rstrip()
+        return f"{self.role or 'a peer'} {self.peer.pid or self.peer.host}".rstrip()
 
-    def receive(self, kind: int, body: bytes) -> bytes:
-        """Take one message; returns what to send back, often nothing. FrameError or LedgerError end the session."""
-        said = wire.message(kind, body)
-        if isinstance(said, Hello):
-            return self._hello(said)
-        if not self.role:
-            raise FrameError("the first message is not a hello")
-        if isinstance(said, Query):
-            return wire.frame(wire.REPLY, self._answer(said))
-        process = self.process
-        if process is None:
-            raise FrameError("a monitor sent records")
-        if isinstance(said, Batch):
-            return self._ask_once(self._ledger.events(process, said.first, said.records, time_ns=said.time_ns))
-        if isinstance(said, Snapshot):
-            self._snapshot(process, said)
-        elif isinstance(said, Traffic):
-            process.links = said.links
-        elif isinstance(said, Bye):
-            self._orderly = True
-        return b""
+    @property
+    def has_work(self) -> bool:
+        """Whether `advance` has something to do."""
+        return self._job is not None or self.frames.has_frame
+
+    def advance(self) -> bytes:
+        """Go on with what was begun, else with the next message; returns what to send back, often nothing.
+
+        FrameError or LedgerError end the session.
+        """
+        if self._job is not None:
+            reply = next(self._job, None)
+            if reply is None:
+                self._job = None
+            return reply or b""
+        taken = self.frames.take()
+        return self._receive(*taken) if taken else b""
 
     def end(self) -> Process | None:
         """The connection is gone; returns the process whose memory went with it."""
         process = self.process
         if process is None or process.owner is not self:
             return None
+        process.owner = None
         self._ledger.leave(process, orderly=self._orderly, now_s=self._clock())
         return process
+
+    def _receive(self, kind: int, body: bytes) -> bytes:
+        message = wire.message(kind, body)
+        if isinstance(message, Hello):
+            return self._hello(message)
+        if not self.role:
+            raise FrameError("the first message is not a hello")
+        if isinstance(message, Query):
+            self._job = self._answer(message)
+            return b""
+        process = self.process
+        if process is None:
+            raise FrameError("a monitor sent records")
+        if isinstance(message, Batch):
+            return self._events(process, message)
+        if isinstance(message, Snapshot):
+            self._snapshot(process, message)
+        elif isinstance(message, Traffic):
+            process.set_links(message.links)
+            self._ledger.count(process)
+        elif isinstance(message, Bye):
+            self._orderly = True
+        return b""
 
     def _hello(self, hello: Hello) -> bytes:
         if self.role:
             raise FrameError("a second hello")
-        needed = self._peer.token_needed
-        if needed and not hmac.compare_digest(wire.token_text(needed).encode(), hello.token.encode()):
+        needed = wire.token_text(self.peer.token_needed)
+        if needed and not hmac.compare_digest(needed.encode(), hello.token.encode()):
             raise FrameError("the token is wrong")
         self.role = hello.role
         self.frames.max_body = wire.MAX_BODY
         if hello.role == "program":
-            self.process = self._ledger.join(self._who(hello), hello.name, self._clock())
-            self.process.owner = self
+            self._join(self._who(hello), hello.name)
         return b""
 
+    def _join(self, who: Who, name: str) -> None:
+        known = self._ledger.processes.get(who)
+        other = known.owner if known else None
+        if isinstance(other, Session) and other.peer.host != self.peer.host:
+            raise FrameError(f"process {who.pid} is connected from {other.peer.host} already")
+        self.process = self._ledger.join(who, name, self._clock())
+        self.process.owner = self
+        if other is not None:
+            self._end_other(other, "another connection of this process speaks for it now")
+
     def _who(self, hello: Hello) -> Who:
-        if self._peer.pid:  # a Unix socket: what the kernel says counts, not what the peer says
-            return Who("", self._peer.pid, start_ticks(self._peer.pid) or hello.started)
-        host = hello.host or self._peer.host
+        if self.peer.pid:  # a Unix socket: what the kernel says counts, not what the peer says
+            return Who("", self.peer.pid, start_ticks(self.peer.pid) or hello.started)
+        host = hello.host or self.peer.host
         return Who("" if host == socket.gethostname() else host, hello.pid, hello.started)
 
-    def _snapshot(self, process: Process, said: Snapshot) -> None:
-        if said.part == 0:
-            self._parts = []
-        self._parts += said.records
-        if len(self._parts) > 2 * MAX_HELD:
-            raise FrameError(f"a snapshot of more than {2 * MAX_HELD} records")
-        if said.last:
-            parts, self._parts = self._parts, []
-            self._ledger.snapshot(process, said.next, parts, time_ns=said.time_ns)
-            self._resync_asked = False
-
-    def _ask_once(self, in_step: bool) -> bytes:
-        if in_step or self._resync_asked:
+    def _events(self, process: Process, batch: Batch) -> bytes:
+        taken = self._ledger.take_events(process, batch.first, batch.records, time_ns=batch.time_ns)
+        rest = batch.records[taken:]
+        if rest:  # encoded again: what waits for its turn takes least so
+            first = batch.first + taken
+            lots = [(first + at, batch.time_ns, rest[at : at + LOT]) for at in range(0, len(rest), LOT)]
+            self.frames.give_back(b"".join(wire.frame(wire.EVENTS, lot) for lot in lots))
+        if process.in_step or self._resync_asked:
             return b""
         self._resync_asked = True
         return wire.frame(wire.RESYNC)
+
+    def _snapshot(self, process: Process, message: Snapshot) -> None:
+        self._ledger.stage(process, message.records, first_part=message.part == 0)
+        if message.last:
+            self._job = self._apply(process, message)
+
+    def _apply(self, process: Process, message: Snapshot) -> Iterator[bytes]:
+        for _ in self._ledger.apply_staged(process, message.next, time_ns=message.time_ns):
+            yield b""
+        self._resync_asked = False

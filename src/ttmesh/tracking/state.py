@@ -94,6 +94,8 @@ class ServerState(Struct, frozen=True):
     records: int
     connections: int
     refused: int
+    bytes_held: int = 0  # of its memory, by processes
+    bytes_allowed: int = 0
 
 
 class State(Struct, frozen=True):
@@ -102,6 +104,7 @@ class State(Struct, frozen=True):
     server: ServerState
     devices: list[DeviceState]
     processes: list[ProcessState]
+    left_out: int = 0  # processes that did not fit into one reply
 
 
 class BufferState(Struct, frozen=True):
@@ -140,6 +143,7 @@ class Histories(Struct, frozen=True):
     """What was asked for, of one device or all."""
 
     series: list[HistoryState]
+    left_out: int = 0
 
 
 class Leaks(Struct, frozen=True):
@@ -147,6 +151,7 @@ class Leaks(Struct, frozen=True):
 
     ended: list[Ended]
     living: list[Ended]
+    left_out: int = 0
 
 
 Answer = State | Buffers | Histories | Leaks

@@ -163,9 +163,14 @@ class Frames:
         self._start = 0
         self._pending += data
 
+    def give_back(self, data: bytes) -> None:
+        """Put whole frames in front of everything else."""
+        self._pending[: self._start] = data
+        self._start = 0
+
     def take(self) -> tuple[int, bytes] | None:
         """The next whole frame as (kind, body), None when there is none yet; FrameError when there never will be."""
-        if len(self._pending) - self._start < HEADER.size:
+        if not self.has_frame:
             return None
         magic, version, kind, length = HEADER.unpack_from(self._pending, self._start)
         if magic != MAGIC:
@@ -175,12 +180,19 @@ class Frames:
         if length > self.max_body:
             raise FrameError(f"a frame of {length} bytes is announced; at most {self.max_body} are allowed")
         begin = self._start + HEADER.size
-        if begin + length > len(self._pending):
-            return None
         self._start = begin + length
         return kind, bytes(memoryview(self._pending)[begin : self._start])
 
     @property
+    def has_frame(self) -> bool:
+        """Whether `take` has something: a whole frame, or a reason why there is none."""
+        waiting = len(self._pending) - self._start - HEADER.size
+        if waiting < 0:
+            return False
+        magic, version, _, length = HEADER.unpack_from(self._pending, self._start)
+        return bool(length <= waiting or magic != MAGIC or version != VERSION or length > self.max_body)
+
+    @property
     def incomplete_bytes(self) -> int:
-        """What waits for the rest of its frame."""
+        """What waits for the rest of its frame, or for its turn."""
         return len(self._pending) - self._start

@@ -1,0 +1,134 @@
+"""How much of every bank is free and how scattered it is: read off all buffers, a piece at a time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Generator, Iterable, Iterator
+
+from ttmesh.tracking.ledger import POOL_OF, Ledger
+from ttmesh.tracking.spans import Free, Span, free
+
+EVERY_S = 1.0  # more often is not needed
+AT_ONCE = 4096  # buffers before others have a turn
+SMALL = 4096  # buffers that are read on the spot
+SHARE = 0.1  # of the server's time, when reading takes long
+
+PoolKey = tuple[str, int, str]  # host, physical id, pool
+Group = tuple[str, frozenset[int], str]  # host, chips, pool
+
+
+class FreeSpace:
+    """The free part of every pool as of `time_s`; chips in lock-step share one calculation."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.time_s = float("-inf")
+        self._ledger = ledger
+        self._known: dict[PoolKey, Free] = {}
+        self._reading: Iterator[None] | None = None
+        self._seen: tuple[int, ...] = ()
+        self._not_before_s = float("-inf")
+        self._spent_s = 0.0
+
+    def of(self, host: str, physical_id: int, pool: str, bank: Span) -> Free:
+        """What is free; all of the bank where nothing is known to be held."""
+        return self._known.get((host, physical_id, pool), Free(bank.length, bank.length))
+
+    def refresh(self, now_s: float) -> None:
+        """Begin to read again when it is time, and finish at once where that is quick."""
+        seen = (self._ledger.records_seen, self._ledger.bytes_held, len(self._ledger.processes))
+        due = now_s - self.time_s >= EVERY_S and now_s >= self._not_before_s
+        if self._reading is None and due and seen != self._seen:
+            self._seen, self._spent_s = seen, 0.0
+            self._reading = self._read(now_s)
+        if self._is_small():
+            while self._reading is not None:
+                self.advance()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether reading goes on."""
+        return self._reading is not None
+
+    def advance(self) -> None:
+        """Read a little further."""
+        if self._reading is None:
+            return
+        began_s = time.monotonic()
+        if next(self._reading, self) is self:
+            self._reading = None
+        self._spent_s += time.monotonic() - began_s
+
+    def _is_small(self) -> bool:
+        processes = self._ledger.processes.values()
+        return sum(len(p.held) + len(p.routes) + p.group_chips // 8 for p in processes) <= SMALL
+
+    def _read(self, now_s: float) -> Iterator[None]:
+        lists: dict[Group, list[tuple[int, int]]] = {}
+        for process in list(self._ledger.processes.values()):
+            # records share the tuple of their route
+            groups = {id(route.chips): frozenset(route.chips) for route in list(process.routes.values())}
+            yield
+            buffers = iter(list(process.held.values()))
+            while lot := list(itertools.islice(buffers, AT_ONCE)):
+                for r in lot:
+                    chips = groups.get(id(r.chips)) or frozenset(r.chips)
+                    key = (process.who.host, chips, POOL_OF[r.buffer_type])
+                    lists.setdefault(key, []).append((r.address, r.address + r.bank_bytes))
+                yield
+        unions: dict[Group, list[Span]] = {}
+        for key, spans in lists.items():
+            unions[key] = yield from _union(spans)
+        groups_of: dict[PoolKey, list[Group]] = {}
+        for group in unions:
+            host, chips, pool = group
+            for chip in chips:
+                groups_of.setdefault((host, chip, pool), []).append(group)
+            yield
+        yield from self._find_free(unions, groups_of)
+        self.time_s = now_s
+        self._not_before_s = now_s + self._spent_s / SHARE
+
+    def _find_free(self, unions: dict[Group, list[Span]], groups_of: dict[PoolKey, list[Group]]) -> Iterator[None]:
+        known: dict[PoolKey, Free] = {}
+        found: dict[tuple[object, ...], Free] = {}  # chips in lock-step have the same holes
+        for (host, chip, pool), groups in groups_of.items():
+            device = self._ledger.devices.get((host, chip))
+            if device is None or device.facts is None:
+                continue
+            facts = device.facts
+            base, size = (
+                (facts.dram_base, facts.dram_bank_bytes) if pool == "DRAM" else (facts.l1_base, facts.l1_bank_bytes)
+            )
+            bank = Span(base, base + size)
+            same = (bank, *map(id, groups))
+            if same not in found:
+                taken = yield from _union(span for group in groups for span in unions[group])
+                found[same] = free(bank, taken)
+            known[host, chip, pool] = found[same]
+            yield
+        self._known = known
+
+
+def _union(spans: Iterable[tuple[int, int]]) -> Generator[None, None, list[Span]]:
+    """The same addresses in as few spans as possible, in order: returned when all pauses are over."""
+    rest = iter(spans)
+    lots: list[list[tuple[int, int]]] = []
+    while lot := sorted(itertools.islice(rest, AT_ONCE)):
+        lots.append(lot)
+        yield
+    merged: list[Span] = []
+    start, end = 0, 0
+    for number, (low, high) in enumerate(heapq.merge(*lots)):
+        if low > end or number == 0:
+            if end > start:
+                merged.append(Span(start, end))
+            start, end = low, high
+        elif high > end:
+            end = high
+        if number % AT_ONCE == AT_ONCE - 1:
+            yield
+    if end > start:
+        merged.append(Span(start, end))
+    return merged
