@@ -125,7 +125,6 @@ def test_hostile_frames_end_their_own_session_and_nothing_else(seed):
             Peer(0, "elsewhere", ""),
             clock=lambda: 1.0,
             answer=lambda query: (wire.frame(wire.REPLY, found) for found in answers.answer(query, nobody)),
-            end_other=lambda other, reason: None,
         )
         session.frames.feed(rng.choice(GOOD[:2]) + spoiled(rng) + spoiled(rng))
         try:

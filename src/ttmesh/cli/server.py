@@ -30,11 +30,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; SIGUSR1 prints statistics."""
     token = read_token(args.token_file) if args.token_file else settings.get_str("TTMESH_TOKEN")
     addresses = [chosen(args.socket), *([parse_tcp(args.listen)] if args.listen else [])]
-    server = Server(addresses, Printer(sys.stdout, quiet=args.quiet), token=token, mode=0o660 if args.group else 0o600)
+    printer = Printer(sys.stdout, quiet=args.quiet)
+    server = Server(addresses, printer, token=token, mode=0o660 if args.group else 0o600)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.stop())
     signal.signal(signal.SIGUSR1, lambda *_: server.ask_statistics())
-    print(f"Allocation server listens at {' and '.join(map(str, server.listening))} (Ctrl-C stops it)", flush=True)
+    printer.note(f"Allocation server listens at {' and '.join(map(str, server.listening))} (Ctrl-C stops it)")
+    printer.flush()
     server.run()
     return 0
 

@@ -46,7 +46,7 @@ class Connection:
         self.deadline_s = now_s + HELLO_S
         self.process_handle = -1
         self.last_bytes: int | None = None  # what a dead process had sent and nobody has read yet
-        # Who asks: work is done first for those who had the least of it lately.
+        self.spent_s = 0.0  # of work for it, halved every second
         self.owner: object = session.peer.pid or session.peer.host
 
 
@@ -140,6 +140,8 @@ class Server:
         self._answers.free_space.refresh(wall_s)
         self._drop_stalled(now_s)
         self._spent_s = {owner: spent / 2 for owner, spent in self._spent_s.items() if spent > 0.001}
+        for connection in self.connections:
+            connection.spent_s /= 2
         for listener, address in self._paused:
             self._selector.register(listener, selectors.EVENT_READ, address)
         self._paused.clear()
@@ -174,7 +176,7 @@ class Server:
         if address.is_tcp:
             notice_loss(sock)
         peer = Peer(0, str(origin[0]), self._token) if address.is_tcp else Peer(peer_pid(sock), "", "")
-        session = Session(self.ledger, peer, clock=time.time, answer=self._answer, end_other=self._end_session)
+        session = Session(self.ledger, peer, clock=time.time, answer=self._answer)
         connection = Connection(sock, session, time.monotonic())
         self.connections.add(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
@@ -256,9 +258,10 @@ class Server:
         until_s = time.monotonic() + TURN_S
         now_s = time.monotonic()
         while self._busy and now_s < until_s:
-            connection = min(self._busy, key=lambda c: self._spent_s.get(c.owner, 0.0))
+            connection = min(self._busy, key=lambda c: (self._spent_s.get(c.owner, 0.0), c.spent_s))
             self._advance(connection)
             began_s, now_s = now_s, time.monotonic()
+            connection.spent_s += now_s - began_s
             self._spent_s[connection.owner] = self._spent_s.get(connection.owner, 0.0) + now_s - began_s
         self._answers.free_space.advance()
 

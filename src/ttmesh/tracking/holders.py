@@ -16,6 +16,8 @@ from ttmesh.tracking.wire import Link, Who
 
 MARKS_KEPT = 100
 LONGEST_NAME = 500
+MAX_TEXTS_BYTES = 32 << 20  # of one process
+TEXT_BYTES = 160  # of a text besides itself: how many share it, and its row in a table
 SPARSE = 8  # a table with so many times the room that it needs is made anew
 
 BufferKey = tuple[int, int]
@@ -115,6 +117,49 @@ class Mesh(Struct, frozen=True, gc=False):
     chips: tuple[int, ...]
 
 
+class Text:
+    """A label or a call site, and how many buffers share it."""
+
+    __slots__ = ("text", "users")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.users = 0
+
+
+class Texts:
+    """Labels and call sites of one process: each is kept once, and all together take at most MAX_TEXTS_BYTES."""
+
+    __slots__ = ("_known", "size_bytes")
+
+    def __init__(self) -> None:
+        self._known: dict[str, Text] = {}
+        self.size_bytes = 0
+
+    def keep(self, text: str) -> str:
+        """The text to store with one more buffer: the one that others have, or none where there is no room."""
+        if not text:
+            return text
+        known = self._known.get(text)
+        if known is None:
+            cost = getsizeof(text) + TEXT_BYTES
+            if self.size_bytes + cost > MAX_TEXTS_BYTES:
+                return ""
+            self.size_bytes += cost
+            known = self._known[text] = Text(text)
+        known.users += 1
+        return known.text
+
+    def release(self, text: str) -> None:
+        """One buffer less has it."""
+        known = self._known.get(text)
+        if known is not None:
+            known.users -= 1
+            if not known.users:
+                self.size_bytes -= getsizeof(text) + TEXT_BYTES
+                del self._known[text]
+
+
 class Staged:
     """A snapshot whose parts are still coming."""
 
@@ -146,7 +191,7 @@ class Process:
         self.next = 0
         self.missed = 0
         self.in_step = False
-        self.owner: object = None  # the connection that speaks for it
+        self.owners: set[object] = set()  # the connections that speak for it
         self.meshes: dict[int, Mesh] = {}
         self.held: dict[BufferKey, Allocated] = {}
         self.reserved: dict[ReservationKey, Reserved] = {}
@@ -156,6 +201,7 @@ class Process:
         self.marks: deque[Marked] = deque(maxlen=MARKS_KEPT)
         self.links: list[Link] = []
         self.leftovers: list[Leftover] = []
+        self.texts = Texts()
         self.staged: Staged | None = None
         self.group_chips = 0  # in all groups together
         self.values_bytes = PROCESS_BYTES + weigh(name)  # of what the tables hold
@@ -166,7 +212,7 @@ class Process:
         """Bytes of the server's memory that this process takes."""
         tables = (self.meshes, self.held, self.reserved, self.accounts, self.routes, self.chips)
         staged = self.staged.size_bytes if self.staged else 0
-        return self.values_bytes + staged + sum(map(getsizeof, tables))
+        return self.values_bytes + self.texts.size_bytes + staged + sum(map(getsizeof, tables))
 
     def compact(self) -> None:
         """A table does not shrink by itself when what it held is gone."""

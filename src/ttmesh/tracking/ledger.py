@@ -233,8 +233,9 @@ class Ledger:
     def _evict(self, largest: Process, asking: Process, reason: str) -> None:
         if largest is asking:
             raise LedgerError(reason)
-        if self._evict_owner and largest.owner is not None:
-            self._evict_owner(largest.owner, reason)
+        for owner in list(largest.owners):
+            if self._evict_owner:
+                self._evict_owner(owner, reason)
         if largest.who in self.processes:
             self.leave(largest, orderly=False, now_s=self._now_s)
 
@@ -335,15 +336,14 @@ class Ledger:
         held = process.held
         if (known := held.get(key)) is not None:  # a snapshot and the records around it may both tell of it
             if record.site and not known.site:  # it is written down after the table that a snapshot reads
-                self._charge(process, sys.getsizeof(record.site))
-                known.site = record.site
+                known.site = process.texts.keep(record.site)
             return
         route = self._route_of(process, record.chips, record.buffer_type)
         record.chips = route.chips
         record.time_ns = record.time_ns or time_ns
-        if len(record.label) > LONGEST_NAME:
-            record.label = record.label[:LONGEST_NAME]
-        self._charge(process, _record_bytes(record))
+        record.label = process.texts.keep(record.label[:LONGEST_NAME])
+        record.site = process.texts.keep(record.site)
+        self._charge(process, RECORD_BYTES)
         held[key] = record
         if route is not self._route:
             self._settle(route)
@@ -358,7 +358,9 @@ class Ledger:
         record = process.held.pop(key, None)
         if record is None:
             return
-        process.values_bytes -= _record_bytes(record)
+        process.values_bytes -= RECORD_BYTES
+        process.texts.release(record.label)
+        process.texts.release(record.site)
         route = process.routes[record.chips, record.buffer_type]
         if route is not self._route:
             self._settle(route)
@@ -433,9 +435,5 @@ class Ledger:
             if known is None:
                 known = process.accounts[chip, kind] = Account()
             accounts.append(known)
-        route = process.routes[chips, kind] = Route(chips, accounts)
+        route = process.routes[chips, kind] = Route(chips, accounts[:])  # a copy has no room to grow
         return route
-
-
-def _record_bytes(record: Allocated) -> int:
-    return RECORD_BYTES + sys.getsizeof(record.label) + sys.getsizeof(record.site)

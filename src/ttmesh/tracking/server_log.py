@@ -88,7 +88,8 @@ class Printer:
     def _write(self) -> None:
         try:
             while (text := self._texts.get()) is not None:
-                self._out.write(text)
+                encoding = getattr(self._out, "encoding", None) or "utf-8"
+                self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
                 self._out.flush()
                 with self._counting:
                     self._waiting -= len(text)

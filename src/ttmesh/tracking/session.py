@@ -35,7 +35,6 @@ class Session:
         *,
         clock: Callable[[], float],
         answer: Callable[[Query], Iterator[bytes]],
-        end_other: Callable[[object, str], None],
     ) -> None:
         self.frames = wire.Frames(max_body=MAX_HELLO)
         self.process: Process | None = None
@@ -44,7 +43,6 @@ class Session:
         self._ledger = ledger
         self._clock = clock
         self._answer = answer
-        self._end_other = end_other
         self._orderly = False
         self._job: Iterator[bytes] | None = None  # what takes more than one turn
         self._resync_asked = True  # the first snapshot comes unasked
@@ -73,11 +71,13 @@ class Session:
         return self._receive(*taken) if taken else b""
 
     def end(self) -> Process | None:
-        """The connection is gone; returns the process whose memory went with it."""
+        """The connection is gone; returns the process whose memory went with it, when it was its last one."""
         process = self.process
-        if process is None or process.owner is not self:
+        if process is None or self not in process.owners:
             return None
-        process.owner = None
+        process.owners.discard(self)
+        if process.owners:
+            return None
         self._ledger.leave(process, orderly=self._orderly, now_s=self._clock())
         return process
 
@@ -118,13 +118,11 @@ class Session:
 
     def _join(self, who: Who, name: str) -> None:
         known = self._ledger.processes.get(who)
-        other = known.owner if known else None
-        if isinstance(other, Session) and other.peer.host != self.peer.host:
-            raise FrameError(f"process {who.pid} is connected from {other.peer.host} already")
+        for other in known.owners if known else ():
+            if isinstance(other, Session) and other.peer.host != self.peer.host:
+                raise FrameError(f"process {who.pid} is connected from {other.peer.host} already")
         self.process = self._ledger.join(who, name, self._clock())
-        self.process.owner = self
-        if other is not None:
-            self._end_other(other, "another connection of this process speaks for it now")
+        self.process.owners.add(self)
 
     def _who(self, hello: Hello) -> Who:
         if self.peer.pid:  # a Unix socket: what the kernel says counts, not what the peer says

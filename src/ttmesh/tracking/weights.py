@@ -8,7 +8,7 @@ from msgspec import Struct
 
 LARGE_INT_BYTES = 32
 SMALL_INTS = range(-5, 257)  # the interpreter keeps these once
-# A held buffer besides its two texts and the table's row: the record, eight numbers, its key. Chips belong to its group.
+# A held buffer besides the table's row: the record, eight numbers, its key. Chips and texts are shared.
 RECORD_BYTES = 112 + 8 * LARGE_INT_BYTES + 56
 ACCOUNT_BYTES = 96 + 5 * LARGE_INT_BYTES + 56  # of a process: the account, its numbers, its key
 PROCESS_BYTES = 4096  # an idle one with its connection
