@@ -10,12 +10,12 @@ import pytest
 
 from ttmesh.base.records import Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking import answers as answers_module
-from ttmesh.tracking import holders
+from ttmesh.tracking import holders, wire
 from ttmesh.tracking import ledger as ledger_module
-from ttmesh.tracking import wire
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger, LedgerError
 from ttmesh.tracking.state import ServerState
+from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Query, Who
 
 WIDE = "\U0001f600" * 500
@@ -71,7 +71,7 @@ def test_the_bytes_counted_are_the_bytes_held(shape, monkeypatch):
     tracemalloc.stop()
 
     counted = process.size_bytes - before
-    devices = 400 * len(ledger.devices)  # their totals are not the process's
+    devices = sum(400 + weigh(d.facts) + weigh(d.system) for d in ledger.devices.values())  # not the process's
     assert held <= counted + devices, shape
     assert counted <= 2 * held + 65_536, shape
     assert ledger.bytes_held == process.counted_bytes == process.size_bytes
