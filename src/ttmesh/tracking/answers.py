@@ -34,7 +34,7 @@ from ttmesh.tracking.state import (
 from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Query
 
-REPLY_BYTES = 8 << 20  # about; what does not fit is left out and counted
+REPLY_BYTES = 4 << 20  # about; what does not fit is left out and counted
 USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 700, 160  # encoded, on the high side
 MESHES_SHOWN = 64  # of one process
 AT_ONCE = 8192  # buffers looked at before others have a turn
@@ -127,6 +127,7 @@ class Answers:
                     smallest = largest[-1][0].size_bytes if len(largest) == query.limit and largest else 0
                 yield None
         largest = heapq.nlargest(query.limit, largest, key=_size)
+        yield None
         reserved: list[tuple[str, str, int]] = [
             (r.label, r.buffer_type, r.size_bytes)
             for process in wanted
@@ -134,8 +135,11 @@ class Answers:
             if query.device in r.chips or query.device < 0
         ]
         yield None
-        fitting = _fit_pairs(largest, REPLY_BYTES * 3 // 4)
-        buffers = [_buffer(r, p) for r, p in fitting]
+        fitting = iter(_fit_pairs(largest, REPLY_BYTES * 3 // 4))
+        buffers: list[BufferState] = []
+        while shown := [_buffer(r, p) for r, p in itertools.islice(fitting, AT_ONCE // 4)]:
+            buffers += shown
+            yield None
         yield Buffers(buffers, count - len(buffers), _fit(reserved, REPLY_BYTES // 4))
 
     def _device(self, device: Device) -> DeviceState:
