@@ -22,7 +22,7 @@ from ttmesh.ops.catalogue import families
 
 MESH = (2, 2)
 DIMS = ("dim", "dims", "dim0", "dim1", "dim2", "axis", "axes", "slice_dim", "dim_a", "dim_b")
-SHAPES = ((), (8,), (4, 6), (2, 4, 6), (2, 3, 4, 6), (2, 1, 3, 4, 6))
+SHAPES = ((), (8,), (4, 64), (2, 4, 64), (2, 3, 4, 64), (2, 1, 3, 4, 64))
 RANDOM = ("rand", "bernoulli", "dropout", "uniform", "sampling", "normal")
 Given = tuple[list[Any], dict[str, Any]]
 
