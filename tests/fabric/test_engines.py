@@ -9,7 +9,7 @@ import pytest
 
 from ttmesh.base.errors import RankError, SettingError
 from ttmesh.fabric.messaging import engines, wire_layout
-from ttmesh.fabric.messaging.liveness import LEFT, Liveness
+from ttmesh.fabric.messaging.liveness import GONE, LEFT, Liveness
 from ttmesh.fabric.messaging.rank_job import in_short, verdict
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -118,7 +118,7 @@ def test_signs_of_life_tell_silent_ranks_from_busy_ones() -> None:
     assert lives[0].failure == "rank 1 has no paper"
     for live in lives:
         live.stop(0.0)
-    until(lambda: store.values["sign/1"].endswith(LEFT))
+    until(lambda: store.values["sign/1"].endswith(GONE))
 
 
 def test_large_tensors_go_in_pieces_that_fit_32_bit_counts() -> None:

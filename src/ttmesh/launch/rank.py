@@ -20,7 +20,7 @@ SECRETS = (
 )
 MARK = "\x1ettmesh-rank"  # a line on stderr that the launcher reads and does not print
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STOP_S = 2.0  # from SIGTERM to SIGKILL
+STOP_S = 3.0  # from SIGTERM to SIGKILL: time to say whom a rank waited for
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     for number in STOPPING:
         signal.signal(number, lambda received, frame: wanted.append(received))
     die_with_parent(signal.SIGTERM)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     try:
         child = subprocess.Popen(
             program,
@@ -106,6 +106,11 @@ def die_with_parent(number: int) -> None:
     _prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever loses its own below this process."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -17,11 +17,11 @@ from typing import IO, TextIO
 
 import psutil
 
-from ttmesh.launch.commands import RankCommand
-from ttmesh.launch.rank import MARK, die_with_parent
+from ttmesh.launch.commands import RANK_SCRIPT, RankCommand
+from ttmesh.launch.rank import MARK, STOP_S, adopt_orphans, die_with_parent
 
 GRACE_S = 4.0  # after the first failure: time for the others to say what they saw
-TERM_S = 3.0  # then SIGTERM; after this SIGKILL. Together below the promised 10 s
+TERM_S = 4.0  # then SIGTERM; after this SIGKILL. Together below the promised 10 s
 INTERRUPTED = 130  # 128 + SIGINT, as tt-run has it
 TAGGED = re.compile(r"^\[[^\]]*,(\d+)\]<(stdout|stderr|stddiag)>: ?")
 
@@ -58,6 +58,8 @@ def run(
 ) -> int:
     """Start everything, watch it to the end; 0, the first failing rank's code, 128 + its signal, or 130 after Ctrl-C."""
     watch = Watch(stdout, stderr, grace_s)
+    adopt_orphans()  # processes around ranks outlive mpirun by seconds: nothing is left when the launcher ends
+    strangers = {child.pid for child in psutil.Process().children()}
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def interrupted(number: int, frame: object) -> None:
@@ -70,9 +72,10 @@ def run(
         with selectors.DefaultSelector() as selector:
             for command in commands:
                 started.append(_start(command, selector, watch))
-            _attend(started, [_carrier(command) for command in commands], selector, watch)
+            _attend(started, commands, selector, watch)
     finally:
         _sweep(started)
+        _end_adopted(strangers)
         for number, handler in before.items():
             signal.signal(number, handler)
     if watch.interrupts:
@@ -109,7 +112,10 @@ def _carrier(command: RankCommand) -> str:
 
 
 def _attend(
-    started: list[subprocess.Popen[bytes]], carriers: list[str], selector: selectors.BaseSelector, watch: Watch
+    started: list[subprocess.Popen[bytes]],
+    commands: Sequence[RankCommand],
+    selector: selectors.BaseSelector,
+    watch: Watch,
 ) -> None:
     term_at = kill_at = float("inf")
     seen_interrupts = 0
@@ -117,9 +123,9 @@ def _attend(
         for key, _ in selector.select(timeout=0.05):
             if not _read(key.data, watch):
                 selector.unregister(key.fileobj)
-        for process, carrier in zip(started, carriers, strict=True):
+        for process, command in zip(started, commands, strict=True):
             if process.poll() not in (None, 0):
-                _failed(watch, f"{carrier} ended", process.returncode)
+                _failed(watch, f"{_carrier(command)} ended", process.returncode)
         now = time.monotonic()
         if watch.interrupts > seen_interrupts:
             seen_interrupts = watch.interrupts
@@ -129,7 +135,8 @@ def _attend(
         if watch.cause and term_at == float("inf"):
             term_at = now + watch.grace_s
         if now >= term_at and kill_at == float("inf"):
-            _signal(started, signal.SIGTERM)
+            for process, command in zip(started, commands, strict=True):
+                _stop(process, command, watch)
             kill_at = now + TERM_S
         if now >= kill_at:
             _sweep(started)
@@ -182,10 +189,40 @@ def _failed(watch: Watch, what: str, code: int, why: str = "") -> None:
     print(f"[ttmesh launch] first cause: {watch.cause}; stopping the others", file=watch.stderr, flush=True)
 
 
+def _stop(process: subprocess.Popen[bytes], command: RankCommand, watch: Watch) -> None:
+    """SIGTERM; where all ranks are on this host not to mpirun, which does not wait for their last words, but to them."""
+    if process.poll() is not None:
+        return
+    targets = [psutil.Process(process.pid)]
+    if not command.carries_one:
+        around = [child for child in targets[0].children() if _is_around_rank(child)]
+        targets = around if len(around) >= len(set(command.ranks) - watch.ended.keys()) > 0 else targets
+    for target in targets:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            target.terminate()
+
+
+def _is_around_rank(process: psutil.Process) -> bool:
+    try:
+        return str(RANK_SCRIPT) in process.cmdline()
+    except psutil.Error:
+        return False
+
+
 def _signal(started: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
     for process in started:
         if process.poll() is None:
             process.send_signal(number)
+
+
+def _end_adopted(strangers: set[int]) -> None:
+    """Wait for what came to this process when its parent ended, and kill what does not end by itself."""
+    adopted = [child for child in psutil.Process().children(recursive=True) if child.pid not in strangers]
+    _, left = psutil.wait_procs(adopted, timeout=STOP_S + 1.0)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=TERM_S)
 
 
 def _sweep(started: list[subprocess.Popen[bytes]]) -> None:

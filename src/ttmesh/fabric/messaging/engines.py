@@ -117,4 +117,14 @@ def _leave(joined: Transport, pid: int) -> None:
         if not isinstance(crash, RankError):  # else it follows from another rank's failure
             tell_crash(joined.rank, crash)
         joined.abort(f"{type(crash).__name__}: {crash}")
-    joined.close()
+    problems: list[RankError] = []
+
+    def report(problem: RankError) -> None:
+        problems.append(problem)
+        print(f"rank {joined.rank}: RankError: {problem}", file=sys.stderr, flush=True)
+        tell_crash(joined.rank, problem)
+
+    joined.close(report)
+    if problems and not settings.get_bool("TTMESH_LAUNCHED"):  # the launcher has been told; others see the exit code
+        sys.stdout.flush()
+        os._exit(1)

@@ -12,7 +12,11 @@ INTERVAL_S = 0.25  # one small write per rank and interval; reads happen only wh
 SILENCE_S = 10.0  # a process that lets no thread run for this long counts as stopped
 STORE_S = 3.0  # a store that is still connected may answer so late on a busy host before rank 0 is blamed
 MISSED = 3  # so many looks must have found no new sign: a busy host slows the one who looks as well
-LEFT = "left"
+ABSENT = "absent"  # the sign of a rank before it has shown any
+LEAVING = "leaving"  # in the last barrier, or freeing what the engine holds
+LEFT = "left"  # finalised; it stays until all others are
+GONE = "gone"
+SOON_S = 0.02  # between two looks at whether all others have left
 LEFT_S = 2.0  # a rank that finished its part may leave while others still finish theirs
 
 
@@ -63,14 +67,28 @@ class Liveness:
         self._failure = ""
         self._failure_to_tell = ""
         self._told = threading.Event()
-        self._leaving = False
+        self._leaving = ""
         self._keep_until_s = 0.0
         self._thread = threading.Thread(target=self._beat, name="ttmesh-liveness", daemon=True)
 
     def start(self, timeout_s: float) -> bool:
         """Begin; False when the first sign could not be written in time."""
+        self.begin()
+        return self._ready.wait(timeout_s) and not self._lost
+
+    def begin(self) -> None:
+        """Begin, without waiting for the store."""
         self._thread.start()
-        return self._ready.wait(timeout_s)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first sign was written, or cannot be."""
+        return self._ready.is_set()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the store cannot be reached, or not any more."""
+        return self._lost
 
     def watch(self) -> None:
         """Listen to the others from now on."""
@@ -116,7 +134,8 @@ class Liveness:
         unanswered_s = now - self._answered_s
         if self.rank != 0 and unanswered_s > (limit_s if self._lost else max(limit_s, STORE_S)):
             return {0: unanswered_s}
-        signs = {r: sign for r, sign in self._signs.items() if r in members and r != self.rank and sign.doing != LEFT}
+        excused = (ABSENT, LEFT, GONE)
+        signs = {r: s for r, s in self._signs.items() if r in members and r != self.rank and s.doing not in excused}
         quiet = {r: now - sign.heard_s for r, sign in signs.items() if sign.missed >= MISSED}
         return {r: s for r, s in quiet.items() if s > limit_s}
 
@@ -124,19 +143,34 @@ class Liveness:
         """What the other members were doing when they last said so."""
         return {r: s.doing for r, s in self._signs.items() if r in members and r != self.rank}
 
+    def absent(self, members: Sequence[int]) -> tuple[int, ...]:
+        """The members that have not shown any sign yet."""
+        return tuple(sorted(r for r, s in self._signs.items() if r in members and s.doing == ABSENT))
+
     def left(self, members: Sequence[int]) -> bool:
         """Whether a member left long enough ago for its last operation to have finished everywhere."""
         limit = time.monotonic() - LEFT_S
-        return any(s.doing == LEFT and s.since_s < limit for r, s in self._signs.items() if r in members)
+        gone = (LEAVING, LEFT, GONE)
+        return any(s.doing in gone and s.since_s < limit for r, s in self._signs.items() if r in members)
 
     def leave(self) -> None:
-        """Say from now on that this rank has left."""
-        self._leaving = True
+        """Say from now on that this rank takes part in nothing any more but in leaving."""
+        self._leaving = LEAVING
         self._wake.set()
+
+    def finish(self) -> None:
+        """Say from now on that this rank has freed everything."""
+        self._leaving = LEFT
+        self._wake.set()
+
+    def has_last_left(self) -> bool:
+        """Whether every rank has freed everything."""
+        others = [s.doing for r, s in self._signs.items() if r != self.rank]
+        return len(others) >= self.size - 1 and all(doing in (LEFT, GONE) for doing in others)
 
     def stop(self, keep_s: float) -> None:
         """End the signs; rank 0 keeps the store for so long, or until every other rank has left or is silent."""
-        self.leave()
+        self._leaving = GONE
         self.watch()
         self._keep_until_s = time.monotonic() + (keep_s if self.rank == 0 else 0.0)
         self._stopping.set()
@@ -150,7 +184,7 @@ class Liveness:
             keys = [f"sign/{r}" for r in range(self.size)]
             while True:
                 count += 1
-                store.set(keys[self.rank], f"{count} {LEFT if self._leaving else self.doing}")
+                store.set(keys[self.rank], f"{count} {self._leaving or self.doing}")
                 self._ready.set()
                 if self._failure_to_tell and not self._failure:
                     self._failure = store.compare_set("failure", "", self._failure_to_tell).decode()
@@ -159,15 +193,16 @@ class Liveness:
                     return
                 if self._watching.is_set():
                     self._listen(store, keys)
-                self._wake.wait(INTERVAL_S)
+                self._wake.wait(SOON_S if self._leaving in (LEFT, GONE) else INTERVAL_S)
                 self._wake.clear()
         except Exception:
             # The store is gone with rank 0, and says so in several exception types; `silent` reports it by its age.
             self._lost = True
             self._told.set()
+            self._ready.set()
 
     def _alone(self) -> bool:
-        gone = {r for r, s in self._signs.items() if s.doing == LEFT} | self.silent(range(self.size)).keys() | {0}
+        gone = {r for r, s in self._signs.items() if s.doing == GONE} | self.silent(range(self.size)).keys() | {0}
         return len(gone) == self.size
 
     def _listen(self, store: Store, keys: list[str]) -> None:

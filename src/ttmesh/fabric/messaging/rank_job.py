@@ -8,15 +8,18 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from os import sched_yield
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.messaging.liveness import LEFT, Liveness
+from ttmesh.fabric.messaging.liveness import ABSENT, GONE, LEAVING, LEFT, SILENCE_S, Liveness
+from ttmesh.fabric.messaging.rank_joining import Stop
 
 KEEP_S = 3.0  # how long rank 0 of a failed job keeps the store, for the others to find out why
 LATE_S = 0.5  # an operation that takes longer starts listening to the other ranks' signs of life
 VERDICT_S = 1.0  # after a failure: a rank that is quiet for this long (four signs) is the culprit
-LEAVING = "leave"  # the last barrier: here it is in order that the others have left
+JOIN, LEAVE, FINALISE, PART = "join", "leave", "finalise", "part"  # the first, and the last in this order
+ENDING = (LEAVE, FINALISE, PART)  # here the others may have left
 
 Done = Callable[[], bool]
 
@@ -86,13 +89,39 @@ class Job:
             raise self._diagnose(place, operation, limit_s, in_short(cause)) from cause
         place.inside = False
 
-    def leave(self, place: Place, start: Callable[[], Done]) -> bool:
-        """Meet every rank once more, for as long as it takes; whether the job ended well, so that freeing it cannot hang."""
+    def join(self, start: Callable[[], Done], limit_s: float) -> None:
+        """Let the engine join all ranks; those that do not come, die or stop meanwhile are named."""
+        lives = self.liveness
+        place = self.place("group 'world'", tuple(range(lives.size)), lives.rank, 0)
+        try:
+            with Stop() as place.stop:
+                self.run(place, JOIN, start, limit_s)
+        except RankError:
+            lives.stop(0.0 if place.is_stopped else KEEP_S)
+            raise
+        self.forget(place)
+
+    def leave(
+        self, place: Place, meet: Callable[[], Done], free: Callable[[], object], limit_s: float
+    ) -> RankError | None:
+        """Meet every rank once more and free the engine; the error that this met, if any.
+
+        Freeing waits for every rank, so nothing is freed in a failed job or with a message on its way.
+        """
+        known = self.broken
         self.liveness.leave()
-        with contextlib.suppress(RankError):  # it is kept in `broken`
-            self.run(place, LEAVING, start, math.inf)
-        self.liveness.stop(0.0 if self.broken is None else KEEP_S)
-        return self.broken is None
+        with contextlib.suppress(RankError), Stop() as place.stop:  # the error is kept in `broken`
+            self.run(place, LEAVE, meet, limit_s)
+            if not self.in_use():
+                self.run(place, FINALISE, partial(apart, free), limit_s)
+                self.liveness.finish()
+                self.liveness.watch()
+                self.run(place, PART, lambda: self.liveness.has_last_left, limit_s)
+        return None if known is not None else self.broken
+
+    def end(self) -> None:
+        """The last sign of life; in rank 0 once the others have left too, or have had time to find out why they cannot."""
+        self.liveness.stop(SILENCE_S if self.broken is None else KEEP_S)
 
     def fail(self, error: RankError) -> None:
         """Every operation fails from now on, here and, once they hear of it, on the other ranks."""
@@ -130,9 +159,11 @@ class Job:
                 raise self._diagnose(place, operation, limit_s, f"not finished after {limit_s:g} s")
             if now >= look:
                 look = now + 0.05
-                left = operation != LEAVING and lives.left(place.partners)
+                left = operation not in ENDING and lives.left(place.partners)
                 if lives.failure or left or lives.silent(place.partners):
                     raise self._diagnose(place, operation, limit_s, "waiting for it was given up")
+                if place.is_stopped:
+                    raise self._diagnose(place, operation, limit_s, "this rank was told to stop")
             # long transfers progress only while they are looked at
             time.sleep(0.0001 if not place.pause_s else 0.001)
 
@@ -142,21 +173,30 @@ class Job:
         while True:
             silent = self.liveness.silent(place.partners, VERDICT_S)
             enough = self.liveness.watched_s > 2 * VERDICT_S and self.liveness.answered
-            if silent or self.liveness.failure or enough:
+            if silent or self.liveness.failure or enough or place.is_stopped:
                 break
             time.sleep(0.02)
         if not silent and not self.liveness.failure:  # a partner may itself wait for a rank that is gone
             silent = self.liveness.silent(range(self.liveness.size), 2 * VERDICT_S)
         others = {r: s for r, s in self.liveness.elsewhere(place.partners).items() if str(place) not in s}
+        if operation in ENDING:
+            others = {r: s for r, s in others.items() if s not in (LEAVING, LEFT, GONE)}
         ranks, wrong = verdict(place.here(operation), symptom, tuple(sorted(silent)), self.liveness.failure, others)
         error = RankError(
             wrong,
             expected=f"every rank of the group to finish it within {limit_s:g} s",
             fix=f"Look at the output of {named(ranks)}; TTMESH_TIMEOUT_S sets the time"
-            + ("." if silent else ", TTMESH_CHECK_RANKS=1 names the first call in which ranks differ."),
+            + (
+                "."
+                if silent or operation in (JOIN, *ENDING)
+                else ", TTMESH_CHECK_RANKS=1 names the first call in which ranks differ."
+            ),
             ranks=ranks,
         )
-        self.fail(error)
+        if place.is_stopped:  # the others are told to stop too, and there is no time to lose
+            self.broken = self.broken or error
+        else:
+            self.fail(error)
         return error
 
 
@@ -196,6 +236,7 @@ class Place:
         self.patience_s = self.expected_by = math.inf
         self.calls = 0  # collectives only: these are the same on every rank
         self.operation = ""
+        self.stop: Stop | None = None  # while a SIGTERM is noted here instead of ending the process
         self.partners = ranks
         self.inside = False
 
@@ -208,6 +249,11 @@ class Place:
             self.operation = operation
         self.partners = self.ranks if partners is None else partners
         self.inside = True
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this process was told to stop while it waited here."""
+        return self.stop is not None and self.stop.seen
 
     def expect_by(self, patience_s: float) -> None:
         """Somebody waits, for so long from the first time this is said; or, with infinity, nobody any more."""
@@ -232,8 +278,13 @@ def verdict(
     if failure:
         return (), f"{failure}; this ended {here}"
     if others:
+        absent = tuple(sorted(r for r, s in others.items() if s == ABSENT))
+        if absent:
+            return absent, f"{named(absent)} has not come to {here} ({symptom})"
         ranks = tuple(sorted(others))
-        where = ", ".join(f"rank {r}: {'it left' if s == LEFT else s}" for r, s in sorted(others.items()))
+        where = ", ".join(
+            f"rank {r}: {'it left' if s in (LEAVING, LEFT, GONE) else s}" for r, s in sorted(others.items())
+        )
         return ranks, f"{named(ranks)} alive but not in {here} ({symptom}; {where})"
     return (), f"{symptom} in {here}"
 

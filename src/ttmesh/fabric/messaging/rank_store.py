@@ -11,33 +11,39 @@ import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.messaging.liveness import Liveness, Store
+from ttmesh.fabric.messaging.liveness import ABSENT, Liveness, Store
+from ttmesh.fabric.messaging.rank_joining import wait_for_first
 
 
-def open_liveness(rank: int, size: int, broadcast: Callable[[str], str], timeout_s: float) -> tuple[Liveness, object]:
+def open_liveness(rank: int, size: int, exchange: Callable[[str], str], timeout_s: float) -> tuple[Liveness, object]:
     """Start signs of life between all ranks; returns them and what must be kept alive (rank 0's store).
 
-    `broadcast` hands rank 0's text to every rank.
+    `exchange` hands rank 0's text to every rank; it needs no rank but those two.
     """
     keeper: TCPStore | None = None
     where = ""
     if rank == 0:
         keeper = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
         job = secrets.token_hex(8)
+        for other in range(size):
+            keeper.set(f"sign/{other}", f"0 {ABSENT}")
         keeper.set(job, "here")
         where = f"{keeper.port} {job} {' '.join(own_addresses())}"
-    port, job, *addresses = broadcast(where).split()
+    port, job, *addresses = exchange(where).split()
     candidates = ["127.0.0.1"] if rank == 0 else addresses
 
     def connect() -> Store:
         return reach(candidates, int(port), job)
 
     liveness = Liveness(connect, rank, size)
-    if not liveness.start(timeout_s):
+    liveness.begin()
+    wait_for_first(lambda: liveness.has_begun, f"{addresses} port {port}", rank, timeout_s)
+    if liveness.is_lost:
         raise RankError(
-            f"rank {rank} cannot reach rank 0 at any of {addresses} port {port}",
+            f"rank 0 died, stopped or was cut off: rank {rank} cannot reach it at any of {addresses} port {port}",
             expected=f"rank 0's store to answer within {timeout_s:g} s",
             fix="Check names, routes and firewalls between the hosts.",
+            ranks=(0,),
         )
     return liveness, keeper
 

@@ -260,23 +260,36 @@ class Transport(Messages, ABC):
             )
         )
 
-    def close(self) -> None:
-        """Leave: the whole job when this is the world, where all ranks meet once more; else only this group."""
+    def close(self, on_error: Callable[[RankError], object] | None = None) -> None:
+        """Leave: the whole job when this is the world, where all ranks meet once more; else only this group.
+
+        `on_error` gets what went wrong while leaving: at the end of a program nobody would catch it.
+        """
         if self._closed:
             return
         self._closed = True
         if self._borrows:
             self._job.forget(self._place)
-            return
-        ended_well = self._job.broken is None
-        if self.group == WORLD:
-            ended_well = self._job.leave(self._place, self._start_barrier)
-        # Freeing is collective: in a failed job, or with a message on its way, it would wait for ever.
-        if ended_well and not self._job.in_use():
-            for child in self._children:
-                child.close()
-            self._free()
+        elif self.group == WORLD:
+            problem = self._job.leave(self._place, self._start_barrier, self._free_all, self.timeout_s)
+            if problem is not None and on_error is not None:
+                on_error(problem)
+            if self._job.broken is not None:
+                self._forsake()
+            self._job.end()
+        elif self._job.broken is None and not self._job.in_use():
+            self._run("close", partial(apart, self._free_all), None)
         self._children.clear()
+
+    def _free_all(self) -> None:
+        for child in self._children:
+            if not child._closed and not child._borrows:
+                child._closed = True
+                child._free_all()
+        self._free()
+
+    def _forsake(self) -> None:
+        """Let go of a failed job without waiting for anybody."""
 
     @abstractmethod
     def _start_barrier(self) -> Done: ...

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.messaging.rank_job import Done, Job
+from ttmesh.fabric.messaging.rank_job import Done, Job, apart
+from ttmesh.fabric.messaging.rank_joining import JobFile, wait_for_first, wait_to_join
 from ttmesh.fabric.messaging.rank_store import open_liveness
 from ttmesh.fabric.messaging.transport import WORLD, Transport
 
+THREAD_MULTIPLE = 3  # mpi.h of Open MPI and MPICH
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # Open MPI; MPICH and Intel MPI
 
 
@@ -29,22 +37,94 @@ def connect(timeout_s: float) -> Transport:
         few
     ):  # ring: 110 against 210 µs for 1 MiB between two ranks (benchmarks/engines.py); too many steps for many ranks
         os.environ.setdefault("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "1")
-    MPI = _load()
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)  # queues have a worker each, and each its own communicator
-    world = MPI.COMM_WORLD.Dup()
-    # Without this an engine error ends the process before anybody is named.
-    world.Set_errhandler(MPI.ERRORS_RETURN)
-    liveness, keep = open_liveness(world.rank, world.size, lambda text: str(world.bcast(text, root=0)), timeout_s)
-    return MpiTransport(MPI, world, Job(liveness, keep), WORLD, tuple(range(world.size)), timeout_s)
+    joined: list[Any] = []
+
+    def join() -> None:
+        _initialise()
+        MPI = _load()
+        world = MPI.COMM_WORLD.Dup()
+        # Without this an engine error ends the process before anybody is named.
+        world.Set_errhandler(MPI.ERRORS_RETURN)
+        joined.extend((MPI, world))
+
+    job = _meet(timeout_s)
+    if job is None:
+        wait_to_join(apart(join), timeout_s)
+        MPI, world = joined
+        job = Job(*open_liveness(world.rank, world.size, lambda text: str(world.bcast(text, root=0)), timeout_s))
+    else:
+        job.join(partial(apart, join), timeout_s)
+        MPI, world = joined
+    return MpiTransport(MPI, world, job, WORLD, tuple(range(world.size)), timeout_s)
+
+
+def _meet(timeout_s: float) -> Job | None:
+    """Signs of life before MPI joins the ranks, through a file of the job; None where not all ranks see one."""
+    environ = os.environ
+    rank, size, local = (int(environ.get(f"OMPI_COMM_WORLD_{name}", -1)) for name in ("RANK", "SIZE", "LOCAL_SIZE"))
+    folder = Path(environ.get("OMPI_FILE_LOCATION", "")).parent  # of this run on this host; mpirun removes it
+    if rank < 0 or local != size or not folder.is_absolute() or not folder.is_dir() or _library().is_running():
+        return None
+    file = JobFile(folder / "ttmesh-ranks")
+
+    def exchange(text: str) -> str:
+        if rank == 0:
+            file.write(text)
+            return text
+        wait_for_first(lambda: bool(file.read()), str(file.path), rank, timeout_s)
+        return file.read()
+
+    return Job(*open_liveness(rank, size, exchange, timeout_s))
+
+
+class _Library:
+    """MPI's own functions that mpi4py calls with Python's lock held: while one of them waits, no thread runs."""
+
+    def __init__(self, path: str) -> None:
+        self._functions = ctypes.CDLL(path)
+
+    def is_running(self) -> bool:
+        """Whether MPI was initialised and not finalised, by whomever."""
+        began, ended = ctypes.c_int(), ctypes.c_int()
+        self._functions.MPI_Initialized(ctypes.byref(began))
+        self._functions.MPI_Finalized(ctypes.byref(ended))
+        return bool(began.value) and not ended.value
+
+    def initialise(self) -> None:
+        """For several threads: queues have a worker each, and each its own communicator."""
+        given = ctypes.c_int()
+        self._functions.MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(given))
+
+    def finalise(self) -> None:
+        """The end; every rank must come to it."""
+        self._functions.MPI_Finalize()
+
+
+def _initialise() -> None:
+    if not _library().is_running():
+        _library().initialise()
+
+
+@functools.cache
+def _library() -> _Library:
+    return _Library(str(_load_package().origin))
 
 
 def _load() -> Any:
+    _load_package()
+    return importlib.import_module("mpi4py.MPI")
+
+
+def _load_package() -> ModuleSpec:
+    """mpi4py, told to leave initialising and finalising to us, and where its part in C is."""
     try:
         mpi4py = importlib.import_module("mpi4py")
         # Finalising waits for every rank, also for a dead one: `_free` does it, when all is well.
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
-        return importlib.import_module("mpi4py.MPI")
+        spec = importlib.util.find_spec("mpi4py.MPI")
+        if spec is None or spec.origin is None:
+            raise ImportError("mpi4py has no module MPI")
+        return spec
     except (ImportError, RuntimeError) as cause:
         raise RankError(
             f"the engine 'mpi' cannot be loaded ({cause})",
@@ -137,4 +217,4 @@ class MpiTransport(Transport):
             request.Free()
         self._comm.Free()
         if self.group == WORLD:
-            self._MPI.Finalize()
+            _library().finalise()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import PrefixStore, TCPStore, distributed_c10d  # type: ignore[attr-defined]
 
 from ttmesh.base.errors import RankError
 from ttmesh.fabric.messaging.rank_job import Done, Job, apart
+from ttmesh.fabric.messaging.rank_joining import wait_for_first
 from ttmesh.fabric.messaging.rank_store import open_liveness
 from ttmesh.fabric.messaging.transport import WORLD, Transport
 
@@ -37,9 +40,18 @@ def started(environ: Mapping[str, str]) -> bool:
 
 def connect(timeout_s: float) -> Transport:
     """The group of all ranks; a torch.distributed that the program has set up itself is used as it is."""
-    limit = timedelta(seconds=timeout_s + GRACE_S)
-    owns_torch = not dist.is_initialized()
-    if owns_torch:
+    ready = dist.is_initialized()
+    if ready:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        group = dist.new_group(list(range(size)), timeout=timedelta(seconds=timeout_s + GRACE_S))
+
+        def broadcast(text: str) -> str:
+            box = [text]
+            dist.broadcast_object_list(box, src=0, group=group, device=torch.device("cpu"))
+            return box[0]
+
+        job = Job(*open_liveness(rank, size, broadcast, timeout_s))
+    else:
         missing = [variable for variable in VARIABLES if variable not in os.environ]
         if missing:
             raise RankError(
@@ -47,19 +59,42 @@ def connect(timeout_s: float) -> Transport:
                 expected="a program started by torchrun or `ttmesh launch`",
                 fix="Start it so, or unset TTMESH_ENGINE.",
             )
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(os.environ["MASTER_ADDR"]))
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        group, job = _join(rank, size, timeout_s)
+    return TorchTransport(group, job, WORLD, tuple(range(size)), rank, timeout_s, not ready)
+
+
+def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
+    """Signs of life first, through torch's own meeting point; then the groups, which wait for every rank."""
+    limit = timedelta(seconds=timeout_s + GRACE_S)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun has it
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    stores: list[Any] = []
+    groups: list[Any] = []
+
+    def exchange(text: str) -> str:
+        told: list[str] = []
+
+        def meet() -> None:
+            store = TCPStore(address, port, is_master=keeps, wait_for_workers=False, timeout=limit, multi_tenant=True)
+            stores.append(PrefixStore(f"ttmesh {attempt}", store))
+            if rank == 0:
+                stores[0].set("where", text)
+            told.append(stores[0].get("where").decode())
+
+        wait_for_first(apart(meet), f"{address}:{port}", rank, timeout_s)
+        return told[0]
+
+    def join() -> None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(address))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, timeout=limit)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    group = dist.new_group(list(range(size)), timeout=limit)
+        dist.init_process_group(backend, store=stores[0], rank=rank, world_size=size, timeout=limit)
+        groups.append(dist.new_group(list(range(size)), timeout=limit))
 
-    def broadcast(text: str) -> str:
-        box = [text]
-        dist.broadcast_object_list(box, src=0, group=group, device=torch.device("cpu"))
-        return box[0]
-
-    liveness, keep = open_liveness(rank, size, broadcast, timeout_s)
-    return TorchTransport(group, Job(liveness, keep), WORLD, tuple(range(size)), rank, timeout_s, owns_torch)
+    job = Job(*open_liveness(rank, size, exchange, timeout_s))
+    job.join(partial(apart, join), timeout_s)
+    return groups[0], job
 
 
 def interface_towards(host: str) -> str:
@@ -135,6 +170,11 @@ class TorchTransport(Transport):
         # meet at the addresses that the first left in the store, and hang.
         if self.group == WORLD and self._owns_torch:
             dist.destroy_process_group()
+
+    def _forsake(self) -> None:
+        # gloo's destructor waits for operations that will never end: what is still referred to is not destroyed.
+        for group in list(distributed_c10d._world.pg_map):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 class _NamedAlike:

@@ -1,0 +1,56 @@
+"""What every rank of a fault launch runs: one of them goes down in some phase, the others must name it.
+
+python going_down.py PHASE SIGNAL VICTIM
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import torch
+
+from ttmesh.fabric.messaging import engines, rank_job
+
+PHASES = ("before", "joining", "collective", "idle", "closing", "finalising")
+phase, number, victim = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0")))
+
+
+def go_down(here: str) -> None:
+    if here == phase and rank == victim:
+        print(f"rank {rank} goes down: {here}", flush=True)
+        os.kill(os.getpid(), number)
+        time.sleep(3600)
+
+
+def go_down_inside(here: str) -> None:
+    """Soon after the operation began, wherever the engine is then."""
+    threading.Thread(target=lambda: (time.sleep(0.05), go_down(here)), daemon=True).start()
+
+
+go_down("before")
+begin = rank_job.Job.begin
+
+
+def begin_and_go_down(self: rank_job.Job, place: rank_job.Place, operation: str, partners: object) -> None:
+    begin(self, place, operation, partners)
+    if operation == rank_job.JOIN:
+        go_down("joining")
+    if operation == rank_job.FINALISE:
+        go_down("finalising")
+
+
+rank_job.Job.begin = begin_and_go_down  # type: ignore[method-assign,assignment]
+world = engines.world()
+assert world is not None
+world.all_reduce(torch.ones(10))
+go_down("idle")
+if phase == "collective":
+    go_down_inside("collective")
+    while True:
+        world.all_reduce(torch.ones(1 << 16))
+world.barrier()
+go_down("closing")
