@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -70,11 +71,11 @@ def test_figures_of_the_chip_can_be_replaced(tmp_path: Path) -> None:
         (GOOD.replace("[4, 2, 5]", "[4, 0, 5]"), "has chip id 0 more than once in grid; expected every chip once"),
         (GOOD.replace("[[3, 5, 1]]", "[[3, 9, 1]]"), r"links 3 to 9, but there is no chip 9; expected one of \[0, 1"),
         (GOOD.replace("[[3, 5, 1]]", "[[3, 3, 1]]"), "links chip 3 to itself"),
-        (GOOD.replace("[[3, 5, 1]]", "[[3, 5]]"), r"has link \[3, 5\] in extra_links; expected \[chip, chip, number"),
+        (GOOD.replace("[[3, 5, 1]]", "[[3, 5]]"), r"has extra_links\[0\] \[3, 5\]; expected a list of \[chip, chip, number"),
         (GOOD.replace("[4, 2, 5]", "[4, 2]"), r"has grid rows of \[3, 2\] chips; expected rows of equal length"),
-        (GOOD.replace("[4, 2, 5]", "[4, 2, -5]"), "has a negative chip id"),
+        (GOOD.replace("[4, 2, 5]", "[4, 2, -5]"), r"has grid\[1\]\[2\] -5; expected a list of rows, each a list of chip ids from 0"),
         (GOOD + "shape: [3, 2]\n", r"has shape \[3, 2\] but a grid of \[2, 3\]"),
-        ("chip: wormhole_8x8\nshape: [0, 2]\n", r"has shape \[0, 2\]; expected two positive numbers"),
+        ("chip: wormhole_8x8\nshape: [0, 2]\n", r"has shape\[0\] 0; expected two positive numbers"),
         ("chip: wormhole_8x8\n", "has neither a grid nor a shape"),
         ("chip: wormhole_8x8\ngrid: 4\n", "has grid 4; expected a list of rows"),
         (GOOD.replace("wormhole_8x8", "wormhole"), "has no chip named 'wormhole'; expected one of .*Did you mean worm"),
@@ -82,7 +83,7 @@ def test_figures_of_the_chip_can_be_replaced(tmp_path: Path) -> None:
         ("chip: {base: wormhole_8x8, l1_bytes: x}\nshape: [1, 1]\n", "has l1_bytes 'x'; expected a positive number"),
         (GOOD.replace("links: 2", "links: two"), "has links 'two'"),
         (GOOD.replace("wrap: [1]", "wrap: [0]"), "wraps axis 0 of 2 chips; expected more than two chips"),
-        (GOOD.replace("wrap: [1]", "wrap: [2]"), "wraps axis 2; expected 0"),
+        (GOOD.replace("wrap: [1]", "wrap: [2]"), r"has wrap\[0\] 2; expected a list of 0"),
         (GOOD.replace("wrap: [1]", "wrap: 1"), "has wrap 1; expected a list"),
         (GOOD.replace("[[0, 3]]", "[[0, 8]]"), "names chip 8 in boards, which is not on the grid"),
         (GOOD.replace("[[0, 3]]", "[[0, 3], [3]]"), "has chip id 3 more than once in boards"),
@@ -91,6 +92,11 @@ def test_figures_of_the_chip_can_be_replaced(tmp_path: Path) -> None:
         (GOOD.replace("remote: [3]", "remote: [a]"), "expected a list of chip ids"),
         (GOOD + "visible_by: tray\n", r"has visible_by 'tray'; expected one of \['board', 'chip'\]"),
         ("grid: [", "is not YAML"),
+        (GOOD + "links: 3\n", "key 'links' stands twice"),
+        ("chip: wormhole_8x8\nshape: [100000, 100000]\n", "describes 100000 x 100000 chips; expected at most 4096"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nchip: *c\nshape: [1, 1]\n", "unknown key 'a'|has chip"),
+        ("shape: " + "[" * 5000, "is nested too deeply|is not YAML"),
+        ("links: " + "9" * 5000, "is not YAML"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
@@ -99,6 +105,23 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
 
     assert "mine.yaml" in str(caught.value)
     assert "docs/systems.md" in str(caught.value)
+
+
+def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"chip: \xff\xfe")
+    (tmp_path / "folder.yaml").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with (tmp_path / "large.yaml").open("wb") as large:
+        large.truncate(1 << 33)
+
+    for name, message in {
+        "binary": "is not text (byte 0xff at 6)",
+        "folder": "is not a regular file",
+        "pipe": "is not a regular file",
+        "large": "is larger than",
+    }.items():
+        with pytest.raises(SystemError_, match=re.escape(message)):
+            load_system(str(tmp_path / f"{name}.yaml"))
 
 
 def test_a_missing_file_is_named() -> None:

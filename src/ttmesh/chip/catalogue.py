@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ttmesh.base import settings
+from ttmesh.base.documents import DocumentError, convert, read_yaml
 from ttmesh.base.errors import SystemError_, near
 from ttmesh.chip.description import read_chip, read_system
 from ttmesh.chip.system import ChipSpec, System
@@ -29,14 +29,14 @@ def load_system(name_or_path: str) -> System:
     text = name_or_path.strip()
     if name := _names().get(text.lower()):
         return _named(name)
-    if generic := re.fullmatch(r"(\d+)x(\d+)", text):
+    if generic := re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text):
         return _generic(int(generic[1]), int(generic[2]))
     if text.endswith((".yaml", ".yml")):
-        return _from_file(Path(text).expanduser())
+        return _from_file(Path(os.path.expanduser(text)))
     raise SystemError_(
         f"no system named {name_or_path!r}",
         expected=f"one of {system_names()}, a shape such as 4x8, or a YAML file",
-        fix=near(text.lower(), _names()),
+        fix=near(text.lower()[:100], _names()),
     )
 
 
@@ -76,20 +76,14 @@ def _generic(rows: int, cols: int) -> System:
 
 def _from_file(path: Path) -> System:
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        document = read_yaml(path)
+    except DocumentError as error:
         raise SystemError_(
-            f"the system file {str(path)!r} cannot be read ({error.strerror})",
-            expected="a YAML file that describes a system",
-            fix="Check the path; docs/systems.md shows the format.",
-        ) from error
-    except yaml.YAMLError as error:
-        raise SystemError_(
-            f"the system file {str(path)!r} is not YAML ({' '.join(str(error).split())})",
-            expected="a mapping of keys such as chip, grid and links",
-            fix="Correct it; docs/systems.md shows the format.",
-        ) from error
-    return read_system(path.stem, fields, chips=_chips(), source=str(path))
+            f"the system file {str(path)!r} {error}",
+            expected="a YAML file with keys such as chip, grid and links",
+            fix="Check the path and the file; docs/systems.md shows the format.",
+        ) from None
+    return read_system(path.stem, document, chips=_chips(), source=str(path))
 
 
 @cache
@@ -107,13 +101,12 @@ def _names() -> dict[str, str]:
 
 @cache
 def _entries() -> dict[str, dict[str, Any]]:
-    entries: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "systems.yaml").read_text(encoding="utf-8"))
-    return entries
+    return convert(read_yaml(DATA / "systems.yaml"), dict[str, dict[str, Any]])
 
 
 @cache
 def _chips() -> Mapping[str, ChipSpec]:
-    data = yaml.safe_load((DATA / "chips.yaml").read_text(encoding="utf-8"))
+    data = convert(read_yaml(DATA / "chips.yaml"), dict[str, dict[str, dict[str, Any]]])
     return {
         name: read_chip(name, {**data["architectures"][fields["arch"]], **fields})
         for name, fields in data["chips"].items()

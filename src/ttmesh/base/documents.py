@@ -1,0 +1,125 @@
+"""Reading a user's YAML: any file is either a value of the wanted type or one error that names what is wrong in it."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+import stat
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import yaml
+
+MAX_BYTES = 4 << 20  # of a description; the largest of tt-metal's rank bindings has 100 KB
+STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+VALIDATION = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
+UNKNOWN, MISSING = "Object contains unknown field `", "Object missing required field `"
+T = TypeVar("T")
+
+
+class DocumentError(Exception):
+    """A file that cannot be read as what it should be; callers say it in their own error."""
+
+
+class Mismatch(NamedTuple):
+    """Where a document does not fit its type: the path, what stands there, what was expected, a key too many or too few."""
+
+    path: str
+    value: object
+    expected: str
+    unknown: str = ""
+    missing: str = ""
+
+
+class Mismatched(DocumentError):
+    """A document whose values do not fit the type."""
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(f"{mismatch.path} is {shorten(mismatch.value)}, expected {mismatch.expected}")
+        self.mismatch = mismatch
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file of reasonable size."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would not even open until somebody writes
+            raise DocumentError("is not a regular file")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise DocumentError(f"is larger than {MAX_BYTES} bytes")
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"is not text (byte {data[error.start]:#04x} at {error.start})") from None
+    except (OSError, ValueError) as error:
+        raise DocumentError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+def read_yaml(path: Path) -> object:
+    """The values in a YAML file."""
+    text = read_text(path)
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise DocumentError("is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
+        # Only the first is the library's own: `!!bool x` is a KeyError there, `!!int ""` an IndexError.
+        raise DocumentError(f"is not YAML: {' '.join(str(error).split())}") from None
+
+
+def convert(document: object, wanted: Callable[..., T], *, strict: bool = True) -> T:
+    """The document as a msgspec type; with strict=False numbers may stand in quotes."""
+    try:
+        return msgspec.convert(document, wanted, strict=strict)  # type: ignore[call-overload,no-any-return]
+    except msgspec.ValidationError as error:
+        raise Mismatched(_mismatch(document, str(error))) from None
+
+
+def shorten(value: object) -> str:
+    """A value for an error message; YAML aliases can stand for more than memory holds."""
+    return _SHORT.repr(value)
+
+
+def _mismatch(document: object, text: str) -> Mismatch:
+    found = VALIDATION.fullmatch(text)
+    assert found is not None, text
+    what, path = found["what"], (found["path"] or "$").removeprefix("$")
+    value: Any = document
+    for name, index in STEP.findall(path.partition("[...]")[0]):
+        value = value[name] if name else value[int(index)]
+    for mark, key in ((UNKNOWN, "unknown"), (MISSING, "missing")):
+        if what.startswith(mark):
+            name = what.removeprefix(mark).rstrip("`")
+            return Mismatch(path.lstrip("."), value, what, **{key: name})
+    return Mismatch(path.lstrip("."), value, what.removeprefix("Expected "))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe types; a key that stands twice is an error, not the last one's value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping with every key once."""
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if not isinstance(key, Hashable) or key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {shorten(key)} stands twice or cannot be a key", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+class _Short(reprlib.Repr):
+    maxlist = maxtuple = maxdict = maxset = 8
+    maxstring = maxother = 120
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if abs(x) < 10**40 else "a number of more than 40 digits"
+
+
+_SHORT = _Short()
