@@ -14,7 +14,8 @@ import yaml
 
 MAX_BYTES = 4 << 20  # of a description; the largest of tt-metal's rank bindings has 100 KB
 STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-VALIDATION = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
+VALIDATION = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>.*)`)?", re.DOTALL)
+TYPES = {"null": type(None), "bool": bool, "int": int, "float": float, "str": str, "array": list, "object": dict}
 UNKNOWN, MISSING = "Object contains unknown field `", "Object missing required field `"
 T = TypeVar("T")
 
@@ -87,8 +88,12 @@ def _mismatch(document: object, text: str) -> Mismatch:
     assert found is not None, text
     what, path = found["what"], (found["path"] or "$").removeprefix("$")
     value: Any = document
-    for name, index in STEP.findall(path.partition("[...]")[0]):
+    path, in_mapping, _ = path.partition("[...]")
+    for name, index in STEP.findall(path):
         value = value[name] if name else value[int(index)]
+    if in_mapping and isinstance(value, dict):  # msgspec does not say which key; the type that it got does
+        got = TYPES.get(what.rpartition("got `")[2].rstrip("`"))
+        path, value = next(((f"{path}.{key}", v) for key, v in value.items() if type(v) is got), (path, value))
     for mark, key in ((UNKNOWN, "unknown"), (MISSING, "missing")):
         if what.startswith(mark):
             name = what.removeprefix(mark).rstrip("`")

@@ -17,6 +17,7 @@ from ttmesh.dropin import real_ttnn
 from ttmesh.launch.bindings import (
     Bindings,
     LaunchError,
+    check_count,
     mesh_each,
     one_mesh,
     read_bindings,
@@ -169,9 +170,8 @@ def _bindings(args: argparse.Namespace) -> Bindings:
         bindings = bindings_of(args.mesh_graph_descriptor)
     elif args.mesh_graph_descriptor_mapping is not None:
         bindings = bindings_of_mapping(args.mesh_graph_descriptor_mapping)
-    elif args.ranks < 1:
-        raise LaunchError(f"-n {args.ranks} starts nothing", expected="1 or more", fix="Give a number of ranks.")
     else:
+        check_count(args.ranks)
         bindings = mesh_each(args.ranks) if args.mesh_per_rank else one_mesh(args.ranks)
     if args.factory_system_descriptor is not None:
         found = resolve(args.factory_system_descriptor, "Factory system descriptor")

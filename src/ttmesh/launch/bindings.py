@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, TypeVar
 
-import yaml
+import msgspec
 
+from ttmesh.base.documents import DocumentError, Mismatched, convert, read_yaml, shorten
 from ttmesh.base.errors import MeshError, near
 
 MAPPING_KEY = "subcontext_id_to_rank_bindings"
-FILE_KEYS = ("rank_bindings", "global_env", "mesh_graph_desc_path")
-RANK_KEYS = ("rank", "mesh_id", "mesh_host_rank", "env_overrides", "mesh_graph_desc_path")
 MOCK_KEY = "rank_to_cluster_mock_cluster_desc"
+MAX_RANKS = 4096  # of one launch; more would fill the process table before the first one ran
+# What tt-run's validator says where msgspec says which type it expected.
+PHRASES = {
+    "`int`": "a valid integer",
+    "`str`": "a valid string",
+    "`array`": "a valid list",
+    "`object`": "a valid dictionary",
+    "`int` >= 0": "greater than or equal to 0",
+}
+
+Place = Annotated[int, msgspec.Meta(ge=0)]
+T = TypeVar("T")
 
 
 class LaunchError(MeshError):
@@ -54,26 +67,52 @@ def mesh_each(ranks: int) -> Bindings:
     return Bindings(tuple(RankBinding(rank, mesh_id=rank, mesh_host_rank=0) for rank in range(ranks)))
 
 
+class RankEntry(msgspec.Struct, frozen=True):
+    """One entry of `rank_bindings`, as it stands in the file."""
+
+    rank: Place
+    mesh_id: Place
+    mesh_host_rank: Place | None = None
+    env_overrides: dict[str, str] | None = None
+    mesh_graph_desc_path: str | None = None
+
+
+class BindingFile(msgspec.Struct, frozen=True):
+    """A rank-binding file, as it stands there."""
+
+    rank_bindings: list[RankEntry]
+    mesh_graph_desc_path: str
+    global_env: dict[str, str] | None = None
+
+
 def read_bindings(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
     """A rank-binding file: `rank_bindings`, `global_env`, `mesh_graph_desc_path`."""
-    data = _mapping(_load(resolve(path, "Configuration file")), "the file")
-    _mention_unknown(data, FILE_KEYS, str(path))
-    if "rank_bindings" not in data or not data["rank_bindings"]:
+    document = _load(resolve(path, "Configuration file"))
+    file = _fit(document, BindingFile)
+    assert isinstance(document, dict), "it fits a struct"
+    _mention_unknown(document, BindingFile, str(path))
+    for index, entry in enumerate(document["rank_bindings"]):
+        _mention_unknown(entry, RankEntry, f"rank_bindings.{index}")
+    if not file.rank_bindings:
         raise _wrong("rank_bindings: Field required", "a list with one entry per rank")
-    if "mesh_graph_desc_path" not in data:
-        raise _wrong("mesh_graph_desc_path: Field required", "the path of the mesh graph descriptor")
-    entries = data["rank_bindings"]
-    if not isinstance(entries, list):
-        raise _wrong(f"rank_bindings: Input should be a valid list, got {entries!r}", "one entry per rank")
-    mesh_graph = resolve(Path(str(data["mesh_graph_desc_path"])), "Mesh graph descriptor", must_exist=check_mesh_graph)
-    ranks = [_binding(entry, index, mesh_graph) for index, entry in enumerate(entries)]
+    mesh_graph = resolve(Path(file.mesh_graph_desc_path), "Mesh graph descriptor", must_exist=check_mesh_graph)
+    ranks = [_binding(entry, mesh_graph) for entry in file.rank_bindings]
+    check_count(len(ranks))
     numbers = sorted(binding.rank for binding in ranks)
     if len(set(numbers)) != len(numbers):
         raise _wrong("Duplicate ranks found in bindings", "every rank once")
     if numbers != list(range(len(numbers))):
-        raise _wrong(f"Ranks must be contiguous from 0. Got: {numbers}", f"0 to {len(numbers) - 1}")
+        raise _wrong(f"Ranks must be contiguous from 0. Got: {shorten(numbers)}", f"0 to {len(numbers) - 1}")
     ordered = tuple(sorted(ranks, key=lambda binding: binding.rank))
-    return Bindings(ordered, _texts(data.get("global_env"), "global_env"))
+    return Bindings(ordered, file.global_env or {})
+
+
+def check_count(ranks: int) -> None:
+    """Refuse more ranks than one launch can start."""
+    if not 1 <= ranks <= MAX_RANKS:
+        raise LaunchError(
+            f"a launch of {shorten(ranks)} ranks starts nothing", expected=f"1 to {MAX_RANKS}", fix="Change the number."
+        )
 
 
 def read_mapping(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
@@ -85,21 +124,23 @@ def read_mapping(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
 
 def read_paths(resolved: Path, key: str) -> list[Path]:
     """The files that a mapping names by sub-context id: beside it, or where files are looked for."""
-    data = _mapping(_load(resolved), "the file")
+    data = _fit(_load(resolved), dict[str, object])
     if key not in data:
         raise _wrong(f"Rank bindings mapping must contain '{key}'", "sub-context id: path")
     if not data[key]:
         raise _wrong(f"'{key}' must not be empty", "sub-context id: path")
-    overlays = _mapping(data[key], key)
+    overlays = _fit(data[key], dict[int, str])
     keys = list(overlays)
     if keys != list(range(len(keys))):
+        expected = list(range(len(keys)))
         raise _wrong(
-            f"'{key}' keys must be dense and monotonic starting at 0 (expected {list(range(len(keys)))}, got {keys})",
+            f"'{key}' keys must be dense and monotonic starting at 0 "
+            f"(expected {shorten(expected)}, got {shorten(keys)})",
             "0, 1, 2, …",
         )
-    beside = [resolved.parent / str(overlay) for overlay in overlays.values()]
+    beside = [resolved.parent / overlay for overlay in overlays.values()]
     return [
-        there if there.is_file() else Path(str(overlay))
+        there if there.is_file() else Path(overlay)
         for there, overlay in zip(beside, overlays.values(), strict=True)
     ]
 
@@ -123,17 +164,14 @@ def with_mock_clusters(bindings: Bindings, path: Path) -> Bindings:
     resolved = resolve(path, "Mock cluster rank binding configuration")
     data = _load(resolved)
     if isinstance(data, dict) and MOCK_KEY in data:
-        named = _mapping(data[MOCK_KEY], MOCK_KEY)
-        paths = {
-            _number(r, MOCK_KEY): resolve(Path(str(p)), f"Mock cluster descriptor for rank {r}")
-            for r, p in named.items()
-        }
+        named = _fit(data[MOCK_KEY], dict[Place, str])
+        paths = {rank: resolve(Path(p), f"Mock cluster descriptor for rank {rank}") for rank, p in named.items()}
     else:
         paths = {0: resolved}
     if sorted(paths) != [b.rank for b in bindings.ranks]:
         raise _wrong(
-            f"Mock cluster mapping ranks {sorted(paths)} do not match merged rank bindings "
-            f"{[b.rank for b in bindings.ranks]}",
+            f"Mock cluster mapping ranks {shorten(sorted(paths))} do not match merged rank bindings "
+            f"{shorten([b.rank for b in bindings.ranks])}",
             "a descriptor for every rank",
         )
     return replace(bindings, ranks=tuple(replace(b, mock_cluster_desc_path=paths[b.rank]) for b in bindings.ranks))
@@ -153,64 +191,45 @@ def resolve(path: Path, description: str, *, must_exist: bool = True) -> Path:
     return (Path.cwd() / expanded).resolve()
 
 
-def _binding(entry: object, index: int, mesh_graph: Path) -> RankBinding:
-    where = f"rank_bindings.{index}"
-    data = _mapping(entry, where)
-    _mention_unknown(data, RANK_KEYS, where)
-    for name in ("rank", "mesh_id"):
-        if data.get(name) is None:
-            raise _wrong(f"{where}.{name}: Field required", "rank and mesh_id in every entry")
-    host_rank = data.get("mesh_host_rank")
-    own_graph = data.get("mesh_graph_desc_path")
+def _binding(entry: RankEntry, mesh_graph: Path) -> RankBinding:
+    own = entry.mesh_graph_desc_path
     return RankBinding(
-        rank=_number(data["rank"], f"{where}.rank"),
-        mesh_id=_number(data["mesh_id"], f"{where}.mesh_id"),
-        mesh_host_rank=None if host_rank is None else _number(host_rank, f"{where}.mesh_host_rank"),
-        env_overrides=_texts(data.get("env_overrides"), f"{where}.env_overrides"),
-        mesh_graph_desc_path=resolve(Path(str(own_graph)), "Per-rank mesh graph descriptor")
-        if own_graph
-        else mesh_graph,
+        rank=entry.rank,
+        mesh_id=entry.mesh_id,
+        mesh_host_rank=entry.mesh_host_rank,
+        env_overrides=entry.env_overrides or {},
+        mesh_graph_desc_path=resolve(Path(own), "Per-rank mesh graph descriptor") if own else mesh_graph,
     )
 
 
-def _mention_unknown(data: Mapping[object, object], known: tuple[str, ...], where: str) -> None:
+def _mention_unknown(data: Mapping[object, object], known: type[msgspec.Struct], where: str) -> None:
     """tt-run passes over names it does not know; so does this, but a misspelt one is worth a line."""
+    names = known.__struct_fields__
     for name in data:
-        if name not in known:
-            print(f"[ttmesh launch] {where}: {name!r} is not used. {near(str(name), known)}", file=sys.stderr)
+        if name not in names:
+            hint = near(str(name)[:100], names)
+            print(f"[ttmesh launch] {where}: {shorten(name)} is not used. {hint}", file=sys.stderr)
 
 
 def _load(path: Path) -> object:
-    read: Callable[[str], object] = yaml.safe_load
     try:
-        return read(path.read_text())
-    except yaml.YAMLError as cause:
-        raise _wrong(f"{path} is not YAML: {' '.join(str(cause).split())}", "a YAML file") from cause
+        return read_yaml(path)
+    except DocumentError as error:
+        raise _wrong(f"{path} {error}", "a YAML file") from None
 
 
-def _mapping(value: object, where: str) -> dict[object, object]:
-    if not isinstance(value, dict):
-        raise _wrong(f"{where}: Input should be a valid dictionary, got {value!r}", "names and values")
-    return value
-
-
-def _number(value: object, where: str) -> int:
+def _fit(document: object, wanted: Callable[..., T]) -> T:
+    """The document as this type, or tt-run's words for what does not fit; numbers may stand in quotes, as there."""
     try:
-        number = int(str(value))
-    except ValueError:
-        raise _wrong(f"{where}: Input should be a valid integer, got {value!r}", "a number") from None
-    if number < 0:
-        raise _wrong(f"{where}: Input should be greater than or equal to 0, got {number}", "0 or more")
-    return number
-
-
-def _texts(value: object, where: str) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for name, text in _mapping({} if value is None else value, where).items():
-        if not isinstance(text, str):
-            raise _wrong(f"{where}.{name}: Input should be a valid string, got {text!r}", "text; quote numbers")
-        texts[str(name)] = text
-    return texts
+        return convert(document, wanted, strict=False)
+    except Mismatched as error:
+        found = error.mismatch
+        path = re.sub(r"\[(\d+)\]", r".\1", found.path) or "the file"
+        if found.missing:
+            raise _wrong(f"{path}.{found.missing}".removeprefix("the file.") + ": Field required", "a value") from None
+        kind = found.expected.partition(",")[0]
+        phrase = PHRASES.get(kind.removesuffix(" | null"), kind)
+        raise _wrong(f"{path}: Input should be {phrase}, got {shorten(found.value)}", phrase) from None
 
 
 def _wrong(text: str, expected: str) -> LaunchError:

@@ -5,17 +5,80 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from ttmesh.launch.bindings import Bindings, LaunchError, RankBinding, merged, read_paths, resolve
+import msgspec
+
+from ttmesh.base.documents import DocumentError, Mismatched, convert, read_text, shorten
+from ttmesh.launch.bindings import (
+    MAX_RANKS,
+    Bindings,
+    LaunchError,
+    RankBinding,
+    check_count,
+    merged,
+    read_paths,
+    resolve,
+)
 
 MAPPING_KEY = "subcontext_id_to_mesh_graph_descriptor"
 Message = dict[str, list[Any]]  # a textproto message: every field as the list of its values
 
+MAX_DEPTH = 100  # of messages inside messages, as protobuf's own readers have it
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\w.+-]+|[{}\[\]:,;<>]|#[^\n]*')
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """A grid of devices or hosts."""
+
+    dims: tuple[int, ...] = ()
+
+
+class MeshDescriptor(msgspec.Struct, frozen=True):
+    """A kind of mesh; here and below every field of a message is the list of its values."""
+
+    name: tuple[str, ...] = ("",)
+    device_topology: tuple[Topology, ...] = ()
+    host_topology: tuple[Topology, ...] = ()
+
+
+class MeshInstance(msgspec.Struct, frozen=True):
+    """A mesh that exists."""
+
+    mesh_descriptor: tuple[str, ...] = ("",)
+    mesh_id: tuple[int, ...] = (0,)
+
+
+class GraphInstance(msgspec.Struct, frozen=True):
+    """A graph that exists."""
+
+    graph_descriptor: tuple[str, ...] = ("",)
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """What a graph, or the top level, consists of."""
+
+    mesh: tuple[MeshInstance, ...] = ()
+    graph: tuple[GraphInstance, ...] = ()
+    switch: tuple[Any, ...] = ()
+
+
+class GraphDescriptor(msgspec.Struct, frozen=True):
+    """A kind of graph."""
+
+    name: tuple[str, ...] = ("",)
+    instances: tuple[Instance, ...] = ()
+
+
+class Descriptor(msgspec.Struct, frozen=True):
+    """What is read of a mesh graph descriptor."""
+
+    mesh_descriptors: tuple[MeshDescriptor, ...] = ()
+    graph_descriptors: tuple[GraphDescriptor, ...] = ()
+    top_level_instance: tuple[Instance, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,10 +96,15 @@ def bindings_of(path: Path, *, check: bool = True) -> Bindings:
     tt-run asks the hardware which host has which chips; here every rank gets the chips of its block.
     """
     resolved = resolve(path, "Mesh graph descriptor", must_exist=check)
+    try:
+        meshes = meshes_in(read_text(resolved), str(path))
+    except DocumentError as error:
+        raise _wrong(str(path), str(error)) from None
+    check_count(sum(prod(mesh.hosts) for mesh in meshes))
     ranks: list[RankBinding] = []
-    for mesh in meshes_in(resolved.read_text(encoding="utf-8"), str(path)):
+    for mesh in meshes:
         system = {"TTMESH_SYSTEM": "x".join(map(str, mesh.devices))} if len(mesh.devices) == 2 else {}
-        for host, _ in enumerate(product(*map(range, mesh.hosts))):
+        for host in range(prod(mesh.hosts)):
             ranks.append(RankBinding(len(ranks), mesh.mesh_id, host, mesh_graph_desc_path=resolved, defaults=system))
     return Bindings(tuple(ranks))
 
@@ -49,44 +117,57 @@ def bindings_of_mapping(path: Path) -> Bindings:
 
 def meshes_in(text: str, name: str) -> list[Mesh]:
     """The meshes that a descriptor instantiates, by their ids."""
-    read = _message(iter([t for t in TOKEN.findall(text) if t[0] not in "#,;"]), name, closes="")
-    described = {_text(d, "name"): d for d in read.get("mesh_descriptors", [])}
-    graphs = {_text(d, "name"): d for d in read.get("graph_descriptors", [])}
-    if not read.get("top_level_instance"):
+    fields = _message(iter([t for t in TOKEN.findall(text) if t[0] not in "#,;"]), name, closes="")
+    try:
+        read = convert(fields, Descriptor, strict=False)
+    except Mismatched as error:
+        found = error.mismatch
+        raise _wrong(name, f"has {found.path} {shorten(found.value)}, expected {found.expected}") from None
+    if not read.top_level_instance:
         raise _wrong(name, "has no top_level_instance")
-    found = list(_instances(read["top_level_instance"][0], described, graphs, name))
-    ids = [mesh.mesh_id for mesh in found]
+    found_meshes = list(islice(_instances(read.top_level_instance[0], read, name, ()), MAX_RANKS + 1))
+    if len(found_meshes) > MAX_RANKS:
+        raise _wrong(name, f"instantiates more than {MAX_RANKS} meshes")
+    ids = [mesh.mesh_id for mesh in found_meshes]
     if len(set(ids)) != len(ids):  # graphs inside graphs count their meshes from 0 each
-        return [Mesh(number, mesh.devices, mesh.hosts) for number, mesh in enumerate(found)]
-    return sorted(found, key=lambda mesh: mesh.mesh_id)
+        return [Mesh(number, mesh.devices, mesh.hosts) for number, mesh in enumerate(found_meshes)]
+    return sorted(found_meshes, key=lambda mesh: mesh.mesh_id)
 
 
-def _instances(
-    instance: Message, described: dict[str, Message], graphs: dict[str, Message], name: str
-) -> Iterator[Mesh]:
-    for one in instance.get("mesh", []):
-        wanted = _text(one, "mesh_descriptor")
+def _instances(instance: Instance, read: Descriptor, name: str, inside: tuple[str, ...]) -> Iterator[Mesh]:
+    described = {d.name[0]: d for d in read.mesh_descriptors if d.name}
+    graphs = {d.name[0]: d for d in read.graph_descriptors if d.name}
+    for one in instance.mesh:
+        wanted = _first(one.mesh_descriptor)
         if wanted not in described:
             raise _wrong(name, f"instantiates mesh {wanted!r}, which it does not describe")
-        devices, hosts = (_dims(described[wanted], key) for key in ("device_topology", "host_topology"))
+        devices, hosts = (
+            _dims(topology) for topology in (described[wanted].device_topology, described[wanted].host_topology)
+        )
         if not devices:
             raise _wrong(name, f"gives mesh {wanted!r} no device_topology")
         hosts = hosts or (1,) * len(devices)
         if len(hosts) != len(devices) or any(n % cuts for n, cuts in zip(devices, hosts, strict=True)):
             raise _wrong(name, f"divides {list(devices)} devices of mesh {wanted!r} over {list(hosts)} hosts")
-        yield Mesh(int(one.get("mesh_id", [0])[0]), devices, hosts)
-    for one in instance.get("graph", []):
-        wanted = _text(one, "graph_descriptor")
+        yield Mesh(one.mesh_id[0] if one.mesh_id else 0, devices, hosts)
+    for part in instance.graph:
+        wanted = _first(part.graph_descriptor)
         if wanted not in graphs:
             raise _wrong(name, f"instantiates graph {wanted!r}, which it does not describe")
-        for inner in graphs[wanted].get("instances", []):
-            yield from _instances(inner, described, graphs, name)
-    if instance.get("switch"):
+        if wanted in inside:
+            raise _wrong(name, f"instantiates graph {wanted!r} inside itself")
+        if len(inside) >= MAX_DEPTH:
+            raise _wrong(name, f"has graphs inside graphs more than {MAX_DEPTH} deep")
+        for inner in graphs[wanted].instances:
+            yield from _instances(inner, read, name, (*inside, wanted))
+    if instance.switch:
         raise _wrong(name, "has switches, which are not emulated")
 
 
-def _message(tokens: Iterator[str], name: str, *, closes: str) -> Message:
+def _message(tokens: Iterator[str], name: str, *, closes: str, depth: int = 0) -> Message:
     """The fields up to the closing brace: `key: value`, `key { … }`, `key: [ …, … ]`."""
+    if depth > MAX_DEPTH:
+        raise _wrong(name, f"has messages inside messages more than {MAX_DEPTH} deep")
     fields: Message = {}
     for key in tokens:
         if key == closes:
@@ -95,13 +176,15 @@ def _message(tokens: Iterator[str], name: str, *, closes: str) -> Message:
         if value == ":":
             value = next(tokens, "")
         if value in ("{", "<"):
-            fields.setdefault(key, []).append(_message(tokens, name, closes="}" if value == "{" else ">"))
+            inner = _message(tokens, name, closes="}" if value == "{" else ">", depth=depth + 1)
+            fields.setdefault(key, []).append(inner)
         elif value == "[":
             for item in tokens:
                 if item == "]":
                     break
-                inner = _message(tokens, name, closes="}") if item == "{" else item.strip('"')
-                fields.setdefault(key, []).append(inner)
+                nested = item == "{"
+                entry = _message(tokens, name, closes="}", depth=depth + 1) if nested else item.strip('"')
+                fields.setdefault(key, []).append(entry)
         elif value:
             fields.setdefault(key, []).append(value.strip('"'))
     if closes:
@@ -109,13 +192,13 @@ def _message(tokens: Iterator[str], name: str, *, closes: str) -> Message:
     return fields
 
 
-def _text(message: Message, key: str) -> str:
-    return str(message.get(key, [""])[0])
+def _first(texts: tuple[str, ...]) -> str:
+    return texts[0] if texts else ""
 
 
-def _dims(message: Message, key: str) -> tuple[int, ...]:
-    dims = tuple(int(n) for part in message.get(key, []) for n in part.get("dims", []))
-    return dims if prod(dims) > 0 else ()
+def _dims(topologies: tuple[Topology, ...]) -> tuple[int, ...]:
+    dims = tuple(n for topology in topologies for n in topology.dims)
+    return dims if dims and min(dims) > 0 else ()
 
 
 def _wrong(name: str, what: str) -> LaunchError:
