@@ -71,9 +71,15 @@ def test_figures_of_the_chip_can_be_replaced(tmp_path: Path) -> None:
         (GOOD.replace("[4, 2, 5]", "[4, 0, 5]"), "has chip id 0 more than once in grid; expected every chip once"),
         (GOOD.replace("[[3, 5, 1]]", "[[3, 9, 1]]"), r"links 3 to 9, but there is no chip 9; expected one of \[0, 1"),
         (GOOD.replace("[[3, 5, 1]]", "[[3, 3, 1]]"), "links chip 3 to itself"),
-        (GOOD.replace("[[3, 5, 1]]", "[[3, 5]]"), r"has extra_links\[0\] \[3, 5\]; expected a list of \[chip, chip, number"),
+        (
+            GOOD.replace("[[3, 5, 1]]", "[[3, 5]]"),
+            r"has extra_links\[0\] \[3, 5\]; expected a list of \[chip, chip, number",
+        ),
         (GOOD.replace("[4, 2, 5]", "[4, 2]"), r"has grid rows of \[3, 2\] chips; expected rows of equal length"),
-        (GOOD.replace("[4, 2, 5]", "[4, 2, -5]"), r"has grid\[1\]\[2\] -5; expected a list of rows, each a list of chip ids from 0"),
+        (
+            GOOD.replace("[4, 2, 5]", "[4, 2, -5]"),
+            r"has grid\[1\]\[2\] -5; expected a list of rows, each a list of chip ids from 0",
+        ),
         (GOOD + "shape: [3, 2]\n", r"has shape \[3, 2\] but a grid of \[2, 3\]"),
         ("chip: wormhole_8x8\nshape: [0, 2]\n", r"has shape\[0\] 0; expected two positive numbers"),
         ("chip: wormhole_8x8\n", "has neither a grid nor a shape"),

@@ -128,7 +128,6 @@ def test_a_host_that_is_not_reached_is_the_first_cause(tmp_path: Path) -> None:
         (["-n", "2", "none.py"], "Program not found: none.py"),
         (["true"], "Specify exactly one of --rank-binding"),
         (["--mesh-per-rank", "--rank-binding", "x.yaml", "true"], "expected -n N --mesh-per-rank"),
-        (["-n", "0", "true"], "-n 0 starts nothing"),
         (["--rank-binding", "none.yaml", "true"], "Configuration error: Configuration file not found: none.yaml"),
         (["-m", "x.textproto", "true"], "Mesh graph descriptor not found: x.textproto"),
         (["-n", "2", "--engine", "mpi", "--rdzv", "a:1", "true"], "Use --hosts, or --engine torchdist"),
@@ -141,6 +140,14 @@ def test_a_wrong_launch_starts_nothing(arguments: list[str], words: str) -> None
 
     assert done.returncode == 1
     assert words in done.stderr
+
+
+def test_an_absurd_number_of_ranks_starts_nothing() -> None:
+    for number in ("0", "-3", "9" * 23):
+        done = launched("-n", number, "true")
+
+        assert done.returncode == 2
+        assert f"tt-run: argument -n/--ranks: '{number}' is not a number from 1 to 4096." in done.stderr
 
 
 def test_an_engine_that_does_not_exist_starts_nothing() -> None:

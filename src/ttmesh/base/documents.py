@@ -6,13 +6,16 @@ import re
 import reprlib
 import stat
 from collections.abc import Callable, Hashable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import yaml
 
-MAX_BYTES = 4 << 20  # of a description; the largest of tt-metal's rank bindings has 100 KB
+MAX_BYTES = 1 << 20  # of a description; the largest of tt-metal's rank bindings has 100 KB
+MAX_DEPTH = 100  # of brackets; the scanner takes quadratic time in it
+MAX_SHOWN = 300  # characters of a value in an error
 STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 VALIDATION = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>.*)`)?", re.DOTALL)
 TYPES = {"null": type(None), "bool": bool, "int": int, "float": float, "str": str, "array": list, "object": dict}
@@ -61,6 +64,9 @@ def read_text(path: Path) -> str:
 def read_yaml(path: Path) -> object:
     """The values in a YAML file."""
     text = read_text(path)
+    depths = accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
+    if max(depths, default=0) > MAX_DEPTH:
+        raise DocumentError("is nested too deeply")
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
@@ -80,7 +86,8 @@ def convert(document: object, wanted: Callable[..., T], *, strict: bool = True) 
 
 def shorten(value: object) -> str:
     """A value for an error message; YAML aliases can stand for more than memory holds."""
-    return _SHORT.repr(value)
+    text = _SHORT.repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _mismatch(document: object, text: str) -> Mismatch:
@@ -120,10 +127,14 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Short(reprlib.Repr):
-    maxlist = maxtuple = maxdict = maxset = 8
-    maxstring = maxother = 120
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = 8
+        self.maxstring = self.maxother = 120
 
     def repr_int(self, x: int, level: int) -> str:
+        """A number that str() takes."""
         return repr(x) if abs(x) < 10**40 else "a number of more than 40 digits"
 
 

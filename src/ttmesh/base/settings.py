@@ -2,44 +2,81 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ttmesh.base.errors import SettingError, near, one_of
 
+MAX_INTEGER = 2**63 - 1
+MAX_SECONDS = 10_000_000.0  # four months; what the operating system's timers certainly hold
 
-def _integer(text: str) -> int:
-    return int(text.strip())
+
+def parse_integer(text: str, low: int = -MAX_INTEGER, high: int = MAX_INTEGER) -> int:
+    """A decimal number in a range; not all that int() takes: no underscores, no digits of other scripts."""
+    stripped = text.strip()
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", stripped) or not low <= int(stripped) <= high:
+        raise ValueError(text)
+    return int(stripped)
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
+def parse_seconds(text: str, *, zero: bool = False) -> float:
+    """A finite time, more than 0 unless `zero` is allowed."""
+    value = float(text) if text.isascii() and "_" not in text else math.nan
+    if not 0 <= value <= MAX_SECONDS or (value == 0 and not zero):
         raise ValueError(text)
     return value
+
+
+def _count(text: str) -> int:
+    return parse_integer(text, low=0)
+
+
+def _text(text: str) -> str:
+    """Something to read: not blank, without control characters and bytes that are no UTF-8."""
+    stripped = text.strip()
+    if not stripped or not stripped.isprintable():
+        raise ValueError(text)
+    return stripped
+
+
+def _path(text: str) -> str:
+    """A path may hold any bytes but control characters; it need not exist."""
+    stripped = text.strip()
+    if not stripped or any(ord(c) < 32 for c in stripped):
+        raise ValueError(text)
+    return stripped
+
+
+def _file(text: str) -> str:
+    path = _path(text)
+    if not os.path.isfile(path):
+        raise ValueError(text)
+    return path
 
 
 def _switch(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered in ("1", "true", "on", "yes"):
         return True
-    if lowered in ("", "0", "false", "off", "no"):
+    if lowered in ("0", "false", "off", "no"):
         return False
     raise ValueError(text)
 
 
 def _choice(*names: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        if text not in names:
+        if text.strip() not in names:
             raise ValueError(text)
-        return text
+        return text.strip()
 
     return parse
 
 
 def _ids(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(part.strip() for part in _text(text).split(",") if part.strip())
 
 
 @dataclass(frozen=True)
@@ -55,8 +92,8 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("TTMESH_SYSTEM", str.strip, "t3000", "a system name, RxC or a YAML file", "which system is emulated"),
-    Setting("TTMESH_BACKEND", str.strip, "cpu", "a name from chip/backends", "the torch device that holds the lanes"),
+    Setting("TTMESH_SYSTEM", _path, "t3000", "a system name, RxC or a YAML file", "which system is emulated"),
+    Setting("TTMESH_BACKEND", _text, "cpu", "a name from chip/backends", "the torch device that holds the lanes"),
     Setting(
         "TTMESH_SCHEDULE",
         _choice("eager", "async", "adversarial"),
@@ -64,7 +101,7 @@ SETTINGS: tuple[Setting, ...] = (
         one_of(["eager", "async", "adversarial"]),
         "how command queues run their commands",
     ),
-    Setting("TTMESH_SEED", _integer, 0, "an integer", "seed of the adversarial schedule"),
+    Setting("TTMESH_SEED", parse_integer, 0, "an integer", "seed of the adversarial schedule"),
     Setting(
         "TTMESH_UNWRITTEN",
         _choice("zeros", "poison"),
@@ -73,21 +110,19 @@ SETTINGS: tuple[Setting, ...] = (
         "what memory reads as before anything was written to it",
     ),
     Setting("TTMESH_KERNELS", _switch, True, "0 or 1", "use compiled kernels where a C compiler is found"),
-    Setting(
-        "TTMESH_CACHE", str.strip, "", "a directory", "where compiled kernels are kept (default: the user's cache)"
-    ),
+    Setting("TTMESH_CACHE", _path, "", "a directory", "where compiled kernels are kept (default: the user's cache)"),
     Setting(
         "TTMESH_ENGINE",
-        str.strip,
+        _text,
         "",
         "a name from fabric/transports",
         "what joins ranks (default: how it was started)",
     ),
     Setting(
         "TTMESH_TIMEOUT_S",
-        _seconds,
+        parse_seconds,
         300.0,
-        "seconds, more than 0",
+        f"seconds, more than 0 and at most {MAX_SECONDS:.0f}",
         "how long a rank waits for the others in one operation",
     ),
     Setting(
@@ -113,7 +148,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "TTMESH_RUNTIME_DIR",
-        str.strip,
+        _path,
         "",
         "a directory",
         "the directory, yours alone, of the allocation server's socket and of claims (default: the system's for this user)",
@@ -121,31 +156,29 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "TTMESH_LAUNCHED", _switch, False, "0 or 1", "set by `ttmesh launch`, which hears of a crash through stderr"
     ),
-    Setting("TTMESH_SOCKET", str.strip, "", "a path or HOST:PORT", "where the allocation server listens"),
-    Setting(
-        "TTMESH_TOKEN", str.strip, "", "a secret", "what a client shows to an allocation server over TCP", secret=True
-    ),
+    Setting("TTMESH_SOCKET", _path, "", "a path or HOST:PORT", "where the allocation server listens"),
+    Setting("TTMESH_TOKEN", _text, "", "a secret", "what a client shows to an allocation server over TCP", secret=True),
     Setting("TTMESH_TRACK_STACKS", _switch, False, "0 or 1", "record where each buffer was allocated"),
     Setting("TT_ALLOC_TRACKING_ENABLED", _switch, False, "0 or 1", "report allocations to the allocation server"),
-    Setting("TT_COORDINATOR_DEVICE_ID", _integer, None, "a device id", "the physical device that leads every mesh"),
+    Setting("TT_COORDINATOR_DEVICE_ID", _count, None, "a device id", "the physical device that leads every mesh"),
     Setting("TT_VISIBLE_DEVICES", _ids, None, "device ids, comma-separated", "the devices this process may use"),
-    Setting("TT_MESH_ID", _integer, None, "an integer", "the mesh this rank belongs to"),
-    Setting("TT_MESH_HOST_RANK", _integer, None, "an integer", "this rank's place in its mesh"),
+    Setting("TT_MESH_ID", _count, None, "a number from 0", "the mesh this rank belongs to"),
+    Setting("TT_MESH_HOST_RANK", _count, None, "a number from 0", "this rank's place in its mesh"),
     Setting(
         "TT_RUN_SUBCONTEXT_ID",
-        _integer,
+        _count,
         None,
-        "an integer",
+        "a number from 0",
         "the sub-context of a split job that this rank belongs to, set by the launcher",
     ),
     Setting(
         "TT_MESH_GRAPH_DESC_PATH",
-        str.strip,
+        _file,
         "",
-        "a file",
+        "a file that exists",
         "its host_topology says how ranks divide a mesh (nothing else of it is read)",
     ),
-    Setting("TT_METAL_CACHE", str.strip, "", "a directory", "the cache of this process, kept apart from others'"),
+    Setting("TT_METAL_CACHE", _path, "", "a directory", "the cache of this process, kept apart from others'"),
 )
 
 _BY_NAME = {setting.variable: setting for setting in SETTINGS}
@@ -158,7 +191,7 @@ def get(variable: str, environ: Mapping[str, str] | None = None) -> object:
         return _overrides[variable]
     setting = _BY_NAME[variable]
     text = (os.environ if environ is None else environ).get(variable)
-    if text is None or text.strip() == "":
+    if not text:  # `VARIABLE= command` unsets it
         return setting.default
     return _parsed(setting, text)
 
@@ -213,7 +246,7 @@ def _parsed(setting: Setting, text: str) -> object:
         return setting.parse(text)
     except ValueError:
         raise SettingError(
-            f"{setting.variable}={'(not shown)' if setting.secret else repr(text)} cannot be used",
+            f"{setting.variable}={'(not shown)' if setting.secret else repr(text[:200])} cannot be used",
             expected=setting.allowed,
             fix=f"Correct or unset it; it says {setting.meaning}.",
         ) from None

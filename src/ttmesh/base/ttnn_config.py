@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ttmesh.base.atomic_files import write_file
@@ -38,6 +38,7 @@ class Options:
     comparison_mode_pcc: float = 0.9999
     root_report_path: Path = Path("generated/ttnn/reports")
     report_name: str | None = None
+    strict_ccl_topology: bool = False
 
 
 class Config(Options):
@@ -60,26 +61,86 @@ CONFIG_OVERRIDES = os.environ.get("TTNN_CONFIG_OVERRIDES")
 
 
 def load_config_from_dictionary(config: Mapping[str, object], from_file: bool = False) -> None:
-    """Set options by name; an unknown name is refused."""
+    """Set options by name; an unknown name or a value of another type is refused, and then nothing is set."""
     known = {option.name for option in fields(Options)}
+    where = f" in {CONFIG_PATH}" if from_file else ""
+    changed: dict[str, object] = {}
     for name, value in config.items():
         if name not in known:
-            where = f" in {CONFIG_PATH}" if from_file else ""
             raise SettingError(
-                f"Unknown configuration key: {name}{where}", expected=one_of(known), fix=near(name, known)
+                f"Unknown configuration key: {name}{where}", expected=one_of(known), fix=near(str(name), known)
             )
-        current = getattr(CONFIG, name)
-        setattr(CONFIG, name, type(current)(value) if current is not None else value)
+        changed[name] = _convert_option(name, value, where)
+    for name, value in changed.items():
+        setattr(CONFIG, name, value)
+
+
+def _convert_option(name: str, value: object, where: str) -> object:
+    current = getattr(CONFIG, name)
+    wanted: tuple[type, ...] = {bool: (bool,), float: (int, float)}.get(type(current), (str, Path, type(None)))
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        raise SettingError(
+            f"Bad value for configuration key {name}: {value!r:.200}{where}",
+            expected=" or ".join(kind.__name__ for kind in wanted),
+            fix=f"It is {current!r} now.",
+        )
+    return type(current)(value) if current is not None and value is not None else value
 
 
 def load_config_from_json_file(json_path: str | Path) -> None:
     """Set options from a file."""
-    load_config_from_dictionary(json.loads(Path(json_path).read_text()), from_file=True)
+    try:
+        text = Path(json_path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SettingError(
+            f"the configuration file {json_path} cannot be read ({getattr(error, 'strerror', None) or error})",
+            expected="a JSON file with TT-NN's options",
+            fix="Correct TTNN_CONFIG_PATH or unset it.",
+        ) from None
+    load_config_from_dictionary(_parse(text, "configuration values", str(json_path)), from_file=True)
+
+
+def load_environment() -> None:
+    """What TT-NN does at import: TTNN_CONFIG_PATH is read, or written where it is missing; TTNN_CONFIG_OVERRIDES wins."""
+    if CONFIG_PATH is not None:
+        if CONFIG_PATH.exists():
+            load_config_from_json_file(CONFIG_PATH)
+        else:
+            try:
+                CONFIG_PATH.parent.mkdir(parents=True, exist_ok=True)
+                save_config_to_json_file(CONFIG_PATH)
+            except (OSError, ValueError) as error:
+                raise SettingError(
+                    f"TTNN_CONFIG_PATH={str(CONFIG_PATH)!r} cannot be written ({getattr(error, 'strerror', error)})",
+                    expected="a JSON file with TT-NN's options, or a place where the defaults can be written",
+                    fix="Correct or unset it.",
+                ) from None
+    if CONFIG_OVERRIDES is not None:
+        load_config_from_dictionary(_parse(CONFIG_OVERRIDES, "config overrides", "TTNN_CONFIG_OVERRIDES"))
+
+
+def _parse(text: str, what: str, where: str) -> Mapping[str, object]:
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingError(
+            f"TTNN {what} are not valid JSON: {error} (from {where})",
+            expected='a JSON object, such as {"enable_logging": true}',
+            fix="Correct or unset it.",
+        ) from None
+    if not isinstance(read, dict):
+        raise SettingError(
+            f"TTNN {what} must be a JSON object, got: {text[:200]} (from {where})",
+            expected='names and values, such as {"enable_logging": true}',
+            fix="Correct or unset it.",
+        )
+    return read
 
 
 def save_config_to_json_file(json_path: str | Path) -> None:
     """Write every option to a file."""
-    values = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(replace(CONFIG)).items()}
+    options = {option.name: getattr(CONFIG, option.name) for option in fields(Options)}
+    values = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     write_file(json_path, json.dumps(values, indent=2))
 
 

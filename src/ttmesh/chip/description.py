@@ -113,9 +113,7 @@ def _grid(described: Description, source: str) -> Grid:
         raise _wrong(source, f"has grid rows of {lengths} chips", "rows of equal length, with chips in them")
     found = (len(rows), len(rows[0]))
     if shape is not None and shape != found:
-        raise _wrong(
-            source, f"has shape {list(shape)} but a grid of {list(found)}", "a shape like the grid's, or none"
-        )
+        raise _wrong(source, f"has shape {list(shape)} but a grid of {list(found)}", "a shape like the grid's, or none")
     _once((chip for row in rows for chip in row), "grid", source)
     return rows
 

@@ -46,7 +46,7 @@ def _expanded(system: System, device: int | str) -> tuple[int, ...]:
             expected=f"some of {list(system.ids)}",
             fix="Name devices by id.",
         )
-    if not text.isdecimal() or int(text) not in system.ids:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) not in system.ids:
         raise SystemError_(
             f"Invalid chip ID in TT_VISIBLE_DEVICES: {text}. "
             "Valid ID needs to be in range of actual chip IDs in the cluster.",

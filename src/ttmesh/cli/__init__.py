@@ -8,56 +8,117 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
-import os
 import pkgutil
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ttmesh import __version__
 from ttmesh.base.errors import MeshError, near, one_of
+from ttmesh.cli._terminal import discard_output, unwritable, usable_output
 
-HELP = ("-h", "--help")
+USAGE_ERROR = 2
+INTERRUPTED = 130  # 128 + SIGINT
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's parser with one line for an error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what was wrong and where help is, and leave."""
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}. `{self.prog} --help` lists what it takes.\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write; argparse would pass over a reader that went away."""
+        (file or sys.stderr).write(message)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """A lone `--` is no value; argparse would give the option an empty list."""
+        if action.nargs is None and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
+
+
+class Subcommand(Parser):
+    """The parser of one file of this folder, which is imported when it is the chosen one."""
+
+    run: Callable[[argparse.Namespace], int] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse with the file's own arguments."""
+        if self.run is None:
+            name = self.prog.rpartition(" ")[2].replace("-", "_")
+            module = importlib.import_module(f"{__name__}.{name}")
+            module.add_arguments(self)
+            self.run = module.run
+            self.set_defaults(run=module.run, prog=self.prog)
+        return super().parse_known_args(args, namespace)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; an error of ttmesh is one line on stderr and status 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in HELP:
-        print(overview())
-        return 0
-    if arguments[0] in ("-V", "--version"):
-        print(f"ttmesh {__version__}")
-        return 0
-    name = arguments[0]
-    if name not in subcommands():
-        print(
-            f"ttmesh: no subcommand {name!r}; expected {one_of(subcommands())}. {near(name, subcommands())}",
-            file=sys.stderr,
-        )
-        return 2
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(prog=f"ttmesh {name}", description=subcommands()[name])
-    module.add_arguments(parser)
+    return guard("ttmesh", lambda: _parse(arguments))
+
+
+def guard(name: str, parse: Callable[[], argparse.Namespace], *, status: int = USAGE_ERROR) -> int:
+    """Parse and run; whatever the input, an error is one line, and a reader that went away is no error."""
     try:
-        code = int(module.run(parser.parse_args(arguments[1:])))
-        sys.stdout.flush()
-        return code
-    except MeshError as error:
-        print(f"ttmesh {name}: {error}", file=sys.stderr)
-        return 2
+        with usable_output():
+            try:
+                args = parse()
+                name = args.prog
+                if not args.becomes_program:
+                    return int(args.run(args))
+            except SystemExit as done:  # argparse has printed its help, or what is wrong
+                return int(done.code or 0)
+            except MeshError as error:
+                return _report(name, error, status)
     except BrokenPipeError:
-        return unread()
+        return discard_output()
+    except OSError as error:
+        discard_output()
+        return _report(name, unwritable(error), status)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    try:
+        return int(args.run(args))  # what the program raises is its own, with its traceback
+    except MeshError as error:
+        return _report(name, error, status)
 
 
-def unread() -> int:
-    """The exit code when nobody reads our output any more, as in `ttmesh smi --json | head`; not an error worth words."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
-    return 128 + signal.SIGPIPE
+def _report(name: str, error: MeshError, status: int) -> int:
+    line = f"{name}: {' '.join(str(error).splitlines())}".encode("utf-8", "backslashreplace").decode()
+    with contextlib.suppress(OSError):  # nobody reads stderr either
+        print(line, file=sys.stderr)
+    return status
 
 
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    known = subcommands()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+        wrong = arguments[0][:80]
+        raise MeshError(f"no subcommand {wrong!r}", expected=one_of(known), fix=near(wrong, known))
+    return build_parser(known).parse_args(arguments or ["--help"])
+
+
+def build_parser(known: dict[str, str]) -> Parser:
+    """The parser of the whole command."""
+    parser = Parser(prog="ttmesh", description="TT-NN programs for many chips, run on emulated ones.")
+    parser.add_argument("-V", "--version", action="version", version=f"ttmesh {__version__}")
+    chosen = parser.add_subparsers(
+        title="subcommands", metavar="SUBCOMMAND", required=True, parser_class=Subcommand, prog="ttmesh"
+    )
+    for name, summary in known.items():
+        chosen.add_parser(name, help=summary, description=summary).set_defaults(becomes_program=False)
+    return parser
+
+
+@cache
 def subcommands() -> dict[str, str]:
     """Name and first docstring line of every subcommand, read without importing it."""
     folder = Path(__file__).parent
@@ -68,12 +129,3 @@ def subcommands() -> dict[str, str]:
 def _summary(path: Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return docstring.partition("\n")[0]
-
-
-def overview() -> str:
-    """What `ttmesh --help` prints."""
-    known = subcommands()
-    width = max(map(len, known))
-    lines = [f"  {name.ljust(width)}  {summary}" for name, summary in known.items()]
-    usage = "usage: ttmesh SUBCOMMAND [OPTIONS]   (ttmesh SUBCOMMAND --help says more)"
-    return "\n".join([usage, "", "subcommands:", *lines, "", "  --version, --help"])

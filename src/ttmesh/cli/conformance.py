@@ -7,10 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from ttmesh.base.atomic_files import write_file
+from ttmesh.cli._arguments import seconds
+from ttmesh.monitor.tables import PlainConsole
 from ttmesh.testing.conformance_runs import PROMISED, FileResult, check_checkout, run_files
 
 
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="files or node ids inside it (default: the promised ones)"
     )
-    parser.add_argument("--timeout", type=float, default=900, metavar="S", help="seconds per file (default 900)")
+    parser.add_argument("--timeout", type=seconds(), default=900.0, metavar="S", help="seconds per file (default 900)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to a file, - for stdout")
     parser.add_argument("-k", dest="select", metavar="EXPRESSION", help="only tests that match, as in pytest")
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Status 0 when nothing failed."""
     root = args.checkout.resolve()
     check_checkout(root)
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     options = ["-k", args.select] if args.select else []
     with console.status("starting") as status:
         results = run_files(
@@ -64,6 +65,6 @@ def _print(results: list[FileResult]) -> None:
         table.add_row(result.file, *map(str, numbers), f"{result.seconds:.0f}", "\n".join(reasons))
     whole = sum(result.whole for result in results)
     passed, failed = sum(r.passed for r in results), sum(r.failed + r.errors for r in results)
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = PlainConsole(width=None if sys.stdout.isatty() else 200)
     console.print(table)
     console.print(f"{whole} of {len(results)} files whole, {passed} tests passed, {failed} failed")

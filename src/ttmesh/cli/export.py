@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError
+from ttmesh.cli._arguments import milliseconds
 from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.exports.json_csv import to_csv, to_json
 from ttmesh.monitor.exports.torch_snapshot import to_torch_snapshot
@@ -32,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "shm: tt-metal's shared-memory statistics")  # fmt: skip
     parser.add_argument("-o", "--output", default="", metavar="PATH", help="file, or folder for report and shm")
     parser.add_argument("-w", "--watch", action="store_true", help="shm: write again and again until interrupted")
-    parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="shm: milliseconds between")
+    parser.add_argument(
+        "-r", "--refresh", type=milliseconds, default=1000, metavar="MS", help="shm: milliseconds between"
+    )
     parser.add_argument(
         "--clean", action="store_true", help="shm: remove the files that were written, and nothing else"
     )

@@ -23,6 +23,7 @@ from ttmesh.fabric.chip_topology import Fabric, axis_form, mesh_topology
 from ttmesh.mesh.allocation.reservations import reservations, reserved_bytes
 from ttmesh.mesh.device.grid_drawing import draw_grid
 from ttmesh.mesh.system.coordinator import place_mesh
+from ttmesh.monitor.tables import PlainConsole
 
 NO_BACKENDS = ("backend_protocol", "registry")  # files of chip/backends that hold none
 
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what is asked for."""
     settings.check_environment()
-    console = Console(highlight=False)
+    console = PlainConsole()
     if args.list:
         names = [load_system(name) for name in system_names()]
         if args.json:
@@ -92,7 +93,10 @@ def describe(system: System) -> dict[str, Any]:
 def _show(console: Console, system: System, facts: dict[str, Any]) -> None:
     rows, cols = facts["shape"]
     chips, arch = len(system.ids), facts["chip"]["arch"]
-    console.print(f"[bold]{system.name}[/bold]: {chips} {arch} chip{'s' * (chips > 1)}, {rows}x{cols} mesh")
+    title = Text(system.name, style="bold").append(
+        f": {chips} {arch} chip{'s' * (chips > 1)}, {rows}x{cols} mesh", style="not bold"
+    )
+    console.print(title)
     console.print(Text(draw_grid(system.grid, _notes(facts))), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for name, value in [

@@ -11,13 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from ttmesh.base import settings
-from ttmesh.base.errors import MeshError, one_of
-from ttmesh.cli import unread
+from ttmesh.base.errors import one_of
+from ttmesh.base.settings import parse_integer
+from ttmesh.cli import Parser, guard
+from ttmesh.cli._arguments import number, seconds, words
 from ttmesh.dropin import real_ttnn
 from ttmesh.launch.bindings import (
+    MAX_RANKS,
     Bindings,
     LaunchError,
-    check_count,
     mesh_each,
     one_mesh,
     read_bindings,
@@ -28,7 +30,7 @@ from ttmesh.launch.bindings import (
 from ttmesh.launch.commands import ENGINES, LaunchPlan, RankCommand, commands, default_engine
 from ttmesh.launch.environment import hide_secret
 from ttmesh.launch.mesh_graph import bindings_of, bindings_of_mapping
-from ttmesh.launch.watch import GRACE_S, INTERRUPTED
+from ttmesh.launch.watch import GRACE_S
 from ttmesh.launch.watch import run as watch_to_the_end
 from ttmesh.shim import __path__ as shim_folders
 
@@ -38,7 +40,9 @@ HELP = "start a program as many ranks, on this host or several (tt-run compatibl
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of tt-run that have a meaning here, and ttmesh's own."""
-    parser.add_argument("-n", "--ranks", type=int, metavar="N", help="so many ranks that present one mesh together")
+    parser.add_argument(
+        "-n", "--ranks", type=number(1, MAX_RANKS), metavar="N", help="so many ranks that present one mesh together"
+    )
     parser.add_argument(
         "--mesh-per-rank", action="store_true", help="with -n: every rank has a mesh of its own (TT_MESH_ID = rank)"
     )
@@ -62,20 +66,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts", type=_hosts, default=(), metavar="A,B", help="hosts that ranks fill in blocks, by ssh"
     )
     parser.add_argument(
-        "--rsh", default="", metavar="CMD", help="what reaches a host instead of ssh: CMD HOST PROGRAM …"
+        "--rsh", type=words, default=(), metavar="CMD", help="what reaches a host instead of ssh: CMD HOST PROGRAM …"
     )
     parser.add_argument("--rdzv", default="", metavar="HOST:PORT", help="where ranks meet (torchdist)")
     parser.add_argument(
         "--node", type=_node, default=(0, 1), metavar="I/N", help="this is host I of N, each started by hand"
     )
     parser.add_argument("--engine", choices=ENGINES, help="what joins the ranks (default: mpi where it is installed)")
-    parser.add_argument(
-        "--mpi-args", type=shlex.split, default=(), metavar="ARGS", help="more arguments for mpirun, quoted"
-    )
+    parser.add_argument("--mpi-args", type=words, default=(), metavar="ARGS", help="more arguments for mpirun, quoted")
     parser.add_argument("--tcp-interface", default="", metavar="IF", help="network interface between the hosts")
     parser.add_argument("--bare", action="store_true", help="leave mpirun's own choice of transports")
     parser.add_argument(
-        "--grace", type=float, default=GRACE_S, metavar="S",
+        "--grace", type=seconds(zero=True), default=GRACE_S, metavar="S",
         help=f"after the first failure, seconds for the other ranks to say what they saw ({GRACE_S:g})",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print what would be started")
@@ -100,17 +102,10 @@ def run(args: argparse.Namespace) -> int:
 
 def main() -> int:
     """The console script `tt-run`."""
-    parser = argparse.ArgumentParser(prog="tt-run", description=HELP)
+    parser = Parser(prog="tt-run", description=HELP)
     add_arguments(parser)
-    try:
-        return run(parser.parse_args())
-    except MeshError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        return unread()
+    parser.set_defaults(run=run, prog="Error", becomes_program=False)  # tt-run's errors begin so
+    return guard("Error", parser.parse_args, status=1)
 
 
 def _plan(args: argparse.Namespace) -> LaunchPlan:
@@ -139,7 +134,7 @@ def _plan(args: argparse.Namespace) -> LaunchPlan:
         mpi_args=tuple(args.mpi_args),
         tcp_interface=args.tcp_interface,
         bare=args.bare,
-        rsh=tuple(shlex.split(args.rsh)) or LaunchPlan.rsh,
+        rsh=args.rsh or LaunchPlan.rsh,
     )
 
 
@@ -171,7 +166,6 @@ def _bindings(args: argparse.Namespace) -> Bindings:
     elif args.mesh_graph_descriptor_mapping is not None:
         bindings = bindings_of_mapping(args.mesh_graph_descriptor_mapping)
     else:
-        check_count(args.ranks)
         bindings = mesh_each(args.ranks) if args.mesh_per_rank else one_mesh(args.ranks)
     if args.factory_system_descriptor is not None:
         found = resolve(args.factory_system_descriptor, "Factory system descriptor")
@@ -213,9 +207,9 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 def _node(text: str) -> tuple[int, int]:
     try:
-        node, nodes = map(int, text.split("/"))
+        node, nodes = (parse_integer(part, 0, MAX_RANKS) for part in text.split("/"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not I/N, for example 0/2") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N, for example 0/2 (N at most {MAX_RANKS})") from None
     if not 0 <= node < nodes:
         raise argparse.ArgumentTypeError(f"{text!r}: hosts are numbered 0 to {nodes - 1}")
     return node, nodes

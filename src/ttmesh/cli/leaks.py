@@ -6,6 +6,7 @@ import argparse
 
 import msgspec
 
+from ttmesh.cli._arguments import MAX_ID, number
 from ttmesh.monitor.tables import leaks, printer
 from ttmesh.tracking.address import chosen
 from ttmesh.tracking.query import Monitor
@@ -13,7 +14,7 @@ from ttmesh.tracking.query import Monitor
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--pid, --json, --socket."""
-    parser.add_argument("--pid", type=int, metavar="N", help="only this process")
+    parser.add_argument("--pid", type=number(1, MAX_ID), metavar="N", help="only this process")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
 

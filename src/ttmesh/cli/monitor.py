@@ -10,19 +10,29 @@ import time
 
 from ttmesh import cli
 from ttmesh.base.errors import MeshError
+from ttmesh.cli._arguments import device, milliseconds, number
 from ttmesh.monitor.plain import page
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.view import SORTS, Choice
 from ttmesh.tracking.address import chosen
 from ttmesh.tracking.query import UnreachableError
 
+MAX_PICTURES = 10**9
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """-a, -d, -r, -n, --plain, --sort, --socket."""
     parser.add_argument("-a", "--all", action="store_true", help="every device (what you get without -d, too)")
-    parser.add_argument("-d", "--device", type=int, action="append", default=[], metavar="N", help="only this device")
-    parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="milliseconds between pictures")
-    parser.add_argument("-n", "--pictures", type=int, default=0, metavar="N", help="stop after so many (plain output)")
+    parser.add_argument(
+        "-d", "--device", type=device, action="append", default=[], metavar="N", help="only this device"
+    )
+    parser.add_argument(
+        "-r", "--refresh", type=milliseconds, default=1000, metavar="MS", help="milliseconds between pictures"
+    )
+    parser.add_argument(
+        "-n", "--pictures", type=number(0, MAX_PICTURES), metavar="N",
+        help="print so many and stop, 0: until interrupted (default: 1 where there is no terminal)",
+    )  # fmt: skip
     parser.add_argument("--plain", action="store_true", help="lines of text even on a terminal (also with TERM=dumb)")
     parser.add_argument("--sort", choices=SORTS, default="memory", help="order of the processes")
     parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
@@ -30,18 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The live terminal, or lines of text when there is none."""
-    if args.refresh < 50:
-        raise MeshError(f"-r {args.refresh} is too fast", expected="at least 50 ms", fix="Choose a longer time.")
     devices = frozenset() if args.all else frozenset(args.device)
     source = Source(chosen(args.socket))
     choice = Choice(devices=devices, sort=args.sort)
     try:
-        if sys.stdout.isatty() and not args.plain and os.environ.get("TERM") != "dumb":
+        terminal = sys.stdout.isatty()
+        if terminal and not args.plain and os.environ.get("TERM") != "dumb":
             _live(source, choice, args.refresh)
         else:
-            _print(source, choice, args.refresh, args.pictures)
-    except (KeyboardInterrupt, BrokenPipeError):
-        sys.stderr.close()  # or the interpreter complains that it cannot flush
+            endless = terminal or args.plain
+            pictures = args.pictures if args.pictures is not None else 0 if endless else 1
+            _print(source, choice, args.refresh, pictures)
+    except KeyboardInterrupt:
+        return 0
     finally:
         source.close()
     return 0

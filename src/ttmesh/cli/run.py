@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import runpy
 import sys
 import traceback
+import warnings
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from ttmesh import dropin, shim
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import current_system
+from ttmesh.cli._arguments import device
 from ttmesh.cli.info import chosen_backend
 from ttmesh.mesh.system.coordinator import place_mesh
+
+MAX_SOURCE = 64 << 20  # bytes of a program; what is longer is a device without end, or data
+OWN_OPTIONS = ("--system", "--backend", "--coordinator", "--track", "--force")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options and, after them, the program with its own arguments."""
+    parser.usage = "ttmesh run [OPTIONS] script.py [ARGUMENTS]   or   ttmesh run [OPTIONS] -m MODULE [ARGUMENTS]"
+    parser.set_defaults(becomes_program=True)
     parser.add_argument("--system", help="the system to emulate (TTMESH_SYSTEM)")
     parser.add_argument("--backend", help="the torch device that holds the lanes (TTMESH_BACKEND)")
-    parser.add_argument("--coordinator", type=int, metavar="N", help="the physical device that leads every mesh")
+    parser.add_argument("--coordinator", type=device, metavar="N", help="the physical device that leads every mesh")
     parser.add_argument("--track", action="store_true", help="report allocations to the allocation server")
     parser.add_argument("--force", action="store_true", help="also when the real ttnn is installed")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead of a file")
@@ -44,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
         raise MeshError(
             "no program was named", expected="ttmesh run script.py", fix="Name a Python file, or a module with -m."
         )
+    script = None if args.module is not None else Path(arguments[0])
+    if script is not None and not _can_compile(script):
+        return 1
     dropin.install(force=args.force)
     chosen = {
         "TTMESH_SYSTEM": args.system,
@@ -56,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
     folder = str(Path(shim.__path__[0]))
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = folder if not inherited else folder + os.pathsep + inherited
-    script = None if args.module is not None else Path(arguments[0])
-    if script is not None and not script.is_file():
-        raise MeshError(f"no file {script}", expected="a Python file", fix="Check the path.")
+    _mention_own_options(args.module or arguments[0], arguments if script is None else arguments[1:])
     sys.argv = arguments if script is not None else [args.module, *arguments]
     sys.path.insert(0, str(script.resolve().parent) if script is not None else os.getcwd())
+    if script is None:
+        _check_module(args.module)
     try:
         if script is not None:
             runpy.run_path(str(script), run_name="__main__")
@@ -70,3 +83,48 @@ def run(args: argparse.Namespace) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _mention_own_options(program: str, arguments: Sequence[str]) -> None:
+    """What stands behind the program is the program's; where it looks like ours, say so."""
+    for word in arguments:
+        option = word.partition("=")[0]
+        if option in OWN_OPTIONS:
+            print(
+                f"ttmesh run: {option} stands behind {program} and goes to it; "
+                f"to give it to ttmesh, write `ttmesh run {option} ... {program}`.",
+                file=sys.stderr,
+            )
+
+
+def _can_compile(script: Path) -> bool:
+    """Whether it is a program; a syntax error is printed as Python prints it."""
+    try:
+        if script.is_file() and zipfile.is_zipfile(script):
+            return True
+        with script.open("rb") as file:
+            source = file.read(MAX_SOURCE)
+    except (OSError, ValueError) as error:
+        why = "" if isinstance(error, FileNotFoundError) else f" ({getattr(error, 'strerror', None) or error})"
+        raise MeshError(f"no file {script}{why}", expected="a Python file", fix="Check the path.") from None
+    if b"\0" in source or len(source) == MAX_SOURCE:
+        raise MeshError(f"{script} is not a Python program", expected="a text file with Python code", fix="Check it.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are shown when it runs
+            compile(source, str(script), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
+        return False
+    return True
+
+
+def _check_module(name: str) -> None:
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise MeshError(
+            f"module {name!r} cannot be found: {error}", expected="a module that Python can import", fix="Check it."
+        ) from None
+    if found is None:
+        raise MeshError(f"no module named {name!r}", expected="a module on the path", fix="Check the spelling.")

@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 from rich.live import Live
 
+from ttmesh.cli._arguments import device, milliseconds
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.tables import printer, smi
 from ttmesh.monitor.view import Choice
@@ -18,8 +19,12 @@ from ttmesh.tracking.address import chosen
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """-w, -r, -d, --json, --socket."""
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again until interrupted")
-    parser.add_argument("-r", "--refresh", type=int, default=500, metavar="MS", help="milliseconds between pictures")
-    parser.add_argument("-d", "--device", type=int, action="append", default=[], metavar="N", help="only this device")
+    parser.add_argument(
+        "-r", "--refresh", type=milliseconds, default=500, metavar="MS", help="milliseconds between pictures"
+    )
+    parser.add_argument(
+        "-d", "--device", type=device, action="append", default=[], metavar="N", help="only this device"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object (one per line with -w)")
     parser.add_argument("--socket", default="", metavar="P", help="the server's socket or HOST:PORT")
 

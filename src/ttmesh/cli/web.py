@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ttmesh.base.errors import MeshError
+from ttmesh.cli._arguments import milliseconds, port
 from ttmesh.cli.server import read_token
 from ttmesh.monitor.source import Source
 from ttmesh.tracking.address import chosen
@@ -22,8 +23,10 @@ NEEDED = ("starlette", "uvicorn", "plotly", "prometheus_client")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to listen, who may look, which server to ask."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines look")
-    parser.add_argument("--port", type=int, default=8790, help="0 takes a free one")
-    parser.add_argument("-r", "--refresh", type=int, default=1000, metavar="MS", help="milliseconds between pictures")
+    parser.add_argument("--port", type=port, default=8790, help="0 takes a free one")
+    parser.add_argument(
+        "-r", "--refresh", type=milliseconds, default=1000, metavar="MS", help="milliseconds between pictures"
+    )
     parser.add_argument("--name", action="append", default=[], help="a name of this machine that browsers may use")
     parser.add_argument("--token-file", type=Path, metavar="F", help="file with the page's token (default: a new one)")
     parser.add_argument("--public", action="store_true", help="no token: every user who reaches the address may look")
@@ -46,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     source = Source(chosen(args.socket))
     names = ["localhost", "127.0.0.1", "[::1]", args.host, *args.name]
     token = "" if args.public else read_token(args.token_file) if args.token_file else secrets.token_urlsafe(16)
-    app = web.web_app(source, refresh_ms=max(50, args.refresh), hosts=names, token=token)
+    app = web.web_app(source, refresh_ms=args.refresh, hosts=names, token=token)
     config = uvicorn.Config(
         app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1, http=connection
     )
@@ -59,16 +62,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask_for_port(host: str, port: int) -> None:
+def _ask_for_port(host: str, number: int) -> None:
     """Refuse before the address is printed; the server itself says it in its log only."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         raise MeshError(
-            f"http://{host}:{port}/ cannot be served: {getattr(error, 'strerror', None) or error}",
+            f"http://{host}:{number}/ cannot be served: {getattr(error, 'strerror', None) or error}",
             expected="an address of this machine and a port that is free",
             fix="Choose others with --host and --port, or stop who has it.",
         ) from None

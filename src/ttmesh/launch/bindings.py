@@ -124,7 +124,9 @@ def read_mapping(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
 
 def read_paths(resolved: Path, key: str) -> list[Path]:
     """The files that a mapping names by sub-context id: beside it, or where files are looked for."""
-    data = _fit(_load(resolved), dict[str, object])
+    data = _load(resolved)
+    if not isinstance(data, dict):
+        raise _wrong(f"the file: Input should be a valid dictionary, got {shorten(data)}", "names and values")
     if key not in data:
         raise _wrong(f"Rank bindings mapping must contain '{key}'", "sub-context id: path")
     if not data[key]:
@@ -140,8 +142,7 @@ def read_paths(resolved: Path, key: str) -> list[Path]:
         )
     beside = [resolved.parent / overlay for overlay in overlays.values()]
     return [
-        there if there.is_file() else Path(overlay)
-        for there, overlay in zip(beside, overlays.values(), strict=True)
+        there if there.is_file() else Path(overlay) for there, overlay in zip(beside, overlays.values(), strict=True)
     ]
 
 

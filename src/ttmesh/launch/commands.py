@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shlex
 import shutil
 import socket
@@ -184,7 +185,7 @@ def _there(rsh: Sequence[str], host: str, argv: list[str], env: dict[str, str]) 
 def _meeting_point(plan: LaunchPlan) -> tuple[str, str]:
     if plan.rendezvous:
         address, _, port = plan.rendezvous.rpartition(":")
-        if not address or not port.isdigit():
+        if not address or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
             raise LaunchError(
                 f"--rdzv {plan.rendezvous!r} is no meeting point",
                 expected="HOST:PORT",

@@ -17,6 +17,7 @@ from typing import IO, TextIO
 
 import psutil
 
+from ttmesh.launch.bindings import LaunchError
 from ttmesh.launch.commands import RANK_SCRIPT, RankCommand
 from ttmesh.launch.rank import MARK, STOP_S, adopt_orphans, die_with_parent
 
@@ -84,15 +85,14 @@ def run(
 
 
 def _start(command: RankCommand, selector: selectors.BaseSelector, watch: Watch) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        command.argv,
-        env=command.env,
-        stdin=subprocess.PIPE if command.carries_one else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C comes to the launcher only, which then ends them in order
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-    )
+    try:
+        process = _open(command)
+    except (OSError, ValueError) as cause:  # no such ssh, or more arguments than the system takes
+        raise LaunchError(
+            f"cannot start {command.argv[0]}: {getattr(cause, 'strerror', None) or cause}",
+            expected="a command of this host",
+            fix="Check --rsh, the PATH and the size of the environment.",
+        ) from None
     if command.first_input:
         assert process.stdin is not None, "a process with an input carries one rank"
         with contextlib.suppress(BrokenPipeError):  # it ended already, and is reported for that
@@ -103,6 +103,18 @@ def _start(command: RankCommand, selector: selectors.BaseSelector, watch: Watch)
         os.set_blocking(pipe.fileno(), False)
         selector.register(pipe, selectors.EVENT_READ, Stream(command, pipe, to))
     return process
+
+
+def _open(command: RankCommand) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command.argv,
+        env=command.env,
+        stdin=subprocess.PIPE if command.carries_one else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C comes to the launcher only, which then ends them in order
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+    )
 
 
 def _carrier(command: RankCommand) -> str:

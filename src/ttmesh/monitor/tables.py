@@ -21,9 +21,20 @@ PIPED_COLUMNS = 140  # what the device table takes on one line
 OF_ALL_FROM = 78  # columns where the short one has room for capacities
 
 
+class PlainConsole(Console):
+    """Prints what it is given, brackets included; a reader that went away is the caller's to handle."""
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, width=width)
+
+    def on_broken_pipe(self) -> None:
+        """Go on raising; Rich would end the process."""
+        raise
+
+
 def printer() -> Console:
     """A console that does not squeeze tables into 80 columns where nobody's terminal is that wide."""
-    console = Console(highlight=False)
+    console = PlainConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_COLUMNS
     return console

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -44,7 +45,7 @@ def parse(text: str) -> Address:
         if len(os.fsencode(text)) > 107:  # sun_path holds 108 bytes, the last one zero
             raise AddressError(f"the socket path {text!r} is too long", expected="at most 107 bytes", fix="Shorten it.")
         return Address(path=text)
-    if not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise AddressError(f"{text!r} has no port number", expected="HOST:PORT", fix="Write 127.0.0.1:7000, say.")
     return Address(host=host.strip("[]") or "127.0.0.1", port=int(port))
 

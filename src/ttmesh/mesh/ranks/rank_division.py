@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from ttmesh.base.documents import DocumentError, read_text
 from ttmesh.base.errors import RankError, ShapeError
 
 Grid = tuple[int, ...]
 
 # Of a mesh graph descriptor: `host_topology { dims: [ 1, 2 ] }` (textproto) or `host_topology: [1, 2]` (YAML).
-HOST_TOPOLOGY = re.compile(r"host_topology\W*(?:dims\W*)?\[([\d,\s]+)\]")
+HOST_TOPOLOGY = re.compile(r"host_topology\W*(?:dims\W*)?\[([0-9,\s]+)\]")
 
 
 def rank_grid(shape: Sequence[int], ranks: int, described: Sequence[Grid] = ()) -> Grid:
@@ -43,14 +44,14 @@ def described_grids(descriptor: str) -> list[Grid]:
     if not descriptor:
         return []
     try:
-        text = Path(descriptor).read_text(encoding="utf-8")
-    except OSError as problem:
+        text = read_text(Path(descriptor))
+        return [tuple(int(n) for n in found.split(",") if n.strip()) for found in HOST_TOPOLOGY.findall(text)]
+    except (DocumentError, ValueError) as problem:
         raise RankError(
-            f"TT_MESH_GRAPH_DESC_PATH={descriptor} cannot be read ({problem.strerror})",
+            f"TT_MESH_GRAPH_DESC_PATH={descriptor} {str(problem)[:200]}",
             expected="a mesh graph descriptor",
             fix="Correct or unset it.",
-        ) from problem
-    return [tuple(int(n) for n in found.split(",") if n.strip()) for found in HOST_TOPOLOGY.findall(text)]
+        ) from None
 
 
 def cut_box(
