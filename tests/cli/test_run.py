@@ -106,3 +106,30 @@ def test_options_that_cannot_be_used_are_refused_before_the_program_starts(tmp_p
     assert (refused.returncode, refused.stdout) == (2, "")
     assert wrong in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_an_option_of_ours_behind_the_program_is_the_programs_and_mentioned(tmp_path) -> None:
+    done = ttmesh_run(tmp_path, "import sys; print(sys.argv[1:])", arguments=("--system", "galaxy", "--other"))
+
+    assert done.stdout.strip() == "['--system', 'galaxy', '--other']"
+    assert done.stderr.startswith("ttmesh run: --system stands behind ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_no_program_is_refused_and_a_syntax_error_is_pythons(tmp_path) -> None:
+    (tmp_path / "data.py").write_bytes(b"\0\1\2")
+    (tmp_path / "wrong.py").write_text("x = (\n")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ttmesh", "run", *arguments]
+        env = {**os.environ, "PYTHONPATH": SOURCE}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+    data, wrong, module = run("data.py"), run("wrong.py"), run("-m", "no.such.module")
+
+    assert (data.returncode, data.stderr.count("\n")) == (2, 1)
+    assert "data.py is not a Python program; expected a text file with Python code" in data.stderr
+    assert wrong.returncode == 1
+    assert wrong.stderr.endswith("SyntaxError: '(' was never closed\n")
+    assert "Traceback" not in wrong.stderr
+    assert "module 'no.such.module' cannot be found" in module.stderr
