@@ -1,6 +1,6 @@
 """What every rank of a fault launch runs: one of them goes down in some phase, the others must name it.
 
-python going_down.py PHASE SIGNAL VICTIM
+python going_down.py PHASE SIGNAL VICTIM FOLDER
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 
 from ttmesh.fabric.messaging import engines, rank_job
 
-PHASES = ("before", "joining", "collective", "idle", "closing", "finalising")
-phase, number, victim = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+phase, number, victim, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0")))
+size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
 
 
 def go_down(here: str) -> None:
     if here == phase and rank == victim:
+        while len(list(folder.glob("joins*"))) < size - 1:  # one that has not begun to wait has nothing to say
+            time.sleep(0.02)
         print(f"rank {rank} goes down: {here}", flush=True)
         os.kill(os.getpid(), number)
         time.sleep(3600)
@@ -31,6 +34,7 @@ def go_down_inside(here: str) -> None:
     threading.Thread(target=lambda: (time.sleep(0.05), go_down(here)), daemon=True).start()
 
 
+engines.load(engines.chosen() or "")
 go_down("before")
 begin = rank_job.Job.begin
 
@@ -44,6 +48,8 @@ def begin_and_go_down(self: rank_job.Job, place: rank_job.Place, operation: str,
 
 
 rank_job.Job.begin = begin_and_go_down  # type: ignore[method-assign,assignment]
+if rank != victim:
+    (folder / f"joins{rank}").touch()
 world = engines.world()
 assert world is not None
 world.all_reduce(torch.ones(10))

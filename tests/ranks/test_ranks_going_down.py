@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -31,12 +32,12 @@ WHOLE = [
 
 @pytest.mark.parametrize(("engine", "phase", "number", "victim"), SHORT + WHOLE)
 def test_a_rank_that_goes_down_is_named_by_all_others(
-    engine: str, phase: str, number: signal.Signals, victim: int
+    engine: str, phase: str, number: signal.Signals, victim: int, tmp_path: Path
 ) -> None:
     if not NEEDS.get(engine, True):
         pytest.skip("mpi4py or mpirun is not installed: pip install 'ttmesh[mpi]'")
     ranks = 2 if victim == 1 else RANKS
-    program = [str(HERE / "going_down.py"), phase, str(int(number)), str(victim)]
+    program = [str(HERE / "going_down.py"), phase, str(int(number)), str(victim), str(tmp_path)]
     command = [sys.executable, "-m", "ttmesh.cli.launch", "-n", str(ranks), "--engine", engine, "-v", *program]
 
     # Whoever does not end is killed with its whole family, and the assertion below fails.
