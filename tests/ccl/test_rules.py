@@ -16,7 +16,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.link_notation import HOST
 from ttmesh.base.placement import Replicate, Shard
-from ttmesh.ccl.planning.collective_call import CollectiveFunction
+from ttmesh.ccl.planning.collective_call import collective_names
 from ttmesh.ccl.sockets.mesh_sockets import create_socket_pair
 from ttmesh.ccl.sockets.socket_config import MeshCoreCoord, SocketConfig, SocketConnection, SocketMemoryConfig
 from ttmesh.fabric.fabric_config import FabricConfig, Topology
@@ -38,7 +38,7 @@ def hops(mesh: MeshDevice) -> list[tuple[int, int]]:
     return [(ids[i], ids[(i + 1) % len(ids)]) for i in range(len(ids))]
 
 
-@pytest.mark.parametrize("name", [n for n, e in catalogue.items() if isinstance(e.function, CollectiveFunction)])
+@pytest.mark.parametrize("name", collective_names)
 def test_every_parameter_is_used_or_said_to_have_no_effect(name: str) -> None:
     function = catalogue[name].function
     tags = PER_OPERATION[name] | {p: tag for p, tag in COMMON.items() if tag.kind == "no effect"}

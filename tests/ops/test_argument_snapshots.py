@@ -197,13 +197,13 @@ def test_calls_with_nan_find_the_plan_of_the_first(mesh: ttnn.MeshDevice) -> Non
     x = ones(mesh)
     ttnn.moreh_full_like(x, nan)
     ttnn.pad(x, [(0, 0), (0, 0), (0, 32), (0, 0)], nan)
-    plans, programs = len(mesh.program_cache.plans), mesh.num_program_cache_entries()
+    plans, programs = len(mesh.plans), mesh.num_program_cache_entries()
 
     for _ in range(5):
         ttnn.moreh_full_like(x, float("nan"))
         ttnn.pad(x, [(0, 0), (0, 0), (0, 32), (0, 0)], float("nan"))
 
-    assert (len(mesh.program_cache.plans), mesh.num_program_cache_entries()) == (plans, programs)
+    assert (len(mesh.plans), mesh.num_program_cache_entries()) == (plans, programs)
 
 
 def test_specs_padded_with_nan_are_equal_and_with_negative_zero_are_not() -> None:

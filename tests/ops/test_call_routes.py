@@ -13,7 +13,7 @@ import torch
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.signals import signals
-from ttmesh.tensor.calls.launch_op import watchers
+from ttmesh.tensor.observer import Watcher, observer
 
 Pool = list[ttnn.Tensor]
 
@@ -106,12 +106,12 @@ def listening(*, commands: bool) -> Iterator[list[Any]]:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    watcher = lambda operation, arguments, result: None  # noqa: E731
-    watchers.append(watcher)
+    watcher = Watcher()
+    observer.add(watcher)
     try:
         yield
     finally:
-        watchers.remove(watcher)
+        observer.remove(watcher)
 
 
 WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -128,7 +128,7 @@ WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_program_is_the_same_on_every_way(mesh: ttnn.MeshDevice, way: str, seed: int) -> None:
     def forget() -> None:
-        other.program_cache.plans.clear()
+        other.plans.clear()
 
     expected = program(mesh, seed, 60, lambda: None)
     ttnn.close_mesh_device(mesh)

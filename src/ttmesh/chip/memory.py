@@ -29,9 +29,9 @@ class Banks:
     alignment: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MemoryMap:
-    """Where each buffer type lies in its banks, as the options of `open_mesh_device` cut them."""
+    """Where each buffer type lies in its banks, as the options of `open_mesh_device` cut them; one per opened mesh."""
 
     banks: dict[BufferType, Banks]
     l1_bytes: int

@@ -14,49 +14,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from ttmesh.base.dtypes import FLOATS
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.planning.collective_call import Decide, collective_watchers
 from ttmesh.nn.autograd.backward_step import key_of, step
 from ttmesh.nn.autograd.local_ops import constant
 from ttmesh.nn.autograd.node_rules import Key, Node
 from ttmesh.nn.autograd.node_rules import rule as rule
 from ttmesh.ops.catalogue.definition import OpFunction
-from ttmesh.ops.catalogue.hooks import register_post_operation_hook
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.movement.reshape import reshape
 from ttmesh.ops.movement.tilize_typecast import typecast
-from ttmesh.tensor.calls.launch_op import Operation, tensors_in, watchers
+from ttmesh.tensor.calls.gate import Gate
+from ttmesh.tensor.calls.launch_op import Operation, tensors_in
+from ttmesh.tensor.observer import Watcher, observer
 from ttmesh.tensor.tensor import Tensor
 
 OWN = "ttmesh."  # how the operations of local_ops are called
 
 
-class Tape:
+class Tape(Watcher):
     """What happened, in order. A tensor is known by its buffer, so that views are the tensors they show."""
+
+    needs_programs = True
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._made: set[int] = set()  # buffers that nodes give out; the nodes keep them alive
-        self._hook: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Tape:
         _active.append(self)
-        watchers.append(self._note_launch)
-        collective_watchers.append(self._note_collective)
-        self._hook = register_post_operation_hook(self._note_unseen)
-        self._hook.__enter__()
+        observer.add(self)
         return self
 
     def __exit__(self, *problem: Any) -> None:
-        assert self._hook is not None, "entered before"
-        self._hook.__exit__(*problem)
-        self._hook = None
-        collective_watchers.remove(self._note_collective)
-        watchers.remove(self._note_launch)
+        observer.remove(self)
         _active.remove(self)
 
     def backward(
@@ -133,25 +126,27 @@ class Tape:
                 reaches.update(node.made)
         return reaches
 
-    def _note_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
+    def after_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
+        """Note a device operation."""
         if operation.name.startswith(OWN):
             return  # these enter themselves with `note`
         taken = {name: value for name, value in arguments.items() if name in operation.lane_arguments}
         outputs = _tensors(result)
         self._append(operation.name, tensors_in(taken), outputs, arguments=arguments, operation=operation)
 
-    def _note_collective(
-        self, name: str, decide: Decide, tensors: Sequence[Tensor], options: dict[str, Any], result: Any
+    def after_collective(
+        self, name: str, decide: Callable[..., Any], tensors: Sequence[Tensor], options: dict[str, Any], result: Any
     ) -> None:
+        """Note a collective."""
         self._append(name, tuple(tensors), _tensors(result), arguments=options, decide=decide)
 
-    def _note_unseen(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Enter a function that made or wrote a tensor by neither, so that a gradient cannot pass it unseen."""
-        if not isinstance(function, OpFunction) or function.operation is not None:
+    def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Note a function that made or wrote a tensor by neither, so that a gradient cannot pass it unseen."""
+        if not isinstance(operation, OpFunction) or operation.operation is not None:
             return
         results = [t for t in _tensors(result) if t.device() is not None]
-        inputs = tuple(t for t in tensors_in(function.bind(args, dict(kwargs))) if t.device() is not None)
-        name = function.python_fully_qualified_name
+        inputs = tuple(t for t in tensors_in(operation.bind(args, dict(kwargs))) if t.device() is not None)
+        name = operation.python_fully_qualified_name
         known = set() if name in UNSEEN else self._made | {id(t.buffer) for t in inputs}
         made = tuple(t for t in results if id(t.buffer) not in known)
         if made and inputs:  # else made of launches, which were noted, or a view

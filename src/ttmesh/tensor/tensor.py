@@ -19,11 +19,12 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Command, CommandQueue
 from ttmesh.tensor import operators
 from ttmesh.tensor.distribution import lane_transfers
-from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.composers import Composer, MeshToTensor
 from ttmesh.tensor.distribution.constructors import built
 from ttmesh.tensor.distribution.ingest import ALONE
 from ttmesh.tensor.distribution.presence import Parted
+from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec import host_shapes, tensor_text
 from ttmesh.tensor.spec.kind import Kind, kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -32,8 +33,6 @@ from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
 _ids = itertools.count(1)
 _new = object.__new__
-
-arrivals: list[Callable[[Tensor], None]] = []  # told of every tensor that came from the host
 
 
 class Tensor(Parted):
@@ -240,27 +239,26 @@ class Tensor(Parted):
             return self
         if not isinstance(mesh, MeshDevice):
             raise TypeError(f"device={mesh!r} is a {type(mesh).__name__}; pass what open_mesh_device() returned")
-        lanes, kind = self.lanes, self.kind
+        lanes, kind, shape, own_shape = self.lanes, self.kind, mesh.shape, self.mesh_shape
         spec = kind.spec if memory_config is None else kind.spec.with_memory_config(memory_config)
-        if self.mesh_shape == mesh.shape:
-            kind, lanes = (
-                kind_of(spec, kind.topology, kind.presence),
-                lane_transfers.lanes_on(mesh, lanes, self.mesh_shape),
-            )
-        elif self.mesh_shape.mesh_size() == 1:
-            kind = kind_of(spec, TensorTopology.create_fully_replicated_tensor_topology(mesh.shape))
-            lanes = lanes.reshape(*(1 for _ in mesh.shape), *self.shape)
+        if own_shape == shape:
+            kind = kind_of(spec, kind.topology, kind.presence)
+            lanes = lane_transfers.lanes_on(mesh, lanes, own_shape)
+        elif own_shape.mesh_size() == 1:
+            kind = kind_of(spec, TensorTopology.create_fully_replicated_tensor_topology(shape))
+            lanes = lanes.reshape(*[1] * shape.dims(), *spec.shape)
         else:
             raise ShapeError(
-                f"a host tensor cut for {self.mesh_shape!r} does not fit {mesh!r}",
-                expected=f"a tensor cut for {mesh.shape!r}, or one that is not cut",
+                f"a host tensor cut for {own_shape!r} does not fit {mesh!r}",
+                expected=f"a tensor cut for {shape!r}, or one that is not cut",
                 fix="Make the mapper from the mesh the tensor goes to.",
             )
-        mesh.queue(cq_id)
-        tensor = Tensor(kind, Footprint(spec, mesh.heap.map).allocate(mesh, "to_device"), mesh, None)
-        lane_transfers.write(mesh, tensor.buffer.cell, spec, lanes, None, cq_id)
-        for tell in arrivals:
-            tell(tensor)
+        queue = lane_transfers.writable_queue(mesh, cq_id)
+        buffer = mesh.heap.take(footprint_of(spec, mesh.heap.map), "to_device")
+        lane_transfers.write_on(queue, mesh, buffer.cell, spec, lanes)
+        tensor = Tensor.on_device(kind, buffer, mesh)
+        for watcher in observer.watchers:
+            watcher.after_upload(tensor)
         return tensor
 
     def to_torch(

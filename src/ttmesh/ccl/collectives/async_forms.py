@@ -20,7 +20,7 @@ from ttmesh.ccl.planning.reduction_terms import ReduceType
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.ops.catalogue.parameter_tags import Tag
-from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -205,5 +205,5 @@ def _memory(like: Tensor, shape: Sequence[int]) -> Tensor:
     mesh = mesh_of("reduce_scatter", [like])
     spec = like.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape(shape)
     return Tensor.on_device(
-        kind_of(spec, like.tensor_topology()), Footprint(spec, mesh.heap.map).allocate(mesh, "persistent"), mesh
+        kind_of(spec, like.tensor_topology()), footprint_of(spec, mesh.heap.map).allocate(mesh, "persistent"), mesh
     )

@@ -15,7 +15,7 @@ from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.parameter_tags import Tag
-from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -116,7 +116,7 @@ def _statistics_buffer(name: str, tensor: Tensor, axis: int, mesh: MeshDevice) -
         (1, 1, members, _tile_rows(tensor) * TILE * STATISTICS[name]), DataType.FLOAT32, Layout.ROW_MAJOR,
         memory_config=DRAM_MEMORY_CONFIG,
     )  # fmt: skip
-    buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "statistics")
+    buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "statistics")
     return Tensor.on_device(kind_of(spec, tensor.tensor_topology()), buffer, mesh)
 
 

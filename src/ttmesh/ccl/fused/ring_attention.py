@@ -16,7 +16,7 @@ from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.attention.attention_scores import attend_prefill, banned
 from ttmesh.ops.attention.sdpa_prefill import prefill_scratch
-from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -40,7 +40,7 @@ def positions(rows: int, ring: int, balanced: bool, device: torch.device) -> Lan
     return torch.stack([torch.cat([chunks[i], chunks[2 * ring - 1 - i]]) for i in range(ring)])
 
 
-@part(NAME, out=_spec, scratch=prefill_scratch)
+@device_operation(NAME, out=_spec, scratch=prefill_scratch)
 def _attend(
     q: Lanes,
     k: Lanes,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -18,19 +16,18 @@ from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice, same_mesh
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
-from ttmesh.mesh.functions.queue_functions import sub_device
 from ttmesh.mesh.queue.command_queue import Body, Cells
-from ttmesh.ops.catalogue.definition import Entry, Golden, OpFunction, catalogue
-from ttmesh.ops.catalogue.hooks import after, before
+from ttmesh.ops.catalogue.definition import Golden, OpFunction, composite
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
 from ttmesh.ops.catalogue.spec_rules import inherited
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_keys import add_named, add_to_key, key_of
+from ttmesh.tensor.calls.call_keys import key_of
+from ttmesh.tensor.calls.call_routes import PlanRoute
 from ttmesh.tensor.calls.lane_calls import only, rounder
-from ttmesh.tensor.calls.launch_op import Arguments, watchers
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
-from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.allocate import footprint_of
+from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -105,12 +102,6 @@ class Decision:
 
 
 Decide = Callable[[Request], Decision]
-CollectiveWatcher = Callable[[str, Decide, Sequence[Tensor], dict[str, Any], Any], None]
-collective_watchers: list[CollectiveWatcher] = []  # called after every collective: how a tape sees what happens
-
-# What `run` executed since a collective was called: how a call finds the plan to go to directly the next time.
-Trail = list[tuple[Plan, Sequence[Tensor], Sequence[Tensor | None]]]
-_trail: ContextVar[Trail | None] = ContextVar("trail", default=None)
 
 
 def run(
@@ -121,8 +112,10 @@ def run(
     if options.get("mode", "fabric") == "fabric" and mesh.get_num_devices() > 1:  # one chip sends nothing
         require_fabric(name)
     key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *map(key_of, options.values()))
-    plan = mesh.program_cache.plans.get(key)
-    if plan is None:
+    known = mesh.plans.get(key)
+    if isinstance(known, PlanRoute):
+        plan = known.plan
+    else:
         request = Request(
             name,
             mesh,
@@ -130,13 +123,11 @@ def run(
             tuple(map(_shadow_or_none, outputs)),
             snapshot_all(options),
         )
-        plan = mesh.program_cache.plans[key] = _planned(request, decide(request), key)
-    trail = _trail.get()
-    if trail is not None:
-        trail.append((plan, tensors, outputs))
+        plan = _planned(request, decide(request), key)
+        mesh.plans[key] = PlanRoute(plan, None)
     result = execute(plan, mesh, tensors, {}, outputs)
-    for watch in collective_watchers:
-        watch(name, decide, tensors, options, result)
+    for watcher in observer.watchers:
+        watcher.after_collective(name, decide, tensors, options, result)
     return result
 
 
@@ -197,83 +188,7 @@ def check_common(
     return mode or "fabric"
 
 
-class CollectiveFunction(OpFunction):
-    """A collective of TT-NN, which takes ttmesh's own options too, by keyword."""
-
-    def __init__(
-        self,
-        name: str,
-        call: Callable[[Arguments], Any],
-        golden: Golden | None,
-        doc: str | None,
-        takes: frozenset[str],
-        *,
-        direct: bool,
-    ) -> None:
-        super().__init__(name, call, golden, doc, takes=takes)
-        self._own = takes & OWN_OPTIONS
-        self._repeats = direct
-
-    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-        """TT-NN's arguments through its overloads, ttmesh's beside them."""
-        own = {name: value for name, value in kwargs.items() if name in self._own}
-        try:
-            return {**super().bind(args, {k: v for k, v in kwargs.items() if k not in own}), **own}
-        except TypeError as problem:
-            if not self._own:
-                raise
-            raise TypeError(f"{problem} | ttmesh's own options: {', '.join(sorted(self._own))}") from None
-
-    @property
-    def __doc__(self) -> str:  # type: ignore[override]
-        """What it does, every way to call it, and ttmesh's own options."""
-        own = f"\n    ttmesh's own options: {', '.join(sorted(self._own))}" if self._own else ""
-        return (super().__doc__ or "") + own
-
-    def __call__(  # noqa: D102  (the operation documents itself)
-        self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
-    ) -> Any:
-        # Straight to the plan of an earlier call with the same arguments, where that is all the call did.
-        if self._repeats and args and queue_id is None and cq_id is None and not (before or after or watchers):
-            tensor = args[0]
-            mesh = tensor._mesh if type(tensor) is Tensor else None
-            if mesh is not None:
-                key = self._key(args, kwargs)
-                plan = None if key is None else mesh.program_cache.plans.get(key)
-                if plan is not None:
-                    return plan.run(mesh, (tensor.buffer.cell,), plan.body)
-        return super().__call__(*args, queue_id=queue_id, cq_id=cq_id, **kwargs)
-
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        """The long way; where it came to one plan for the first argument, the next such call goes straight to it."""
-        if kwargs.get("subdevice_id") is not None:
-            with sub_device(kwargs["subdevice_id"]):
-                return super()._called(args, kwargs, queue)
-        tensor = args[0] if args and type(args[0]) is Tensor else None
-        mesh = None if tensor is None else tensor._mesh
-        if not self._repeats or queue is not None or "subdevice_id" in kwargs or tensor is None or mesh is None:
-            return super()._called(args, kwargs, queue)
-        trail: Trail = []
-        token = _trail.set(trail)
-        try:
-            result = super()._called(args, kwargs, queue)
-        finally:
-            _trail.reset(token)
-        if len(trail) == 1 and len(trail[0][1]) == 1 and trail[0][1][0] is tensor and not trail[0][2]:
-            key = self._key(args, kwargs)
-            if key is not None:
-                mesh.program_cache.plans[key] = trail[0][0]
-        return result
-
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-        """What decides the plan of a call; None where an argument cannot stand in a key."""
-        key: list[Any] = [self, get_fabric_config(), args[0].kind]
-        if add_to_key(args[1:], key, []) and add_named(kwargs, NO_RUNTIME, key, []):
-            return tuple(key)
-        return None
-
-
-NO_RUNTIME: frozenset[str] = frozenset()
+collective_names: list[str] = []  # of everything that `collective` entered
 OWN_OPTIONS = frozenset({"mode", "algorithm", "reduction"})
 
 
@@ -283,24 +198,18 @@ def collective(
     golden: Golden | None = None,
     direct: bool = False,
     no_effect: Mapping[str, Tag] = MappingProxyType({}),
-) -> Callable[[Callable[..., Any]], CollectiveFunction]:
+) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a function as the collective of this name; it gets the arguments it names.
 
     `direct`: all it does is one `run` on its first argument, so that a second call can skip it. `no_effect`: what it
     takes and does not use, with the reasons, beside what `parameters.TAGS` says of all collectives.
     """
 
-    def enter(function: Callable[..., Any]) -> CollectiveFunction:
-        wanted = frozenset(inspect.signature(function).parameters)
-
-        def call(arguments: Arguments) -> Any:
-            return function(**{key: value for key, value in arguments.items() if key in wanted})
-
-        assert name not in catalogue, f"{name} is entered twice"
-        entered = CollectiveFunction(name, call, golden, function.__doc__, wanted, direct=direct)
-        catalogue[name] = Entry(name, entered, None, golden)
+    def enter(function: Callable[..., Any]) -> OpFunction:
+        entered = composite(name, golden=golden, direct=direct, own_options=OWN_OPTIONS)(function)
+        collective_names.append(name)
         tags = {**TAGS, **no_effect}
-        found = {p: tags[p] for p in entered.parameters() if p in tags and p not in wanted}
+        found = {p: tags[p] for p in entered.parameters() if p in tags and p not in entered.takes}
         PER_OPERATION[name] = {**found, **PER_OPERATION.get(name, {})}
         return entered
 
@@ -310,7 +219,7 @@ def collective(
 def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
     mesh, specs = request.mesh, decision.specs
     kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
-    footprints = tuple(Footprint(spec, mesh.heap.map) for spec in specs)
+    footprints = tuple(footprint_of(spec, mesh.heap.map) for spec in specs)
     body = _body(request, decision)
     programs = tuple((*key, i) for i in range(decision.programs))
     plan: type[Plan] = Plan
@@ -318,7 +227,9 @@ def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan
     chips = presence_of_run((*request.tensors, *request.outputs)) if decision.changed is None else decision.changed
     if chips is not None:
         plan, make_body = PartialPlan, bodies_on(make_body, mesh, chips, kinds, request.outputs)
-    return plan(request.name, kinds, footprints, programs, 0, only if decision.single else list, make_body)
+    config = key_of(request["compute_kernel_config"])
+    wrap = only if decision.single else list
+    return plan(request.name, kinds, footprints, wrap, make_body, programs=programs, compute_config=config)
 
 
 def _body(request: Request, decision: Decision) -> Body:

@@ -14,7 +14,7 @@ from ttmesh.base.errors import DeallocatedError, OutOfMemoryError
 from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
 from ttmesh.chip.cells import Cell, Room
-from ttmesh.chip.memory import Allocator, MemoryMap, MemoryView, Space
+from ttmesh.chip.memory import BOTTOM_UP, Allocator, MemoryMap, MemoryView, Space
 from ttmesh.mesh.allocation.allocation_digest import Digest
 
 log = logging.getLogger("ttmesh")
@@ -84,7 +84,13 @@ class Heap:
             if self._freed_by_gc:
                 self._drain()
             kind, bank_bytes = room.buffer_type, room.bank_bytes
-            address = self._allocator.allocate(kind, bank_bytes, bottom_up) if at is None else at
+            lists = self._allocator.lists[kind]
+            if at is not None:
+                address: int | None = at
+            elif len(lists) == 1:  # no submesh: the free list itself answers
+                address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[kind] if bottom_up is None else bottom_up)
+            else:
+                address = self._allocator.allocate(kind, bank_bytes, bottom_up)
             if address is None:
                 raise self._out_of_memory(room, label)
             if at is not None and not self._allocator.allocate_at(kind, at, bank_bytes):

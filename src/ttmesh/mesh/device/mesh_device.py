@@ -31,8 +31,9 @@ from ttmesh.mesh.device.core_view import CoreView
 from ttmesh.mesh.device.mesh_reshape import rearrange
 from ttmesh.mesh.device.submesh_rules import check_submesh, submesh_starts
 from ttmesh.mesh.queue import schedules
-from ttmesh.mesh.queue.command_queue import Command, CommandQueue, DividedQueue
+from ttmesh.mesh.queue.command_queue import Body, Cells, Command, CommandQueue, DividedQueue, worker
 from ttmesh.mesh.queue.events import Ownership
+from ttmesh.mesh.queue.plan_table import PlanTable
 from ttmesh.mesh.queue.program_cache import ProgramCache
 from ttmesh.mesh.queue.trace import MeshTraceId, Trace
 from ttmesh.mesh.ranks.rank_block import DividedShape, RankBlock
@@ -75,6 +76,7 @@ class MeshDevice(ChipView, CoreView):
         made = CommandQueue if part is None else DividedQueue
         self.queues = tuple(made(i, self._id, repr(self), schedule) for i in range(num_command_queues))
         self.program_cache = ProgramCache()
+        self.plans = PlanTable()
         self.residents = Residents(self._id)
         self.traffic: SystemTraffic = (
             SystemTraffic(system, None if part is None else frozenset(self.local_ids()))
@@ -191,6 +193,17 @@ class MeshDevice(ChipView, CoreView):
         if len(self.queues) > 1:
             self.ownership(current_sub_device.get()).take(queue.id)
         return queue
+
+    def run_program(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
+        """Enqueue a program; where nothing stands before it and nobody watches, running it at once is all there is."""
+        queues = self.queues
+        queue = self.program_queue() if self._closed or len(queues) > 1 or current_queue_id.get() else queues[0]
+        if queue.schedule.busy or queue.recording is not None or signals.timing:
+            queue.take(Command(name, body, reads, writes, programs=programs))
+        else:
+            if self.part is not None:
+                worker.queue = queue.id
+            body(reads, writes)
 
     def ownership(self, sub_device: int = 0) -> Ownership:
         """Who may launch on a sub-device."""
@@ -336,7 +349,7 @@ class MeshDevice(ChipView, CoreView):
         self._closed = True
         self.traces.clear()
         self.program_cache.clear()
-        self.program_cache.plans.clear()
+        self.plans.clear()
         self.residents.clear()
         live.pop(self._id, None)
         if signals.listening:  # before the heap goes: what the program never freed is told apart from what it did

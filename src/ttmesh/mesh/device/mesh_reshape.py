@@ -38,7 +38,7 @@ def rearrange(mesh: MeshDevice, shape: MeshShape, physical_ids: tuple[int, ...])
         _check_claim(mesh, part, physical_ids)
         _move_between_ranks(mesh, shape, part, order)
     mesh.set_shape(shape if part is None else DividedShape(part), physical_ids, part)
-    mesh.program_cache.plans.clear()
+    mesh.plans.clear()
     if signals.listening:
         if part is not None:  # other chips are this rank's now
             signals.emit(Closed(mesh.id(), time.time_ns()))

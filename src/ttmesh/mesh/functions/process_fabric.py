@@ -11,6 +11,7 @@ from ttmesh.fabric.fabric_config import (
     FabricUDMMode,
 )
 from ttmesh.fabric.fabric_state import FabricSetup, replaced
+from ttmesh.mesh.device.mesh_device import live
 from ttmesh.mesh.device.opening import open_meshes
 
 PAYLOAD_BYTES = (
@@ -36,6 +37,8 @@ def set_fabric_config(
         config, reliability_mode, num_planes, fabric_tensix_config, fabric_udm_mode, fabric_manager_mode, router
     )
     _setup = replaced(_setup, wanted, devices_open=bool(open_meshes()))
+    for mesh in live.values():
+        mesh.plans.clear()  # a route does not ask again whether there is a fabric
 
 
 def get_fabric_config() -> FabricConfig:

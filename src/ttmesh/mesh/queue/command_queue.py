@@ -32,13 +32,13 @@ class _Worker(threading.local):
 worker = _Worker()
 
 
-class _Gate:
-    """Whether anything reaches the chips: a graph capture without dispatch shuts it, and asks for every command."""
+class _Dispatch:
+    """Whether anything reaches the chips: a graph capture without dispatch disables it, and asks for every command."""
 
-    shut = False
+    enabled = True
 
 
-gate = _Gate()
+dispatch = _Dispatch()
 
 
 class Command:
@@ -102,11 +102,11 @@ class CommandQueue:
         """Take a command that writes into memory that was there before."""
         for cell in command.writes:
             cell.writes += 1
-        self._take(command)
+        self.take(command)
 
-    def _take(self, command: Command) -> None:
+    def take(self, command: Command) -> None:
         """Record a command while a trace is captured, else hand it to the schedule."""
-        if gate.shut and (command.programs or command.writes):
+        if not dispatch.enabled and (command.programs or command.writes):
             command.done = True
             return
         if self.recording is not None:
@@ -118,13 +118,6 @@ class CommandQueue:
             now = time.monotonic_ns()
             signals.emit_command(Enqueued(self.mesh_id, self.id, command.id, command.name, now))
         self.schedule.submit(self, command)
-
-    def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
-        """Enqueue a program; where nothing stands before it and nobody watches, running it at once is all there is."""
-        if self.schedule.busy or self.recording is not None or signals.timing:
-            self._take(Command(name, body, reads, writes, programs=programs))
-        else:
-            body(reads, writes)
 
     def finish(self) -> None:
         """Return when everything enqueued so far has run."""
@@ -170,7 +163,7 @@ class DividedQueue(CommandQueue):
 
     __slots__ = ()
 
-    def _take(self, command: Command) -> None:
+    def take(self, command: Command) -> None:
         """Record or hand over a command that says for which queue it runs."""
         body, number = command.body, self.id
 
@@ -179,12 +172,7 @@ class DividedQueue(CommandQueue):
             body(reads, writes)
 
         command.body = told
-        super()._take(command)
-
-    def launch(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
-        """Enqueue a program, or run it at once in the caller's thread."""
-        worker.queue = self.id
-        super().launch(name, body, reads, writes, programs)
+        super().take(command)
 
 
 def _tensors(cells: Cells) -> tuple[TensorFacts, ...]:

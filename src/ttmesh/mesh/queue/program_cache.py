@@ -1,20 +1,18 @@
-"""What operations decided for a key, and the device programs TT-NN would have compiled for it, counted."""
+"""The device programs that TT-NN would have compiled, counted."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any
 
 from ttmesh.base.errors import MeshError
 
 
 class ProgramCache:
-    """The plans of one mesh. Plans are kept always; programs are counted as TT-NN's cache counts its entries."""
+    """The programs of one mesh, counted as TT-NN's cache counts its entries."""
 
-    __slots__ = ("_programs", "enabled", "generation", "misses_allowed", "plans")
+    __slots__ = ("_programs", "enabled", "generation", "misses_allowed")
 
     def __init__(self) -> None:
-        self.plans: dict[Hashable, Any] = {}
         self._programs: set[Hashable] = set()
         self.enabled = True
         self.misses_allowed = True

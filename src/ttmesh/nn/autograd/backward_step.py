@@ -9,7 +9,6 @@ import ttmesh.nn.autograd.gradient_rules  # noqa: F401  (both fill the table of 
 from ttmesh.base.errors import MeshError
 from ttmesh.nn.autograd.node_rules import BY_GRADIENT, CONSTANT, LINEAR, RULES, Key, Node
 from ttmesh.nn.autograd.vjp import GRAD, missing, vjp
-from ttmesh.tensor.calls.launch_op import launch
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -44,7 +43,7 @@ def step(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequ
     places = tuple(i for i, need in enumerate(needed) if need)
     there = tuple(grad is not None for grad in grads)
     taken = {name: value for name, value in node.arguments.items() if name in operation.lane_arguments}
-    made = launch(vjp(operation, places, there), {**taken, GRAD: [grad for grad in grads if grad is not None]})
+    made = vjp(operation, places, there)(**taken, **{GRAD: [grad for grad in grads if grad is not None]})
     for place, gradient in zip(places, made, strict=True):
         nothing[place] = gradient
     return nothing

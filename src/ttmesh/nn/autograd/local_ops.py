@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ttmesh.base.dtypes import float32
+from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
-from ttmesh.tensor.calls.launch_op import Call, Operation, SpecRule, launch
+from ttmesh.tensor.calls.gate import DeviceOperation
+from ttmesh.tensor.calls.launch_op import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -23,23 +24,9 @@ def local(
     *,
     runtime: Sequence[str] = (),
     outputs: Sequence[str] | None = None,
-) -> Callable[..., Any]:
+) -> DeviceOperation:
     """A function that launches a lane function under this name; arguments by keyword."""
-    operation = Operation(
-        f"ttmesh.{name}",
-        lane,
-        out,
-        runtime=frozenset(runtime),
-        outputs=None if outputs is None else tuple(outputs),
-        lane_arguments=frozenset(inspect.signature(lane).parameters),
-    )
-
-    def call(**arguments: Any) -> Any:
-        return launch(operation, arguments)
-
-    call.__name__ = name
-    call.__doc__ = lane.__doc__
-    return call
+    return device_operation(f"ttmesh.{name}", out=out, runtime=runtime, outputs=outputs)(lane)
 
 
 def shaped_like(position: int) -> SpecRule:

@@ -12,6 +12,7 @@ from ttmesh.base.errors import NotEmulatedError
 from ttmesh.nn.autograd.node_rules import SOMETIMES_CONSTANT
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.lane_calls import parts_of
 from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -21,7 +22,7 @@ GIVEN = "gradients_to_write_into"  # never given: a lane function may take an ar
 
 
 @functools.cache
-def vjp(operation: Operation, places: tuple[int, ...], there: tuple[bool, ...]) -> Operation:
+def vjp(operation: Operation, places: tuple[int, ...], there: tuple[bool, ...]) -> DeviceOperation:
     """The gradients of the inputs at `places` from those of the results that are `there`, in each input's own spec."""
 
     def lane(lane_axes: int, **arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -64,7 +65,9 @@ def vjp(operation: Operation, places: tuple[int, ...], there: tuple[bool, ...]) 
     # The places are part of the name: plans are found by names and arguments.
     name = f"{operation.name}.vjp{list(places)}{list(there)}"
     names = frozenset({*operation.lane_arguments, GRAD, "lane_axes"})
-    return Operation(name, lane, out, runtime=operation.runtime, outputs=(GIVEN,), lane_arguments=names)
+    return DeviceOperation(
+        Operation(name, lane, out, runtime=operation.runtime, outputs=(GIVEN,), lane_arguments=names)
+    )
 
 
 def _differentiate(

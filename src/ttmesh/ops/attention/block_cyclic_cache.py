@@ -12,8 +12,8 @@ from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.attention.kv_cache import writable
 from ttmesh.ops.attention.rotary_embedding import by_pairs
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.catalogue.definition import composite, device_operation
+from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -95,7 +95,7 @@ def _check_update(call: Call) -> None:
         require(valid + chunk <= room, wrong, "a shorter sequence", "Allocate a longer cache.")
 
 
-@part(
+@device_operation(
     "ttnn.experimental.deepseek_prefill.update_padded_kv_cache",
     out=like_written,
     check=_check_update,
@@ -157,7 +157,7 @@ def update_padded_kv_cache(
     return result
 
 
-@part(
+@device_operation(
     "ttnn.experimental.deepseek_prefill.zero_padded_kv_cache",
     out=like_written,
     programs=_once_per_layer,
@@ -223,7 +223,7 @@ def zero_padded_kv_cache(
     return result
 
 
-@part("ttnn.experimental.deepseek_prefill.rotary_embedding_indexed", programs=_once_per_layer)
+@device_operation("ttnn.experimental.deepseek_prefill.rotary_embedding_indexed", programs=_once_per_layer)
 def _turn(
     input: Lanes,
     cos: Lanes,

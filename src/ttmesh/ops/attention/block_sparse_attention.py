@@ -11,8 +11,7 @@ from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import part as part_of
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.goldens import sparse_sdpa as goldens
@@ -82,7 +81,7 @@ def _programs(call: Call) -> tuple[Hashable, ...]:
     return ((call.name, q, indices, caches, causal, *(call[name] for name in names)),)
 
 
-@part_of(
+@device_operation(
     f"ttnn.transformer.{OP}",
     check=_check,
     out=_spec,

@@ -9,8 +9,8 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats.storage import finish
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.catalogue.definition import composite, device_operation
+from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
@@ -49,7 +49,7 @@ def _check_fill(call: Call) -> None:
         )
 
 
-@part(
+@device_operation(
     "ttnn.fill_cache", out=like_written, check=_check_fill, runtime=("batch_idx", "update_idx"), writes="cache",
     in_place=True, recheck=True,
 )  # fmt: skip
@@ -73,7 +73,7 @@ def _check_update(call: Call) -> None:
         _refuse(f"Update idx ({call['update_idx']}) must be within cache length ({cache.shape[-2]})", "a smaller index")
 
 
-@part(
+@device_operation(
     "ttnn.update_cache", out=like_written, check=_check_update, runtime=("update_idx",), writes="cache", in_place=True,
     recheck=True,
 )  # fmt: skip

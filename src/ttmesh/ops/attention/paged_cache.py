@@ -13,8 +13,8 @@ from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.attention.attention_scores import retiled
 from ttmesh.ops.attention.kv_cache import writable
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.definition import composite, device_operation
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import cache_updates as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
@@ -156,7 +156,7 @@ def _put_tokens(
     return cache if view is cache else retiled(view, *cache.shape[-3:])
 
 
-_update = part(
+_update = device_operation(
     "ttnn.experimental.paged_update_cache",
     out=like_written,
     check=_check_update,
@@ -164,7 +164,7 @@ _update = part(
     writes="cache",
     in_place=True,
 )(_put_tokens)
-_update_too = part(
+_update_too = device_operation(
     "ttnn.experimental.paged_fused_update_cache second half",
     out=like_written,
     check=_check_update,

@@ -13,8 +13,8 @@ from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.attention.attention_scores import retiled
 from ttmesh.ops.attention.kv_cache import writable
 from ttmesh.ops.attention.paged_cache import Coords, as_positions, check_paging, chosen_lanes, coords_of, put, viewed
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.catalogue.definition import composite, device_operation
+from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -49,7 +49,7 @@ def _check(call: Call) -> None:
         )
 
 
-@part(
+@device_operation(
     "ttnn.experimental.paged_fill_cache",
     out=like_written,
     check=_check,

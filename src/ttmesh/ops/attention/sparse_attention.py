@@ -10,8 +10,7 @@ from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.attention_scores import attend_prefill
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
-from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import sdpa
 from ttmesh.ops.goldens import sparse_sdpa as goldens
@@ -113,7 +112,7 @@ def _check_ring(call: Call) -> None:
         )
 
 
-@part(
+@device_operation(
     "ttnn.transformer.ring_distributed_scaled_dot_product_attention",
     out=attention_spec,
     check=_check_ring,

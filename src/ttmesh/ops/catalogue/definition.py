@@ -13,20 +13,20 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.functions.queue_functions import command_queue
-from ttmesh.ops.catalogue.hooks import after, before
+from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
+from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.tensor.calls.argument_errors import check_types, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_keys import add_named, add_to_key
-from ttmesh.tensor.calls.call_routes import Route, View, remember, route_of, traced, view_route
+from ttmesh.tensor.calls.gate import DeviceOperation, Gate
 from ttmesh.tensor.calls.launch_op import (
     OUTPUTS,
     Arguments,
@@ -34,13 +34,10 @@ from ttmesh.tensor.calls.launch_op import (
     Operation,
     Specialise,
     SpecRule,
-    alias_of,
     launch,
-    prepare,
     tensors_in,
-    watchers,
 )
-from ttmesh.tensor.calls.plan import execute
+from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
@@ -59,7 +56,7 @@ class Entry:
     same_as: str | None = None
 
 
-class OpFunction:
+class OpFunction(Gate):
     """A TT-NN operation as Python sees it: callable, with its qualified name and golden function."""
 
     def __init__(
@@ -72,8 +69,10 @@ class OpFunction:
         names: Mapping[str, str] = NO_NAMES,
         takes: frozenset[str] = frozenset(),
         direct: bool = False,
+        own_options: frozenset[str] = frozenset(),
     ) -> None:
-        self._direct = direct or operation is not None
+        self.direct = direct or operation is not None
+        self.own_options = own_options  # ttmesh's, beside TT-NN's: what a collective takes by keyword
         self.takes = takes  # the parameters that the function itself reads or writes into
         self.returns_tensor = False  # whether it is known to return one tensor, for type stubs
         self._names = names
@@ -88,11 +87,12 @@ class OpFunction:
         self._binders = tuple(binder(overload.signature, names) for overload in self._overloads)
         runtime = frozenset() if operation is None else operation.runtime
         first = self._overloads[0].signature.parameters
-        self._runtime_places = tuple(
+        self.runtime_places = tuple(
             i for i, parameter in enumerate(first) if names.get(parameter, parameter) in runtime
         )
         every = {parameter for overload in self._overloads for parameter in overload.signature.parameters}
-        self._runtime_names = frozenset(parameter for parameter in every if names.get(parameter, parameter) in runtime)
+        self._on_sub_device = "subdevice_id" in every
+        self.runtime_names = frozenset(parameter for parameter in every if names.get(parameter, parameter) in runtime)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -102,88 +102,44 @@ class OpFunction:
     def __doc__(self) -> str:  # type: ignore[override]
         """What it does, then every way to call it: what `help` prints."""
         calls = [f"    {self.__name__}{overload.signature}" for overload in self._overloads]
-        return "\n".join([self._doc, "", *calls])
+        own = [f"    ttmesh's own options: {', '.join(sorted(self.own_options))}"] if self.own_options else []
+        return "\n".join([self._doc, "", *calls, *own])
 
-    def __call__(  # noqa: D102  (the operation documents itself)
-        self, *args: Any, queue_id: int | None = None, cq_id: int | None = None, **kwargs: Any
-    ) -> Any:
-        if not self._direct or queue_id is not None or cq_id is not None or before or after or watchers:
-            return self._hooked(args, kwargs, cq_id if queue_id is None else queue_id)
-        # What decides the plan of the call as it was written. This is the way of nearly every call: no frame to spare.
-        key: list[Any] = [self]
-        tensors: list[Tensor] = []
-        for place, value in enumerate(args):
-            kind = type(value)
-            if kind is Tensor:
-                key.append(value.kind)
-                tensors.append(value)
-            elif place in self._runtime_places:
-                key.append(kind)
-            elif not add_to_key(value, key, tensors):
-                return self._called(args, kwargs, None)
-        if kwargs and not add_named(kwargs, self._runtime_names, key, tensors):
-            return self._called(args, kwargs, None)
-        mesh = tensors[0]._mesh if tensors else None
-        if mesh is None:
-            return self._called(args, kwargs, None)
-        route: Route | View | None = mesh.program_cache.plans.get(tuple(key))
-        if route is not None:
-            return route.follow(mesh, tensors, args, kwargs)
-        if self.operation is None:
-            given = (*args, *kwargs.values())
-            return traced(mesh, key, tensors, given, lambda: self._called(args, kwargs, None))
-        return self._routed(self.operation, mesh, key, tensors, args, kwargs)
-
-    def _hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        for pre in before:
-            pre(self, args, kwargs)
-        result = self._called(args, kwargs, queue)
-        for post in after:
-            post(self, args, kwargs, result)
+    def call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
+        """Carry the call out before the eyes of all watchers."""
+        watchers = observer.watchers
+        for watcher in watchers:
+            watcher.before_operation(self, args, kwargs)
+        result = self.call(args, kwargs, queue)
+        for watcher in watchers:
+            watcher.after_operation(self, args, kwargs, result)
         return result
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        """The call bound to TT-NN's signature, on a queue."""
-        arguments = snapshot_all(self.bind(args, kwargs))
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
+        """The call bound to TT-NN's signature, on a queue and on a sub-device."""
+        arguments = snapshot_all(self.bind(args, dict(kwargs)))
         for tensor in tensors_in(arguments):
             tensor.check_allocated()
         try:
-            if queue is None:
-                return self._run(arguments)
-            with command_queue(queue):
+            with ExitStack() as stack:
+                if queue is not None:
+                    stack.enter_context(command_queue(queue))
+                if self._on_sub_device and arguments.get("subdevice_id") is not None:
+                    stack.enter_context(sub_device(arguments["subdevice_id"]))
                 return self._run(arguments)
         except Exception as problem:
-            self._explain(arguments, problem)
+            self.explain(arguments, problem)
             raise
 
-    def _routed(
-        self,
-        operation: Operation,
-        mesh: MeshDevice,
-        key: list[Any],
-        tensors: list[Tensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    def call_first(
+        self, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Take the long way once, and remember the route."""
-        arguments = snapshot_all(self.bind(args, dict(kwargs)))
-        try:
-            same = alias_of(operation, arguments)
-            if same is not None:
-                remember(mesh, key, view_route(same, tensors))
-                return same
-            ready = prepare(operation, arguments)
-        except Exception as problem:
-            self._explain(arguments, problem)
-            raise
-        free = {i for i in self._runtime_places if i < len(args) and type(args[i]) is not Tensor}
-        free |= {len(args) + i for i, name in enumerate(kwargs) if name in self._runtime_names}
-        route = route_of(self.bind, operation, ready, args, kwargs, free)
-        if route is not None:
-            remember(mesh, key, route)
-        return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
+        """The same; a route would leave the sub-device out that a collective runs on."""
+        if self._on_sub_device and self.bind(args, dict(kwargs)).get("subdevice_id") is not None:
+            return self.call(args, kwargs)
+        return super().call_first(mesh, key, tensors, args, kwargs)
 
-    def _explain(self, arguments: Arguments, problem: Exception) -> None:
+    def explain(self, arguments: Arguments, problem: Exception) -> None:
         """Raise what is wrong with the arguments' types where that is why the call failed."""
         check_types(self.python_fully_qualified_name, arguments)
         if type(problem) is TypeError and "incompatible function arguments" not in str(problem):
@@ -207,6 +163,7 @@ class OpFunction:
         """Arguments by name with defaults, through the first overload that takes the call."""
         if "from" in kwargs:  # TT-NN has a parameter of this name, which Python functions cannot
             kwargs["from_"] = kwargs.pop("from")
+        own = {name: kwargs.pop(name) for name in self.own_options if name in kwargs} if self.own_options else {}
         problems = []
         for overload, binder_ in zip(self._overloads, self._binders, strict=True):
             try:
@@ -216,8 +173,10 @@ class OpFunction:
                 continue
             missing = [name for name, value in bound.items() if value is REQUIRED]
             if not missing:
-                return bound
+                return {**bound, **own} if own else bound
             problems.append(f"{self.__name__}{overload.signature}: missing {missing}")
+        if self.own_options:
+            problems.append(f"ttmesh's own options: {', '.join(sorted(self.own_options))}")
         raise TypeError(
             f"{self.python_fully_qualified_name}(): incompatible function arguments. " + " | ".join(problems)
         )
@@ -250,6 +209,57 @@ def binder(signature: inspect.Signature, names: Mapping[str, str] = NO_NAMES) ->
 catalogue: dict[str, Entry] = {}
 
 
+def device_operation(
+    name: str,
+    *,
+    out: SpecRule = like_first,
+    check: Callable[[Call], None] | None = None,
+    topology: Callable[[Call], TensorTopology] | None = None,
+    runtime: Sequence[str] = (),
+    programs: Callable[[Call], tuple[Hashable, ...]] | None = None,
+    scratch: Callable[[Call], int] | None = None,
+    writes: str | None = None,
+    outputs: Sequence[str] | None = None,
+    host: bool = False,
+    in_place: bool = False,
+    specialise: Specialise | None = None,
+    takes: Iterable[str] | None = None,
+    recheck: bool = False,
+    alias: Callable[[Call], Sequence[int] | None] | None = None,
+    least_rank: int = 0,
+) -> Callable[[Callable[..., Any]], DeviceOperation]:
+    """Make a lane function callable on tensors, by keywords, without a name of its own in the catalogue.
+
+    Args:
+        name: what records and errors call it; the others are those of `Operation`.
+        takes: the parameters of the lane function, where its signature does not say.
+    """
+
+    def enter(lane: Callable[..., Any]) -> DeviceOperation:
+        operation = Operation(
+            name,
+            lane,
+            out,
+            check=check,
+            topology=topology,
+            runtime=frozenset(runtime),
+            programs=programs,
+            scratch=scratch,
+            writes=writes,
+            outputs=None if outputs is None else tuple(outputs),
+            host=host,
+            in_place=in_place,
+            specialise=specialise,
+            recheck=recheck,
+            alias=alias,
+            least_rank=least_rank,
+            lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
+        )
+        return DeviceOperation(operation)
+
+    return enter
+
+
 def op(
     name: str,
     *,
@@ -274,36 +284,20 @@ def op(
     """Enter a lane function as the operation of this name.
 
     Args:
-        names: what overloads call a parameter -> what the lane function calls it.
-        takes: the parameters of the lane function, where its signature does not say.
-        least_rank: how many dims of the first tensor the lane function counts on.
-        alias: the shape of the result where TT-NN hands the first tensor's own memory back, else None.
+        names: what overloads call a parameter -> what the lane function calls it; the others are those of
+          `device_operation`.
     """
+    make = device_operation(
+        name, out=out, check=check, topology=topology, runtime=runtime, programs=programs, scratch=scratch,
+        writes=writes, outputs=outputs, host=host, in_place=in_place, specialise=specialise, takes=takes, recheck=recheck,
+        alias=alias, least_rank=least_rank,
+    )  # fmt: skip
 
     def enter(lane: Callable[..., Any]) -> OpFunction:
-        operation = Operation(
-            name,
-            lane,
-            out,
-            check=check,
-            topology=topology,
-            runtime=frozenset(runtime),
-            programs=programs,
-            scratch=scratch,
-            writes=writes,
-            outputs=None if outputs is None else tuple(outputs),
-            host=host,
-            in_place=in_place,
-            specialise=specialise,
-            recheck=recheck,
-            alias=alias,
-            least_rank=least_rank,
-            lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
-        )
+        operation = make(lane).operation
         run = functools.partial(launch, operation)
-        targets = OUTPUTS if operation.outputs is None else operation.outputs
-        taken = operation.lane_arguments.union(targets)
-        entered = _entered(name, run, golden, lane.__doc__, operation, names, taken)
+        taken = operation.lane_arguments.union(OUTPUTS if operation.outputs is None else operation.outputs)
+        entered = define(name, run, golden, lane.__doc__, operation, names, taken)
         entered.returns_tensor = lane.__annotations__.get("return") == "torch.Tensor"
         return entered
 
@@ -311,17 +305,24 @@ def op(
 
 
 def composite(
-    name: str, *, golden: Golden | None = None, names: Mapping[str, str] = NO_NAMES, direct: bool = False
+    name: str,
+    *,
+    golden: Golden | None = None,
+    names: Mapping[str, str] = NO_NAMES,
+    direct: bool = False,
+    own_options: Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a function that calls other operations; it gets the arguments it names.
 
     `direct`: kinds and options alone decide what it does to device tensors, so that a call that came to one program or
-    one view needs no second thought.
+    one view needs no second thought. `own_options`: those of its parameters that ttmesh adds to TT-NN's.
     """
 
     def enter(function: Callable[..., Any]) -> OpFunction:
         taken = frozenset(inspect.signature(function).parameters)
-        entered = _entered(name, _picking(function), golden, function.__doc__, None, names, taken, direct=direct)
+        own = taken.intersection(own_options)
+        run = _picking(function)
+        entered = define(name, run, golden, function.__doc__, None, names, taken, direct=direct, own_options=own)
         entered.returns_tensor = function.__annotations__.get("return") == "Tensor"
         return entered
 
@@ -386,7 +387,7 @@ def _picking(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
     return call
 
 
-def _entered(
+def define(
     name: str,
     call: Callable[[Arguments], Any],
     golden: Golden | None,
@@ -396,8 +397,10 @@ def _entered(
     takes: frozenset[str],
     *,
     direct: bool = False,
+    own_options: frozenset[str] = frozenset(),
 ) -> OpFunction:
+    """Enter an operation into the catalogue."""
     assert name not in catalogue, f"{name} is entered twice"
-    function = OpFunction(name, call, golden, doc, operation, names, takes, direct)
+    function = OpFunction(name, call, golden, doc, operation, names, takes, direct, own_options)
     catalogue[name] = Entry(name, function, operation, golden)
     return function

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ttmesh.base.errors import NotEmulatedError
+from ttmesh.tensor.calls.gate import Gate
+from ttmesh.tensor.observer import Watcher, observer
 
 PreHook = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 PostHook = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], Any]
 
-before: list[PreHook] = []
-after: list[PostHook] = []
+
+class _PreHook(Watcher):
+    def __init__(self, hook: PreHook) -> None:
+        self._hook = hook
+
+    def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._hook(operation, args, kwargs)
+
+
+class _PostHook(Watcher):
+    def __init__(self, hook: PostHook) -> None:
+        self._hook = hook
+
+    def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._hook(operation, args, kwargs, result)
 
 
 @contextmanager
-def register_pre_operation_hook(hook: PreHook) -> Iterator[None]:
+def _watched_by(watcher: Watcher) -> Iterator[None]:
+    observer.add(watcher)
+    try:
+        yield
+    finally:
+        observer.remove(watcher)
+
+
+def register_pre_operation_hook(hook: PreHook) -> AbstractContextManager[None]:
     """Call `hook(operation, args, kwargs)` before every operation inside the `with` block."""
-    before.append(hook)
-    try:
-        yield
-    finally:
-        before.remove(hook)
+    return _watched_by(_PreHook(hook))
 
 
-@contextmanager
-def register_post_operation_hook(hook: PostHook) -> Iterator[None]:
+def register_post_operation_hook(hook: PostHook) -> AbstractContextManager[None]:
     """Call `hook(operation, args, kwargs, output)` after every operation inside the `with` block."""
-    after.append(hook)
-    try:
-        yield
-    finally:
-        after.remove(hook)
+    return _watched_by(_PostHook(hook))
 
 
 def enable_tracing() -> None:

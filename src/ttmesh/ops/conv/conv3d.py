@@ -13,8 +13,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
 from ttmesh.ops.conv.conv_weights import TILE, prepare_on_host, rearrangement
@@ -172,7 +171,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec.with_padded_shape((*shape[:-1], -(-shape[-1] // TILE) * TILE))]
 
 
-@part("ttnn.experimental.conv3d", out=_spec, check=_check)
+@device_operation("ttnn.experimental.conv3d", out=_spec, check=_check)
 def _convolve(
     input: Lanes,
     weight: Lanes,

@@ -12,7 +12,7 @@ from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
@@ -61,7 +61,7 @@ def _check(call: Call) -> None:
         )
 
 
-@part("ttnn.conv2d", out=_spec, check=_check, scratch=lambda call: int(call["scratch_bytes"]))
+@device_operation("ttnn.conv2d", out=_spec, check=_check, scratch=lambda call: int(call["scratch_bytes"]))
 def _convolve(
     input: Lanes,
     weight: Lanes,

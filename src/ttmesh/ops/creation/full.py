@@ -10,11 +10,11 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, bfloat1
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.elementwise.unary import unary
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.tensor.calls.launch_op import Arguments, Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Arguments, Call
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -45,15 +45,9 @@ def _wide(dtype: DataType) -> torch.dtype:
     return torch.float32 if dtype in BLOCK_FLOATS else lane_dtype(dtype)
 
 
-FULL = Operation(
-    "ttnn.full",
-    _full_lane,
-    asked_spec,
-    runtime=frozenset({"fill_value"}),
-    programs=without_program,
-    outputs=("optional_tensor",),
-    lane_arguments=frozenset({"spec", "fill_value", "lane_axes", "torch_device"}),
-)
+FULL = device_operation(
+    "ttnn.full", out=asked_spec, runtime=("fill_value",), programs=without_program, outputs=("optional_tensor",)
+)(_full_lane)
 
 
 def filled(
@@ -90,7 +84,7 @@ def filled(
     arguments: Arguments = {
         "spec": spec, "fill_value": fill_value, "device": device, "optional_tensor": optional_tensor,
     }  # fmt: skip
-    made: Tensor = launch(FULL, arguments)
+    made: Tensor = FULL(**arguments)
     return made
 
 
@@ -208,13 +202,7 @@ def _arange_lane(
     return values.reshape(*[1] * lane_axes, -1).to(_wide(spec.dtype))
 
 
-ARANGE = Operation(
-    "ttnn.arange",
-    _arange_lane,
-    asked_spec,
-    programs=without_program,
-    lane_arguments=frozenset({"spec", "start", "end", "step", "lane_axes", "torch_device"}),
-)
+ARANGE = device_operation("ttnn.arange", out=asked_spec, programs=without_program)(_arange_lane)
 
 
 @composite("ttnn.arange", golden=goldens.arange)
@@ -242,7 +230,7 @@ def arange(
     )
     if device is None:
         return _on_host(_arange_lane(spec, start, end, step, 0, torch.device("cpu")), spec)
-    made: Tensor = launch(ARANGE, {"spec": spec, "start": start, "end": end, "step": step, "device": device})
+    made: Tensor = ARANGE(spec=spec, start=start, end=end, step=step, device=device)
     return made
 
 

@@ -13,12 +13,12 @@ from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.base.placement import Shard
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.creation.full import asked_spec
 from ttmesh.ops.creation.uniform_range import inclusive_range
 from ttmesh.ops.elementwise.binary_rules import fatal
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.distribution.mappers import MeshMapperConfig
 from ttmesh.tensor.spec.distribution_shape import compute_distribution_to_mesh_mapping
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -67,14 +67,16 @@ def _asked_topology(call: Call) -> TensorTopology:
     return topology
 
 
-RAND = Operation(
+RAND = device_operation(
     "ttnn.rand",
-    _rand_lane,
-    asked_spec,
+    out=asked_spec,
     topology=_asked_topology,
-    runtime=frozenset({"low", "high", "seed"}),
-    lane_arguments=frozenset({"spec", "mesh_dims", "part", "low", "high", "seed", "torch_device"}),
-)
+    runtime=(
+        "low",
+        "high",
+        "seed",
+    ),
+)(_rand_lane)
 
 
 @composite("ttnn.rand")
@@ -103,13 +105,10 @@ def rand(
     if mesh_mapper is not None:
         mesh_dims, topology = _cut(mesh_mapper, device, local)
     spec = _spec(local, chosen, layout, memory_config)
-    made: Tensor = launch(
-        RAND,
-        {
-            "spec": spec, "mesh_dims": tuple(mesh_dims), "part": device.part, "low": low, "high": high,
-            "seed": drawn_seed(seed, device), "topology": topology, "device": device,
-        },
-    )  # fmt: skip
+    made: Tensor = RAND(
+            spec=spec, mesh_dims=tuple(mesh_dims), part=device.part, low=low, high=high,
+            seed=drawn_seed(seed, device), topology=topology, device=device,
+        )  # fmt: skip
     return made
 
 
@@ -165,13 +164,7 @@ def _randn_lane(spec: TensorSpec, seed: int, lane_axes: int, torch_device: torch
     return torch.randn(shape, generator=torch.Generator(torch_device).manual_seed(seed), device=torch_device)
 
 
-RANDN = Operation(
-    "ttnn.randn",
-    _randn_lane,
-    asked_spec,
-    runtime=frozenset({"seed"}),
-    lane_arguments=frozenset({"spec", "seed", "lane_axes", "torch_device"}),
-)
+RANDN = device_operation("ttnn.randn", out=asked_spec, runtime=("seed",))(_randn_lane)
 
 
 @composite("ttnn.randn")
@@ -190,7 +183,7 @@ def randn(
             f"ttnn.randn makes no {chosen}", expected="bfloat16 or float32", fix="Convert with ttnn.typecast."
         )
     spec = _spec(shape, chosen, layout, memory_config)
-    made: Tensor = launch(RANDN, {"spec": spec, "seed": drawn_seed(seed, device), "device": device})
+    made: Tensor = RANDN(spec=spec, seed=drawn_seed(seed, device), device=device)
     return made
 
 
@@ -205,14 +198,16 @@ def _same(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [call.specs[0]]
 
 
-UNIFORM = Operation(
+UNIFORM = device_operation(
     "ttnn.uniform",
-    _uniform_lane,
-    _same,
-    runtime=frozenset({"from_", "to", "seed"}),
+    out=_same,
+    runtime=(
+        "from_",
+        "to",
+        "seed",
+    ),
     writes="input",
-    lane_arguments=frozenset({"input", "from_", "to", "seed", "lane_axes", "torch_device"}),
-)
+)(_uniform_lane)
 
 
 @composite("ttnn.uniform")
@@ -227,9 +222,7 @@ def uniform(input: Tensor, from_: float, to: float, seed: int, memory_config: Me
             expected="the tensor's own memory config",
             fix="Use ttnn.to_memory_config afterwards.",
         )
-    made: Tensor = launch(
-        UNIFORM, {"input": input, "from_": first, "to": last, "seed": drawn_seed(seed, input.device())}
-    )
+    made: Tensor = UNIFORM(input=input, from_=first, to=last, seed=drawn_seed(seed, input.device()))
     return made
 
 
@@ -270,13 +263,8 @@ def _bernoulli_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, shape, dtype=float32) for shape, _ in inferred]
 
 
-BERNOULLI = Operation(
-    "ttnn.bernoulli",
-    _bernoulli_lane,
-    _bernoulli_spec,
-    runtime=frozenset({"seed"}),
-    outputs=("output",),
-    lane_arguments=frozenset({"input", "seed", "lane_axes", "torch_device"}),
+BERNOULLI = device_operation("ttnn.bernoulli", out=_bernoulli_spec, runtime=("seed",), outputs=("output",))(
+    _bernoulli_lane
 )
 
 
@@ -289,5 +277,5 @@ def bernoulli(
         "input": input, "seed": drawn_seed(seed, input.device()), "output": output, "dtype": dtype,
         "memory_config": memory_config,
     }  # fmt: skip
-    made: Tensor = launch(BERNOULLI, arguments)
+    made: Tensor = BERNOULLI(**arguments)
     return made

@@ -1,7 +1,7 @@
 """ttnn.graph: what a program calls, makes and holds, recorded as TT-NN's graph of nodes.
 
-The recorder hears operations through hooks, memory through the signals, and circular buffers through the watchers of
-launches; nothing of it runs outside a capture. Both run modes allocate and record real addresses; with NO_DISPATCH no
+The recorder is a watcher of calls and a listener to memory's records; nothing of it runs outside a capture.
+Both run modes allocate and record real addresses; with NO_DISPATCH no
 program runs and nothing is written (open the mesh on the `meta` backend for models larger than memory).
 """
 
@@ -20,13 +20,15 @@ from ttmesh.base.records import Allocated, Freed, Record
 from ttmesh.base.signals import signals
 from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
 from ttmesh.mesh.functions import distributed_context
-from ttmesh.mesh.queue.command_queue import gate
-from ttmesh.ops.catalogue import hooks
+from ttmesh.mesh.queue.command_queue import dispatch
+from ttmesh.ops.catalogue.definition import OpFunction
 from ttmesh.ops.graph import graph_report
 from ttmesh.ops.graph.graph_queries import Node
-from ttmesh.tensor.calls.launch_op import OUTPUTS, Call, Operation, tensors_in, watchers
+from ttmesh.tensor.calls.gate import Gate
+from ttmesh.tensor.calls.launch_op import OUTPUTS, Call, Operation, tensors_in
+from ttmesh.tensor.observer import Watcher, observer
 from ttmesh.tensor.spec.memory_config import cpp
-from ttmesh.tensor.tensor import Tensor, arrivals
+from ttmesh.tensor.tensor import Tensor
 
 REPORT_VERSION = 1
 CREATE = "tt::tt_metal::create_device_tensor"
@@ -39,7 +41,7 @@ class RunMode(Enum):
     NO_DISPATCH = 1
 
 
-class GraphRecorder:
+class GraphRecorder(Watcher):
     """The nodes of one capture, and who is open: the innermost function is `stack[-1]`."""
 
     def __init__(self, run_mode: RunMode) -> None:
@@ -55,24 +57,18 @@ class GraphRecorder:
         self._add("capture_start", {})
         self.stack = [0]
         self._clock = time.perf_counter_ns()
-        self._dispatched = not gate.shut
+        self._dispatched = dispatch.enabled
         if run_mode is RunMode.NO_DISPATCH:
-            gate.shut = True
-        # Asking for commands keeps programs from running without one, past the gate.
-        self._stop_hearing = signals.listen(self._hear, commands=gate.shut)
-        arrivals.append(self._arrived)
-        hooks.before.append(self._begin)
-        hooks.after.append(self._end)
-        watchers.append(self._launched)
+            dispatch.enabled = False
+        # Asking for commands keeps programs from running without one.
+        self._stop_hearing = signals.listen(self._hear, commands=not dispatch.enabled)
+        observer.add(self)
 
     def stop(self) -> list[Node]:
         """The whole graph; the recorder hears nothing more."""
         self._stop_hearing()
-        gate.shut = not self._dispatched
-        arrivals.remove(self._arrived)
-        hooks.before.remove(self._begin)
-        hooks.after.remove(self._end)
-        watchers.remove(self._launched)
+        dispatch.enabled = self._dispatched
+        observer.remove(self)
         while len(self.stack) > 1:  # an operation that raised never ended
             self.function_end()
         duration = time.perf_counter_ns() - self._clock
@@ -128,7 +124,9 @@ class GraphRecorder:
         self.nodes.append(node)
         return counter
 
-    def _begin(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Open the operation's function."""
+        assert isinstance(operation, OpFunction), "only these have a name"
         given: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
         start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in given.values()])
         for tensor in tensors_in(given):
@@ -137,14 +135,16 @@ class GraphRecorder:
             self.nodes[node]["connections"].append(start)
             self.nodes[start]["input_tensors"].append(node)
 
-    def _end(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Close it, with its results."""
         tensors = tensors_in({"result": result})
         for tensor in tensors:
             self._complete(tensor)
         end = self.function_end()
         self.nodes[end]["connections"] += [self._tensor(tensor) for tensor in tensors]
 
-    def _launched(self, operation: Operation, arguments: Any, result: Any) -> None:
+    def after_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
+        """Add the circular buffers of a device operation."""
         if operation.scratch is None:
             return
         targets = OUTPUTS if operation.outputs is None else operation.outputs
@@ -191,8 +191,8 @@ class GraphRecorder:
                     found = {"alloc_counter": node, "pages": graph_report.pages(mesh, record.address)}
                     self.pages_by_address.setdefault(record.address, []).append(found)
 
-    def _arrived(self, tensor: Tensor) -> None:
-        """A tensor that a transfer brought; operations tell theirs themselves."""
+    def after_upload(self, tensor: Tensor) -> None:
+        """Add a tensor that a transfer brought; those of operations are added when they return."""
         if len(self.stack) == 1:
             self._complete(tensor)
 

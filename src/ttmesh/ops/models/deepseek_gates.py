@@ -10,9 +10,8 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
-from ttmesh.ops.catalogue.device_programs import part as part_of
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
@@ -97,7 +96,7 @@ def _without_padding(
     return weights.masked_fill(padded, 0.0), experts.masked_fill(padded, count)
 
 
-@part_of("ttnn.experimental.deepseek_prefill.moe_grouped_topk", check=_check_topk, out=_gate_spec)
+@device_operation("ttnn.experimental.deepseek_prefill.moe_grouped_topk", check=_check_topk, out=_gate_spec)
 def _topk(
     scores: Lanes,
     bias: Lanes,
@@ -124,7 +123,7 @@ def _topk(
     return _without_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
 
 
-@part_of(
+@device_operation(
     "ttnn.experimental.deepseek_prefill.moe_grouped_topk biased scores",
     out=like_written,
     programs=no_programs,

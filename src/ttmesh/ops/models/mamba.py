@@ -8,8 +8,8 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.tensor.calls.launch_op import Call
@@ -59,7 +59,7 @@ def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [out_spec(call, inferred[0][0])]
 
 
-@part("ttnn.experimental.prefix_scan", out=_scan_spec)
+@device_operation("ttnn.experimental.prefix_scan", out=_scan_spec)
 def _scan(a: Lanes, bx: Lanes, h_prev: Lanes) -> Lanes:
     """h[t] = a[t] · h[t - 1] + bx[t], row by row."""
     a, bx, state = a.float(), bx.float(), h_prev.float()
@@ -70,7 +70,7 @@ def _scan(a: Lanes, bx: Lanes, h_prev: Lanes) -> Lanes:
     return torch.cat(rows, dim=-2)
 
 
-@part("ttnn.experimental.prefix_scan state", out=like_written, programs=no_programs, writes="h_prev")
+@device_operation("ttnn.experimental.prefix_scan state", out=like_written, programs=no_programs, writes="h_prev")
 def _keep(h_prev: Lanes, scanned: Lanes) -> Lanes:
     return scanned[..., -1:, :]
 

@@ -9,14 +9,14 @@ import torch
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import require, require_dtype
-from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.ops.matmul.matmul import widened
 from ttmesh.ops.matmul.matmul_memory import check_blocks, extents
 from ttmesh.ops.matmul.matmul_rules import product_spec
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -116,16 +116,7 @@ def _compacted(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_ax
     return torch.gather(parts, -3, where).unsqueeze(lane_axes)
 
 
-_SPARSE = Operation(
-    "ttnn.sparse_matmul",
-    _sparse,
-    product_spec,
-    check=_check_sparse,
-    lane_arguments=frozenset(
-        {"input_tensor_a", "input_tensor_b", "sparsity", "is_input_a_sparse", "is_input_b_sparse", "dtype", "compact"}
-        | {"lane_axes", "indices"}
-    ),
-)
+_SPARSE = device_operation("ttnn.sparse_matmul", out=product_spec, check=_check_sparse)(_sparse)
 
 
 def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None) -> int | None:
@@ -207,7 +198,7 @@ def sparse_matmul(
         "indices": indices,
         "compact": compact,
     }
-    return launch(_SPARSE, asked)
+    return _SPARSE(**asked)
 
 
 def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) -> None:

@@ -10,11 +10,11 @@ import torch
 from ttmesh.base.dtypes import INTEGERS, DataType, Layout, bfloat16
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.creation.full import asked_spec, filled
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -57,13 +57,7 @@ def _arange_lane(
     return (values.long() if spec.dtype in INTEGERS else values.float()).reshape(*[1] * lane_axes, *spec.shape)
 
 
-_ARANGE = Operation(
-    "ttnn.moreh_arange",
-    _arange_lane,
-    asked_spec,
-    outputs=("output",),
-    lane_arguments=frozenset({"spec", "start", "step", "lane_axes", "torch_device"}),
-)
+_ARANGE = device_operation("ttnn.moreh_arange", out=asked_spec, outputs=("output",))(_arange_lane)
 
 
 def _check_arange(
@@ -107,5 +101,5 @@ def moreh_arange(
         "device": device,
         "output": output,
     }
-    made: Tensor = launch(_ARANGE, asked)
+    made: Tensor = _ARANGE(**asked)
     return made

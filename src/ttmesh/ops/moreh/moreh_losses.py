@@ -7,8 +7,8 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.definition import composite, device_operation
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import training as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
@@ -45,7 +45,7 @@ def _losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index: int, la
     return -chosen * _weights(target, weight, classes, ignore_index, lane_axes)
 
 
-@part("ttnn.moreh_nll_loss", runtime=("ignore_index",))
+@device_operation("ttnn.moreh_nll_loss", runtime=("ignore_index",))
 def _loss(
     input: Lanes, target: Lanes, weight: Lanes | None, reduction: str, ignore_index: int, lane_axes: int
 ) -> Lanes:
@@ -60,7 +60,7 @@ def _loss(
     return total[..., None]
 
 
-@part("ttnn.moreh_nll_loss divisor", out=like_written, programs=no_programs, writes="divisor")
+@device_operation("ttnn.moreh_nll_loss divisor", out=like_written, programs=no_programs, writes="divisor")
 def _divisor(
     divisor: Lanes, target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int
 ) -> Lanes:
@@ -124,7 +124,7 @@ def _unreduced(
     return _spread(index, -output_grad.float() * factor, classes, lane_axes)
 
 
-@part("ttnn.moreh_nll_loss_backward", out=_grad_spec)
+@device_operation("ttnn.moreh_nll_loss_backward", out=_grad_spec)
 def _backward(
     target_tensor: Lanes,
     output_grad_tensor: Lanes,

@@ -9,13 +9,13 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.checks import dim_of, require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, ranked
 from ttmesh.ops.matmul.matmul import turned
-from ttmesh.tensor.calls.launch_op import Operation, launch
+from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -118,10 +118,8 @@ def _times(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_ax
     return grad.float() * other.float()
 
 
-def _operation(name: str, lane: Any) -> Operation:
-    return Operation(
-        name, lane, like(2), outputs=("output",), lane_arguments=frozenset({"grad", "other", "like_", "lane_axes"})
-    )
+def _operation(name: str, lane: Any) -> DeviceOperation:
+    return device_operation(name, out=like(2), outputs=("output",))(lane)
 
 
 _OPERATIONS = {
@@ -135,7 +133,7 @@ def gradient(
 ) -> Tensor:
     """One gradient as an operation of its own."""
     asked = {"grad": grad, "other": other, "like_": like_, "output": output, "memory_config": memory_config}
-    result: Tensor = launch(_OPERATIONS[key], asked)
+    result: Tensor = _OPERATIONS[key](**asked)
     return result
 
 

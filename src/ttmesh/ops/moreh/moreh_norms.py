@@ -9,8 +9,8 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.definition import composite, device_operation
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -40,7 +40,7 @@ def _by_channel(parameter: Lanes, x: Lanes, layer: bool, lane_axes: int) -> Lane
     return flat.reshape(*flat.shape[:-1], 1, -1, *[1] * (local - 2))
 
 
-@part("ttnn.moreh_norm", runtime=("eps",))
+@device_operation("ttnn.moreh_norm", runtime=("eps",))
 def _normalise(
     input: Lanes, gamma: Lanes | None, beta: Lanes | None, rows: int, layer: bool, eps: float, lane_axes: int
 ) -> Lanes:
@@ -50,13 +50,13 @@ def _normalise(
     return out if beta is None else out + _by_channel(beta, input, layer, lane_axes)
 
 
-@part("ttnn.moreh_norm statistics", out=like_written, programs=no_programs, writes="into", runtime=("eps",))
+@device_operation("ttnn.moreh_norm statistics", out=like_written, programs=no_programs, writes="into", runtime=("eps",))
 def _statistic(into: Lanes, input: Lanes, rows: int, which: int, eps: float, lane_axes: int) -> Lanes:
     value = _moments(input, rows, eps, lane_axes)[which]
     return value.reshape(*value.shape[:lane_axes], *into.shape[lane_axes:])
 
 
-@part("ttnn.moreh_norm_backward input")
+@device_operation("ttnn.moreh_norm_backward input")
 def _input_grad(
     input: Lanes,
     output_grad: Lanes,
@@ -95,7 +95,7 @@ def _parameter_grad(
     return total.reshape(*total.shape[:lane_axes], *into.shape[lane_axes:])
 
 
-_write_parameter_grad = part(
+_write_parameter_grad = device_operation(
     "ttnn.moreh_norm_backward parameters", out=like_written, programs=no_programs, writes="into"
 )(_parameter_grad)
 

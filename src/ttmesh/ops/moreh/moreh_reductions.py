@@ -9,13 +9,13 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.checks import dims_of, require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.ops.reduction.cumulative import scanned
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -110,12 +110,8 @@ def _mean_backward(
     return spread.float() / reduced_count(spread, dims_of(dim, len(whole)))
 
 
-_MEAN_BACKWARD = Operation(
-    "ttnn.moreh_mean_backward",
-    lambda output_grad, dim, keepdim, shape, lane_axes: _mean_backward(output_grad, dim, keepdim, shape, lane_axes),
-    in_tiles,
-    outputs=("input_grad",),
-    lane_arguments=frozenset({"output_grad", "dim", "keepdim", "shape", "lane_axes"}),
+_MEAN_BACKWARD = device_operation("ttnn.moreh_mean_backward", out=in_tiles, outputs=("input_grad",))(
+    lambda output_grad, dim, keepdim, shape, lane_axes: _mean_backward(output_grad, dim, keepdim, shape, lane_axes)
 )
 
 
@@ -138,7 +134,7 @@ def moreh_mean_backward(
         "input_grad": input_grad,
         "memory_config": memory_config,
     }
-    return launch(_MEAN_BACKWARD, asked)
+    return _MEAN_BACKWARD(**asked)
 
 
 # -- cumsum --------------------------------------------------------------------------------------------------------------
@@ -251,19 +247,11 @@ def _total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int
     return _norm(torch.cat(parts, -1), norm_type, (-1,))
 
 
-_TOTAL_NORM = Operation(
-    "ttnn.moreh_clip_grad_norm",
-    lambda inputs, norm_type, lane_axes: _total_norm(inputs, norm_type, lane_axes),
-    in_tiles,
-    outputs=("total_norm",),
-    lane_arguments=frozenset({"inputs", "norm_type", "lane_axes"}),
+_TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=in_tiles, outputs=("total_norm",))(
+    lambda inputs, norm_type, lane_axes: _total_norm(inputs, norm_type, lane_axes)
 )
-_SCALE = Operation(
-    "ttnn.moreh_clip_grad_norm",
-    lambda gradient, total, max_norm: _scaled(gradient, total, max_norm),
-    like(0),
-    writes="gradient",
-    lane_arguments=frozenset({"gradient", "total", "max_norm"}),
+_SCALE = device_operation("ttnn.moreh_clip_grad_norm", out=like(0), writes="gradient")(
+    lambda gradient, total, max_norm: _scaled(gradient, total, max_norm)
 )
 
 
@@ -291,7 +279,7 @@ def moreh_clip_grad_norm(
         "total_norm": total_norm,
         "memory_config": memory_config,
     }
-    total = launch(_TOTAL_NORM, asked)
+    total = _TOTAL_NORM(**asked)
     if error_if_nonfinite:
         values = total.cpu().lanes.float()
         order = f"The total norm of order {norm_type}"
@@ -303,5 +291,5 @@ def moreh_clip_grad_norm(
             "Look for NaN and infinities in the gradients.",
         )
     for gradient in inputs:
-        launch(_SCALE, {"gradient": gradient, "total": total, "max_norm": max_norm})
+        _SCALE(gradient=gradient, total=total, max_norm=max_norm)
     return total

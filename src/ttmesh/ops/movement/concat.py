@@ -8,8 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.checks import dim_of, require
-from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
 from ttmesh.ops.movement.permute import transpose
@@ -217,7 +216,7 @@ def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: in
     return _repeated(input_tensor, repeat_dims, lane_axes)
 
 
-@part("ttnn.repeat_interleave")
+@device_operation("ttnn.repeat_interleave")
 def _repeat_each(input_tensor: torch.Tensor, repeats: int, dim: int, lane_axes: int) -> torch.Tensor:
     return torch.repeat_interleave(input_tensor, repeats, dim_of(dim, input_tensor.dim() - lane_axes))
 

@@ -8,10 +8,10 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -61,17 +61,8 @@ def copy(input_a: torch.Tensor) -> torch.Tensor:
     return input_a
 
 
-_INTO = Operation(
-    "ttnn.assign",
-    _copied,
-    _target_spec,
-    check=_check_copy,
-    writes="input_b",
-    lane_arguments=frozenset({"input_a"}),
-)
-_ASSIGN = Operation(
-    "ttnn.assign", lambda input_tensor: input_tensor, like_first, lane_arguments=frozenset({"input_tensor"})
-)
+_INTO = device_operation("ttnn.assign", out=_target_spec, check=_check_copy, writes="input_b")(_copied)
+_ASSIGN = device_operation("ttnn.assign", out=like_first)(lambda input_tensor: input_tensor)
 
 
 @composite("ttnn.assign", golden=goldens.assign)
@@ -87,14 +78,14 @@ def assign(
     if isinstance(input_b, MemoryConfig):  # two positional arguments fit both overloads
         input_tensor, memory_config, input_a = input_a, input_b, None
     if input_a is not None:
-        return launch(_INTO, {"input_a": input_a, "input_b": input_b})
+        return _INTO(input_a=input_a, input_b=input_b)
     asked = {
         "input_tensor": input_tensor,
         "memory_config": memory_config,
         "dtype": dtype,
         "output_tensor": output_tensor,
     }
-    return launch(_ASSIGN, asked)
+    return _ASSIGN(**asked)
 
 
 @composite("ttnn.move", golden=goldens.move)
@@ -118,14 +109,7 @@ def _left(input_tensor: torch.Tensor) -> torch.Tensor:
 
 
 _FILLED, _FILLED_IN_PLACE = (
-    Operation(
-        "ttnn.fill_implicit_tile_padding",
-        _left,
-        _filled_spec,
-        check=_check_fill,
-        writes=target,
-        lane_arguments=frozenset({"input_tensor"}),
-    )
+    device_operation("ttnn.fill_implicit_tile_padding", out=_filled_spec, check=_check_fill, writes=target)(_left)
     for target in (None, "input_tensor")
 )
 
@@ -140,10 +124,10 @@ def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_c
     if input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved:
         spec, kind, mesh = input_tensor.spec, input_tensor.kind, input_tensor.device()
         assert mesh is not None, "operations run on devices"
-        launch(_FILLED_IN_PLACE, {"input_tensor": input_tensor, "fill_value": fill_value})
+        _FILLED_IN_PLACE(input_tensor=input_tensor, fill_value=fill_value)
         filled = kind_of(spec.with_padding(spec.padded_shape, fill_value), kind.topology, kind.presence)
         return Tensor.on_device(filled, input_tensor.buffer, mesh)
-    return launch(_FILLED, {"input_tensor": input_tensor, "fill_value": fill_value, "memory_config": memory_config})
+    return _FILLED(input_tensor=input_tensor, fill_value=fill_value, memory_config=memory_config)
 
 
 def _incremented(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:

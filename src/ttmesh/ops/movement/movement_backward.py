@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ttmesh.ops.catalogue.checks import dim_of, require
-from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
 from ttmesh.ops.movement.copy_ops import copy
 from ttmesh.ops.movement.slice_ops import slice_
-from ttmesh.tensor.calls.launch_op import Operation, launch
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -72,13 +71,10 @@ def _folded_back(grad: torch.Tensor, shape: Sequence[int], times: Sequence[int],
     return wide.sum(tuple(range(-2 * len(shape), 0, 2)))
 
 
-_REPEAT_BW = Operation(
-    "ttnn.repeat_bw",
+_REPEAT_BW = device_operation("ttnn.repeat_bw", out=like(1))(
     lambda grad_tensor, input_tensor, shape, lane_axes: _folded_back(
         grad_tensor, input_tensor.shape[lane_axes:], shape, lane_axes
-    ),
-    like(1),
-    lane_arguments=frozenset({"grad_tensor", "input_tensor", "shape", "lane_axes"}),
+    )
 )
 
 
@@ -93,7 +89,7 @@ def repeat_bw(
         "shape": tuple(shape),
         "memory_config": memory_config,
     }
-    return [launch(_REPEAT_BW, asked)]
+    return [_REPEAT_BW(**asked)]
 
 
 # -- prod ----------------------------------------------------------------------------------------------------------------
@@ -116,11 +112,8 @@ def _product_grad(grad: torch.Tensor, values: torch.Tensor, dim: int | None, lan
     return grads * total / wide
 
 
-_PROD_BW = Operation(
-    "ttnn.prod_bw",
-    lambda grad_tensor, input_tensor, dim, lane_axes: _product_grad(grad_tensor, input_tensor, dim, lane_axes),
-    like(1),
-    lane_arguments=frozenset({"grad_tensor", "input_tensor", "dim", "lane_axes"}),
+_PROD_BW = device_operation("ttnn.prod_bw", out=like(1))(
+    lambda grad_tensor, input_tensor, dim, lane_axes: _product_grad(grad_tensor, input_tensor, dim, lane_axes)
 )
 
 
@@ -133,4 +126,4 @@ def prod_bw(grad_tensor: Tensor, input_tensor: Tensor, dim: int | None, memory_c
         "dim": dim,
         "memory_config": memory_config,
     }
-    return [launch(_PROD_BW, asked)]
+    return [_PROD_BW(**asked)]

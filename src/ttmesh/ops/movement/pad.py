@@ -9,10 +9,10 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -51,15 +51,7 @@ def _pad_programs(call: Call) -> tuple[Hashable, ...]:
     return tuple((name, *key) for name in ("out of", "pad", "into")) if spec.dtype is DataType.BFLOAT8_B else (key,)
 
 
-_PAD = Operation(
-    "ttnn.pad",
-    _padded,
-    like_first,
-    check=_check_pad,
-    programs=_pad_programs,
-    lane_arguments=frozenset({"input_tensor", "padding", "value"}),
-    host=True,
-)
+_PAD = device_operation("ttnn.pad", out=like_first, check=_check_pad, programs=_pad_programs, host=True)(_padded)
 
 
 def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -114,4 +106,4 @@ def pad(
         "Leave use_multicore out.",
     )
     asked = {"input_tensor": input_tensor, "padding": pairs, "value": value, "memory_config": memory_config}
-    return launch(_PAD, asked)
+    return _PAD(**asked)

@@ -10,13 +10,13 @@ import torch
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, PrintedEnum, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, with_shards
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.copy_ops import fill_implicit_tile_padding
 from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_interleaved
 from ttmesh.tensor import operators
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -114,9 +114,7 @@ def _reshaped(input_tensor: torch.Tensor, shape: Sequence[int], lane_axes: int) 
     return input_tensor.reshape(*input_tensor.shape[:lane_axes], *shape)
 
 
-_RESHAPE = Operation(
-    "ttnn.reshape", _reshaped, _copied_spec, lane_arguments=frozenset({"input_tensor", "shape", "lane_axes"})
-)
+_RESHAPE = device_operation("ttnn.reshape", out=_copied_spec)(_reshaped)
 
 
 def reshaped(
@@ -162,7 +160,7 @@ def reshaped(
                 f"{wrong}: {list(spec.shape)} and {list(wanted)}", expected="equal volumes", fix="Check the shape."
             )
         return viewed(tensor, same)
-    result: Tensor = launch(_RESHAPE, {"input_tensor": tensor, "shape": wanted, "memory_config": memory_config})
+    result: Tensor = _RESHAPE(input_tensor=tensor, shape=wanted, memory_config=memory_config)
     return _filled(result, 0 if fill is None and spec.dtype in BLOCK_FLOATS else fill)
 
 

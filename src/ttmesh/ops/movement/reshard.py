@@ -10,12 +10,13 @@ from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.configs.matmul_program_configs import corner
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.gate import DeviceOperation
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -59,8 +60,8 @@ def _moved_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec if kept else spec.with_padding(spec.padded_shape, source.pad_value)]
 
 
-def _moved(name: str) -> Operation:
-    return Operation(name, _same, _moved_spec, lane_arguments=frozenset({"input_tensor"}))
+def _moved(name: str) -> DeviceOperation:
+    return device_operation(name, out=_moved_spec)(_same)
 
 
 _TO_SHARDED = _moved("ttnn.interleaved_to_sharded")
@@ -95,7 +96,7 @@ def interleaved_to_sharded(
         "dtype": output_dtype,
         "output_tensor": preallocated_output,
     }
-    result: Tensor = launch(_TO_SHARDED, asked)
+    result: Tensor = _TO_SHARDED(**asked)
     return result
 
 
@@ -111,7 +112,7 @@ def sharded_to_interleaved(
         "memory_config": memory_config or DRAM_MEMORY_CONFIG,
         "dtype": output_dtype,
     }
-    result: Tensor = launch(_TO_INTERLEAVED, asked)
+    result: Tensor = _TO_INTERLEAVED(**asked)
     return result
 
 
@@ -119,7 +120,7 @@ def sharded_to_interleaved(
 def reshard(input_tensor: Tensor, output_memory_config: MemoryConfig, output_tensor: Tensor | None) -> Tensor:
     """The tensor in other shards."""
     asked = {"input_tensor": input_tensor, "memory_config": output_memory_config, "output_tensor": output_tensor}
-    result: Tensor = launch(_RESHARD, asked)
+    result: Tensor = _RESHARD(**asked)
     return result
 
 
@@ -132,11 +133,8 @@ def _rows_of(values: torch.Tensor, num_slices: int, slice_index: int, lane_axes:
     return flat.narrow(-2, slice_index * height, height)
 
 
-_SLICE_TO_SHARDED = Operation(
-    "ttnn.interleaved_to_sharded_partial",
-    lambda input_tensor, num_slices, slice_index, lane_axes: _rows_of(input_tensor, num_slices, slice_index, lane_axes),
-    like_first,
-    lane_arguments=frozenset({"input_tensor", "num_slices", "slice_index", "lane_axes"}),
+_SLICE_TO_SHARDED = device_operation("ttnn.interleaved_to_sharded_partial", out=like_first)(
+    lambda input_tensor, num_slices, slice_index, lane_axes: _rows_of(input_tensor, num_slices, slice_index, lane_axes)
 )
 
 
@@ -162,7 +160,7 @@ def interleaved_to_sharded_partial(
         "memory_config": memory,
         "dtype": output_dtype,
     }
-    result: Tensor = launch(_SLICE_TO_SHARDED, asked)
+    result: Tensor = _SLICE_TO_SHARDED(**asked)
     return result
 
 

@@ -8,8 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
@@ -37,7 +36,7 @@ def _check_part(call: Call) -> None:
         require(not spec.memory_config.is_sharded(), wrong, "interleaved memory", "Use ttnn.sharded_to_interleaved.")
 
 
-@part("ttnn.scatter", out=like(0, layout=Layout.ROW_MAJOR), check=_check_part)
+@device_operation("ttnn.scatter", out=like(0, layout=Layout.ROW_MAJOR), check=_check_part)
 def _scatter_rows(
     input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, reduce: str | None, lane_axes: int
 ) -> torch.Tensor:

@@ -10,16 +10,14 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.checks import dim_of, require
-from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.hooks import after, before
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec, with_shards
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat_together, unflat
 from ttmesh.tensor import indexing, operators
-from ttmesh.tensor.calls.call_keys import add_to_key
-from ttmesh.tensor.calls.call_routes import traced
+from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case, Operation, launch, watchers
+from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -119,22 +117,10 @@ def _programs(call: Call) -> tuple[Hashable, ...]:
     return ("untilize", spec), cut, ("tilize", spec.dtype, *asked, target)
 
 
-_SLICE = Operation(
-    "ttnn.slice",
-    _sliced,
-    like_first,
-    check=_check_slice,
-    programs=_programs,
-    host=True,
-    specialise=_slice_once,
-    lane_arguments=frozenset({"input_tensor", "starts", "ends", "steps", "lane_axes"}),
-)
-_SLICE_AT = Operation(
-    "ttnn.slice",
-    _sliced_at,
-    like_first,
-    lane_arguments=frozenset({"input_tensor", "starts", "slice_dim", "length", "lane_axes"}),
-)
+_SLICE = device_operation(
+    "ttnn.slice", out=like_first, check=_check_slice, programs=_programs, host=True, specialise=_slice_once
+)(_sliced)
+_SLICE_AT = device_operation("ttnn.slice", out=like_first)(_sliced_at)
 
 
 @composite("ttnn.slice", golden=goldens.slice_, direct=True)
@@ -173,7 +159,7 @@ def slice_(
         "memory_config": memory_config,
         "output_tensor": output_tensor,
     }
-    return launch(_SLICE, asked)
+    return _SLICE(**asked)
 
 
 def _slice_by_tensors(
@@ -198,7 +184,7 @@ def _slice_by_tensors(
         "memory_config": memory_config,
         "output_tensor": output_tensor,
     }
-    return launch(_SLICE_AT, asked)
+    return _SLICE_AT(**asked)
 
 
 @op("ttnn.experimental.padded_slice", check=lambda call: None)
@@ -286,16 +272,18 @@ def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_a
     return input_tensor.narrow(at, start + input_tensor.shape[at] if start < 0 else start, length)
 
 
-def getitem(tensor: Tensor, key: Any) -> Tensor:
-    """`tensor[key]`; a key that was seen before goes where it led then."""
-    tensor.check_allocated()
-    mesh, tensors, parts = tensor._mesh, [tensor], [getitem, tensor.kind]
-    if mesh is None or before or after or watchers or not add_to_key(key, parts, tensors):
-        return indexing.getitem(tensor, key)
-    route = mesh.program_cache.plans.get(tuple(parts))
-    if route is None:
-        return traced(mesh, parts, tensors, (), lambda: indexing.getitem(tensor, key))  # type: ignore[no-any-return]
-    return route.follow(mesh, tensors, (), {})  # type: ignore[no-any-return]
+class _Getitem(Gate):
+    """`tensor[key]`."""
+
+    operation = None
+    direct = True
+    runtime_places = ()
+    runtime_names = frozenset()
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Tensor:
+        """The part that the key names."""
+        return indexing.getitem(*args)
 
 
+getitem = _Getitem()
 operators.fill(slice=slice_, getitem=getitem)

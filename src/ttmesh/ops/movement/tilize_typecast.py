@@ -10,11 +10,11 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
 from ttmesh.chip.formats.storage import round_through, to_lane
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.checks import require
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, like_first, out_spec, with_shards
 from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.tensor.calls.conversions import to_dtype
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.host_shapes import box, padded
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -69,13 +69,7 @@ def _check_cast(call: Call) -> None:
     )
 
 
-_TYPECAST = Operation(
-    "ttnn.typecast",
-    _cast,
-    like_first,
-    check=_check_cast,
-    lane_arguments=frozenset({"input_tensor", "specs", "dtype", "output_dtype"}),
-)
+_TYPECAST = device_operation("ttnn.typecast", out=like_first, check=_check_cast)(_cast)
 
 
 @composite("ttnn.typecast", golden=goldens.typecast, direct=True)
@@ -99,7 +93,7 @@ def typecast(
         "memory_config": memory_config,
         "output_tensor": output_tensor,
     }
-    result: Tensor = launch(_TYPECAST, asked)
+    result: Tensor = _TYPECAST(**asked)
     return result
 
 
@@ -153,11 +147,9 @@ def _same(input_tensor: torch.Tensor) -> torch.Tensor:
 
 
 _LANE = frozenset({"input_tensor"})
-_TILIZE = Operation("ttnn.tilize", _same, _tiled_spec, check=_check_tilize, lane_arguments=_LANE)
-_TILIZE_PADDED = Operation(
-    "ttnn.tilize_with_val_padding", _same, _tiled_spec, check=_check_padding, lane_arguments=_LANE
-)
-_TILIZE_ZEROS = Operation("ttnn.tilize_with_zero_padding", _same, _tiled_spec, lane_arguments=_LANE)
+_TILIZE = device_operation("ttnn.tilize", out=_tiled_spec, check=_check_tilize)(_same)
+_TILIZE_PADDED = device_operation("ttnn.tilize_with_val_padding", out=_tiled_spec, check=_check_padding)(_same)
+_TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec)(_same)
 
 
 @composite("ttnn.tilize", golden=goldens.unchanged, direct=True)
@@ -168,7 +160,7 @@ def tilize(
     if input_tensor.layout is Layout.TILE:
         return input_tensor
     asked = {"input_tensor": input_tensor, "memory_config": memory_config, "dtype": dtype, "tile": tile}
-    result: Tensor = launch(_TILIZE, asked)
+    result: Tensor = _TILIZE(**asked)
     return result
 
 
@@ -190,7 +182,7 @@ def tilize_with_val_padding(
         "memory_config": memory_config,
         "dtype": dtype,
     }
-    result: Tensor = launch(_TILIZE_PADDED, asked)
+    result: Tensor = _TILIZE_PADDED(**asked)
     return result
 
 
@@ -202,7 +194,7 @@ def tilize_with_zero_padding(
     if input_tensor.layout is Layout.TILE:
         return input_tensor
     asked = {"input_tensor": input_tensor, "memory_config": memory_config, "output_dtype": output_dtype}
-    result: Tensor = launch(_TILIZE_ZEROS, asked)
+    result: Tensor = _TILIZE_ZEROS(**asked)
     return result
 
 

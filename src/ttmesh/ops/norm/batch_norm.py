@@ -9,8 +9,8 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.catalogue.device_programs import like_written, part
+from ttmesh.ops.catalogue.definition import composite, device_operation
+from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -59,7 +59,7 @@ def _norm_program(call: Call) -> tuple[Hashable, ...]:
     return (("batch_norm", call["training"], specs, call["memory_config"]),)
 
 
-@part("ttnn.batch_norm", check=_check, programs=_norm_program, runtime=("eps",))
+@device_operation("ttnn.batch_norm", check=_check, programs=_norm_program, runtime=("eps",))
 def _normalise(
     input: Lanes,
     running_mean: Lanes | None,
@@ -85,7 +85,7 @@ def _statistics_program(call: Call) -> tuple[Hashable, ...]:
     return (("running_statistics", call["momentum"], *present, call.specs),) if call["moment"] == present[0] else ()
 
 
-@part("ttnn.batch_norm running statistics", out=like_written, programs=_statistics_program, writes="old")
+@device_operation("ttnn.batch_norm running statistics", out=like_written, programs=_statistics_program, writes="old")
 def _mix(old: Lanes, input: Lanes, momentum: float, moment: int) -> Lanes:
     return (1 - momentum) * old.float() + momentum * _moments(input.float())[moment]
 

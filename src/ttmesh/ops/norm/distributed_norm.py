@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.device_programs import like_written, no_programs, part
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
+from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.layer_norm import TILE, affine, check_parameters
@@ -77,14 +77,16 @@ def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lane
     return (second, first) if means else (first, second)
 
 
-@part("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual, least_rank=4)
+@device_operation("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual, least_rank=4)
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
 ) -> Lanes:
     return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=both)
 
 
-@part("ttnn.layer_norm_pre_all_gather residual", out=like_written, programs=no_programs, writes="input_tensor")
+@device_operation(
+    "ttnn.layer_norm_pre_all_gather residual", out=like_written, programs=no_programs, writes="input_tensor"
+)
 def _add_residual(input_tensor: Lanes, residual_input_tensor: Lanes) -> Lanes:
     return input_tensor.float() + residual_input_tensor.float()
 

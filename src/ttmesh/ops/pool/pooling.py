@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.ops.catalogue.definition import Golden, composite
-from ttmesh.ops.catalogue.device_programs import part
+from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import borders, pair
 from ttmesh.ops.conv.conv_sharding import HEIGHT, TILE, Window, parallel, same_cores
@@ -108,7 +107,7 @@ def _kept_windows(
     return counts[0], counts[1]
 
 
-@part("ttnn.max_pool2d", out=_spec, check=_check, scratch=_scratch)
+@device_operation("ttnn.max_pool2d", out=_spec, check=_check, scratch=_scratch)
 def _max_pool(
     input: Lanes,
     size: Size,
@@ -136,7 +135,7 @@ def _max_pool(
     return pooled(input, size, lane_axes, slide)
 
 
-@part("ttnn.avg_pool2d", out=_spec, check=_check, scratch=_scratch)
+@device_operation("ttnn.avg_pool2d", out=_spec, check=_check, scratch=_scratch)
 def _avg_pool(
     input: Lanes,
     size: Size,
@@ -164,7 +163,7 @@ def _avg_pool(
     return pooled(input, size, lane_axes, slide)
 
 
-@part("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch)
+@device_operation("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch)
 def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str, lane_axes: int) -> Any:
     def slide(images: Lanes) -> Lanes:
         wide = images.float()
@@ -290,7 +289,9 @@ _adaptive("ttnn.adaptive_avg_pool2d", "avg", goldens.adaptive_avg_pool2d)
 _adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
 
 
-@part("ttnn.global_avg_pool2d", least_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
+@device_operation(
+    "ttnn.global_avg_pool2d", least_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])]
+)
 def _mean(input_tensor: Lanes) -> Lanes:
     return input_tensor.float().mean((-3, -2), keepdim=True)
 

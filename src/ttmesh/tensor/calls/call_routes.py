@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
+from ttmesh.mesh.queue.plan_table import Key, Route
 from ttmesh.tensor.calls.argument_snapshots import is_mutable, snapshot
 from ttmesh.tensor.calls.call_keys import SEQUENCES
-from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, Trail, mesh_of, trails
+from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, mesh_of
+from ttmesh.tensor.observer import Step, Watcher, observer
 from ttmesh.tensor.spec.kind import Kind
 from ttmesh.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from ttmesh.tensor.calls.gate import Gate
     from ttmesh.tensor.calls.launch_op import Operation, Prepared
 
 Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
 
 
-class Route:
+class PlanRoute:
     """A plan, and which of a call's tensors and arguments go where in it."""
 
     __slots__ = ("_body", "_defaults", "_mutable", "_order", "_outputs", "_values", "plan")
@@ -44,7 +47,7 @@ class Route:
         self._defaults = defaults
         self._mutable = mutable  # whether the caller can change one of those values; their types are in the key
 
-    def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the plan on a call's arguments."""
         plan = self.plan
         cells: list[Cell] = []
@@ -64,7 +67,7 @@ class Route:
         return plan.run(mesh, cells, body, [given[i] for i in self._outputs] if self._outputs else ())
 
 
-class View:
+class ViewRoute:
     """One of a call's tensors seen as another kind: what reshaping comes to where no byte moves."""
 
     __slots__ = ("_kind", "_source")
@@ -72,60 +75,84 @@ class View:
     def __init__(self, kind: Kind | None, source: int) -> None:
         self._kind, self._source = kind, source  # None: the tensor itself
 
-    def follow(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    def run(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
         """The view of a call's tensor."""
         tensor = tensors[self._source]
         tensor.check_allocated()
         return tensor if self._kind is None else Tensor.on_device(self._kind, tensor.buffer, mesh)
 
 
-def view_route(result: Tensor, tensors: Sequence[Tensor]) -> View:
+def view_route(result: Tensor, tensors: Sequence[Tensor]) -> ViewRoute:
     """The route of a call that gave one of its tensors, or a view of one."""
     source = next(i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer)
-    return View(None if result is tensors[source] else result.kind, source)
+    return ViewRoute(None if result is tensors[source] else result.kind, source)
 
 
-def remember(mesh: MeshDevice, key: Sequence[Any], route: Route | View) -> None:
-    """Keep a route under a key."""
-    mesh.program_cache.plans[tuple(key)] = route
+class BoundRoute:
+    """A call that is bound each time, because it comes to several programs or checks its numbers."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def run(self, mesh: MeshDevice, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function."""
+        return self._gate.call(args, kwargs)
 
 
-def traced(
-    mesh: MeshDevice, key: Sequence[Any], tensors: list[Tensor], given: Sequence[Any], call: Callable[[], Any]
+class _Recorder(Watcher):
+    """The plans that run while it looks."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def after_run(self, step: Step) -> None:
+        """Keep the step."""
+        self.steps.append(step)
+
+
+def learn(
+    gate: Gate, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What a call of several steps gives; where it came to one program or one view, that is its route from now on.
 
     Only for calls that kinds and options decide alone.
     """
-    trail: Trail = []
-    trails.append(trail)
+    given = (*args, *kwargs.values())
+    recorder = _Recorder()
+    observer.add(recorder)
     try:
-        result = call()
+        result = gate.call(args, kwargs)
     finally:
-        del trails[next(i for i, other in enumerate(trails) if other is trail)]  # equal ones are no reason
-    route = _traced(trail, result, tensors, given)
+        observer.remove(recorder)
+    route = _route_of_steps(gate, recorder.steps, result, tensors, given)
     if route is not None:
-        remember(mesh, key, route)
+        mesh.plans[key] = route
     return result
 
 
-def _traced(trail: Trail, result: Any, tensors: list[Tensor], given: Sequence[Any]) -> Route | View | None:
+def _route_of_steps(
+    gate: Gate, steps: Sequence[Step], result: Any, tensors: list[Tensor], given: Sequence[Any]
+) -> Route | None:
     """The route that gives the same; None where tensors share memory, so that the cells do not tell them apart, and
     where the program leaves one alone: its values may have been read on the way, as bounds of a slice are."""
+    if len(steps) > 1:
+        return BoundRoute(gate)
     if any(tensor._buffer is None for tensor in tensors):
         return None
     cells = [tensor.buffer.cell for tensor in tensors]
     if len(set(map(id, cells))) < len(cells):
         return None
-    if not trail:
+    if not steps:
         if type(result) is not Tensor:
             return None
         held = [i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer]
-        return View(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
-    plan, body, reads, outputs, made = trail[0]
+        return ViewRoute(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
+    plan, body, reads, outputs, made = steps[0]
     written = [output for output in outputs if output is not None]
     places = [i for output in written for i, value in enumerate(given) if value is output]
-    if len(trail) > 1 or made is not result or len(places) < len(written):
+    if made is not result or len(places) < len(written):
         return None
     if any(cell not in cells for cell in reads):
         return None
@@ -133,7 +160,7 @@ def _traced(trail: Trail, result: Any, tensors: list[Tensor], given: Sequence[An
            for cell, tensor in zip(cells, tensors, strict=True)):  # fmt: skip
         return None
     order = [cells.index(cell) for cell in reads]
-    return Route(plan, None if order == list(range(len(cells))) else order, places, body=body)
+    return PlanRoute(plan, None if order == list(range(len(cells))) else order, places, body=body)
 
 
 class _StandIn:
@@ -147,7 +174,7 @@ class _StandIn:
 
 def route_of(
     bind: Binder, operation: Operation, ready: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], free: set[int]
-) -> Route | None:
+) -> PlanRoute | None:
     """The route of a call that was prepared the long way, or None where a route would not do the same.
 
     Args:
@@ -182,7 +209,7 @@ def route_of(
     values = [bound[name] if name in bound else next(ends) for name in changing]
     as_they_stand = order == list(range(count))
     mutable = any(is_mutable(ready.arguments[name]) for name in changing)
-    return Route(ready.plan, None if as_they_stand else order, outputs, values, defaults, mutable=mutable)
+    return PlanRoute(ready.plan, None if as_they_stand else order, outputs, values, defaults, mutable=mutable)
 
 
 def _outputs(operation: Operation, ready: Prepared, bound: Mapping[str, int]) -> list[int] | None:

@@ -11,7 +11,8 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
-from ttmesh.tensor.calls.launch_op import Call, Operation, launch
+from ttmesh.tensor.calls.gate import DeviceOperation
+from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -53,7 +54,7 @@ def to_layout(
             "memory_config": memory_config,
             "pad_value": pad_value,
         }
-        return launch(_TO_LAYOUT, asked)  # type: ignore[no-any-return]
+        return _TO_LAYOUT(**asked)  # type: ignore[no-any-return]
     wanted = tensor.dtype if dtype is None else dtype
     if wanted in BLOCK_FLOATS:
         return tensor  # TT-NN leaves host block floats in tiles without a word; programs rely on it
@@ -93,7 +94,7 @@ def to_memory_config(
     if same and output_tensor is None:
         return tensor
     asked = {"tensor": tensor, "memory_config": memory_config, "dtype": dtype, "output_tensor": output_tensor}
-    return launch(_TO_MEMORY_CONFIG, asked)  # type: ignore[no-any-return]
+    return _TO_MEMORY_CONFIG(**asked)  # type: ignore[no-any-return]
 
 
 def _rows_can_hold(have: DataType, asked: DataType | None) -> bool:
@@ -142,8 +143,10 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-_TO_LAYOUT = Operation("ttnn.to_layout", _same, _layout_spec, lane_arguments=frozenset({"tensor"}))
-_TO_MEMORY_CONFIG = Operation("ttnn.to_memory_config", _same, _memory_spec, lane_arguments=frozenset({"tensor"}))
+_TO_LAYOUT = DeviceOperation(Operation("ttnn.to_layout", _same, _layout_spec, lane_arguments=frozenset({"tensor"})))
+_TO_MEMORY_CONFIG = DeviceOperation(
+    Operation("ttnn.to_memory_config", _same, _memory_spec, lane_arguments=frozenset({"tensor"}))
+)
 
 
 def _on_host(tensor: Tensor, spec: TensorSpec) -> Tensor:

@@ -198,7 +198,7 @@ def _body_code(
         "  return body",
         " return make",
     ]
-    return compile("\n".join(lines), "<body of an operation>", "exec")
+    return compile("\n".join(lines), "<ttmesh body of an operation>", "exec")
 
 
 def _read_places(

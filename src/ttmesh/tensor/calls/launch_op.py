@@ -18,8 +18,8 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_keys import add_named, key_of
-from ttmesh.tensor.calls.call_routes import remember, route_of, view_route
+from ttmesh.tensor.calls.call_keys import key_of
+from ttmesh.tensor.calls.call_routes import PlanRoute
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
 from ttmesh.tensor.calls.lane_calls import (
     Arguments as Arguments,
@@ -41,7 +41,8 @@ from ttmesh.tensor.calls.lane_calls import (
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import OUTPUTS as OUTPUTS
 from ttmesh.tensor.calls.plan import Plan, execute, mesh_of
-from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.allocate import footprint_of
+from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology, merged_topology
@@ -139,8 +140,6 @@ class Operation:
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
-Watcher = Callable[[Operation, Arguments, Any], None]
-watchers: list[Watcher] = []  # called after every launch on a mesh: how a tape sees what happens
 META = torch.device("meta")
 HOST = torch.device("cpu")
 
@@ -164,50 +163,37 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
     mesh = mesh_of(operation.name, tensors, arguments)
     outputs = _given_outputs(operation, arguments)
     key = (operation.name, *(key_of(value, name in operation.runtime) for name, value in arguments.items()))
-    plan = mesh.program_cache.plans.get(key)
-    if plan is None:
+    known = mesh.plans.get(key)
+    if isinstance(known, PlanRoute):
+        plan = known.plan
+        if operation.recheck and operation.check is not None:
+            operation.check(Call(operation.name, mesh, arguments, tensors, outputs))
+    else:
         plan = _plan(operation, Call(operation.name, mesh, arguments, tensors, outputs), inputs, key)
-        mesh.program_cache.plans[key] = plan
-    elif operation.recheck and operation.check is not None:
-        operation.check(Call(operation.name, mesh, arguments, tensors, outputs))
+        mesh.plans[key] = PlanRoute(plan, None)
     return Prepared(plan, mesh, tensors, arguments, outputs)
 
 
 def launch(operation: Operation, arguments: Arguments) -> Any:
     """Run an operation on device tensors, or on host tensors where it takes them."""
-    tensors: list[Tensor] = []
-    key: list[Any] = [operation.name]
-    keyed = add_named(arguments, operation.runtime, key, tensors)
-    mesh = tensors[0]._mesh if tensors else None
-    if keyed and mesh is not None and not watchers:
-        route = mesh.program_cache.plans.get(tuple(key))
-        if route is not None:
-            return route.follow(mesh, tensors, (), arguments)
-    elif operation.host:
-        tensors = list(tensors_in(arguments))
+    if operation.host:
+        tensors = tensors_in(arguments)
         if tensors and all(tensor.device() is None for tensor in tensors):
             return launch_on_host(operation, arguments, tensors)
     arguments = snapshot_all(arguments)
     same = alias_of(operation, arguments)
     if same is not None:
-        if keyed and mesh is not None:
-            remember(mesh, key, view_route(same, tensors))
         return same
     ready = prepare(operation, arguments)
-    if keyed and mesh is not None:
-        free = {i for i, name in enumerate(arguments) if name in operation.runtime}
-        made = route_of(lambda _, named: named, operation, ready, (), arguments, free)
-        if made is not None:
-            remember(mesh, key, made)
     result = execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
-    report(operation, arguments, result)
+    report(operation, ready.arguments, result)
     return result
 
 
 def report(operation: Operation, arguments: Arguments, result: Any) -> None:
     """Show a launch to those who watch, or work on the host that gave what this operation would."""
-    for watch in watchers:
-        watch(operation, arguments, result)
+    for watcher in observer.watchers:
+        watcher.after_launch(operation, arguments, result)
 
 
 def alias_of(operation: Operation, arguments: Arguments) -> Tensor | None:
@@ -225,7 +211,7 @@ def alias_of(operation: Operation, arguments: Arguments) -> Tensor | None:
     first.check_allocated()
     if tuple(shape) == tuple(own.spec.shape):
         return first
-    if watchers or own.spec.memory_config.is_sharded():  # a tape sees programs, not views
+    if observer.needs_programs or own.spec.memory_config.is_sharded():
         return None
     kind = kind_of(own.spec.with_shape(shape), own.topology, own.presence)
     return Tensor.on_device(kind, first.buffer, call.mesh)
@@ -313,7 +299,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     scratch = operation.scratch(call) if operation.scratch else 0
     if scratch:
         check_size(operation.name, scratch, call.mesh)
-    footprints = tuple(Footprint(spec, call.mesh.heap.map) for spec in specs)
+    footprints = tuple(footprint_of(spec, call.mesh.heap.map) for spec in specs)
     in_specs, device = call.specs, call.mesh.backend.device
     lasting = static_arguments(operation.lane_arguments, inputs, in_specs, axes, device)
     changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
@@ -328,7 +314,17 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     plan = Plan
     if presence is not None:
         plan, make_body = PartialPlan, bodies_on(make_body, call.mesh, presence, kinds, call.outputs)
-    return plan(operation.name, kinds, footprints, programs, scratch, wrap, make_body, changing)
+    return plan(
+        operation.name,
+        kinds,
+        footprints,
+        wrap,
+        make_body,
+        changing,
+        programs=programs,
+        circular_buffer_bytes=scratch,
+        compute_config=key_of(call["compute_kernel_config"]),
+    )
 
 
 def _check_rank(call: Call, least: int) -> None:

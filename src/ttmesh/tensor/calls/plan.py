@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice, same_mesh
@@ -14,23 +15,21 @@ from ttmesh.tensor.calls.circular_buffer_checks import check_room
 from ttmesh.tensor.calls.lane_calls import Arguments as Arguments
 from ttmesh.tensor.calls.lane_calls import Wrap, only
 from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.observer import Step, observer
 from ttmesh.tensor.spec.kind import Kind
 from ttmesh.tensor.tensor import Tensor
 
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
+L1 = BufferType.L1
 MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
-
-# What ran since somebody began to look: plan, body, cells read, tensors given to write into, result.
-Trail = list[tuple["Plan", Body, Sequence[Cell], Sequence["Tensor | None"], Any]]
-trails: list[Trail] = []
 
 
 class Plan:
     """What was decided for one key on one mesh."""
 
     __slots__ = (
-        "body", "cb_bytes", "changing", "footprints", "generation", "kinds", "make_body", "name", "program_count",
-        "programs", "single", "wrap",
+        "body", "changing", "circular_buffer_bytes", "compute_config", "footprints", "generation", "kinds", "make_body",
+        "name", "program_count", "programs", "single", "temporaries", "wrap",
     )  # fmt: skip
 
     def __init__(
@@ -38,40 +37,45 @@ class Plan:
         name: str,
         kinds: tuple[Kind, ...],
         footprints: tuple[Footprint, ...],
-        programs: tuple[Hashable, ...],
-        cb_bytes: int,
         wrap: Wrap,
         make_body: Callable[..., Body],
         changing: tuple[str, ...] = (),
+        *,
+        programs: tuple[Hashable, ...] = (),
+        temporaries: tuple[Footprint, ...] = (),
+        circular_buffer_bytes: int = 0,
+        compute_config: Hashable = None,
     ) -> None:
         self.name = name
-        self.kinds = kinds
-        self.footprints = footprints
-        self.programs = programs
-        self.program_count = len(programs)
-        self.cb_bytes = cb_bytes
-        self.wrap = wrap
-        self.single = wrap is only
+        self.kinds = kinds  # of the results
+        self.footprints = footprints  # of the results
+        self.wrap = wrap  # the results as they are handed out
+        self.single = wrap is only and not temporaries
         self.make_body = make_body  # from the values of the changing arguments
         self.changing = changing
         self.body = None if changing else make_body()  # where no value decides
+        self.programs = programs  # device programs, by what TT-NN's cache tells apart
+        self.program_count = len(programs)
+        self.temporaries = temporaries  # memory that is taken while the programs run
+        self.circular_buffer_bytes = circular_buffer_bytes  # per core
+        self.compute_config = compute_config
         self.generation = -1
 
     def run(self, mesh: MeshDevice, reads: Sequence[Cell], body: Body, outputs: Sequence[Tensor | None] = ()) -> Any:
-        """Allocate the results that are not given and enqueue the program."""
+        """Allocate the results that are not given and enqueue the programs."""
         cache = mesh.program_cache
         if self.generation != cache.generation:
             self._count(cache)
-        if self.cb_bytes:
-            check_room(self.name, self.cb_bytes, mesh)
+        if self.circular_buffer_bytes and mesh.heap.live[L1]:
+            check_room(self.name, self.circular_buffer_bytes, mesh)
         if self.single and not outputs:
             buffer = mesh.heap.take(self.footprints[0], self.name)
-            cells: Sequence[Cell] = (buffer._cell,)  # type: ignore[assignment]  # a new buffer has its cell
-            mesh.program_queue().launch(self.name, body, reads, cells, self.program_count)
+            mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count)  # type: ignore[arg-type]  # a new buffer has its cell
             result = Tensor.on_device(self.kinds[0], buffer, mesh)
-            if trails:
-                _leave(self, body, reads, (), result)
+            if observer.active:
+                self._report(body, reads, (), result)
             return result
+        held = [mesh.heap.take(footprint, self.name) for footprint in self.temporaries]
         results: list[Tensor] = []
         for i, kind in enumerate(self.kinds):
             given = outputs[i] if i < len(outputs) else None
@@ -81,10 +85,11 @@ class Plan:
                 given.buffer.cell.writes += 1
             results.append(given)
         writes = [tensor.buffer.cell for tensor in results]
-        mesh.program_queue().launch(self.name, body, reads, writes, self.program_count)
+        mesh.run_program(self.name, body, reads, writes, self.program_count)
+        held.clear()
         wrapped = self.wrap(results)
-        if trails:
-            _leave(self, body, reads, outputs, wrapped)
+        if observer.active:
+            self._report(body, reads, outputs, wrapped)
         return wrapped
 
     def _count(self, cache: ProgramCache) -> None:
@@ -92,11 +97,10 @@ class Plan:
         cache.compile(self.name, self.programs)
         self.generation = cache.generation if cache.enabled else -1
 
-
-def _leave(*step: Any) -> None:
-    """Tell those who look."""
-    for trail in trails:
-        trail.append(step)
+    def _report(self, body: Body, reads: Sequence[Cell], outputs: Sequence[Tensor | None], result: Any) -> None:
+        step = Step(self, body, reads, outputs, result)
+        for watcher in observer.watchers:
+            watcher.after_run(step)
 
 
 def execute(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.chip.cells import Room
@@ -46,6 +48,12 @@ class Footprint(Room):
     def allocate(self, mesh: MeshDevice, label: str) -> Buffer:
         """A buffer of this size."""
         return mesh.heap.take(self, label)
+
+
+@lru_cache(maxsize=1024)
+def footprint_of(spec: TensorSpec, memory_map: MemoryMap) -> Footprint:
+    """The footprint of a spec, worked out once: programs allocate the same few specs again and again."""
+    return Footprint(spec, memory_map)
 
 
 def _check_grid(shards: ShardLayout, kind: BufferType, count: int, memory_map: MemoryMap) -> None:

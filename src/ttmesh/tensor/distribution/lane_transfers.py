@@ -28,7 +28,18 @@ def write(
     cq_id: int | None = None,
 ) -> None:
     """Enqueue a write of whole lanes; with a presence only those chips change."""
-    queue = writable_queue(mesh, cq_id)
+    write_on(writable_queue(mesh, cq_id), mesh, cell, spec, values, presence)
+
+
+def write_on(
+    queue: CommandQueue,
+    mesh: MeshDevice,
+    cell: Cell,
+    spec: TensorSpec,
+    values: torch.Tensor,
+    presence: Presence | None = None,
+) -> None:
+    """The same on a queue that was checked."""
     lanes = values.to(mesh.backend.device)
 
     def body(reads: Cells, writes: Cells) -> None:

@@ -15,7 +15,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.tensor.calls.launch_op import Operation, report
 from ttmesh.tensor.distribution import lane_transfers
-from ttmesh.tensor.distribution.allocate import Footprint
+from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.distribution.constructors import from_values
 from ttmesh.tensor.distribution.ingest import as_torch
@@ -152,7 +152,7 @@ def allocate_tensor_on_device(*args: Any, **given: Any) -> Tensor:
     spec, mesh = _spec_and_mesh(*args, **given)
     topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
     mesh.check_open()
-    buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "allocate_tensor_on_device")
+    buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "allocate_tensor_on_device")
     return Tensor.on_device(kind_of(spec, topology), buffer, mesh)
 
 
@@ -178,7 +178,7 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
     spec = source if memory_config is None else source.with_memory_config(memory_config)
     mesh.program_cache.compile("ttnn.reallocate", (("ttnn.reallocate", tensor.kind, spec),))
     tensor.deallocate(force=True)
-    buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "reallocate")
+    buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "reallocate")
 
     def move(reads: Cells, writes: Cells) -> None:
         writes[0].write(reads[0].read(source), spec)

@@ -1,0 +1,128 @@
+"""The gate that every call passes: its key finds the route of an earlier call like it; a new call leaves one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.queue.plan_table import Key
+from ttmesh.tensor.calls.argument_snapshots import snapshot_all
+from ttmesh.tensor.calls.call_keys import ATOMS, add_to_key
+from ttmesh.tensor.calls.call_routes import BoundRoute, learn, route_of, view_route
+from ttmesh.tensor.calls.launch_op import Arguments, Operation, alias_of, launch, prepare
+from ttmesh.tensor.calls.plan import execute
+from ttmesh.tensor.observer import observer
+from ttmesh.tensor.tensor import Tensor
+
+
+class Gate:
+    """Something that is called with tensors.
+
+    `direct`: kinds and options alone decide what it does to device tensors, so that a call like one before needs no
+    second thought. `operation`: what it launches; None where it is a function that calls others.
+    """
+
+    operation: Operation | None
+    direct: bool
+    runtime_places: tuple[int, ...]  # of arguments of which the key holds the type alone
+    runtime_names: frozenset[str]
+
+    def __call__(  # noqa: D102  (operations document themselves)
+        self, *args: Any, queue_id: Any = None, cq_id: Any = None, **kwargs: Any
+    ) -> Any:
+        if observer.active or not self.direct or queue_id is not None or cq_id is not None:
+            return self.call_watched(args, kwargs, cq_id if queue_id is None else queue_id)
+        # The key of the call as it was written. Nearly every call takes these lines and no others, so they call nothing
+        # for the arguments that most calls have.
+        key: list[Any] = [self]
+        tensors: list[Tensor] = []
+        for place, value in enumerate(args):
+            kind = type(value)
+            if kind is Tensor:
+                key.append(value.kind)
+                tensors.append(value)
+            elif place in self.runtime_places:
+                key.append(kind)
+            elif not add_to_key(value, key, tensors):
+                return self.call(args, kwargs)
+        for name, value in kwargs.items():
+            key.append(name)
+            kind = type(value)
+            if kind is Tensor:
+                key.append(value.kind)
+                tensors.append(value)
+            elif name in self.runtime_names:
+                key.append(kind)
+            elif kind in ATOMS:
+                key.append(kind)
+                key.append(value)
+            elif not add_to_key(value, key, tensors):
+                return self.call(args, kwargs)
+        mesh = tensors[0]._mesh if tensors else None
+        if mesh is None:
+            return self.call(args, kwargs)
+        route = mesh.plans.get(tuple(key))
+        if route is None:
+            return self.call_first(mesh, tuple(key), tensors, args, kwargs)
+        return route.run(mesh, tensors, args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
+        """Bind the arguments and carry the call out."""
+        raise NotImplementedError
+
+    def call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
+        """The same for watchers to see."""
+        return self.call(args, kwargs, queue)
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        """The arguments by name."""
+        raise NotImplementedError
+
+    def explain(self, arguments: Arguments, problem: Exception) -> None:
+        """Raise a better error where one is known."""
+
+    def call_first(
+        self, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Bind the call, and keep the route that it took."""
+        operation = self.operation
+        if operation is None:
+            return learn(self, mesh, key, tensors, args, kwargs)
+        arguments = snapshot_all(self.bind(args, dict(kwargs)))
+        try:
+            same = alias_of(operation, arguments)
+            if same is not None:
+                mesh.plans[key] = view_route(same, tensors)
+                return same
+            ready = prepare(operation, arguments)
+        except Exception as problem:
+            self.explain(arguments, problem)
+            raise
+        free = {i for i in self.runtime_places if i < len(args) and type(args[i]) is not Tensor}
+        free |= {len(args) + i for i, name in enumerate(kwargs) if name in self.runtime_names}
+        mesh.plans[key] = route_of(self.bind, operation, ready, args, kwargs, free) or BoundRoute(self)
+        return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
+
+
+class DeviceOperation(Gate):
+    """A device program without a name of its own in TT-NN, which composites are made of; called by keywords."""
+
+    direct = True
+    runtime_places = ()
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation: Operation = operation
+        self.runtime_names = operation.runtime
+        self.__name__ = operation.name
+        self.__doc__ = operation.lane.__doc__
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
+        """Launch it."""
+        assert not args, "device operations are called by keywords"
+        assert queue is None, "composites choose the queue"
+        return launch(self.operation, kwargs)
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        """They have their names."""
+        return kwargs

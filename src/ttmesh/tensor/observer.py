@@ -1,0 +1,75 @@
+"""Who watches calls: hooks, tapes, graph captures and the recorder of routes, behind one flag that calls test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ttmesh.chip.cells import Cell
+    from ttmesh.mesh.queue.command_queue import Body
+    from ttmesh.tensor.calls.gate import Gate
+    from ttmesh.tensor.calls.launch_op import Operation
+    from ttmesh.tensor.calls.plan import Plan
+    from ttmesh.tensor.tensor import Tensor
+
+
+class Step(NamedTuple):
+    """One run of a plan."""
+
+    plan: Plan
+    body: Body
+    reads: Sequence[Cell]
+    outputs: Sequence[Tensor | None]  # tensors of the caller that results were written into
+    result: Any
+
+
+class Watcher:
+    """Somebody who looks at calls: one method per moment, to be overridden."""
+
+    needs_programs = False  # whether an operation that could hand out a view must run a program for it to see
+
+    def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A named operation was called."""
+
+    def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A named operation returned."""
+
+    def after_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
+        """A device operation was launched with these arguments."""
+
+    def after_collective(
+        self, name: str, decide: Callable[..., Any], tensors: Sequence[Tensor], options: dict[str, Any], result: Any
+    ) -> None:
+        """A collective was run, as its rule `decide` says."""
+
+    def after_run(self, step: Step) -> None:
+        """A plan was run."""
+
+    def after_upload(self, tensor: Tensor) -> None:
+        """A tensor came from the host."""
+
+
+class Observer:
+    """All watchers, in the order they came. `active` is what calls test: whether there is one."""
+
+    __slots__ = ("active", "needs_programs", "watchers")
+
+    def __init__(self) -> None:
+        self._set(())
+
+    def add(self, watcher: Watcher) -> None:
+        """Let a watcher look at every call from now on."""
+        self._set((*self.watchers, watcher))
+
+    def remove(self, watcher: Watcher) -> None:
+        """Let it look no more."""
+        self._set(tuple(other for other in self.watchers if other is not watcher))
+
+    def _set(self, watchers: tuple[Watcher, ...]) -> None:
+        self.watchers = watchers
+        self.active = bool(watchers)
+        self.needs_programs = any(watcher.needs_programs for watcher in watchers)
+
+
+observer = Observer()

@@ -1,0 +1,34 @@
+"""A repeated call enters few Python functions; the counts are the same on every machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ttmesh.ttnn as ttnn
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "frames.py"
+spec = importlib.util.spec_from_file_location("frames", FILE)
+assert spec, FILE
+assert spec.loader, FILE
+frames = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(frames)
+
+
+@pytest.fixture
+def mesh() -> Iterator[ttnn.MeshDevice]:
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    opened = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+    yield opened
+    ttnn.close_mesh_device(opened)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+
+
+@pytest.mark.parametrize("name", frames.LIMITS)
+def test_a_repeated_call_takes_few_frames(mesh: ttnn.MeshDevice, name: str) -> None:
+    entered = frames.frames(frames.calls(mesh)[name])
+
+    assert 0 < len(entered) <= frames.LIMITS[name], [f"{code.co_filename}:{code.co_name}" for code in entered]
