@@ -136,7 +136,8 @@ class Pipeline:
         if self._staging is None:
             return to_device(host_input, self.device, self._input_config)
         target = self._allocated(self._staging, self._input_config)
-        return to_memory_config(self._staging, self._input_config, output_tensor=target)
+        staged: Tensor = to_memory_config(self._staging, self._input_config, output_tensor=target)
+        return staged
 
     def _capture(self, host_input: Tensor) -> None:
         """Record the model alone: inputs are moved to where it reads them before each replay, so staging is free again."""

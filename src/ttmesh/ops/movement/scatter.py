@@ -87,7 +87,7 @@ def _check(tensors: tuple[Tensor, ...], dim: int, reduce: str | None) -> None:
 
 def _rows(tensor: Tensor, dim: int) -> Tensor:
     """Rows with this dim last."""
-    flat = to_layout(tensor, Layout.ROW_MAJOR)
+    flat: Tensor = to_layout(tensor, Layout.ROW_MAJOR)
     return flat if dim == len(tensor.shape) - 1 else transpose(flat, dim, -1)
 
 
@@ -117,7 +117,8 @@ def _scatter(
     result = reshaped(made, rows.shape)
     if along != rank - 1:
         result = transpose(result, along, -1)
-    return to_layout(result, values.layout)
+    laid_out: Tensor = to_layout(result, values.layout)
+    return laid_out
 
 
 @composite("ttnn.scatter", golden=goldens.scatter, direct=True)

@@ -15,7 +15,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec, with
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat_together, unflat
 from ttmesh.tensor import indexing, operators
-from ttmesh.tensor.calls.gate import Gate
+from ttmesh.tensor.calls.gate import TensorFunction
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -272,18 +272,5 @@ def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_a
     return input_tensor.narrow(at, start + input_tensor.shape[at] if start < 0 else start, length)
 
 
-class _Getitem(Gate):
-    """`tensor[key]`."""
-
-    operation = None
-    direct = True
-    runtime_places = ()
-    runtime_names = frozenset()
-
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Tensor:
-        """The part that the key names."""
-        return indexing.getitem(*args)
-
-
-getitem = _Getitem()
+getitem = TensorFunction(indexing.getitem)
 operators.fill(slice=slice_, getitem=getitem)

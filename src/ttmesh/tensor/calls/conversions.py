@@ -11,7 +11,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
-from ttmesh.tensor.calls.gate import DeviceOperation
+from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
 from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -21,6 +21,7 @@ from ttmesh.tensor.tensor import Tensor
 Inferred = Sequence[tuple[tuple[int, ...], torch.dtype]]
 
 
+@TensorFunction
 def to_layout(
     tensor: Tensor,
     layout: Layout,
@@ -78,6 +79,7 @@ def to_dtype(tensor: Tensor, dtype: DataType) -> Tensor:
     return _on_host(tensor, TensorSpec(tensor.shape, dtype, layout, tile=tile, memory_config=tensor.memory_config()))
 
 
+@TensorFunction
 def to_memory_config(
     tensor: Tensor,
     memory_config: MemoryConfig,

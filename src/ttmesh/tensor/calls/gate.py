@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from typing import Any
 
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -126,3 +127,20 @@ class DeviceOperation(Gate):
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         """They have their names."""
         return kwargs
+
+
+class TensorFunction(Gate):
+    """A function of tensors beside the catalogue: kinds and options alone decide what it does to device tensors."""
+
+    operation = None
+    direct = True
+    runtime_places = ()
+    runtime_names = frozenset()
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        update_wrapper(self, function)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
+        """Call the function."""
+        return self._function(*args, **kwargs)
