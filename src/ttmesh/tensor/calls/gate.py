@@ -143,4 +143,7 @@ class TensorFunction(Gate):
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
         """Call the function."""
+        for value in (*args, *kwargs.values()):
+            if type(value) is Tensor:
+                value.check_allocated()
         return self._function(*args, **kwargs)
