@@ -14,6 +14,8 @@ from ttmesh.chip.formats.kernels import loader
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.chip.formats.tilize import tilize, untilize
+from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
 
 SHAPES = [(1, 1), (1, 17), (5, 16), (31, 33), (32, 32), (70, 90), (257, 48)]
 THREADS = (1, 3, 8)
@@ -40,6 +42,8 @@ def results(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
         lanes = values.expand(3, *values.shape)
         found += [lane_sum(lanes.contiguous(), axes, dtype=out) for axes in ((0,), (1,), (0, 1))]
         found += [lane_sum(lanes, (0,), dtype=out)]
+    for values in (wide, plain):
+        found += [dest_of_matmul(values, values.mT, EngineConfig(fp32_dest=fp32)) for fp32 in (False, True)]
     return found
 
 

@@ -1,0 +1,422 @@
+/* The matrix engine's products, bit for bit; chip/numerics/matrix_engine.py has the rules and the torch version.
+ *
+ * A group of eight products aligned to its largest exponent and rounded, ties away, is eight fused multiply-adds: the
+ * accumulator starts at 1.5 * 2^23, where one unit is the last place, so that adding aligns and rounds to nearest, and a
+ * factor of 1 + 2^-14 pushes ties away from zero. Products have 12 bits: it is too small to move anything else. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__FMA__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+#if defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "threads.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __AVX512F__
+#define WIDE 16
+#else
+#define WIDE 8
+#endif
+#define GROUP 8
+#define TILE 32
+#define CHUNK 256 /* of K: a panel's share stays in the first cache */
+#define ROWS 2    /* rows computed together, so that weights are loaded once for both */
+
+#define NOTHING -1000 /* exponent of what is not there */
+#define WIDE_SPAN 50  /* exponents within a group further apart are not kept in the scaled floats */
+#define LOOSE_SPAN 37 /* the other side's must lie this close for what was not kept to round to zero */
+#define MAGIC 0x4B400000 /* 1.5 * 2^23 */
+
+typedef float f32v __attribute__((vector_size(WIDE * 4)));
+typedef int32_t i32v __attribute__((vector_size(WIDE * 4)));
+typedef uint32_t u32v __attribute__((vector_size(WIDE * 4)));
+
+INLINE i32v all(int32_t value) { return value - (i32v){0}; }
+INLINE i32v pick(i32v mask, i32v a, i32v b) { return (mask & a) | (~mask & b); }
+
+/* C has no vectors' maximum, and compilers do not find it in the masks. */
+#if defined(__AVX512F__)
+INLINE i32v larger(i32v a, i32v b) { return (i32v)_mm512_max_epi32((__m512i)a, (__m512i)b); }
+INLINE i32v smaller(i32v a, i32v b) { return (i32v)_mm512_min_epi32((__m512i)a, (__m512i)b); }
+#elif defined(__AVX2__)
+INLINE i32v larger(i32v a, i32v b) { return (i32v)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+INLINE i32v smaller(i32v a, i32v b) { return (i32v)_mm256_min_epi32((__m256i)a, (__m256i)b); }
+#else
+INLINE i32v larger(i32v a, i32v b) { return pick(a > b, a, b); }
+INLINE i32v smaller(i32v a, i32v b) { return pick(a < b, a, b); }
+#endif
+
+#if defined(__AVX512F__)
+#define HAS_FMA 1
+INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#elif defined(__FMA__)
+#define HAS_FMA 1
+INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#elif defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
+#define HAS_FMA 1
+INLINE f32v fused(f32v a, f32v b, f32v c) {
+    float32x4_t x[2], y[2], z[2];
+    memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b), memcpy(z, &c, sizeof c);
+    for (int i = 0; i < 2; i++) z[i] = vfmaq_f32(z[i], x[i], y[i]);
+    memcpy(&c, z, sizeof c);
+    return c;
+}
+#else
+#define HAS_FMA 0
+INLINE f32v fused(f32v a, f32v b, f32v c) { return a * b + c; } /* never used: every group takes the integer form */
+#endif
+
+typedef struct {
+    int64_t batches, rows, depth, columns;
+    int64_t x_batch, x_row;         /* strides of the activations, in elements */
+    int64_t w_batch, w_row;         /* of the weights; columns are neighbours */
+    int64_t phases, wide_dest;      /* 1 to 4; destination of 32 bits rather than 16 */
+    int64_t minus_one_fault, keep;  /* Wormhole's renormalisation of -1; start from what `out` holds */
+} Shape;
+
+/* One group of eight of one row or of one column, scaled to its largest exponent. */
+enum { IS_WIDE = 1, IS_LOOSE = 2 };
+
+typedef struct {
+    float *high, *low;       /* [rows, depth]: the two parts of the mantissa, scaled */
+    int32_t *exponent;       /* [rows, depth], relative to the base */
+    int32_t *base, *flags;   /* [rows, depth / GROUP] */
+    int64_t depth;           /* padded to whole tiles */
+} Activations;
+
+typedef struct {
+    f32v high[CHUNK], low[CHUNK];
+    i32v exponent[CHUNK];
+    i32v base[CHUNK / GROUP];
+    int32_t flags[CHUNK / GROUP];
+} Panel;
+
+INLINE float as_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+INLINE int exponent_of(uint32_t bits) { return (int)((bits >> 23) & 0xff); }
+
+/* Flags of eight exponents (0: zero operand), their largest in *base. */
+INLINE int classify(const int *exponents, int *base) {
+    int most = 0, least = 256, zeros = 0;
+    for (int i = 0; i < GROUP; i++) {
+        if (!exponents[i]) { zeros = 1; continue; }
+        if (exponents[i] > most) most = exponents[i];
+        if (exponents[i] < least) least = exponents[i];
+    }
+    *base = most;
+    if (!most) return 0; /* all zero: nothing to scale, nothing to lose */
+    return (most - least > WIDE_SPAN ? IS_WIDE : 0) | (zeros || most - least > LOOSE_SPAN ? IS_LOOSE : 0);
+}
+
+/* An operand's two parts as floats relative to 2^base: the upper bits by `mask`, the lower ones up to `last`, times 2^lift. */
+INLINE void scale(uint32_t bits, int base, uint32_t mask, uint32_t last, int lift, float *high, float *low, int32_t *e) {
+    const int own = exponent_of(bits);
+    if (!own || own < base - WIDE_SPAN) {
+        *high = *low = 0;
+        *e = NOTHING;
+        return;
+    }
+    const uint32_t place = (bits & 0x80000000u) | (uint32_t)(own - base + 127) << 23;
+    const uint32_t whole = place | (bits & last), upper = place | (bits & mask);
+    *high = as_float(upper);
+    *low = (as_float(whole) - as_float(upper)) * (float)(1 << lift);
+    *e = own - base;
+}
+
+typedef struct {
+    const Shape *shape;
+    const uint32_t *x, *w;
+    uint32_t *out;
+    Activations packed;
+    int64_t panels, padded_rows;
+} Work;
+
+static void pack_rows(const void *data, int64_t begin, int64_t end) {
+    const Work *work = data;
+    const Shape *shape = work->shape;
+    const Activations *to = &work->packed;
+    for (int64_t row = begin; row < end; row++) {
+        const int64_t batch = row / work->padded_rows, inside = row % work->padded_rows;
+        const uint32_t *from = work->x + batch * shape->x_batch + inside * shape->x_row;
+        for (int64_t group = 0; group < to->depth / GROUP; group++) {
+            uint32_t bits[GROUP];
+            int exponents[GROUP], base;
+            for (int i = 0; i < GROUP; i++) {
+                const int64_t k = group * GROUP + i;
+                bits[i] = inside < shape->rows && k < shape->depth ? from[k] : 0;
+                exponents[i] = exponent_of(bits[i]);
+            }
+            const int64_t at = row * (to->depth / GROUP) + group;
+            to->flags[at] = classify(exponents, &base);
+            to->base[at] = base;
+            for (int i = 0; i < GROUP; i++) {
+                const int64_t k = row * to->depth + group * GROUP + i;
+                scale(bits[i], base, 0x007E0000u, 0x007FE000u, 7, to->high + k, to->low + k, to->exponent + k);
+            }
+        }
+    }
+}
+
+static void pack_panel(const Shape *shape, const uint32_t *w, int64_t first_k, int64_t depth, int64_t columns, Panel *to) {
+    for (int64_t group = 0; group < depth / GROUP; group++) {
+        to->flags[group] = 0;
+        for (int lane = 0; lane < WIDE; lane++) {
+            uint32_t bits[GROUP];
+            int exponents[GROUP], base;
+            for (int i = 0; i < GROUP; i++) {
+                const int64_t k = first_k + group * GROUP + i;
+                bits[i] = lane < columns && k < shape->depth ? w[k * shape->w_row + lane] : 0;
+                exponents[i] = exponent_of(bits[i]);
+            }
+            to->flags[group] |= classify(exponents, &base);
+            to->base[group][lane] = base;
+            for (int i = 0; i < GROUP; i++) {
+                float high, low;
+                int32_t exponent;
+                scale(bits[i], base, 0x00780000u, 0x007FC000u, 5, &high, &low, &exponent);
+                to->high[group * GROUP + i][lane] = high;
+                to->low[group * GROUP + i][lane] = low;
+                to->exponent[group * GROUP + i][lane] = exponent;
+            }
+        }
+    }
+}
+
+
+/* A group's sums in every phase and its exponent, by fused multiply-adds. */
+INLINE void sum_group(const Panel *panel, int64_t at, const float *high, const float *low, const int32_t *exponent,
+                      int32_t base, int phases, i32v *sums, i32v *exponents) {
+    i32v most = panel->exponent[at] + exponent[0];
+    for (int i = 1; i < GROUP; i++) most = larger(most, panel->exponent[at + i] + exponent[i]);
+    *exponents = most + panel->base[at / GROUP] + (base - 127);
+    const f32v unit = (f32v)(((137 - larger(most, all(-110))) << 23) | 0x200);
+    f32v total[4];
+    for (int phase = 0; phase < phases; phase++) total[phase] = (f32v)all(MAGIC);
+    for (int i = 0; i < GROUP; i++) {
+        const f32v w = panel->high[at + i];
+        total[0] = fused(w * high[i], unit, total[0]);
+        if (phases > 1) total[1] = fused(panel->low[at + i] * high[i], unit, total[1]);
+        if (phases > 2) total[2] = fused(w * low[i], unit, total[2]);
+        if (phases > 3) total[3] = fused(panel->low[at + i] * low[i], unit, total[3]);
+    }
+    for (int phase = 0; phase < phases; phase++) sums[phase] = (i32v)total[phase] - MAGIC;
+}
+
+/* The same by integers, for any exponents. */
+static void sum_group_exactly(const uint32_t *x, const uint32_t *w, int64_t w_row, int64_t depth, int64_t columns,
+                              int phases, i32v *sums, i32v *exponents) {
+    for (int phase = 0; phase < phases; phase++) sums[phase] = all(0);
+    *exponents = all(NOTHING);
+    for (int lane = 0; lane < columns; lane++) {
+        int most = NOTHING;
+        for (int64_t k = 0; k < depth; k++) {
+            const int a = exponent_of(w[k * w_row + lane]), b = exponent_of(x[k]);
+            if (a && b && a + b - 127 > most) most = a + b - 127;
+        }
+        (*exponents)[lane] = most;
+        for (int64_t k = 0; k < depth; k++) {
+            const uint32_t a = w[k * w_row + lane], b = x[k];
+            if (!exponent_of(a) || !exponent_of(b)) continue;
+            const int shift = most - (exponent_of(a) + exponent_of(b) - 127);
+            if (shift > 13) continue;
+            const int32_t a_parts[2] = {16 | ((a >> 19) & 15), (a >> 14) & 31};
+            const int32_t b_parts[2] = {64 | ((b >> 17) & 63), ((b >> 13) & 15) << 3};
+            for (int phase = 0; phase < phases; phase++) {
+                const int32_t product = a_parts[phase & 1] * b_parts[phase >> 1];
+                const int32_t rounded = (product + ((1 << shift) >> 1)) >> shift;
+                sums[phase][lane] += (a ^ b) >> 31 ? -rounded : rounded;
+            }
+        }
+    }
+}
+
+/* Two sums and the destination at their largest exponent, added and rounded: the new destination. */
+INLINE u32v write_dest(i32v first, i32v first_e, i32v second, i32v second_e, u32v dest, int wide, int fault) {
+    const i32v held = (i32v)((dest >> 23) & 0xff);
+    const i32v dest_e = held + ((held == 0) & NOTHING);
+    const i32v e = larger(larger(first_e, second_e), dest_e);
+    const u32v one = (u32v)all(1);
+    const i32v by_first = smaller(e - first_e, all(31)), by_second = smaller(e - second_e, all(31));
+    const i32v by_dest = smaller(e - dest_e, all(31));
+    i32v a = ((first << 13) + (i32v)((one << (u32v)by_first) >> 1)) >> by_first;
+    i32v b = ((second << 13) + (i32v)((one << (u32v)by_second) >> 1)) >> by_second;
+    const u32v mantissa = (dest & 0x7fffff) | 0x800000;
+    u32v d = (mantissa + ((one << (u32v)by_dest) >> 1)) >> (u32v)by_dest;
+    const i32v sign = (i32v)dest >> 31;
+    i32v total;
+    u32v bits;
+    i32v shift; /* of the exponent, from the integer's to the result's */
+    if (wide) {
+        total = a + b + (((i32v)d ^ sign) - sign);
+        if (fault) total = pick(total == -1, all(-(1 << 27)), total);
+        const i32v magnitude = larger(total, -total);
+        /* Above 24 bits the conversion rounds to even: one bit more below makes ties go away. */
+        const i32v doubled = magnitude + magnitude - (magnitude > 0xffffff);
+        bits = (u32v)__builtin_convertvector(doubled, f32v);
+        shift = e - 151;
+    } else {
+        a = (a + 4096) >> 13;
+        b = (b + 4096) >> 13;
+        d = (d + 4096) >> 13;
+        total = a + b + (((i32v)d ^ sign) - sign);
+        const i32v magnitude = larger(total, -total);
+        bits = ((u32v)__builtin_convertvector(magnitude, f32v) + 0x8000) & 0xffff0000;
+        shift = e - 137;
+    }
+    const u32v minus = (u32v)total & 0x80000000;
+    const i32v result_e = (i32v)(bits >> 23) + shift;
+    const u32v number = (bits + (u32v)(shift << 23)) | minus, infinite = 0x7f800000 | minus;
+    const i32v result = pick(result_e > 254, (i32v)infinite, (i32v)number);
+    return (u32v)(result & (result_e > 0) & (total != 0));
+}
+
+/* All of one chunk of K for ROWS rows and a panel. */
+INLINE void multiply_rows(const Work *work, const Panel *panel, int64_t row, const uint32_t *const *x, const uint32_t *w,
+                          int64_t first_k, int64_t depth, int64_t columns, int phases, int wide, int fault, u32v *dest) {
+    const Activations *from = &work->packed;
+    for (int64_t k = 0; k < depth; k += TILE) {
+        for (int r = 0; r < ROWS; r++) {
+            i32v sums[TILE / GROUP][4], exponents[TILE / GROUP];
+            for (int g = 0; g < TILE / GROUP; g++) {
+                const int64_t at = k + g * GROUP, whole = (row + r) * from->depth + first_k + at;
+                const int64_t group = whole / GROUP;
+                const int x_flags = from->flags[group], w_flags = panel->flags[at / GROUP];
+                if (!HAS_FMA || (x_flags & IS_WIDE && w_flags & IS_LOOSE) || (w_flags & IS_WIDE && x_flags & IS_LOOSE)) {
+                    const int64_t rest = work->shape->depth - first_k - at, count = rest < GROUP ? rest : GROUP;
+                    sum_group_exactly(x[r] + first_k + at, w + (first_k + at) * work->shape->w_row,
+                                      work->shape->w_row, x[r] ? count : 0, columns, phases, sums[g], &exponents[g]);
+                } else {
+                    sum_group(panel, at, from->high + whole, from->low + whole, from->exponent + whole,
+                              from->base[group], phases, sums[g], &exponents[g]);
+                }
+            }
+            for (int phase = 0; phase < phases; phase++) {
+                const int lower = (phase & 1 ? 5 : 0) + (phase & 2 ? 7 : 0);
+                for (int g = 0; g < TILE / GROUP; g += 2)
+                    dest[r] = write_dest(sums[g][phase], exponents[g] - lower, sums[g + 1][phase],
+                                         exponents[g + 1] - lower, dest[r], wide, fault);
+            }
+        }
+    }
+}
+
+/* One panel of one batch: every row of it, chunk by chunk of K. */
+INLINE void multiply_panel(const Work *work, int64_t item, Panel *panel, int phases, int wide, int fault) {
+    const Shape *shape = work->shape;
+    const int64_t batch = item / work->panels, first = item % work->panels * WIDE;
+    const int64_t rest = shape->columns - first, columns = rest < WIDE ? rest : WIDE;
+    const uint32_t *w = work->w + batch * shape->w_batch + first, *x = work->x + batch * shape->x_batch;
+    uint32_t *out = work->out + batch * shape->rows * shape->columns + first;
+    for (int64_t k = 0; k < work->packed.depth; k += CHUNK) {
+        const int64_t left = work->packed.depth - k, depth = left < CHUNK ? left : CHUNK;
+        pack_panel(shape, w, k, depth, columns, panel);
+        for (int64_t row = 0; row < shape->rows; row += ROWS) {
+            u32v dest[ROWS];
+            const uint32_t *rows[ROWS];
+            for (int r = 0; r < ROWS; r++) {
+                const int there = row + r < shape->rows;
+                rows[r] = there ? x + (row + r) * shape->x_row : 0;
+                dest[r] = (u32v)all(0);
+                if (there && (k || shape->keep)) memcpy(&dest[r], out + (row + r) * shape->columns, (size_t)columns * 4);
+            }
+            multiply_rows(work, panel, batch * work->padded_rows + row, rows, w, k, depth, columns, phases, wide, fault,
+                          dest);
+            for (int r = 0; r < ROWS && row + r < shape->rows; r++)
+                memcpy(out + (row + r) * shape->columns, &dest[r], (size_t)columns * 4);
+        }
+    }
+}
+
+static void multiply_panels(const void *data, int64_t begin, int64_t end) {
+    const Work *work = data;
+    Panel panel;
+    for (int64_t item = begin; item < end; item++) {
+#define CASE(p)                                                                                             \
+    if (work->shape->phases == p) {                                                                         \
+        if (!work->shape->wide_dest) multiply_panel(work, item, &panel, p, 0, 0);                           \
+        else if (work->shape->minus_one_fault) multiply_panel(work, item, &panel, p, 1, 1);                 \
+        else multiply_panel(work, item, &panel, p, 1, 0);                                                   \
+    }
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+#undef CASE
+    }
+}
+
+/* Float32 patterns x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
+int engine_matmul(const Threads *threads, const uint32_t *x, const uint32_t *w, uint32_t *out, const Shape *shape) {
+    const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE;
+    const int64_t padded_rows = (shape->rows + ROWS - 1) / ROWS * ROWS, rows = shape->batches * padded_rows;
+    const int64_t elements = rows * depth, groups = elements / GROUP;
+    char *memory = malloc((size_t)(elements * 12 + groups * 8));
+    if (!memory) return 0;
+    Work work = {shape, x, w, out, {0}, (shape->columns + WIDE - 1) / WIDE, padded_rows};
+    work.packed.high = (float *)memory;
+    work.packed.low = work.packed.high + elements;
+    work.packed.exponent = (int32_t *)(work.packed.low + elements);
+    work.packed.base = work.packed.exponent + elements;
+    work.packed.flags = work.packed.base + groups;
+    work.packed.depth = depth;
+    Threads by_rows = *threads;
+    by_rows.step = rows / (threads->members * 4) + 1;
+    share(&by_rows, rows, pack_rows, &work);
+    share(threads, shape->batches * work.panels, multiply_panels, &work);
+    free(memory);
+    return 1;
+}
+
+/* A block's sums packed to bfloat16 (ties away) and added, to nearest even, to what L1 holds: the packer's accumulation. */
+typedef struct {
+    float *held;
+    const float *block;
+    int first;
+} Sums;
+
+static void add_elements(const void *data, int64_t begin, int64_t end) {
+    const Sums *sums = data;
+    for (int64_t i = begin; i < end; i++) {
+        uint32_t bits, total;
+        memcpy(&bits, sums->block + i, 4);
+        uint32_t magnitude = bits & 0x7fffffff;
+        uint32_t packed = magnitude + 0x8000;
+        packed = (magnitude > 0x7f7f7fff ? 0x7f800000 : packed & 0x7fff0000) | (bits & 0x80000000);
+        packed = magnitude < 0x800000 ? 0 : packed;
+        float term = as_float(packed);
+        if (!sums->first) {
+            term += sums->held[i];
+            memcpy(&total, &term, 4);
+            magnitude = total & 0x7fffffff;
+            uint32_t even = (total + 0x7fff + ((total >> 16) & 1)) & 0xffff0000;
+            even = magnitude > 0x7f800000 ? 0x7fc00000 : even;
+            even = (even & 0x7f800000) == 0 ? 0 : even;
+            term = as_float(even);
+        }
+        sums->held[i] = term;
+    }
+}
+
+int accumulate_block(const Threads *threads, float *held, const float *block, int64_t count, int first) {
+    const Sums sums = {held, block, first};
+    share(threads, count, add_elements, &sums);
+    return 1;
+}
+
+/* Whether what was compiled works: 1.5 * 3 over all of K, with a row and columns that do not fill a vector. */
+int check(void) {
+    const Threads alone = {0, 1, 1};
+    static uint32_t x[40], w[40 * 3], out[3];
+    const Shape shape = {1, 1, 40, 3, 0, 40, 0, 3, 2, 1, 0, 0};
+    for (int i = 0; i < 40; i++) x[i] = 0x3fc00000;
+    for (int i = 0; i < 120; i++) w[i] = 0x40400000;
+    return engine_matmul(&alone, x, w, out, &shape) && out[0] == 0x43340000 && out[2] == out[0];
+}

@@ -1,0 +1,79 @@
+"""Matmul as the chip computes it, bit for bit: blocks of K, partials in L1, the compiled kernel where there is one."""
+
+from __future__ import annotations
+
+import torch
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32
+from ttmesh.chip.formats.kernels import engine_matmul
+from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.chip.numerics import matrix_engine
+from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.packer import accumulate, pack
+from ttmesh.chip.numerics.unpacker import unpack
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+    """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
+    if a.is_meta or b.is_meta:
+        return torch.matmul(a.float(), b.float()).to(lane_dtype(config.out_dtype))
+    wide_a = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
+    wide_b = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
+    dest = dest_of_matmul(wide_a, wide_b, config)
+    return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
+
+
+def dest_of_matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+    """Destination registers after the last block of unpacked operands."""
+    batch = batch_shape(a, b)
+    left, right = _three_dims(a, batch), _three_dims(b, batch)
+    dest = _blocks(left, right, config)
+    return dest.reshape(*batch, a.shape[-2], b.shape[-1])
+
+
+def batch_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Size:
+    """The dims before the matrices, broadcast."""
+    return torch.Size(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))  # type: ignore[no-untyped-call]
+
+
+def _three_dims(values: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+    if values.dim() == 2 or all(size == 1 for size in values.shape[:-2]):
+        return values.reshape(1, *values.shape[-2:]).expand(batch.numel(), -1, -1)
+    return values.expand(*batch, *values.shape[-2:]).reshape(-1, *values.shape[-2:])
+
+
+def partial_dtype(config: EngineConfig) -> DataType:
+    """The format in which blocks leave their sums in L1."""
+    if config.fp32_dest:
+        return float32
+    return bfloat16 if config.packer_l1_acc else config.out_dtype
+
+
+def accumulates_in_l1(config: EngineConfig, blocks: int) -> bool:
+    """Whether the packer adds blocks up in L1: with two there is one partial, which is reloaded."""
+    return config.packer_l1_acc and blocks > 2
+
+
+def _blocks(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+    starts = config.block_starts(a.shape[-1])
+    size = config.k_block or a.shape[-1]
+    blocks = [(a[..., k : k + size], b[..., k : k + size, :]) for k in starts]
+    form = partial_dtype(config)
+    if accumulates_in_l1(config, len(blocks)):
+        held = pack(_multiply(*blocks[0], config), form)
+        for block in blocks[1:-1]:
+            held = accumulate(held, pack(_multiply(*block, config), form), form)
+        return _multiply(*blocks[-1], config, held)
+    if len(blocks) == 1 or form not in BLOCK_FLOATS:  # a reload loses nothing: as if there were one block
+        return _multiply(a, b, config)
+    dest = _multiply(*blocks[0], config)
+    for block in blocks[1:]:
+        dest = _multiply(*block, config, pack(dest, form))
+    return dest
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, dest: torch.Tensor | None = None) -> torch.Tensor:
+    if engine_matmul.serves(a):
+        fault = config.has_minus_one_fault
+        return engine_matmul.multiply(a, b, dest, phases=config.phases, wide=config.fp32_dest, fault=fault)
+    return matrix_engine.multiply(a, b, config, dest)

@@ -1,0 +1,39 @@
+"""Element-wise multiply, add and subtract of the matrix engine; a in SrcA, b in SrcB."""
+
+from __future__ import annotations
+
+import torch
+
+from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.float_bits import BIAS, NOTHING, compose, fields, shift_away
+from ttmesh.chip.numerics.matrix_engine import phase_exponent, src_a_part, src_b_part, write_dest
+
+
+def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+    """Destination registers of a * b, phase by phase: each phase rounds."""
+    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    dest = torch.zeros_like(a)
+    for phase in range(config.phases):
+        a_sign, a_exponent, a_bits = src_a_part(a, phase)
+        b_sign, b_exponent, b_bits = src_b_part(b, phase)
+        exponent = a_exponent + b_exponent - BIAS - phase_exponent(phase)
+        there = (a_exponent != 0) & (b_exponent != 0) & (exponent > 0)
+        product = torch.where(there, a_bits * b_bits * (a_sign * b_sign), 0)
+        dest = write_dest((product, torch.where(there, exponent, NOTHING)), None, dest, config)
+    return dest
+
+
+def add_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate: bool = False) -> torch.Tensor:
+    """Destination registers of a + b, or a - b: the smaller operand is aligned at 11 bits, the sum rounded once."""
+    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    a_term, a_exponent = _term(a)
+    b_term, b_exponent = _term(b)
+    common = torch.maximum(a_exponent, b_exponent)
+    other = shift_away(b_term, common - b_exponent)
+    total = shift_away(a_term, common - a_exponent) + (-other if negate else other)
+    return compose(total << 13, common, 24 if config.fp32_dest else 8)
+
+
+def _term(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    sign, exponent, fraction = fields(values)
+    return torch.where(exponent == 0, 0, (0x400 | (fraction >> 13)) * sign), exponent

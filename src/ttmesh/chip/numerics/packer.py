@@ -1,0 +1,62 @@
+"""What the packer writes to L1: destination registers rounded to a format, or added to what lies there."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b, float32
+from ttmesh.chip.numerics.float_bits import fields, shift_up
+from ttmesh.chip.numerics.unpacker import FACE_COLUMNS, unpack_codes
+
+_INFINITY = 0x7F800000
+
+
+def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """Destination registers as values of a format, in float32."""
+    if dtype == float32:
+        return dest
+    if dtype in BLOCK_FLOATS:
+        columns = dest.shape[-1]
+        codes, exponents = pack_codes(pad(dest, (0, -columns % FACE_COLUMNS)), dtype)
+        return unpack_codes(codes, exponents, dtype)[..., :columns]
+    return to_bfloat16(dest)
+
+
+def to_bfloat16(dest: torch.Tensor) -> torch.Tensor:
+    """Nearest bfloat16, ties away; NaN becomes infinity, subnormals and -0 become +0. In float32."""
+    bits = dest.contiguous().view(torch.int32)
+    magnitude = bits & 0x7FFFFFFF
+    rounded = magnitude.clamp(max=_INFINITY).add(0x8000).bitwise_and(~0xFFFF).clamp(max=_INFINITY)
+    signed = rounded | (bits & -0x80000000)
+    return signed.masked_fill(magnitude < 0x800000, 0).view(torch.float32)
+
+
+def pack_codes(dest: torch.Tensor, dtype: DataType, *, precise: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sign-and-magnitude codes [..., n] and shared exponents [..., n / 16] of registers, as uint8.
+
+    Args:
+        precise: tt-metal's bfp8_pack_precise: one rounding, without the step through 6 fraction bits.
+    """
+    bits = dest.contiguous().view(torch.int32)
+    magnitude = bits & 0x7FFFFFFF
+    if not precise:
+        magnitude = ((magnitude & ~0xFFFF) + 0x10000) & ~0x1FFFF
+    exponent = magnitude >> 23
+    mantissa = torch.where(exponent > 0, (magnitude & 0x7FFFFF) | 0x800000, 0)
+    shared = exponent.view(*exponent.shape[:-1], -1, FACE_COLUMNS).amax(-1)
+    behind = shared.repeat_interleave(FACE_COLUMNS, -1) - exponent
+    code = shift_up(mantissa, behind + 17).clamp(max=127)
+    width = 7
+    if dtype != bfloat8_b:
+        code, width = code >> 4, 3
+    sign = ((bits >> 31) & 1) << width
+    return torch.where(code == 0, 0, code | sign).to(torch.uint8), shared.to(torch.uint8)
+
+
+def accumulate(held: torch.Tensor, packed: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """L1 accumulation: the packed value added to what lies there, nearest even, subnormals flushed. In float32."""
+    total = held + packed
+    if dtype != float32:
+        total = total.bfloat16().float()
+    return total.masked_fill(fields(total)[1] == 0, 0.0)

@@ -1,0 +1,182 @@
+"""The compiled matrix engine equals its torch version; blocks of K, partials and formats are what the chip's are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from ttmesh.base import settings
+from ttmesh.base.dtypes import Arch, DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
+from ttmesh.chip.formats.kernels import engine_matmul, loader
+from ttmesh.chip.formats.storage import to_lane
+from ttmesh.chip.numerics import exact_matmul, matrix_engine, realistic_matmul
+from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.packer import accumulate, pack, to_bfloat16
+from ttmesh.chip.numerics.unpacker import unpack
+
+FIDELITIES = [MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi3, MathFidelity.HiFi4]
+needs_compiler = pytest.mark.skipif(loader._compiler() is None, reason="no C compiler")
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _patterns(shape: tuple[int, ...], seed: int, spread: int, *, zeros: float = 0.0) -> torch.Tensor:
+    """Registers with exponents up to `spread` apart, some of them zero."""
+    generator = _generator(seed)
+    fraction = torch.randint(0, 1 << 10, shape, generator=generator, dtype=torch.int32) << 13
+    exponent = torch.randint(max(0, 128 - spread), min(255, 128 + spread) + 1, shape, generator=generator)
+    sign = torch.randint(0, 2, shape, generator=generator, dtype=torch.int32) << 31
+    bits = fraction | (exponent.to(torch.int32) << 23) | sign
+    return bits.masked_fill(torch.rand(shape, generator=generator) < zeros, 0).view(torch.float32)
+
+
+@needs_compiler
+@pytest.mark.parametrize("spread", [0, 12, 30, 60, 128])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 40, 17), (1, 5, 290, 8)])
+def test_the_kernel_has_the_bits_of_torch_for_every_spread_of_exponents(
+    spread: int, shape: tuple[int, int, int, int]
+) -> None:
+    batch, rows, depth, columns = shape
+    for seed, (fidelity, fp32_dest) in enumerate(product(FIDELITIES, (False, True))):
+        zeros = 0.4 * (seed % 3 == 0)
+        config = EngineConfig(fidelity=fidelity, fp32_dest=fp32_dest)
+        a = _patterns((batch, rows, depth), seed, spread, zeros=zeros)
+        b = _patterns((batch, depth, columns), seed + 100, 128 - spread if seed & 2 else spread, zeros=zeros)
+        dest = matrix_engine.multiply(b.mT[:, :1, :32].expand(-1, rows, -1), b[:, :32], config) if seed & 4 else None
+
+        expected = matrix_engine.multiply(a, b, config, dest)
+        found = engine_matmul.multiply(
+            a, b, dest, phases=config.phases, wide=fp32_dest, fault=config.has_minus_one_fault
+        )
+
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32)), (fidelity, fp32_dest)
+
+
+@needs_compiler
+@pytest.mark.parametrize("members", [1, 3])
+def test_operands_may_be_repeated_or_transposed_and_threads_change_nothing(members: int) -> None:
+    before = torch.get_num_threads()
+    a = torch.randn(96, 48, generator=_generator(1)).mT.expand(3, -1, -1)
+    b = torch.randn(3, 130, 96, generator=_generator(2)).mT
+    config = EngineConfig()
+    expected = matrix_engine.multiply(a, b, config)
+    try:
+        torch.set_num_threads(members)
+        found = exact_matmul.dest_of_matmul(a, b, config)
+    finally:
+        torch.set_num_threads(before)
+
+    assert torch.equal(found, expected)
+
+
+def test_float32_operands_are_cut_not_rounded() -> None:
+    value = torch.tensor([1.0 + 2**-7 + 2**-8 + 2**-11 + 2**-20])
+
+    assert unpack(value, float32, fp32_dest=False).item() == 1.0 + 2**-7
+    assert unpack(value, float32, fp32_dest=True).item() == 1.0 + 2**-7 + 2**-8
+    assert unpack(value.bfloat16(), bfloat16, fp32_dest=False).item() == value.bfloat16().item()
+
+
+def test_packing_rounds_ties_away_and_has_no_nan_subnormals_or_minus_zero() -> None:
+    dest = torch.tensor([1.0 + 2**-8, -1.0 - 2**-8, torch.nan, -torch.inf, 1e-40, -0.0, 3.4e38, 3.0])
+
+    packed = to_bfloat16(dest)
+
+    expected = torch.tensor([1.0 + 2**-7, -1.0 - 2**-7, torch.inf, -torch.inf, 0.0, 0.0, torch.inf, 3.0])
+    assert torch.equal(packed.view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.usefixtures("served")
+def test_l1_accumulation_adds_blocks_and_computes_the_last_one_on_top() -> None:
+    a = torch.rand(32, 256, generator=_generator(3)).bfloat16()
+    b = torch.rand(256, 32, generator=_generator(4)).bfloat16()
+    config = EngineConfig(packer_l1_acc=True, k_block=64)
+    whole = replace(config, k_block=None)
+
+    blocks = [
+        exact_matmul.dest_of_matmul(a.float()[:, k : k + 64], b.float()[k : k + 64], whole) for k in range(0, 192, 64)
+    ]
+    held = accumulate(accumulate(blocks[0], blocks[1], bfloat16), blocks[2], bfloat16)
+    last = matrix_engine.multiply(a.float()[None, :, 192:], b.float()[None, 192:], whole, held[None])[0]
+
+    assert torch.equal(exact_matmul.matmul(a, b, config), last.bfloat16())
+    assert not torch.equal(exact_matmul.matmul(a, b, whole), last.bfloat16())
+
+
+@pytest.mark.usefixtures("served")
+def test_without_l1_accumulation_blocks_matter_only_where_partials_are_block_floats() -> None:
+    a = torch.randn(32, 256, generator=_generator(5)).bfloat16()
+    b = torch.randn(256, 32, generator=_generator(6)).bfloat16()
+    blocks, whole = EngineConfig(k_block=64), EngineConfig()
+
+    assert torch.equal(exact_matmul.matmul(a, b, blocks), exact_matmul.matmul(a, b, whole))
+    in_blocks = exact_matmul.matmul(a, b, replace(blocks, out_dtype=bfloat8_b))
+    at_once = exact_matmul.matmul(a, b, replace(whole, out_dtype=bfloat8_b))
+    assert not torch.equal(in_blocks, at_once)
+    assert torch.equal(at_once.float(), pack(exact_matmul.matmul(a, b, whole).float(), bfloat8_b))
+
+
+@pytest.mark.parametrize("dtype", [bfloat8_b, bfloat4_b])
+def test_packed_block_floats_are_on_the_format_s_grid(dtype: DataType) -> None:
+    dest = torch.randn(8, 50, generator=_generator(7))
+
+    packed = pack(dest, dtype).bfloat16()
+
+    assert torch.equal(to_lane(packed, dtype), packed)
+
+
+def test_batches_broadcast_and_meta_tensors_have_shapes_only() -> None:
+    a = torch.randn(2, 3, 8, 32, generator=_generator(8)).bfloat16()
+    b = torch.randn(1, 1, 32, 5, generator=_generator(9)).bfloat16()
+
+    for module in (exact_matmul, realistic_matmul):
+        result = module.matmul(a, b, EngineConfig(fp32_dest=True))
+        assert result.shape == (2, 3, 8, 5)
+        assert torch.equal(result[1, 2], module.matmul(a[1, 2], b[0, 0], EngineConfig(fp32_dest=True)))
+        assert module.matmul(a.to("meta"), b.to("meta"), EngineConfig(out_dtype=float32)).dtype == torch.float32
+
+
+def _lost(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """1 - PCC."""
+    pair = torch.stack([result.double().flatten(), expected.flatten()])
+    return 1 - float(torch.corrcoef(pair)[0, 1])
+
+
+@needs_compiler
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize(
+    ("fp32_dest", "l1_acc", "low", "high"),
+    [(True, False, 0.94, 1.02), (False, True, 0.7, 1.02), (False, False, 1.0, 1.0)],
+)
+def test_realistic_loses_about_what_exact_loses(
+    fidelity: MathFidelity, fp32_dest: bool, l1_acc: bool, low: float, high: float
+) -> None:
+    a = torch.randn(32, 4096, generator=_generator(10)).bfloat16()
+    b = torch.randn(4096, 64, generator=_generator(11)).bfloat16()
+    config = EngineConfig(Arch.BLACKHOLE, fidelity, fp32_dest, l1_acc, k_block=64)
+    reference = a.double() @ b.double()
+
+    exact = _lost(exact_matmul.matmul(a, b, config), reference)
+    realistic = _lost(realistic_matmul.matmul(a, b, config), reference)
+
+    assert low * exact <= realistic <= high * exact
+
+
+@needs_compiler
+def test_realistic_blocks_are_the_same_with_and_without_kernels() -> None:
+    a = torch.randn(40, 320, generator=_generator(12)).bfloat16()
+    b = torch.randn(320, 40, generator=_generator(13)).bfloat16()
+    config = EngineConfig(packer_l1_acc=True, k_block=64)
+    compiled = realistic_matmul.matmul(a, b, config)
+    settings.override("TTMESH_KERNELS", False)
+    loader.forget()
+    try:
+        assert torch.equal(realistic_matmul.matmul(a, b, config), compiled)
+    finally:
+        settings.override("TTMESH_KERNELS", None)
+        loader.forget()
