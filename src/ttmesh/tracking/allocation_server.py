@@ -31,6 +31,7 @@ OUTPUT_BYTES = 64 << 20  # replies of all connections together; beyond it who st
 HELLO_S = 5.0  # a peer says in this time who it is
 STALLED_S = 30.0  # and takes its reply in this time
 TURN_S = 0.02  # of work, then new connections and questions are looked at
+ASKING_S = 0.25  # of work, halved every second: who asks for less is answered before records are taken
 STATISTICS_S = 10.0  # at most this often while things change, and a second after they stopped
 
 
@@ -258,12 +259,18 @@ class Server:
         until_s = time.monotonic() + TURN_S
         now_s = time.monotonic()
         while self._busy and now_s < until_s:
-            connection = min(self._busy, key=lambda c: (self._spent_s.get(c.owner, 0.0), c.spent_s))
+            connection = min(self._busy, key=self._turn_of)
             self._advance(connection)
             began_s, now_s = now_s, time.monotonic()
             connection.spent_s += now_s - began_s
             self._spent_s[connection.owner] = self._spent_s.get(connection.owner, 0.0) + now_s - began_s
         self._answers.free_space.advance()
+
+    def _turn_of(self, connection: Connection) -> tuple[bool, float, float]:
+        """The least goes first: questions of those who ask little, for somebody waits for them; then who had least."""
+        spent_s = self._spent_s.get(connection.owner, 0.0)
+        asks_little = connection.session.role == "monitor" and spent_s < ASKING_S
+        return not asks_little, spent_s, connection.spent_s
 
     def _advance(self, connection: Connection) -> None:
         session = connection.session
