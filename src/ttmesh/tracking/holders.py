@@ -138,8 +138,6 @@ class Texts:
 
     def keep(self, text: str) -> str:
         """The text to store with one more buffer: the one that others have, or none where there is no room."""
-        if not text:
-            return text
         known = self._known.get(text)
         if known is None:
             cost = getsizeof(text) + TEXT_BYTES

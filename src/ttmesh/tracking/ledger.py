@@ -22,7 +22,7 @@ from ttmesh.tracking.holders import (
 )
 from ttmesh.tracking.leftovers import Ended, keep_largest, sum_up
 from ttmesh.tracking.state import POOLS
-from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, weigh
+from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, SHORT, weigh
 from ttmesh.tracking.wire import Who
 
 # What processes can make the server keep; docs/reliability.md adds it up.
@@ -66,7 +66,7 @@ class Ledger:
         self.series = 0
         self._watch = watch
         self._evict_owner = evict
-        self._work = 0  # done since the last turn began
+        self._work = 0  # of a turn: it is over when this reaches 0
         self._now_s = 0.0
         self._route = Route((), [])  # the one whose changes are not settled yet
 
@@ -120,6 +120,7 @@ class Ledger:
         """Replace what a process holds by the snapshot, taken just before record `following`; pauses now and then."""
         staged = process.staged or Staged()
         process.in_step = False
+        self._work = -WORK_AT_ONCE
         for mesh_id in process.meshes.keys() - staged.opened.keys():
             self._forget_mesh(process, mesh_id)
         for mesh in staged.opened.values():
@@ -163,14 +164,13 @@ class Ledger:
             process.in_step = False
         elif first < process.next:
             skipped = min(process.next - first, len(records))
-        self._work = 0
+        self._work = -skipped - WORK_AT_ONCE  # what is done beside the records themselves comes on top
         at = skipped
         try:
             for record in records[skipped:] if skipped else records:
-                if self._work >= WORK_AT_ONCE:
+                if self._work + at >= 0 and at > skipped:
                     break
                 at += 1
-                self._work += 1
                 if isinstance(record, Allocated):
                     self._allocate(process, record, time_ns)
                 elif isinstance(record, Freed):
@@ -208,10 +208,10 @@ class Ledger:
 
     def _pause(self, process: Process) -> Iterator[None]:
         self._work += 1
-        if self._work >= WORK_AT_ONCE:
+        if self._work >= 0:
             self._finish(process)
             yield
-            self._work = 0
+            self._work = -WORK_AT_ONCE
 
     def _finish(self, process: Process) -> None:
         """End of a turn: totals are told, and what the process takes is counted."""
@@ -338,12 +338,18 @@ class Ledger:
             if record.site and not known.site:  # it is written down after the table that a snapshot reads
                 known.site = process.texts.keep(record.site)
             return
-        route = self._route_of(process, record.chips, record.buffer_type)
+        route = process.routes.get((record.chips, record.buffer_type))
+        if route is None:
+            route = self._add_route(process, record.chips, record.buffer_type)
         record.chips = route.chips
         record.time_ns = record.time_ns or time_ns
-        record.label = process.texts.keep(record.label[:LONGEST_NAME])
-        record.site = process.texts.keep(record.site)
-        self._charge(process, RECORD_BYTES)
+        if len(record.label) > SHORT or not record.label.isascii():
+            record.label = process.texts.keep(record.label[:LONGEST_NAME])
+        if record.site:
+            record.site = process.texts.keep(record.site)
+        process.values_bytes += RECORD_BYTES
+        if process.values_bytes > MAX_PROCESS_BYTES:
+            self._charge(process, 0)
         held[key] = record
         if route is not self._route:
             self._settle(route)
@@ -359,8 +365,10 @@ class Ledger:
         if record is None:
             return
         process.values_bytes -= RECORD_BYTES
-        process.texts.release(record.label)
-        process.texts.release(record.site)
+        if len(record.label) > SHORT or not record.label.isascii():
+            process.texts.release(record.label)
+        if record.site:
+            process.texts.release(record.site)
         route = process.routes[record.chips, record.buffer_type]
         if route is not self._route:
             self._settle(route)
@@ -405,7 +413,8 @@ class Ledger:
     def _add_system(self, process: Process, record: Reserved, size_bytes: int) -> None:
         self._settle()
         kind = SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")
-        for account in self._route_of(process, record.chips, kind).accounts:
+        route = process.routes.get((record.chips, kind)) or self._add_route(process, record.chips, kind)
+        for account in route.accounts:
             account.add(size_bytes, 0)
             self._work += 1
 
@@ -414,10 +423,7 @@ class Ledger:
         if following is not None:
             self._route = following
 
-    def _route_of(self, process: Process, chips: tuple[int, ...], kind: str) -> Route:
-        route = process.routes.get((chips, kind))
-        if route is not None:
-            return route
+    def _add_route(self, process: Process, chips: tuple[int, ...], kind: str) -> Route:
         process.group_chips += len(chips)
         if len(process.routes) >= MAX_MESHES or process.group_chips > MAX_GROUP_CHIPS:
             raise LedgerError(

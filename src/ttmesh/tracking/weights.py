@@ -8,8 +8,9 @@ from msgspec import Struct
 
 LARGE_INT_BYTES = 32
 SMALL_INTS = range(-5, 257)  # the interpreter keeps these once
-# A held buffer besides the table's row: the record, eight numbers, its key. Chips and texts are shared.
-RECORD_BYTES = 112 + 8 * LARGE_INT_BYTES + 56
+SHORT = 32  # characters of a label that every record has for itself
+# A held buffer besides the table's row: the record, eight numbers, its key, a short label. Chips and long texts are shared.
+RECORD_BYTES = 112 + 8 * LARGE_INT_BYTES + 56 + 49 + SHORT
 ACCOUNT_BYTES = 96 + 5 * LARGE_INT_BYTES + 56  # of a process: the account, its numbers, its key
 PROCESS_BYTES = 4096  # an idle one with its connection
 
