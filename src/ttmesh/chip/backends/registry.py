@@ -10,7 +10,7 @@ import ttmesh.chip.backends as folder
 from ttmesh.base.errors import SettingError, near, one_of
 from ttmesh.chip.backends.backend_protocol import Backend
 
-_NOT_BACKENDS = {"backend_protocol", "registry"}
+_NOT_BACKENDS = {"backend_protocol", "index_guard", "registry"}
 
 
 @functools.cache

@@ -1,0 +1,151 @@
+"""Out-of-range indices on a GPU: clamped where they are used, reported at the next call that waits.
+
+A CUDA kernel that meets such an index stops with a device-side assert, after which no call of the process can use the GPU
+again. So the functions that read or write by index get clamped indices, and the extremes of what was given are kept on
+the GPU until somebody waits for it; then the error is the one that the same call raises on a CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+# Functions of (source, dim, index, ...): indices from 0 to the source's length along dim.
+ALONG_A_DIM = frozenset({
+    aten.gather, aten.index_select, aten.index_add, aten.index_add_, aten.index_copy, aten.index_copy_, aten.index_fill,
+    aten.index_fill_, aten.scatter, aten.scatter_, aten.scatter_add, aten.scatter_add_, aten.scatter_reduce,
+    aten.scatter_reduce_,
+})  # fmt: skip
+# Functions of (source, [index or None per dim], ...): `source[indices]`, negative indices count from the end.
+BY_LIST = frozenset({aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_})
+GUARDED = ALONG_A_DIM | BY_LIST | {aten.embedding}
+MOST_PENDING = 256  # extremes kept before they are looked at even though nobody waits; each is two numbers
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Indices that one function got: how to make its error, and the smallest and largest of them on the GPU."""
+
+    fail: Callable[[int], None]  # calls the function with this index on a CPU
+    low: int
+    high: int
+    extremes: torch.Tensor
+
+
+class IndexGuard:
+    """Indices used since somebody last waited."""
+
+    def __init__(self) -> None:
+        self._uses: list[_Use] = []
+
+    def run(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function with its indices clamped and remembered."""
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            with _Clamping(self):
+                return body(*args, **kwargs)
+
+        return guarded
+
+    def clamp(self, index: torch.Tensor, low: int, size: int, fail: Callable[[int], None]) -> torch.Tensor:
+        """Indices within [low, size); those beyond are an error at the next check."""
+        if index.numel() == 0 or index.dtype is torch.bool:
+            return index
+        if size == 0:
+            fail(0)
+        self._uses.append(_Use(fail, low, size, torch.stack(torch.aminmax(index)).long()))
+        if len(self._uses) >= MOST_PENDING:
+            self.check()
+        return index.clamp(low, size - 1)
+
+    def check(self) -> None:
+        """Raise what the first function with an index out of range raises on a CPU; forget all uses."""
+        uses, self._uses = self._uses, []
+        if not uses:
+            return
+        for use, (least, most) in zip(uses, torch.stack([use.extremes for use in uses]).tolist(), strict=True):
+            if least < use.low or most >= use.high:
+                use.fail(least if least < use.low else most)
+
+
+def uses_indices(body: Callable[[], Any]) -> bool:
+    """Whether a function, run on meta tensors, reads or writes by index."""
+    with _Noticing() as noticing, contextlib.suppress(Exception):
+        body()
+    return noticing.found
+
+
+class _Noticing(TorchDispatchMode):
+    """Notes whether a guarded function is called."""
+
+    found = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.found = self.found or func.overloadpacket in GUARDED
+        return func(*args, **(kwargs or {}))
+
+
+class _Clamping(TorchDispatchMode):
+    """Clamps the indices of guarded functions."""
+
+    def __init__(self, guard: IndexGuard) -> None:
+        super().__init__()
+        self._guard = guard
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func.overloadpacket in GUARDED:
+            args = self._within_range(func, args)
+        return func(*args, **(kwargs or {}))
+
+    def _within_range(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        packet, given = func.overloadpacket, list(args)
+        if packet in ALONG_A_DIM:
+            source, dim, index = given[:3]
+            size = source.shape[dim] if source.dim() else 1
+            given[2] = self._guard.clamp(index, 0, size, _on_cpu(torch.gather, size, dim % max(source.dim(), 1)))
+        elif packet is aten.embedding:
+            table, index = given[:2]
+            given[1] = self._guard.clamp(index, 0, table.shape[0], _on_cpu(torch.gather, table.shape[0], 0))
+        else:
+            given[1] = self._each(given[0], given[1])
+        return tuple(given)
+
+    def _each(self, source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        clamped: list[torch.Tensor | None] = []
+        dim = 0
+        for index in indices:
+            if index is None or index.dtype is torch.bool:
+                clamped.append(index)
+                dim += 1 if index is None else index.dim()
+                continue
+            size = source.shape[dim]
+            clamped.append(self._guard.clamp(index, -size, size, _on_cpu(_select, size, dim)))
+            dim += 1
+        return clamped
+
+
+def _on_cpu(
+    function: Callable[[torch.Tensor, int, torch.Tensor], torch.Tensor], size: int, dim: int
+) -> Callable[[int], None]:
+    """A function of a bad index that raises torch's own error for a dim of this size."""
+
+    def fail(index: int) -> None:
+        shape = [1] * dim + [size]
+        function(torch.zeros(shape), dim, torch.full([1] * (dim + 1), index))
+        raise AssertionError(f"torch takes index {index} for a dim of {size}")
+
+    return fail
+
+
+def _select(source: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    return source[(slice(None),) * dim + (index.flatten(),)]
