@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -28,6 +29,13 @@ class Backend:
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Lanes with unspecified values."""
         return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
+    def guard_indices(self, lane: Callable[..., Any], trial: Callable[[], object]) -> Callable[..., Any]:
+        """A lane function whose indices cannot harm the device; `trial` runs it on meta tensors."""
+        return lane
+
+    def check_indices(self) -> None:
+        """Raise the error of an index out of range that a guarded function met."""
 
     def use_threads(self, size_bytes: int) -> None:
         """Choose how many host threads the next op of this size uses."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from ttmesh.chip.backends.backend_protocol import Backend
+from ttmesh.chip.backends.index_guard import IndexGuard, uses_indices
 
 
 class CudaBackend(Backend):
@@ -20,9 +24,21 @@ class CudaBackend(Backend):
         """float32 convolutions are computed in float32: cuDNN takes 10 bits of mantissa by default."""
         torch.backends.cudnn.allow_tf32 = False
 
+    def __init__(self) -> None:
+        self._guard = IndexGuard()
+
     def synchronize(self) -> None:
         """Wait for the GPU's current stream of every thread."""
         torch.cuda.synchronize()
+        self.check_indices()
+
+    def guard_indices(self, lane: Callable[..., Any], trial: Callable[[], object]) -> Callable[..., Any]:
+        """Functions that index get a guard; others run as they are."""
+        return self._guard.run(lane) if uses_indices(trial) else lane
+
+    def check_indices(self) -> None:
+        """Look at what the guard kept; waits for the GPU where it kept something."""
+        self._guard.check()
 
     def release(self) -> None:
         """Empty torch's caching allocator."""

@@ -76,12 +76,13 @@ class IndexGuard:
 
 def uses_indices(body: Callable[[], Any]) -> bool:
     """Whether a function, run on meta tensors, reads or writes by index."""
-    with _Noticing() as noticing, contextlib.suppress(Exception):
+    noticing = _Noticing()  # type: ignore[no-untyped-call]
+    with noticing, contextlib.suppress(Exception):
         body()
-    return noticing.found
+    return bool(noticing.found)
 
 
-class _Noticing(TorchDispatchMode):
+class _Noticing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes whether a guarded function is called."""
 
     found = False
@@ -93,11 +94,11 @@ class _Noticing(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Clamping(TorchDispatchMode):
+class _Clamping(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Clamps the indices of guarded functions."""
 
     def __init__(self, guard: IndexGuard) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._guard = guard
 
     def __torch_dispatch__(

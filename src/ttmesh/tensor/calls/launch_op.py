@@ -310,6 +310,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     if special is not None:
         lane, order = special, [name for name in order if name in names or name in changing]
         lasting = dict.fromkeys(order)
+    lane = call.mesh.backend.guard_indices(lane, lambda: infer(operation.lane, names, static, call.specs, axes))
     make_body = body_maker(lane, order, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed)
     plan = Plan
     if presence is not None:

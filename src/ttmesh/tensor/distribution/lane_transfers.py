@@ -69,7 +69,10 @@ def read(
 
     def body(reads: Cells, writes: Cells) -> None:
         lanes = reads[0].read(spec)
-        arrived(lanes if on_host else lanes.cpu())
+        if not on_host:
+            lanes = lanes.cpu()
+            mesh.backend.check_indices()
+        arrived(lanes)
 
     command = Command("read", body, (cell,), ())
     queue.enqueue(command)

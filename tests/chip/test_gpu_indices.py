@@ -1,0 +1,30 @@
+"""On a GPU an index out of range is an error at the next wait, and the process goes on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ttmesh.ttnn as ttnn
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+@needs_gpu
+def test_a_bad_index_is_reported_and_does_not_poison_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTMESH_BACKEND", "cuda")
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
+    x = ttnn.from_torch(torch.randn(32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+    bad = ttnn.from_torch(torch.full((32, 32), 40), dtype=ttnn.uint32, layout=ttnn.TILE_LAYOUT, device=mesh)
+    good = ttnn.from_torch(torch.full((32, 32), 3), dtype=ttnn.uint32, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+    result = ttnn.gather(x, 1, bad)
+    with pytest.raises((IndexError, RuntimeError), match="index 40 is out of bounds for dimension 3 with size 32"):
+        ttnn.to_torch(ttnn.get_device_tensors(result)[0])
+    ttnn.gather(x, 1, bad)
+    with pytest.raises((IndexError, RuntimeError), match="index 40 is out of bounds"):
+        ttnn.synchronize_device(mesh)
+
+    after = ttnn.to_torch(ttnn.get_device_tensors(ttnn.gather(x, 1, good))[0])
+    assert torch.equal(after, ttnn.to_torch(ttnn.get_device_tensors(x)[0])[:, 3:4].expand(32, 32))
+    ttnn.close_mesh_device(mesh)
