@@ -53,7 +53,7 @@ def on(mesh: MeshDevice, lanes: torch.Tensor, dtype: DataType, *, layout: Layout
     spec = TensorSpec(local, dtype, layout)
     topology = TensorTopology.create_sharded_tensor_topology(mesh.shape, 0)
     buffer = Footprint(spec, mesh.heap.map).allocate(mesh, "test")
-    buffer.cell.write(lanes, spec)
+    buffer.cell.write(lanes.to(mesh.backend.device), spec)
     return Tensor.on_device(kind_of(spec, topology), buffer, mesh)
 
 
@@ -63,4 +63,4 @@ def lanes_of(tensor: Tensor) -> torch.Tensor:
     assert mesh is not None
     for queue in mesh.queues:
         queue.finish()
-    return tensor.buffer.cell.read(tensor.spec).expand(*mesh.shape, *tensor.shape)
+    return tensor.buffer.cell.read(tensor.spec).cpu().expand(*mesh.shape, *tensor.shape)
