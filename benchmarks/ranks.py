@@ -46,7 +46,7 @@ def best_us(works: list[Callable[[], object]], rounds: int, meet: Callable[[], o
 
 def calls(mesh: ttnn.MeshDevice, here: ttnn.MeshDevice, count: int, dtype: str) -> list[Callable[[], object]]:
     """The sum and the engine, the operation and the engine, and the operation over ranks, each with values of its own."""
-    group = mesh.part.group(1)
+    group = mesh.rank_block.group(1)
     lanes = torch.randn(2, 4, 1, count).to(getattr(torch, dtype))
 
     def on(device: ttnn.MeshDevice, values: torch.Tensor) -> ttnn.Tensor:
@@ -70,8 +70,8 @@ def measure() -> int:
     settings.override("TTMESH_SYSTEM", "4x8")  # room for the divided mesh and, below it, one of this rank's own
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 8))
-    assert mesh.part is not None, "two ranks"
-    group, first = mesh.part.group(1), int(ttnn.distributed_context_get_rank()) == 0
+    assert mesh.rank_block is not None, "two ranks"
+    group, first = mesh.rank_block.group(1), int(ttnn.distributed_context_get_rank()) == 0
     here = ttnn.open_mesh_device(ttnn.MeshShape(2, 4), physical_device_ids=[16, 17, 18, 19, 24, 25, 26, 27])
     if first:
         print("| dtype | per chip | sum, engine | op, engine | big mesh | of sum, engine | of op, engine |")
@@ -86,7 +86,7 @@ def measure() -> int:
                 works = calls(mesh, here, size // kind.itemsize, dtype)
                 best = [min(pair) for pair in zip(best, best_us(works, rounds, group.barrier), strict=True)]
                 del works
-                if not mesh.part.agree(best[2] > BAR * best[0]):  # the first rank's word: all must go on alike
+                if not mesh.rank_block.broadcast_number(best[2] > BAR * best[0]):  # all ranks stop together
                     break
             plain, op, ours = best
             missed += ours > BAR * plain

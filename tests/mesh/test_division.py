@@ -10,7 +10,7 @@ import torch
 from ttmesh.base.errors import NotEmulatedError, RankError, ShapeError
 from ttmesh.mesh.device.opening import check_visible
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.mesh.ranks.rank_division import cut_box, described_grids, rank_grid
+from ttmesh.mesh.ranks.rank_division import compute_rank_grid, divide_box, read_host_topologies
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from ttmesh.mesh.ranks.rank_division import cut_box, described_grids, rank_grid
     ],
 )
 def test_the_longest_axis_is_cut(shape: tuple[int, ...], ranks: int, grid: tuple[int, ...]) -> None:
-    assert rank_grid(shape, ranks) == grid
+    assert compute_rank_grid(shape, ranks) == grid
 
 
 def test_a_host_topology_decides(tmp_path: Path) -> None:
@@ -38,39 +38,41 @@ def test_a_host_topology_decides(tmp_path: Path) -> None:
     yaml = tmp_path / "mesh.yaml"
     yaml.write_text("Mesh: [{id: 0, device_topology: [2, 8], host_topology: [2, 2]}]\n")
 
-    assert rank_grid((2, 8), 2, described_grids(str(text))) == (2, 1)
-    assert rank_grid((2, 8), 4, described_grids(str(yaml))) == (2, 2)
-    assert rank_grid((2, 8), 8, described_grids(str(yaml))) == (1, 8), "one for another number of ranks says nothing"
+    assert compute_rank_grid((2, 8), 2, read_host_topologies(str(text))) == (2, 1)
+    assert compute_rank_grid((2, 8), 4, read_host_topologies(str(yaml))) == (2, 2)
+    assert compute_rank_grid((2, 8), 8, read_host_topologies(str(yaml))) == (1, 8), (
+        "one for another number of ranks says nothing"
+    )
 
 
 def test_what_cannot_be_divided_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match="a mesh of 2x4 cannot be divided by 3 ranks into equal blocks"):
-        rank_grid((2, 4), 3)
+        compute_rank_grid((2, 4), 3)
     with pytest.raises(ShapeError, match=r"a mesh of 3x4 cannot be divided by host_topology \[2, 1\]"):
-        rank_grid((3, 4), 2, [(2, 1)])
+        compute_rank_grid((3, 4), 2, [(2, 1)])
     with pytest.raises(RankError, match="cannot be read"):
-        described_grids(str(tmp_path / "nowhere"))
+        read_host_topologies(str(tmp_path / "nowhere"))
 
 
 def test_a_submesh_lies_on_the_ranks_whose_blocks_it_meets() -> None:
-    assert cut_box((2, 8), (1, 2), (0, 2), (2, 4)) == ((0, 0), (1, 2), (2, 2))
-    assert cut_box((2, 8), (1, 2), (0, 4), (1, 4)) == ((0, 1), (1, 1), (1, 4))
-    assert cut_box((2, 8), (1, 2), (0, 3), (2, 4)) is None
+    assert divide_box((2, 8), (1, 2), (0, 2), (2, 4)) == ((0, 0), (1, 2), (2, 2))
+    assert divide_box((2, 8), (1, 2), (0, 4), (1, 4)) == ((0, 1), (1, 1), (1, 4))
+    assert divide_box((2, 8), (1, 2), (0, 3), (2, 4)) is None
 
 
 def test_a_part_knows_its_chips_and_its_lanes() -> None:
     part = RankBlock((2, 8), (1, 2), (0, 1), (0, 1))
     lanes = torch.arange(16).reshape(2, 8, 1)
 
-    assert part.holds((1, 4))
-    assert not part.holds((1, 3))
-    assert part.rank_of((1, 3)) == 0
-    assert part.own(frozenset({(0, 0), (1, 7)})) == {(1, 3)}
-    assert part.among(range(16)) == (4, 5, 6, 7, 12, 13, 14, 15)
-    assert part.own_block(lanes)[:, :, 0].tolist() == [[4, 5, 6, 7], [12, 13, 14, 15]]
-    assert part.own_block(lanes[:, :1]).shape == (2, 1, 1)
+    assert part.has_chip((1, 4))
+    assert not part.has_chip((1, 3))
+    assert part.find_rank((1, 3)) == 0
+    assert part.find_local_positions(frozenset({(0, 0), (1, 7)})) == {(1, 3)}
+    assert part.select_local(range(16)) == (4, 5, 6, 7, 12, 13, 14, 15)
+    assert part.narrow_to_block(lanes)[:, :, 0].tolist() == [[4, 5, 6, 7], [12, 13, 14, 15]]
+    assert part.narrow_to_block(lanes[:, :1]).shape == (2, 1, 1)
     with pytest.raises(RuntimeError, match=r"process that does not have it! .* is held by rank 0"):
-        part.locally((0, 3))
+        part.to_local((0, 3))
 
 
 def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
@@ -83,7 +85,7 @@ def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
     shared = second.box((0, 2), (2, 4))
     assert shared is not None
     assert (shared.place, shared.block, shared.start, shared.ranks) == ((0, 1), (2, 2), (0, 2), (0, 1))
-    with pytest.raises(NotEmulatedError, match="lies unevenly on the ranks' blocks"):
+    with pytest.raises(NotEmulatedError, match="overlaps the ranks' blocks of .* unevenly"):
         second.box((0, 3), (2, 4))
 
 

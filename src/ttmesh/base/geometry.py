@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import mul
-from typing import Any
 
 from ttmesh.base.errors import ShapeError
 
@@ -15,8 +14,6 @@ class MeshShape:
     """The extent of a mesh along each of its axes."""
 
     __slots__ = ("_dims",)
-
-    part: Any = None  # where several processes divide a mesh: what this one holds of it (mesh/ranks/rank_block.py)
 
     def __init__(self, *dims: int | Sequence[int]) -> None:
         values = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims

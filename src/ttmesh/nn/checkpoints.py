@@ -44,7 +44,7 @@ def save_checkpoint(path: str | Path, *optimisers: Resumable) -> None:
                 fix="Give parameters of different layers different names.",
             )
         tensors |= found
-    part = next((p.mesh.part for optimiser in optimisers for p in optimiser.parameters.values()), None)
+    part = next((p.mesh.rank_block for optimiser in optimisers for p in optimiser.parameters.values()), None)
     if part is None or part.is_first:
         _write(Path(path), tensors)
     if part is not None:

@@ -108,10 +108,10 @@ def loss_value(loss: Tensor) -> float:
     top = loss.device()
     while top is not None and top.parent is not None:
         top = top.parent
-    if top is None or top.part is None:
+    if top is None or top.rank_block is None:
         return float(torch.stack(parts).mean())
     own = torch.tensor([float(sum(parts)), float(len(parts))], dtype=torch.float64)
-    total, count = top.part.host.all_gather(own).sum(0).tolist()
+    total, count = top.rank_block.host.all_gather(own).sum(0).tolist()
     return float(total / count)
 
 

@@ -13,7 +13,6 @@ from ttmesh.base import dtypes
 from ttmesh.base.atomic_files import SUFFIX as UNFINISHED
 from ttmesh.base.dtypes import PrintedEnum
 from ttmesh.base.errors import MeshError
-from ttmesh.base.geometry import MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn.weights import parameter_tree
 from ttmesh.nn.weights.parameter_tree import ModuleArgs, ParameterDict, ParameterList
@@ -92,9 +91,9 @@ def _describe_tree(value: Any, tensors: dict[str, torch.Tensor], parts: list[Any
     if isinstance(value, Tensor):
         host = value.cpu()
         lanes = host.all_lanes()
-        if host.mesh_shape.part is not None:
-            parts.append(host.mesh_shape.part)
-            host = Tensor.on_host(host.kind, lanes, MeshShape(host.mesh_shape.to_tuple()))
+        if host.rank_block is not None:
+            parts.append(host.rank_block)
+            host = Tensor.on_host(host.kind, lanes, host.mesh_shape)
         name = str(len(tensors))
         tensors[name] = lanes
         return {"tensor": name, "described": describe(host)}

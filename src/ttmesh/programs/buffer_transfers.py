@@ -87,7 +87,7 @@ def read_shard(
     coord.to_linear_index(mesh.shape)
     where = _region(buffer, region)
     lanes = _read(buffer, cq_id, mesh.get_device_id(coord))
-    place = coord.coords() if mesh.part is None else mesh.part.locally(coord.coords())
+    place = coord.coords() if mesh.rank_block is None else mesh.rank_block.to_local(coord.coords())
     lane = lanes[tuple(0 if extent == 1 else at for at, extent in zip(place, lanes.shape, strict=False))]
     return lane[where.offset : where.offset + where.size].cpu().clone()
 
@@ -112,8 +112,8 @@ def enqueue_read_mesh_buffer(buffer: MeshBuffer, *, blocking: bool = True, cq_id
             "Cannot read a MeshBuffer that is replicated along any dimension.", "Use read_shard for one chip's shard."
         )
     lanes = _read(buffer, cq_id).cpu()
-    if mesh.part is not None:
-        lanes = mesh.part.gathered(lanes)
+    if mesh.rank_block is not None:
+        lanes = mesh.rank_block.gather_all(lanes)
     lanes = lanes.expand(*mesh.shape, lanes.shape[-1])
     datum, (high, wide) = config.compute_datum_size_bytes(), config.physical_shard_shape
     whole = torch.empty(config.global_buffer_shape[0], config.global_buffer_shape[1] * datum, dtype=torch.uint8)
@@ -154,10 +154,10 @@ def _write(
     queue = _queue(mesh, cq_id, "Writes are not supported during trace capture.")
     chips = [mesh.chip_at(coord) for coord in only or MeshCoordinateRange(mesh.shape)]
     mesh.traffic.counters.from_host(chips, lanes.shape[-1])
-    shape, cell, part = mesh.lane_shape, buffer.cell, mesh.part
+    shape, cell, part = mesh.lane_shape, buffer.cell, mesh.rank_block
     first = (0,) * len(shape)
     if part is not None:
-        lanes, first = part.own_block(lanes), part.start
+        lanes, first = part.narrow_to_block(lanes), part.start
         if only is not None:
             only = None if part.local_range is None else only.intersection(part.local_range)
             if only is None:
@@ -185,8 +185,8 @@ def _write(
 
 def _read(buffer: MeshBuffer, cq_id: int | None, chip: int | None = None) -> torch.Tensor:
     mesh = buffer.device()
-    if mesh.part is not None and mesh.part.place is None:
-        raise mesh.part.elsewhere()
+    if mesh.rank_block is not None and mesh.rank_block.position is None:
+        raise mesh.rank_block.make_absence_error()
     queue = _queue(mesh, cq_id, "Reads are not supported during trace capture.")
     seen: list[torch.Tensor] = []
 

@@ -43,19 +43,19 @@ class Frame:
     @staticmethod
     def of(mesh: MeshDevice, *, whole: bool = False) -> Frame:
         """This rank's lanes, or everybody's."""
-        part, shape = mesh.part, mesh.shape.to_tuple()
+        part, shape = mesh.rank_block, mesh.shape.to_tuple()
         if part is None:
             return Frame(shape, (0,) * len(shape))
-        return Frame(shape, (0,) * len(shape), part) if whole else Frame(part.block, part.start)
+        return Frame(shape, (0,) * len(shape), part) if whole else Frame(part.block_shape, part.start)
 
     def read(self, cell: Cell) -> torch.Tensor:
         """The bytes of a cell."""
         own = cell.read_bytes()
-        return own if self.gathers is None else self.gathers.over_ranks(own)
+        return own if self.gathers is None else self.gathers.gather_along(own)
 
     def write(self, cell: Cell, lanes: torch.Tensor) -> None:
         """What a run leaves in a cell."""
-        cell.write_bytes(lanes if self.gathers is None else self.gathers.own_block(lanes).clone())
+        cell.write_bytes(lanes if self.gathers is None else self.gathers.narrow_to_block(lanes).clone())
 
 
 class Chips:

@@ -55,10 +55,10 @@ def run(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> 
     threads = torch.get_num_threads()
     mesh.backend.use_threads(0)  # copies of a few pages each: a second thread costs more than it brings
     try:
-        if mesh.part is None:
+        if mesh.rank_block is None:
             _finished(mesh, launches, cells, Frame.of(mesh)).commit()
         else:
-            _run_divided(mesh, mesh.part, launches, cells)
+            _run_divided(mesh, mesh.rank_block, launches, cells)
     finally:
         torch.set_num_threads(threads)
 
@@ -79,13 +79,13 @@ def _run_divided(mesh: MeshDevice, part: RankBlock, launches: Sequence[Launch], 
     except Exception as error:  # raised again once the others know
         said, problem = FAILED, error
     axes = len(part.grid)
-    votes = part.over_ranks(torch.full((1,) * (axes + 1), said, dtype=torch.int64))
+    votes = part.gather_along(torch.full((1,) * (axes + 1), said, dtype=torch.int64))
     if bool((votes == CROSSED).any()):
         _finished(mesh, launches, cells, Frame.of(mesh, whole=True)).commit()
     elif problem is not None:
         raise problem
     elif bool((votes == FAILED).any()):
-        failed = {part.rank_of(at) for at in product(*map(range, part.whole)) if votes[at] == FAILED}
+        failed = {part.find_rank(at) for at in product(*map(range, part.full_shape)) if votes[at] == FAILED}
         raise RankError(
             f"kernels failed on rank(s) {sorted(failed)}",
             expected="every rank to run its chips",

@@ -8,7 +8,6 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.tensor import operators
-from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -60,8 +59,7 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
     for shift, dim in enumerate(picked):
         lanes = lanes.squeeze(axes + dim - shift)
     spec = tensor.spec.with_shape(lanes.shape[axes:])
-    kind = kind_of(spec, tensor.kind.topology, tensor.kind.presence)
-    return Tensor.on_host(kind, lanes.contiguous(), tensor.mesh_shape)
+    return tensor.make_host_tensor(spec, lanes.contiguous())
 
 
 operators.fill(getitem=getitem)

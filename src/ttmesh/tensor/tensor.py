@@ -17,6 +17,7 @@ from ttmesh.chip.formats.storage import torch_dtype
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Command, CommandQueue
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor import operators
 from ttmesh.tensor.distribution import lane_transfers
 from ttmesh.tensor.distribution.allocate import footprint_of
@@ -41,19 +42,20 @@ class Tensor(Parted):
     Lanes have one leading dimension per mesh axis (length 1 where every device has the same), then the local shape.
     """
 
-    __slots__ = ("__weakref__", "_arriving", "_buffer", "_lanes", "_mesh", "_mesh_shape", "_tensor_id")
+    __slots__ = ("__weakref__", "_arriving", "_buffer", "_lanes", "_mesh", "_mesh_shape", "_rank_block", "_tensor_id")
 
     _buffer: Buffer | None
     _mesh: MeshDevice | None
     _lanes: torch.Tensor | None
     _mesh_shape: MeshShape | None  # of a host tensor: the mesh it was cut for
+    _rank_block: RankBlock | None  # of a host tensor: this rank's block of that mesh; not set on a device
     _arriving: tuple[CommandQueue, Command] | None
     _tensor_id: int | None
 
     def __init__(self, *args: Any, **given: Any) -> None:
         if len(args) == 4 and type(args[0]) is Kind:  # from launch, transfers and views
             self.kind, self._buffer, self._mesh, self._lanes = args
-            self._mesh_shape = self._arriving = self._tensor_id = None
+            self._mesh_shape = self._rank_block = self._arriving = self._tensor_id = None
         else:
             self._adopt(args[0] if args and isinstance(args[0], Tensor) else Tensor._built(*args, **given))
 
@@ -68,21 +70,24 @@ class Tensor(Parted):
         return tensor
 
     @staticmethod
-    def on_host(kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape = ALONE) -> Tensor:
-        """A tensor that holds its values itself, cut for a mesh of this shape."""
+    def on_host(
+        kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape = ALONE, rank_block: RankBlock | None = None
+    ) -> Tensor:
+        """A tensor that holds its values itself, sharded for a mesh of this shape (of which lanes are a rank's block)."""
         tensor = Tensor(kind, None, None, lanes)
-        tensor._mesh_shape = mesh_shape
+        tensor._mesh_shape, tensor._rank_block = mesh_shape, rank_block
         return tensor
 
     @staticmethod
     def _built(*args: Any, **given: Any) -> Tensor:
         made, device, cq_id = built(*args, **given)
-        host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape)
+        host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape, made.rank_block)
         return host if device is None else host.onto(device, None, cq_id)
 
     def _adopt(self, other: Tensor) -> None:
         self.kind, self._buffer, self._mesh, self._lanes = other.kind, other._buffer, other._mesh, other._lanes
         self._mesh_shape, self._arriving, self._tensor_id = other._mesh_shape, other._arriving, None
+        self._rank_block = None if other._mesh is not None else other._rank_block
 
     @property
     def tensor_id(self) -> int:
@@ -115,6 +120,15 @@ class Tensor(Parted):
         if self._mesh is not None:
             return self._mesh.shape
         return ALONE if self._mesh_shape is None else self._mesh_shape
+
+    @property
+    def rank_block(self) -> RankBlock | None:
+        """This rank's block of that mesh where several ranks divide it."""
+        return self._rank_block if self._mesh is None else self._mesh.rank_block
+
+    @rank_block.setter
+    def rank_block(self, block: RankBlock | None) -> None:
+        self._rank_block = block
 
     @property
     def buffer(self) -> Buffer:
@@ -168,7 +182,7 @@ class Tensor(Parted):
         """The parts of a host tensor by coordinate."""
         if self._mesh is not None:
             raise _not_on_host("host_buffer")
-        return host_shapes.HostBuffer(self, self.mesh_shape, self.local_coords())
+        return host_shapes.HostBuffer(self, self.mesh_shape, self.rank_block, self.local_coords())
 
     # -- values ----------------------------------------------------------------------------------------------------
 
@@ -203,7 +217,7 @@ class Tensor(Parted):
         if self._mesh is None:
             return self
         result = Tensor(self.kind, None, None, None)
-        result._mesh_shape = self._mesh.shape
+        result._mesh_shape, result._rank_block = self._mesh.shape, self._mesh.rank_block
         queue, command = lane_transfers.read(self._mesh, self.buffer.cell, self.kind.spec, result._arrive, cq_id)
         result.arriving(queue, command)
         if blocking:
@@ -243,7 +257,7 @@ class Tensor(Parted):
         spec = kind.spec if memory_config is None else kind.spec.with_memory_config(memory_config)
         if own_shape == shape:
             kind = kind_of(spec, kind.topology, kind.presence)
-            lanes = lane_transfers.lanes_on(mesh, lanes, own_shape)
+            lanes = lane_transfers.lanes_on(mesh, lanes, self._rank_block)
         elif own_shape.mesh_size() == 1:
             kind = kind_of(spec, TensorTopology.create_fully_replicated_tensor_topology(shape))
             lanes = lanes.reshape(*[1] * shape.dims(), *spec.shape)
@@ -308,7 +322,7 @@ class Tensor(Parted):
         if self.layout is not Layout.ROW_MAJOR:
             return self  # TT-NN warns and returns it too
         window = host_shapes.moved(self.lanes, self.shape, input_tensor_start, pad_value)
-        return self._host_copy(self.spec.with_padding(output_tensor_shape, pad_value), window)
+        return self.make_host_tensor(self.spec.with_padding(output_tensor_shape, pad_value), window)
 
     def unpad(self, output_tensor_start: Sequence[int], output_tensor_end: Sequence[int]) -> Tensor:
         """The box between two corners (the end is outside)."""
@@ -316,7 +330,7 @@ class Tensor(Parted):
         rank = len(self.padded_shape)
         wide = host_shapes.padded(self.lanes, self.padded_shape, self.spec.pad_value)
         part = host_shapes.box(wide, rank, output_tensor_start, output_tensor_end)
-        return self._host_copy(self.spec.with_shape(part.shape[-rank:]), part)
+        return self.make_host_tensor(self.spec.with_shape(part.shape[-rank:]), part)
 
     def pad_to_tile(self, pad_value: float) -> Tensor:
         """The same values with height and width padded to whole tiles."""
@@ -335,8 +349,10 @@ class Tensor(Parted):
         if self._mesh is not None:
             raise _not_on_host(what)
 
-    def _host_copy(self, spec: TensorSpec, lanes: torch.Tensor) -> Tensor:
-        return Tensor.on_host(kind_of(spec, self.kind.topology, self.kind.presence), lanes, self.mesh_shape)
+    def make_host_tensor(self, spec: TensorSpec, lanes: torch.Tensor) -> Tensor:
+        """A host tensor with another spec and other lanes, distributed over the mesh as this one."""
+        kind = kind_of(spec, self.kind.topology, self.kind.presence)
+        return Tensor.on_host(kind, lanes, self.mesh_shape, self.rank_block)
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same values in another shape."""

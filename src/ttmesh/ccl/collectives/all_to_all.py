@@ -99,13 +99,13 @@ def decide_all_to_all(request: Request) -> Decision:
     def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return finished(plan_executor.exchanged(parts(lanes), plan))
 
-    part, across = request.mesh.part, where.across
+    part, across = request.mesh.rank_block, where.across
 
     def sent(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         assert part is not None, "asked for only then"
         assert across is not None, "asked for only then"
         members = where.arrangement.gather(lanes)
-        own = members.expand(members.shape[0], part.block[across[0]], *members.shape[2:])
+        own = members.expand(members.shape[0], part.block_shape[across[0]], *members.shape[2:])
         targets = split_dim(own, out_dim - rank, n).movedim(out_dim - rank - 1, 2)
         return finished(to_targets(part, across[0], targets))
 

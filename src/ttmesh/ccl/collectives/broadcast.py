@@ -168,12 +168,12 @@ def decide_mesh_partition(request: Request) -> Decision:
         own = parts.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
         return (where.arrangement.spread(own.contiguous()),)
 
-    part, across = request.mesh.part, where.across
+    part, across = request.mesh.rank_block, where.across
 
     def own_parts(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         assert part is not None, "asked for only then"
         assert across is not None, "asked for only then"
-        first, count = part.start[across[0]], part.block[across[0]]
+        first, count = part.start[across[0]], part.block_shape[across[0]]
         members = where.arrangement.gather(lanes)
         parts = split_dim(members, back, n).narrow(back - 1, first, count)
         all_parts = parts.expand(parts.shape[0], count, *parts.shape[2:])

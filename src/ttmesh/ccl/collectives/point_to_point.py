@@ -85,15 +85,15 @@ def _point_to_point(request: Request) -> Decision:
         route = mesh.traffic.routes.route(*chips)
         hops = dict.fromkeys(pairwise(route), size)
         loads = over_host([chips], up=[size, 0], down=[0, size]) if request.over_host else together([hops])
-    axes, part = mesh.shape.dims(), mesh.part
+    axes, part = mesh.shape.dims(), mesh.rank_block
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return (lane_at(lanes, sender).reshape(*[1] * axes, *lanes.shape[axes:]),)
 
     def sent(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         assert part is not None, "asked for only then"
-        own = lane_at(lanes, part.locally(sender)) if part.holds(sender) else torch.empty_like(lanes[(0,) * axes])
-        return (part.sent(own, sender, receiver).reshape(*[1] * axes, *own.shape),)
+        own = lane_at(lanes, part.to_local(sender)) if part.has_chip(sender) else torch.empty_like(lanes[(0,) * axes])
+        return (part.send_lane(own, sender, receiver).reshape(*[1] * axes, *own.shape),)
 
     return Decision(
         (request.result_spec(tensor.shape),),
@@ -101,5 +101,5 @@ def _point_to_point(request: Request) -> Decision:
         loads,
         tensor.tensor_topology(),
         changed=frozenset({receiver}),
-        over_ranks=None if part is None or part.way(sender, receiver) is None else sent,
+        over_ranks=None if part is None or part.find_common_axis(sender, receiver) is None else sent,
     )

@@ -112,16 +112,16 @@ def _dispatch(request: Request) -> Decision:
             where.arrangement.spread(experts[:, None, None]),
         ]
 
-    part, across = request.mesh.part, where.across
+    part, across = request.mesh.rank_block, where.across
 
     def over_ranks(tokens: torch.Tensor, indices: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
         """The same from one rank's tokens: choices go to every rank, a token to those whose chips have an expert for it."""
         assert part is not None, "asked for only then"
         assert across is not None, "asked for only then"
         axis, mine = across[0], own_groups(part, across[0])
-        experts = _joined(members_of(where, part.over_ranks(indices))[:, :, :, 0], dim)
+        experts = _joined(members_of(where, part.gather_along(indices))[:, :, :, 0], dim)
         own = where.arrangement.gather(tokens)
-        groups, here, ranks = part.block[1 - axis], part.block[axis], part.grid[axis]
+        groups, here, ranks = part.block_shape[1 - axis], part.block_shape[axis], part.grid[axis]
         own = own.expand(groups, here, *own.shape[2:])[:, :, :, 0]  # [groups, members here, batch, seq, hidden]
         if own.is_meta:
             blank = own.new_empty(groups, here, 1, *whole, hidden)
@@ -192,7 +192,7 @@ def _combine(request: Request) -> Decision:
         _count_back(where, member, here, dim, n, hidden * 2)
         return [where.arrangement.spread(parts)]
 
-    part, across = request.mesh.part, where.across
+    part, across = request.mesh.rank_block, where.across
 
     def over_ranks(contributions: torch.Tensor, metadata: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
         """The same from one rank's contributions: each rank gets those for its tokens, k of them, not all experts'."""
@@ -200,11 +200,11 @@ def _combine(request: Request) -> Decision:
         assert across is not None, "asked for only then"
         axis, mine = across[0], own_groups(part, across[0])
         own = where.arrangement.gather(contributions)
-        groups, count = part.block[1 - axis], part.block[axis]
+        groups, count = part.block_shape[1 - axis], part.block_shape[axis]
         own = own.expand(groups, count, *own.shape[2:])
         if own.is_meta:
             return [where.arrangement.spread(own.new_empty(groups, count, *shape))]
-        member, here, slot = chosen(part.over_ranks(metadata), mapping)
+        member, here, slot = chosen(part.gather_along(metadata), mapping)
         _count_back(where, member, here, dim, n, hidden * 2)
         place = member[mine] - part.start[axis]
         ours = here[mine] & (place >= 0) & (place < count)

@@ -145,7 +145,7 @@ def ring_joint_scaled_dot_product_attention(
             (input_tensor_v, persistent_output_buffer_v),
         )
     ]  # fmt: skip
-    first = 0 if mesh_device.part is None else mesh_device.part.start[cluster_axis]
+    first = 0 if mesh_device.rank_block is None else mesh_device.rank_block.start[cluster_axis]
     result: tuple[Tensor, Tensor, Tensor] = _attend(
         q=input_tensor_q,
         k=whole[0],

@@ -277,15 +277,15 @@ def over_ranks(request: Request, decision: Decision) -> Callable[..., Sequence[t
     Where one is: what the collective says itself, or else the lanes of all ranks along the axes it needs, the same
     function as in one process, and of its results this rank's block. So every collective gives the bits of one process.
     """
-    part, compute, across = request.mesh.part, decision.compute, decision.across
+    part, compute, across = request.mesh.rank_block, decision.compute, decision.across
     if part is None:
         return compute
-    axes = [axis for axis in range(len(part.grid)) if part.is_cut(axis) and (across is None or axis in across)]
+    axes = [axis for axis in range(len(part.grid)) if part.is_divided(axis) and (across is None or axis in across)]
     if not axes:
         return compute
 
     def everything(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
-        results = compute(*(part.over_ranks(own, axes) for own in lanes))
-        return [_own_copy(whole, part.own_block(whole, axes)) for whole in results]
+        results = compute(*(part.gather_along(own, axes) for own in lanes))
+        return [_own_copy(whole, part.narrow_to_block(whole, axes)) for whole in results]
 
     return decision.over_ranks or everything

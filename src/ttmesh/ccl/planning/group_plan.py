@@ -52,10 +52,10 @@ class Placed:
     @property
     def crossing(self) -> Crossing | None:
         """How sums cross ranks, where they do so along this axis alone and need not keep one process's order."""
-        part, across = self.request.mesh.part, self.across
+        part, across = self.request.mesh.rank_block, self.across
         if part is None or across is None or self.request["algorithm"] or settings.get("TTMESH_ORDERED"):
             return None
-        return Crossing(part, across[0]) if part.is_cut(across[0]) else None
+        return Crossing(part, across[0]) if part.is_divided(across[0]) else None
 
     def plan(self, collective: str, size_bytes: int, *, root: int = 0) -> TransferPlan:
         """The plan that the request's algorithm, or the best one for this group, makes."""

@@ -29,7 +29,7 @@ class Crossing:
 
     def reducer(self, n: int, name: str) -> Reduce:
         """What turns [groups, this rank's members, ...] into all ranks' [groups, 1, ...]; made once, called often."""
-        own, group, axis = self.part.block[self.axis], self.part.group, self.axis
+        own, group, axis = self.part.block_shape[self.axis], self.part.group, self.axis
         if name in ("max", "min"):
             return lambda members: _all_reduce(group(axis), over_members(members, own, name), name)
 
@@ -52,24 +52,25 @@ class Crossing:
 
     def reduce_scatter(self, members: torch.Tensor, n: int, name: str, dim: int) -> torch.Tensor:
         """The same cut along a dim counted from the back: [groups, this rank's members, ... with dim / n]."""
-        own, op = self.part.block[self.axis], name if name in ("max", "min") else "sum"
+        own, op = self.part.block_shape[self.axis], name if name in ("max", "min") else "sum"
         total = (partial_sum(members, own) if op == "sum" else over_members(members, own, name))[:, 0]
         at, shape = total.dim() + dim, total.shape
         ranks = n // own
         split = total.view(*shape[:at], ranks, own, shape[at] // n, *shape[at + 1 :])
         rows = split.movedim((at, at + 1), (0, 2)).contiguous()  # [ranks, groups, own members, ...]
         group = self.part.group(self.axis)
-        rows = self.part.in_group_order(rows, self.axis)
+        rows = self.part.order_by_group(rows, self.axis)
         scattered = rows[0] if rows.is_meta else group.reduce_scatter(rows, op)
         return finished(scattered.to(members.dtype), n, name)
 
     def broadcast(self, members: torch.Tensor, root: int) -> torch.Tensor:
         """The root's part of [groups, this rank's members, ...] on every rank: [groups, 1, ...]."""
-        rank, place = divmod(root, self.part.block[self.axis])
+        rank, place = divmod(root, self.part.block_shape[self.axis])
         own = members[:, :1] if members.shape[1] == 1 else members[:, place : place + 1]
         group = self.part.group(self.axis)
         sent = own.clone(memory_format=torch.contiguous_format)  # the others' is filled
-        return sent if sent.is_meta else group.broadcast(sent, group.ranks.index(self.part.along(self.axis)[rank]))
+        source = group.ranks.index(self.part.list_ranks_along(self.axis)[rank])
+        return sent if sent.is_meta else group.broadcast(sent, source)
 
 
 def _standing(group: Transport, shape: tuple[int, ...], like: torch.Tensor) -> Standing | None:

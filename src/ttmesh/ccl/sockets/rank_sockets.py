@@ -80,9 +80,11 @@ def connect(device: MeshDevice, config: SocketConfig) -> Ends | None:
 def pair_ranks(meshes: Meshes) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The ranks that hold two meshes of one program, which all of them know; None where this process has both alone."""
     joined = world()
-    if joined is None or all(mesh.part is None for mesh in meshes.values()):
+    if joined is None or all(mesh.rank_block is None for mesh in meshes.values()):
         return None
-    sender, receiver = ((joined.rank,) if mesh.part is None else mesh.part.ranks for mesh in meshes.values())
+    sender, receiver = (
+        (joined.rank,) if mesh.rank_block is None else mesh.rank_block.ranks for mesh in meshes.values()
+    )
     return sender, receiver
 
 
@@ -213,9 +215,9 @@ def _prepared(config: SocketConfig, meshes: Meshes, mesh_ids: set[int], *, all_h
     for endpoint, device in meshes.items():
         coords = [pair[endpoint.value] for pair in config.pairs()]
         check_coordinates(device, coords)
-        if all_here and device.part is not None:
+        if all_here and device.rank_block is not None:
             for coord in coords:
-                device.part.locally(coord)
+                device.rank_block.to_local(coord)
     receiver = meshes.get(SocketEndpoint.RECEIVER)
     if receiver is None and len(mesh_ids) == 1:  # ranks of one mesh allocate in lock step: the sender keeps room too
         receiver = meshes[SocketEndpoint.SENDER]
@@ -252,12 +254,12 @@ def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver
 
 def _own_chips(device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint) -> Description:
     """The connected chips of this end that this rank has: where their lanes are, and what the fabric calls them."""
-    part = device.part
+    part = device.rank_block
     coords = dict.fromkeys(pair[endpoint.value] for pair in config.pairs())
-    own = [coord for coord in coords if part is None or part.holds(coord)]
+    own = [coord for coord in coords if part is None or part.has_chip(coord)]
     nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in own}
     return {
-        "places": [(coord, coord if part is None else part.locally(coord)) for coord in own],
+        "places": [(coord, coord if part is None else part.to_local(coord)) for coord in own],
         "chips": [(coord, int(node.mesh_id), node.chip_id) for coord, node in nodes.items()],
     }
 

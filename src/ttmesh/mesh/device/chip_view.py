@@ -16,7 +16,7 @@ class ChipView:
     _shape: MeshShape
     physical_ids: tuple[int, ...]
     system: System
-    part: RankBlock | None
+    rank_block: RankBlock | None
 
     def get_num_devices(self) -> int:
         """How many chips, on all ranks."""
@@ -29,8 +29,8 @@ class ChipView:
     def get_device_id(self, coord: MeshCoordinate) -> int:
         """The physical id at a coordinate of this process."""
         chip = self.chip_at(coord)
-        if self.part is not None:
-            self.part.locally(coord.coords())
+        if self.rank_block is not None:
+            self.rank_block.to_local(coord.coords())
         return chip
 
     def chip_at(self, coord: MeshCoordinate) -> int:
@@ -39,17 +39,17 @@ class ChipView:
 
     def local_ids(self) -> tuple[int, ...]:
         """Physical ids of this process's chips."""
-        return self.physical_ids if self.part is None else self.part.among(self.physical_ids)
+        return self.physical_ids if self.rank_block is None else self.rank_block.select_local(self.physical_ids)
 
     @property
     def local_range(self) -> MeshCoordinateRange | None:
         """The coordinates of this process's chips: all of them unless ranks divide the mesh; None when it has none."""
-        return MeshCoordinateRange(self._shape) if self.part is None else self.part.local_range
+        return MeshCoordinateRange(self._shape) if self.rank_block is None else self.rank_block.local_range
 
     @property
     def lane_shape(self) -> tuple[int, ...]:
         """How many chips this process has along each axis: the leading extents of its lanes."""
-        return self._shape.to_tuple() if self.part is None else self.part.block
+        return self._shape.to_tuple() if self.rank_block is None else self.rank_block.block_shape
 
     def is_local(self, coord: MeshCoordinate) -> bool:
         """Whether this process has the chip there."""
@@ -70,7 +70,7 @@ class ChipView:
 
     def get_view(self) -> MeshDeviceView:
         """The mesh as a grid of devices."""
-        return MeshDeviceView(self._shape, self.physical_ids)
+        return MeshDeviceView(self._shape, self.physical_ids, self.rank_block)
 
     def reported_ids(self) -> tuple[int, ...]:
         """What trackers call this process's chips: their ids in the whole system, whatever part of it is visible here."""

@@ -36,7 +36,7 @@ from ttmesh.mesh.queue.events import Ownership
 from ttmesh.mesh.queue.plan_table import PlanTable
 from ttmesh.mesh.queue.program_cache import ProgramCache
 from ttmesh.mesh.queue.trace import MeshTraceId, Trace
-from ttmesh.mesh.ranks.rank_block import DividedShape, RankBlock
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.mesh.system.system_links import SystemTraffic
 from ttmesh.mesh.system.system_mesh import reshaped
 
@@ -58,11 +58,11 @@ class MeshDevice(ChipView, CoreView):
         *,
         num_command_queues: int,
         parent: MeshDevice | None = None,
-        part: RankBlock | None = None,
+        rank_block: RankBlock | None = None,
     ) -> None:
         self._id = next(_mesh_ids)
-        self.part = part  # of a mesh that several ranks divide: what is here; None: everything
-        self._shape = shape if part is None else DividedShape(part)
+        self.rank_block = rank_block  # where several ranks divide the mesh: this rank's block of it; else None
+        self._shape = shape
         self.physical_ids = physical_ids
         self.system = system
         self.backend = backend
@@ -70,16 +70,18 @@ class MeshDevice(ChipView, CoreView):
         self.space = space
         self.heap = Heap(self._id, space, physical_ids, shape.dims(), backend.device)
         self.heap.chips = self.reported_ids()
-        self.heap.digest = None if part is None else Digest()
+        self.heap.digest = None if rank_block is None else Digest()
         self.claim: Claim | None = None
-        schedule = schedules.current() if part is None or part.place is not None else schedules.Elsewhere()
-        made = CommandQueue if part is None else DividedQueue
-        self.queues = tuple(made(i, self._id, repr(self), schedule) for i in range(num_command_queues))
+        schedule = (
+            schedules.current() if rank_block is None or rank_block.position is not None else schedules.Elsewhere()
+        )
+        queue_type = CommandQueue if rank_block is None else DividedQueue
+        self.queues = tuple(queue_type(i, self._id, repr(self), schedule) for i in range(num_command_queues))
         self.program_cache = ProgramCache()
         self.plans = PlanTable()
         self.residents = Residents(self._id)
         self.traffic: SystemTraffic = (
-            SystemTraffic(system, None if part is None else frozenset(self.local_ids()))
+            SystemTraffic(system, None if rank_block is None else frozenset(self.local_ids()))
             if parent is None
             else parent.traffic
         )
@@ -132,13 +134,15 @@ class MeshDevice(ChipView, CoreView):
         check_submesh(submesh_shape, start, self._shape)
         last = MeshCoordinate([o + s - 1 for o, s in zip(start, submesh_shape, strict=True)])
         ids = tuple(self.chip_at(coord) for coord in MeshCoordinateRange(start, last))
-        part = None if self.part is None else self.part.box(start.coords(), submesh_shape.to_tuple())
-        if part is not None and len(part.ranks) > 1:
-            part.join(len(self.queues), f"submesh {submesh_shape!r} at {start!r} of {self!r}")
+        block = self.rank_block
+        if block is not None:
+            block = block.make_submesh_block(start.coords(), submesh_shape.to_tuple())
+        if block is not None and len(block.ranks) > 1:
+            block.create_groups(len(self.queues), f"submesh {submesh_shape!r} at {start!r} of {self!r}")
         self.space.split(ids)
         child = MeshDevice(
             self.system, submesh_shape, ids, self.space, self.backend, num_command_queues=len(self.queues), parent=self,
-            part=part,
+            rank_block=block,
         )  # fmt: skip
         self._submeshes.append(weakref.ref(child))
         return child
@@ -298,11 +302,11 @@ class MeshDevice(ChipView, CoreView):
             queue.finish()
         self._shut()
 
-    def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], part: RankBlock | None) -> None:
+    def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], rank_block: RankBlock | None) -> None:
         """Take another shape, when everything it holds has moved."""
-        self._shape, self.physical_ids, self.part = shape, physical_ids, part
+        self._shape, self.physical_ids, self.rank_block = shape, physical_ids, rank_block
         self.heap.chips, self.heap.lane_axes = self.reported_ids(), shape.dims()
-        if part is not None and self.parent is None:
+        if rank_block is not None and self.parent is None:
             self.traffic.counters.own = frozenset(self.local_ids())
 
     def holdings(self) -> list[Any]:
@@ -310,9 +314,9 @@ class MeshDevice(ChipView, CoreView):
         everyone = self.reported_ids()
         buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
         held = sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)
-        return [*self.standing(), *held]
+        return [*self.own_records(), *held]
 
-    def standing(self) -> list[Any]:
+    def own_records(self) -> list[Any]:
         """The records of the mesh itself and its reservations."""
         now = time.time_ns()
         parent = self.parent.id() if self.parent else None
@@ -337,7 +341,7 @@ class MeshDevice(ChipView, CoreView):
                 l1.size, chip in self.system.remote, dram.start, l1.start, small.size, trace.size,
             )
             for i, (chip, coord) in enumerate(zip(self.physical_ids, coords, strict=True))
-            if self.part is None or self.part.holds(coord)
+            if self.rank_block is None or self.rank_block.has_chip(coord)
         )  # fmt: skip
 
     def _last_core(self) -> CoreCoord:

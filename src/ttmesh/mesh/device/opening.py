@@ -16,7 +16,7 @@ from ttmesh.chip.claims import claim, is_exclusive
 from ttmesh.chip.memory import MemoryMap, Space
 from ttmesh.mesh.device.dispatch_cores import DispatchCoreConfig, with_dispatch
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.ranks.rank_block import part_here, shared_system
+from ttmesh.mesh.ranks.rank_block import load_shared_system, make_rank_block
 from ttmesh.mesh.system.coordinator import MeshType, check_mesh_type, place_mesh
 
 MAX_COMMAND_QUEUES = 2
@@ -54,7 +54,7 @@ def open_mesh_device(
         device_ids, l1_small_size = l1_small_size, 0
     explicit = physical_device_ids if device_ids is None else device_ids
     # Physical ids are this process's own; otherwise ranks of one mesh divide it.
-    system = with_dispatch(current_system() if explicit else shared_system(), dispatch_core_config)
+    system = with_dispatch(current_system() if explicit else load_shared_system(), dispatch_core_config)
     shape, chips = place_mesh(
         system,
         mesh_shape,
@@ -71,9 +71,9 @@ def open_mesh_device(
             fix="Ask for one or two command queues.",
         )
     _refuse_busy(chips)
-    part = None if explicit else part_here(shape)
-    own = chips if part is None else part.among(chips)
-    if part is not None:
+    rank_block = None if explicit else make_rank_block(shape)
+    own = chips if rank_block is None else rank_block.select_local(chips)
+    if rank_block is not None:
         check_visible(own)
     memory_map = MemoryMap.of(
         system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
@@ -81,17 +81,18 @@ def open_mesh_device(
     lanes = backend(settings.get_str("TTMESH_BACKEND"))
     lanes.start()
     held = claim(system.name, [system.original_id(chip) for chip in own]) if is_exclusive() else None
-    if part is not None:
+    if rank_block is not None:
         sizes = f"l1_small_size {l1_small_size}, trace_region_size {trace_region_size}, worker_l1_size {worker_l1_size}"
         try:
-            part.join(num_command_queues, f"{shape!r} of {system.name} on chips {list(chips)}, {sizes}")
+            rank_block.create_groups(num_command_queues, f"{shape!r} of {system.name} on chips {list(chips)}, {sizes}")
         except RankError:
             if held is not None:
                 held.release()
             raise
     mesh = MeshDevice(
-        system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues, part=part
-    )
+        system, shape, chips, Space(chips, memory_map), lanes, num_command_queues=num_command_queues,
+        rank_block=rank_block,
+    )  # fmt: skip
     mesh.claim = held
     for chip in chips:
         _in_use[chip] = weakref.ref(mesh)
@@ -222,12 +223,12 @@ def get_device_ids() -> list[int]:
 
 
 def get_num_devices() -> int:
-    """How many chips this process can use: of a system that ranks divide, its part."""
+    """How many chips this process can use: of a system that ranks divide, its rank block."""
     if settings.get("TT_VISIBLE_DEVICES") is not None:
         return len(current_system().ids)
-    system = shared_system()
-    part = part_here(system.shape)
-    return len(system.ids) if part is None else prod(part.block)
+    system = load_shared_system()
+    rank_block = make_rank_block(system.shape)
+    return len(system.ids) if rank_block is None else prod(rank_block.block_shape)
 
 
 def get_num_pcie_devices() -> int:

@@ -75,8 +75,8 @@ def distributed_context_barrier() -> None:
     if transport is None:
         return
     for mesh in open_meshes():
-        if mesh.part is not None and mesh.part.place is not None and mesh.heap.digest is not None:
-            mesh.heap.digest.compare(mesh.part.host, repr(mesh))
+        if mesh.rank_block is not None and mesh.rank_block.position is not None and mesh.heap.digest is not None:
+            mesh.heap.digest.compare(mesh.rank_block.host, repr(mesh))
     transport.barrier()
 
 

@@ -16,7 +16,7 @@ Grid = tuple[int, ...]
 HOST_TOPOLOGY = re.compile(r"host_topology\W*(?:dims\W*)?\[([0-9,\s]+)\]")
 
 
-def rank_grid(shape: Sequence[int], ranks: int, described: Sequence[Grid] = ()) -> Grid:
+def compute_rank_grid(shape: Sequence[int], ranks: int, described: Sequence[Grid] = ()) -> Grid:
     """How many blocks each axis is cut into; rank i of the mesh has the i-th block, row-major.
 
     A described host topology that fits decides. Otherwise each prime factor of the number of ranks, the largest first,
@@ -39,7 +39,7 @@ def rank_grid(shape: Sequence[int], ranks: int, described: Sequence[Grid] = ()) 
     return tuple(cuts_of)
 
 
-def described_grids(descriptor: str) -> list[Grid]:
+def read_host_topologies(descriptor: str) -> list[Grid]:
     """Every host topology that a mesh graph descriptor file names; none without a file."""
     if not descriptor:
         return []
@@ -54,7 +54,7 @@ def described_grids(descriptor: str) -> list[Grid]:
         ) from None
 
 
-def cut_box(
+def divide_box(
     shape: Sequence[int], grid: Grid, start: Sequence[int], extent: Sequence[int]
 ) -> tuple[Grid, Grid, Grid] | None:
     """What ranks hold of a box inside a divided mesh: the first of them along each axis, how many, and their blocks.

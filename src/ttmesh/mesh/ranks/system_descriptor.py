@@ -5,16 +5,16 @@ from __future__ import annotations
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.system import System
-from ttmesh.mesh.ranks.rank_block import part_here, shared_system
+from ttmesh.mesh.ranks.rank_block import load_shared_system, make_rank_block
 
 
 class SystemMeshDescriptor:
     """The whole system (by default the one in force) as a mesh; `local` is the part this process drives."""
 
     def __init__(self, system: System | None = None, local: MeshCoordinateRange | None = None) -> None:
-        self._system = shared_system() if system is None else system
+        self._system = load_shared_system() if system is None else system
         if local is None and system is None:
-            part = part_here(self._system.shape)
+            part = make_rank_block(self._system.shape)
             local = None if part is None else part.local_range
         self._local = MeshCoordinateRange(self._system.shape) if local is None else local
 

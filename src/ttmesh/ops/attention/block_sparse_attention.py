@@ -183,6 +183,6 @@ def sparse_sdpa_msa(
     _need(exact, "fp8 q requires fp32_dest_acc_en=true (32-bit DEST for the fp8 tilize)", "fp32_dest_acc_en=True")
     result: Tensor = _attend(
         q=q, k=k, v=v, indices=indices, scale=scale, block_size=block_size, cache_batch_idx=cache_batch_idx,
-        chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape, part=mesh.part,
+        chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape, part=mesh.rank_block,
     )  # fmt: skip
     return result

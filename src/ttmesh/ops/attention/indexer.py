@@ -227,8 +227,8 @@ def _run(q: Tensor, k: Tensor, weights: Tensor | None, **options: Any) -> Tensor
     # The device that sees farthest, where rows lie one device's behind the other's.
     last = first + (ring - 1) * rows if stripes is None or not axes else first
     result: Tensor = _score(
-        q=q, k=k, weights=weights, first=first, last=last, stripes=stripes, axes=axes, mesh_shape=shape, part=mesh.part,
-        **options,
+        q=q, k=k, weights=weights, first=first, last=last, stripes=stripes, axes=axes, mesh_shape=shape,
+        part=mesh.rank_block, **options,
     )  # fmt: skip
     return result
 

@@ -182,8 +182,8 @@ def coords_of(mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor) -> tu
     if mesh_coords is None:
         return None, mesh.lane_shape
     coords = frozenset(tuple(coord) for coord in mesh_coords)
-    if mesh.part is not None:
-        coords = mesh.part.own(coords)
+    if mesh.rank_block is not None:
+        coords = mesh.rank_block.find_local_positions(coords)
     return (None if len(coords) == math.prod(mesh.lane_shape) else tuple(sorted(coords))), mesh.lane_shape
 
 

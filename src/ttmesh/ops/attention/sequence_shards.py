@@ -48,7 +48,7 @@ def ranks(mesh_shape: Sequence[int], axis: int | None, part: RankBlock | None, d
         found = along(shape, axis, device)
     else:
         found = torch.arange(torch.Size(shape).numel(), device=device).reshape(shape)
-    return found if part is None else part.own_block(found)
+    return found if part is None else part.narrow_to_block(found)
 
 
 def positions(first: int, rows: int, rank: Lanes, stripes: Stripes | None = None, within: Lanes | int = 0) -> Lanes:

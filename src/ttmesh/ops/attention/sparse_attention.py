@@ -141,7 +141,7 @@ def _ring_share(
     devices = torch.Size(mesh_shape).numel()
     own = rows[torch.arange(devices, device=q.device) % ring_size].reshape(*mesh_shape, 1, 1, -1, 1)
     if part is not None:
-        own = part.own_block(own)
+        own = part.narrow_to_block(own)
     whole = whole.expand(*own.shape[:lane_axes], *whole.shape[lane_axes:])
     return whole.gather(-2, own.expand(*whole.shape[:-2], own.shape[-2], whole.shape[-1]))
 
@@ -173,7 +173,7 @@ def ring_distributed_scaled_dot_product_attention(
         chunk_start_idx=chunk_start_idx,
         scale=scale,
         mesh_shape=tuple(mesh.shape),
-        part=mesh.part,
+        part=mesh.rank_block,
         memory_config=memory_config,
         program_config=program_config,
     )

@@ -17,7 +17,6 @@ from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv2dConfig
 from ttmesh.tensor.calls.launch_op import Call, Operation, report
-from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.shard_config import round_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -85,9 +84,7 @@ def on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice
     axes = len(source.mesh_shape)
     spec = TensorSpec(values.shape[axes:], dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
     lanes = to_lane(values, dtype)
-    return to_device(
-        Tensor.on_host(kind_of(spec, source.kind.topology, source.kind.presence), lanes, source.mesh_shape), device
-    )
+    return to_device(source.make_host_tensor(spec, lanes), device)
 
 
 def host_lanes(tensor: Tensor) -> tuple[Tensor, Lanes]:

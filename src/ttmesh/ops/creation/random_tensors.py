@@ -37,7 +37,11 @@ def drawn_seed(seed: int | None, mesh: MeshDevice | None) -> int:
     if seed:
         return seed
     drawn = random.getrandbits(32) or 1
-    return drawn if mesh is None or mesh.part is None or mesh.part.place is None else mesh.part.agree(drawn)
+    return (
+        drawn
+        if mesh is None or mesh.rank_block is None or mesh.rank_block.position is None
+        else mesh.rank_block.broadcast_number(drawn)
+    )
 
 
 def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: torch.device) -> torch.Tensor:
@@ -58,7 +62,7 @@ def _rand_lane(
 ) -> torch.Tensor:
     lanes = _uniform((*mesh_dims, *spec.shape), low, high, seed, torch_device)
     return (
-        lanes if part is None else part.own_block(lanes).clone()
+        lanes if part is None else part.narrow_to_block(lanes).clone()
     )  # one sequence of numbers, of which each has its own
 
 
@@ -106,7 +110,7 @@ def rand(
         mesh_dims, topology = _cut(mesh_mapper, device, local)
     spec = _spec(local, chosen, layout, memory_config)
     made: Tensor = RAND(
-            spec=spec, mesh_dims=tuple(mesh_dims), part=device.part, low=low, high=high,
+            spec=spec, mesh_dims=tuple(mesh_dims), part=device.rank_block, low=low, high=high,
             seed=drawn_seed(seed, device), topology=topology, device=device,
         )  # fmt: skip
     return made

@@ -32,9 +32,9 @@ class TileReshapeMapMode(PrintedEnum):
 
 def viewed(tensor: Tensor, spec: TensorSpec) -> Tensor:
     """The same memory seen through another spec."""
-    kind = kind_of(spec, tensor.kind.topology, tensor.kind.presence)
     mesh = tensor.device()
     if mesh is not None:
+        kind = kind_of(spec, tensor.kind.topology, tensor.kind.presence)
         return Tensor.on_device(kind, tensor.buffer, mesh)
     axes = tensor.mesh_shape.dims()
     values = spec.view_of(tensor.lanes, tensor.spec, axes)
@@ -42,7 +42,7 @@ def viewed(tensor: Tensor, spec: TensorSpec) -> Tensor:
         values = tensor.lanes.reshape(*tensor.lanes.shape[:axes], *spec.shape)
     if values is None:
         values = spec.from_bytes(tensor.spec.to_bytes(tensor.lanes, axes), axes)
-    return Tensor.on_host(kind, values, tensor.mesh_shape)
+    return tensor.make_host_tensor(spec, values)
 
 
 def inferred_shape(shape: Sequence[int], volume: int) -> tuple[int, ...]:

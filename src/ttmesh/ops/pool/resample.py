@@ -16,7 +16,6 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, out_spec
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import flat_together, folded, unfolded
 from ttmesh.tensor.calls.launch_op import Call
-from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -175,7 +174,7 @@ def prepare_grid_sample_grid(
         memory_config=inherited(grid.spec, ()),
     )
     lanes = values.to(torch.float32 if spec.dtype is DataType.FLOAT32 else torch.bfloat16)
-    return Tensor.on_host(kind_of(spec, grid.kind.topology, grid.kind.presence), lanes, grid.mesh_shape)
+    return grid.make_host_tensor(spec, lanes)
 
 
 # -- rotate ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
 from ttmesh.tensor.calls.launch_op import Call, Operation
-from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -153,7 +152,7 @@ _TO_MEMORY_CONFIG = DeviceOperation(
 
 def _on_host(tensor: Tensor, spec: TensorSpec) -> Tensor:
     lanes = tensor.lanes if spec.dtype is tensor.dtype else to_lane(tensor.lanes, spec.dtype)
-    return Tensor.on_host(kind_of(spec, tensor.kind.topology, tensor.kind.presence), lanes, tensor.mesh_shape)
+    return tensor.make_host_tensor(spec, lanes)
 
 
 operators.fill(to_layout=to_layout)

@@ -225,6 +225,7 @@ def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence
         operation.check(call)
     shapes = [tensor.mesh_shape for tensor in tensors]
     whole = max(shapes, key=lambda shape: shape.mesh_size())
+    source = max((t for t in tensors if t.mesh_shape == whole), key=lambda t: t.rank_block is not None)
     lanes = []
     for tensor in tensors:
         if tensor.mesh_shape != whole and tensor.mesh_shape.mesh_size() != 1:
@@ -234,14 +235,17 @@ def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence
                 fix="Cut them with mappers of the same mesh.",
             )
         own = tensor.lanes
-        lanes.append(own if tensor.mesh_shape == whole else own.reshape(*[1] * whole.dims(), *tensor.shape))
+        if tensor.mesh_shape != whole:
+            own = own.reshape(*[1] * whole.dims(), *tensor.shape)
+        elif source.rank_block is not None and tensor.rank_block is None:  # sharded for the shape alone
+            own = source.rank_block.narrow_to_block(own)
+        lanes.append(own)
     axes = whole.dims()
     static = static_arguments(operation.lane_arguments, arguments, call.specs, axes, HOST)
     result = operation.lane(**filled(positions_of(arguments), static, lanes))
     specs = operation.out(call, described(result, axes))
-    source = next(tensor for tensor in tensors if tensor.mesh_shape == whole)
     made = [
-        Tensor.on_host(kind_of(spec, source.kind.topology, source.kind.presence), rounder(spec.dtype)(part), whole)
+        source.make_host_tensor(spec, rounder(spec.dtype)(part))
         for spec, part in zip(specs, parts_of(result), strict=True)
     ]
     return wrap_like(result)(made)

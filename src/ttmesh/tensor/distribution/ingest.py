@@ -15,6 +15,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.placement import Replicate
 from ttmesh.chip.formats.storage import inferred_dtype, to_lane
 from ttmesh.chip.formats.tiles import Tile
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.mappers import MappedLanes, TensorToMesh
 from ttmesh.tensor.spec.kind import Kind, Presence, kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -26,12 +27,12 @@ ALONE_TOPOLOGY = TensorTopology(ALONE, [Replicate(), Replicate()], [MeshCoordina
 
 
 class Ingested:
-    """Lanes on the host, what they are and the shape of the mesh they were cut for."""
+    """Lanes on the host, their kind, and the mesh they were sharded for: its shape and this rank's block of it."""
 
-    __slots__ = ("kind", "lanes", "mesh_shape")
+    __slots__ = ("kind", "lanes", "mesh_shape", "rank_block")
 
-    def __init__(self, kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape) -> None:
-        self.kind, self.lanes, self.mesh_shape = kind, lanes, mesh_shape
+    def __init__(self, kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape, rank_block: RankBlock | None) -> None:
+        self.kind, self.lanes, self.mesh_shape, self.rank_block = kind, lanes, mesh_shape, rank_block
 
 
 def ingest(
@@ -59,12 +60,14 @@ def ingest(
     # No key of the cache: a sharded config, which can be written to, and -0.0, which equals 0.0.
     make = _kind if config.interleaved and (pad_value is None or pad_value != 0) else _kind.__wrapped__
     kind = make(cut.values.shape[axes:], dtype, layout, tile, config, padding, cut.topology, cut.presence)
-    if dtype in BLOCK_FLOATS or (mapper is not None and mapper.mesh_shape.part is not None):
+    if dtype in BLOCK_FLOATS or (mapper is not None and mapper.rank_block is not None):
         lanes = to_lane(cut.values.contiguous(), dtype)
     else:  # every element by itself, and all of them stay: convert first, so that cutting is the only strided pass
         converted = to_lane(source, dtype)
         lanes = cut.values if converted is source else _cut(converted, mapper).values
-    return Ingested(kind, _own(lanes, source), ALONE if mapper is None else mapper.mesh_shape)
+    if mapper is None:
+        return Ingested(kind, _own(lanes, source), ALONE, None)
+    return Ingested(kind, _own(lanes, source), mapper.mesh_shape, mapper.rank_block)
 
 
 @lru_cache(maxsize=1024)

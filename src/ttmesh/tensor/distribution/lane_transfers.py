@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 
 from ttmesh.base.errors import MeshError
-from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body, Cells, Command, CommandQueue
 from ttmesh.mesh.queue.partial_writes import on_chips
 from ttmesh.mesh.queue.trace import not_while_capturing
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.spec.distribution_shape import Coord
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -55,7 +55,7 @@ def on_present(mesh: MeshDevice, body: Body, presence: Presence | None) -> Body:
 
 def present_chips(mesh: MeshDevice, presence: Presence) -> Presence:
     """The positions of these coordinates among the lanes of this process."""
-    return presence if mesh.part is None else mesh.part.own(presence)
+    return presence if mesh.rank_block is None else mesh.rank_block.find_local_positions(presence)
 
 
 def read(
@@ -63,8 +63,8 @@ def read(
 ) -> tuple[CommandQueue, Command]:
     """Enqueue a read of whole lanes; `arrived` gets them when the command runs. They must not be changed."""
     queue = _queue(mesh, cq_id, "Reads are not supported during trace capture.")
-    if mesh.part is not None and mesh.part.place is None:
-        raise mesh.part.elsewhere()
+    if mesh.rank_block is not None and mesh.rank_block.position is None:
+        raise mesh.rank_block.make_absence_error()
     on_host = mesh.backend.device.type in ("cpu", "meta")  # meta lanes have no values to bring
 
     def body(reads: Cells, writes: Cells) -> None:
@@ -79,16 +79,14 @@ def read(
     return queue, command
 
 
-def lanes_on(mesh: MeshDevice, lanes: torch.Tensor, cut_for: MeshShape) -> torch.Tensor:
+def lanes_on(mesh: MeshDevice, lanes: torch.Tensor, held: RankBlock | None) -> torch.Tensor:
     """Host lanes as a mesh of the same shape takes them: this rank's where ranks divide it."""
-    part, own = mesh.part, cut_for.part
-    if part is None and own is None:
-        return lanes
-    if part is not None and own is None:
-        return part.own_block(lanes).clone()
-    if part is None or not part.same(own):
+    block = mesh.rank_block
+    if held is None:
+        return lanes if block is None else block.narrow_to_block(lanes).clone()
+    if block is None or not block.is_same_block(held):
         raise MeshError(
-            f"this host tensor holds {own.local_range!r} of {cut_for!r}, which {mesh!r} divides otherwise",
+            f"this host tensor holds {held.local_range!r} of {mesh.shape!r}, which {mesh!r} divides otherwise",
             expected="the mesh that the mapper was made from",
             fix="Make the mapper from the mesh the tensor goes to.",
         )

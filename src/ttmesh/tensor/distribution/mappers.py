@@ -22,6 +22,7 @@ from ttmesh.tensor.spec.distribution_shape import (
     mesh_coords,
     mesh_shape_of,
     normalised_dims,
+    rank_block_of,
     start_of,
 )
 from ttmesh.tensor.spec.shape import Shape
@@ -57,10 +58,10 @@ class MappedLanes:
 class TensorToMesh:
     """A mapper: cuts a tensor for a mesh of known shape."""
 
-    __slots__ = ("_config", "_key", "distribution_shape", "mesh_shape")
+    __slots__ = ("_config", "_key", "distribution_shape", "mesh_shape", "rank_block")
 
     def __init__(self, mesh: HasMeshShape | MeshShape, config: MeshMapperConfig) -> None:
-        self.mesh_shape = mesh_shape_of(mesh)
+        self.mesh_shape, self.rank_block = mesh_shape_of(mesh), rank_block_of(mesh)
         self.distribution_shape = config.mesh_shape_override or self.mesh_shape
         self._config = config
         self._key: Key = (tuple(config.placements), config.mesh_shape_override, config.mesh_offset_override)
@@ -81,8 +82,8 @@ class TensorToMesh:
         """Cut a tensor; nothing is copied where a strided view can say it. Of a divided mesh: this rank's lanes."""
         plan = _plan(self._key, self.mesh_shape, values.shape)
         lanes = self._on_the_mesh(values.reshape(plan.split).permute(plan.order), plan)
-        part = self.mesh_shape.part
-        return MappedLanes(lanes if part is None else part.own_block(lanes), plan.presence, plan.topology)
+        block = self.rank_block
+        return MappedLanes(lanes if block is None else block.narrow_to_block(lanes), plan.presence, plan.topology)
 
     def _on_the_mesh(self, parts: torch.Tensor, plan: _ShardPlan) -> torch.Tensor:
         """Parts [distribution axes…, *local] moved to the axes of the mesh."""

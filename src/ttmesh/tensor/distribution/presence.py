@@ -9,6 +9,7 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.spec.distribution_shape import Coord
 from ttmesh.tensor.spec.tensor_properties import Described
@@ -26,6 +27,11 @@ class Parted(Described):
 
     @property
     @abstractmethod
+    def rank_block(self) -> RankBlock | None:
+        """This rank's block of that mesh where several ranks divide it."""
+
+    @property
+    @abstractmethod
     def lanes(self) -> torch.Tensor:
         """The lanes of a host tensor; never change what you get."""
 
@@ -35,8 +41,8 @@ class Parted(Described):
 
     def local_coords(self) -> list[Coord]:
         """The same as plain tuples, row-major."""
-        part = self.mesh_shape.part
-        return self.coords() if part is None else [coord for coord in self.coords() if part.holds(coord)]
+        part = self.rank_block
+        return self.coords() if part is None else [coord for coord in self.coords() if part.has_chip(coord)]
 
     def coords(self) -> list[Coord]:
         """Every coordinate that holds a part, on whatever rank."""
@@ -46,8 +52,8 @@ class Parted(Described):
 
     def lane(self, coord: Coord) -> torch.Tensor:
         """The part of one device of a host tensor; never change what you get."""
-        part = self.mesh_shape.part
-        return lane_at(self.lanes, coord if part is None else part.locally(coord))
+        part = self.rank_block
+        return lane_at(self.lanes, coord if part is None else part.to_local(coord))
 
     def only_part(self) -> torch.Tensor:
         """The part of a host tensor that has just one."""
@@ -63,13 +69,13 @@ class Parted(Described):
 
     def all_lanes(self) -> torch.Tensor:
         """The lanes of all ranks of a host tensor; every rank of its mesh calls it."""
-        part = self.mesh_shape.part
-        return self.lanes if part is None else part.gathered(self.lanes)
+        part = self.rank_block
+        return self.lanes if part is None else part.gather_all(self.lanes)
 
     def composed(self, composer: Composer, dtype: torch.dtype | None = None) -> Any:
         """What a composer makes of the parts of all ranks; None on ranks that it leaves out."""
-        part = self.mesh_shape.part
+        part = self.rank_block
         lanes: torch.Tensor | None = self.lanes
         if part is not None:
-            lanes = part.gathered_on_first(lanes) if composer.first_rank_only else part.gathered(lanes)
+            lanes = part.gather_on_first(self.lanes) if composer.first_rank_only else part.gather_all(self.lanes)
         return None if lanes is None else composer.compose(lanes, self.mesh_shape, self.kind.presence, dtype)

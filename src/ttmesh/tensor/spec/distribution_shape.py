@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.mesh.ranks.rank_block import RankBlock
 
 Coord = tuple[int, ...]
 
@@ -55,10 +56,19 @@ class HasMeshShape(Protocol):
     def shape(self) -> MeshShape:
         """Rows and columns."""
 
+    @property
+    def rank_block(self) -> RankBlock | None:
+        """This rank's block where several ranks divide the mesh."""
+
 
 def mesh_shape_of(mesh: HasMeshShape | MeshShape) -> MeshShape:
     """The shape of a mesh device, or the shape itself."""
     return mesh if isinstance(mesh, MeshShape) else mesh.shape
+
+
+def rank_block_of(mesh: HasMeshShape | MeshShape) -> RankBlock | None:
+    """The rank block of a mesh device; a shape alone has none."""
+    return None if isinstance(mesh, MeshShape) else mesh.rank_block
 
 
 def fits_directly(override: MeshShape | None, mesh_shape: MeshShape) -> bool:

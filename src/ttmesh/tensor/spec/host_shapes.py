@@ -9,6 +9,7 @@ import torch
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.spec.distribution_shape import Coord
 
 
@@ -57,10 +58,13 @@ def box(values: torch.Tensor, rank: int, start: Sequence[int], end: Sequence[int
 class HostBuffer:
     """The parts of a host tensor by coordinate."""
 
-    __slots__ = ("_coords", "_mesh_shape", "_tensor")
+    __slots__ = ("_coords", "_mesh_shape", "_rank_block", "_tensor")
 
-    def __init__(self, tensor: HasLane, mesh_shape: MeshShape, coords: Sequence[Coord]) -> None:
-        self._tensor, self._mesh_shape, self._coords = tensor, mesh_shape, frozenset(coords)
+    def __init__(
+        self, tensor: HasLane, mesh_shape: MeshShape, rank_block: RankBlock | None, coords: Sequence[Coord]
+    ) -> None:
+        self._tensor, self._mesh_shape, self._rank_block = tensor, mesh_shape, rank_block
+        self._coords = frozenset(coords)
 
     def shape(self) -> MeshShape:
         """The mesh the tensor was cut for."""
@@ -69,7 +73,7 @@ class HostBuffer:
     def is_local(self, coord: MeshCoordinate) -> bool:
         """Whether this process holds the part there."""
         coord.to_linear_index(self._mesh_shape)
-        return self._mesh_shape.part is None or bool(self._mesh_shape.part.holds(coord))
+        return self._rank_block is None or self._rank_block.has_chip(coord)
 
     def get_shard(self, coord: MeshCoordinate) -> torch.Tensor | None:
         """A copy of the part at a coordinate, or None where there is none here."""

@@ -56,7 +56,7 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
     cut = chosen.map(_only_part(tensor))
     spec = tensor.spec.with_shape(cut.values.shape[chosen.mesh_shape.dims() :])
     lanes = cut.values.contiguous()
-    result = Tensor.on_host(kind_of(spec, cut.topology, cut.presence), lanes, chosen.mesh_shape)
+    result = Tensor.on_host(kind_of(spec, cut.topology, cut.presence), lanes, chosen.mesh_shape, chosen.rank_block)
     return result if mesh_device is None else result.onto(mesh_device)
 
 
@@ -92,9 +92,7 @@ def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim
         raise _refused("All tensor shards must be on host", "host tensors")
     if any(tensor.spec != tensors[0].spec for tensor in tensors):
         raise _refused("All tensor shards must have the same tensor spec", "equal shapes, formats and layouts")
-    own = tensors if mesh_shape.part is None else mesh_shape.part.among(tensors)
-    extents = mesh_shape if mesh_shape.part is None else mesh_shape.part.block
-    lanes = torch.stack([_only_part(tensor) for tensor in own]).reshape(*extents, *tensors[0].shape)
+    lanes = torch.stack([_only_part(tensor) for tensor in tensors]).reshape(*mesh_shape, *tensors[0].shape)
     topology = TensorTopology.create_sharded_tensor_topology(mesh_shape, shard_dim)
     return Tensor.on_host(kind_of(tensors[0].spec, topology), lanes, mesh_shape)
 

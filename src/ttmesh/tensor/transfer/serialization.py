@@ -12,10 +12,8 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError
-from ttmesh.base.geometry import MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper
-from ttmesh.tensor.spec.distribution_shape import mesh_shape_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.device_tensors import Mapper
@@ -51,13 +49,13 @@ def dump_tensor_flatbuffer(
     if not isinstance(mode, DumpTensorMode):
         raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out.")
     host = tensor.cpu()
-    part = host.mesh_shape.part
+    part = host.rank_block
     if part is None or mode is DumpTensorMode.LOCAL:
         _write(path, host, host.lanes)
         return
     lanes = host.all_lanes()  # the first rank writes, and the others wait until it is there
     if part.is_first:
-        whole = Tensor.on_host(host.kind, lanes, MeshShape(host.mesh_shape.to_tuple()))
+        whole = Tensor.on_host(host.kind, lanes, host.mesh_shape)
         _write(path, whole, lanes)
     part.host.barrier()
 
@@ -133,8 +131,8 @@ def as_tensor(
         return made(device, mesh_mapper)
     names = (dtype.name if dtype is not None else "None", layout.name if layout is not None else "None")
     path = Path(f"{cache_file_name}_dtype_{names[0]}_layout_{names[1]}{SUFFIX}")
-    divided = mesh_shape_of(device).part if device is not None else None
-    if path.is_file() if divided is None else divided.all_say(path.is_file()):
+    divided = None if device is None else device.rank_block
+    if path.is_file() if divided is None else divided.is_true_everywhere(path.is_file()):
         try:
             return load_tensor(path, device=device)
         except MeshError as problem:

@@ -17,6 +17,7 @@ from ttmesh.base.placement import Replicate, Shard
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec, ShardDistributionStrategy, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -63,7 +64,7 @@ class DescriptionError(MeshError):
 def describe(host: Tensor) -> dict[str, Any]:
     """A host tensor without its values, for JSON."""
     spec, topology = host.spec, host.tensor_topology()
-    presence, part = host.kind.presence, host.mesh_shape.part
+    presence, part = host.kind.presence, host.rank_block
     return {
         "version": VERSION,
         "shape": list(spec.shape),
@@ -74,7 +75,7 @@ def describe(host: Tensor) -> dict[str, Any]:
         "padding": spec.pad_value,
         "memory": _describe_memory(spec.memory_config),
         "mesh": list(host.mesh_shape),
-        "part": None if part is None else [part.start, part.block],
+        "part": None if part is None else [part.start, part.block_shape],
         "presence": None if presence is None else sorted(map(list, presence)),
         "topology": [
             list(topology.distribution_shape()),
@@ -114,7 +115,8 @@ def restore(described: Any, lanes: torch.Tensor, device: MeshDevice | None) -> T
         reason = problem.wrong if isinstance(problem, MeshError) else f"{type(problem).__name__}: {problem}"
         raise _contradiction(f"its description cannot be: {reason}") from None
     presence = None if read.presence is None else frozenset(tuple(coord) for coord in read.presence)
-    return Tensor.on_host(kind_of(spec, topology, presence), lanes, _mesh_shape(read, device))
+    block = _find_block(read, device)
+    return Tensor.on_host(kind_of(spec, topology, presence), lanes, MeshShape(read.mesh), block)
 
 
 def _check_lanes(read: TensorDescription, lanes: torch.Tensor) -> None:
@@ -169,21 +171,19 @@ def _topology(read: TensorDescription) -> TensorTopology:
     return TensorTopology(MeshShape(extents), placements, [MeshCoordinate(coord) for coord in coords])
 
 
-def _mesh_shape(read: TensorDescription, device: MeshDevice | None) -> MeshShape:
-    """The mesh of the file; one with a rank's part only can be read for that part only."""
-    shape = MeshShape(read.mesh)
+def _find_block(read: TensorDescription, device: MeshDevice | None) -> RankBlock | None:
+    """The rank block of the file; it can be read only for a device of which this rank holds the same block."""
     if read.part is None:
-        return shape
-    start, block = read.part
-    part = None if device is None else device.part
-    if part is None or (list(part.whole), list(part.start), list(part.block)) != (read.mesh, start, block):
+        return None
+    start, shape = read.part
+    block = None if device is None else device.rank_block
+    if block is None or [*map(list, (block.full_shape, block.start, block.block_shape))] != [read.mesh, start, shape]:
         raise MeshError(
-            f"the file holds the block of {block} at {start} of {shape!r}, written by one rank",
+            f"the file holds the block of {shape} at {start} of {MeshShape(read.mesh)!r}, written by one rank",
             expected="device=, a mesh of which this rank holds the same block",
             fix="Write it with DumpTensorMode.DISTRIBUTED_GATHER to read it anywhere.",
         )
-    assert device is not None, "it has a part"
-    return device.shape
+    return block
 
 
 def _describe_memory(config: MemoryConfig) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def from_torch(
         values, dtype, None, layout, memory_config, tile, cq_id, pad_value, mesh_mapper or default_mapper.get(),
         preserve_nan_values, col_tilize, enable_bfloat_opt,
     )  # fmt: skip
-    host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape)
+    host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape, made.rank_block)
     return host if device is None else host.onto(device, None, cq_id)
 
 
@@ -118,7 +118,7 @@ def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, t
         raise _refused("copy_host_to_device_tensor: the second tensor is on the host", "a device tensor")
     _check_alike(host_tensor, device_tensor)
     if host_tensor.mesh_shape == mesh.shape:
-        return mesh, lane_transfers.lanes_on(mesh, host_tensor.lanes, host_tensor.mesh_shape)
+        return mesh, lane_transfers.lanes_on(mesh, host_tensor.lanes, host_tensor.rank_block)
     if host_tensor.mesh_shape.mesh_size() == 1:
         return mesh, host_tensor.lanes.reshape(*(1 for _ in mesh.shape), *host_tensor.shape)
     raise _refused(f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}", f"{mesh.shape!r}")
@@ -138,8 +138,10 @@ def copy_device_to_host_tensor(
 
     def arrived(lanes: torch.Tensor) -> None:
         if host_tensor.mesh_shape != mesh.shape:
-            own = lane_at(lanes, coords[0] if mesh.part is None else mesh.part.locally(coords[0]))
+            own = lane_at(lanes, coords[0] if mesh.rank_block is None else mesh.rank_block.to_local(coords[0]))
             lanes = own.reshape(*(1 for _ in host_tensor.mesh_shape), *device_tensor.shape)
+        else:
+            host_tensor.rank_block = mesh.rank_block
         host_tensor.lanes = lanes
 
     queue, command = lane_transfers.read(mesh, device_tensor.buffer.cell, device_tensor.spec, arrived, cq_id)
@@ -161,7 +163,7 @@ def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
     spec, mesh = _spec_and_mesh(*args, **given)
     lanes = torch.zeros((), dtype=lane_dtype(spec.dtype)).expand(*(1 for _ in mesh.shape), *spec.shape)
     topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
-    return Tensor.on_host(kind_of(spec, topology), lanes, mesh.shape)
+    return Tensor.on_host(kind_of(spec, topology), lanes, mesh.shape, mesh.rank_block)
 
 
 def deallocate(tensor: Tensor, force: bool = True) -> None:
