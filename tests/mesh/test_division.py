@@ -78,15 +78,15 @@ def test_a_part_knows_its_chips_and_its_lanes() -> None:
 def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
     first, second = (RankBlock((2, 8), (1, 2), (0, i), (0, 1)) for i in (0, 1))
 
-    assert first.box((0, 0), (2, 4)) is None, "all of it is here"
-    elsewhere = second.box((0, 0), (2, 4))
+    assert first.make_submesh_block((0, 0), (2, 4)) is None, "all of it is here"
+    elsewhere = second.make_submesh_block((0, 0), (2, 4))
     assert elsewhere is not None
     assert (elsewhere.place, elsewhere.ranks, elsewhere.local_range) == (None, (0,), None)
-    shared = second.box((0, 2), (2, 4))
+    shared = second.make_submesh_block((0, 2), (2, 4))
     assert shared is not None
     assert (shared.place, shared.block, shared.start, shared.ranks) == ((0, 1), (2, 2), (0, 2), (0, 1))
-    with pytest.raises(NotEmulatedError, match="overlaps the ranks' blocks of .* unevenly"):
-        second.box((0, 3), (2, 4))
+    with pytest.raises(NotEmulatedError, match=r"overlaps the ranks' blocks of .* unevenly"):
+        second.make_submesh_block((0, 3), (2, 4))
 
 
 def test_a_rank_must_see_the_chips_of_its_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,11 +37,8 @@ def drawn_seed(seed: int | None, mesh: MeshDevice | None) -> int:
     if seed:
         return seed
     drawn = random.getrandbits(32) or 1
-    return (
-        drawn
-        if mesh is None or mesh.rank_block is None or mesh.rank_block.position is None
-        else mesh.rank_block.broadcast_number(drawn)
-    )
+    block = None if mesh is None else mesh.rank_block
+    return drawn if block is None or block.position is None else block.broadcast_number(drawn)
 
 
 def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: torch.device) -> torch.Tensor:
