@@ -81,10 +81,10 @@ def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
     assert first.make_submesh_block((0, 0), (2, 4)) is None, "all of it is here"
     elsewhere = second.make_submesh_block((0, 0), (2, 4))
     assert elsewhere is not None
-    assert (elsewhere.place, elsewhere.ranks, elsewhere.local_range) == (None, (0,), None)
+    assert (elsewhere.position, elsewhere.ranks, elsewhere.local_range) == (None, (0,), None)
     shared = second.make_submesh_block((0, 2), (2, 4))
     assert shared is not None
-    assert (shared.place, shared.block, shared.start, shared.ranks) == ((0, 1), (2, 2), (0, 2), (0, 1))
+    assert (shared.position, shared.block_shape, shared.start, shared.ranks) == ((0, 1), (2, 2), (0, 2), (0, 1))
     with pytest.raises(NotEmulatedError, match=r"overlaps the ranks' blocks of .* unevenly"):
         second.make_submesh_block((0, 3), (2, 4))
 

@@ -205,7 +205,7 @@ class MeshDevice(ChipView, CoreView):
         if queue.schedule.busy or queue.recording is not None or signals.timing:
             queue.take(Command(name, body, reads, writes, programs=programs))
         else:
-            if self.part is not None:
+            if self.rank_block is not None:
                 worker.queue = queue.id
             body(reads, writes)
 
