@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ttmesh.base.errors import NotEmulatedError, RankError, ShapeError
+from ttmesh.base.geometry import MeshShape
 from ttmesh.mesh.device.opening import check_visible
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.mesh.ranks.rank_division import compute_rank_grid, divide_box, read_host_topologies
@@ -73,6 +74,11 @@ def test_a_part_knows_its_chips_and_its_lanes() -> None:
     assert part.narrow_to_block(lanes[:, :1]).shape == (2, 1, 1)
     with pytest.raises(RuntimeError, match=r"process that does not have it! .* is held by rank 0"):
         part.to_local((0, 3))
+
+
+def test_a_mesh_shape_is_a_plain_value_without_communicators() -> None:
+    assert MeshShape.__slots__ == ("_dims",)
+    assert not MeshShape.__subclasses__()
 
 
 def test_a_submesh_has_the_part_that_its_rank_has_of_it() -> None:
