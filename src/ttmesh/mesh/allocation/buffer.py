@@ -77,7 +77,8 @@ class Heap:
     def take(self, room: Room, label: str, bottom_up: bool | None = None, at: int | None = None) -> Buffer:
         """A new buffer with this room, at this address if one is named. Every result of every operation comes from here.
 
-        That is why the cell and the buffer are made without calling their classes: it takes half the time.
+        That is why the cell and the buffer are made without calling their classes, and why a free list is asked directly:
+        0.4 µs and three frames less for every result.
         """
         self._lock.acquire()  # `with` takes twice as long
         try:

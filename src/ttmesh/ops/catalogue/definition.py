@@ -38,6 +38,7 @@ from ttmesh.tensor.calls.launch_op import (
     tensors_in,
 )
 from ttmesh.tensor.observer import observer
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
@@ -186,7 +187,9 @@ class OpFunction(Gate):
 
 
 def binder(signature: inspect.Signature, names: Mapping[str, str] = NO_NAMES) -> Callable[..., Arguments]:
-    """A function with this signature that returns its arguments as a dict: Python's own binding is the fastest.
+    """A function with this signature that returns its arguments as a dict.
+
+    Generated, because Python's own binding takes 1 µs where `Signature.bind` takes 48.
 
     Args:
         names: parameters of this overload -> what the dict calls them.
@@ -218,6 +221,7 @@ def device_operation(
     runtime: Sequence[str] = (),
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None,
     scratch: Callable[[Call], int] | None = None,
+    temporaries: Callable[[Call], Sequence[TensorSpec]] | None = None,
     writes: str | None = None,
     outputs: Sequence[str] | None = None,
     host: bool = False,
@@ -245,6 +249,7 @@ def device_operation(
             runtime=frozenset(runtime),
             programs=programs,
             scratch=scratch,
+            temporaries=temporaries,
             writes=writes,
             outputs=None if outputs is None else tuple(outputs),
             host=host,
@@ -270,6 +275,7 @@ def op(
     runtime: Sequence[str] = (),
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None,
     scratch: Callable[[Call], int] | None = None,
+    temporaries: Callable[[Call], Sequence[TensorSpec]] | None = None,
     writes: str | None = None,
     outputs: Sequence[str] | None = None,
     host: bool = False,
@@ -290,7 +296,7 @@ def op(
     make = device_operation(
         name, out=out, check=check, topology=topology, runtime=runtime, programs=programs, scratch=scratch,
         writes=writes, outputs=outputs, host=host, in_place=in_place, specialise=specialise, takes=takes, recheck=recheck,
-        alias=alias, least_rank=least_rank,
+        temporaries=temporaries, alias=alias, least_rank=least_rank,
     )  # fmt: skip
 
     def enter(lane: Callable[..., Any]) -> OpFunction:

@@ -144,7 +144,7 @@ def body_maker(
     kept["finishing"] = [(rounder(spec.dtype), spec) for spec in out_specs]
     form = (tuple(order), places, tuple(static), tuple(changing), tuple(kept), single, changed)
     scope: dict[str, Any] = {}
-    exec(_own_copy(_body_code(*form)), scope)
+    exec(_body_code(*form), scope)
     made: Callable[..., Body] = scope["keep"](**kept)
     return made
 
@@ -159,7 +159,10 @@ def _body_code(
     single: bool,
     changed: str | None,
 ) -> CodeType:
-    """The body as code: one call of the lane function with no dict in between. Plans of one form compile it once."""
+    """The body as code: one call of the lane function with no dict in between. Plans of one form compile it once.
+
+    Generated, because a closure that fills the arguments in takes 2.4 µs more, of 8 for a whole add on one tile.
+    """
     places = dict(positions)
     cells = [name for name in kept if name.startswith("spec")]
     reads = [
@@ -210,12 +213,6 @@ def _read_places(
         if name in static and name != changed:
             found += [place] if isinstance(place, int) else [i for i in place if i is not None]
     return found
-
-
-def _own_copy(code: CodeType) -> CodeType:
-    """The same code as an object of its own: the interpreter adapts code to what it calls, and each plan calls its own."""
-    consts = tuple(_own_copy(const) if isinstance(const, CodeType) else const for const in code.co_consts)
-    return code.replace(co_consts=consts)
 
 
 def by_place(lane: Lane) -> Sequence[str]:

@@ -110,6 +110,7 @@ class Operation:
     recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no route.
     programs: how many device programs TT-NN launches for one call.
     scratch: bytes of circular buffers per core.
+    temporaries: specs of tensors that it holds while its programs run.
     writes: the tensor argument that the result is written into (in-place operations), by name.
     outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
     host: whether it takes host tensors too, and gives host tensors then.
@@ -129,6 +130,7 @@ class Operation:
     runtime: frozenset[str] = frozenset()
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None
     scratch: Callable[[Call], int] | None = None
+    temporaries: Callable[[Call], Sequence[TensorSpec]] | None = None
     writes: str | None = None
     outputs: tuple[str, ...] | None = None
     host: bool = False
@@ -304,6 +306,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     if scratch:
         check_size(operation.name, scratch, call.mesh)
     footprints = tuple(footprint_of(spec, call.mesh.heap.map) for spec in specs)
+    held_specs = operation.temporaries(call) if operation.temporaries else ()
     in_specs, device = call.specs, call.mesh.backend.device
     lasting = static_arguments(operation.lane_arguments, inputs, in_specs, axes, device)
     changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
@@ -327,6 +330,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         make_body,
         changing,
         programs=programs,
+        temporaries=tuple(footprint_of(spec, call.mesh.heap.map) for spec in held_specs),
         circular_buffer_bytes=scratch,
         compute_config=key_of(call["compute_kernel_config"]),
     )

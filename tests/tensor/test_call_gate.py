@@ -1,0 +1,159 @@
+"""What every call passes: its key, the table of routes, the plan, and who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import ttmesh.ttnn as ttnn
+from ttmesh.base.dtypes import BufferType
+from ttmesh.ops.catalogue.definition import device_operation
+from ttmesh.tensor.calls.call_routes import BoundRoute, PlanRoute, ViewRoute
+from ttmesh.tensor.calls.plan import Plan
+from ttmesh.tensor.observer import Step, Watcher, observer
+
+KIB = 1024
+
+
+@pytest.fixture
+def mesh() -> Iterator[ttnn.MeshDevice]:
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    opened = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
+    yield opened
+    ttnn.close_mesh_device(opened)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+
+
+def on(mesh: ttnn.MeshDevice, shape: tuple[int, ...] = (1, 1, 32, 64)) -> ttnn.Tensor:
+    return ttnn.from_torch(torch.rand(shape), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+
+def route(mesh: ttnn.MeshDevice, call: Any) -> Any:
+    """The route that the second of two equal calls took."""
+    call()
+    known = set(mesh.plans)
+    call()
+
+    assert set(mesh.plans) == known, "a repeated call is found"
+    return next(route for key, route in mesh.plans.items() if not isinstance(key[0], str))
+
+
+def test_a_program_a_view_and_a_composite_have_routes_of_their_own(mesh: ttnn.MeshDevice) -> None:
+    x = on(mesh)
+
+    assert type(route(mesh, lambda: ttnn.relu(x))) is PlanRoute
+    mesh.plans.clear()
+    assert type(route(mesh, lambda: ttnn.reshape(x, (1, 32, 64)))) is ViewRoute
+    mesh.plans.clear()
+    assert type(route(mesh, lambda: ttnn.experimental.dropout(x, probability=0.5, scale=2.0, seed=1))) is BoundRoute
+
+
+def test_a_collective_is_an_operation_however_it_is_called(mesh: ttnn.MeshDevice) -> None:
+    x = on(mesh)
+
+    assert type(route(mesh, lambda: ttnn.all_reduce(x, cluster_axis=1))) is PlanRoute
+    mesh.plans.clear()
+    assert type(route(mesh, lambda: ttnn.all_reduce(input_tensor=x, cluster_axis=1))) is PlanRoute
+
+
+def test_a_collective_that_ran_is_refused_once_the_fabric_is_gone(mesh: ttnn.MeshDevice) -> None:
+    x = on(mesh)
+    ttnn.all_reduce(x, cluster_axis=1)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+
+    with pytest.raises(RuntimeError, match="un-initialized fabric context"):
+        ttnn.all_reduce(x, cluster_axis=1)
+
+
+def test_a_plan_says_what_a_call_needs(mesh: ttnn.MeshDevice) -> None:
+    steps: list[Step] = []
+
+    class Steps(Watcher):
+        def after_run(self, step: Step) -> None:
+            steps.append(step)
+
+    config = ttnn.init_device_compute_kernel_config(mesh.arch(), math_fidelity=ttnn.MathFidelity.HiFi2)
+    watcher = Steps()
+    observer.add(watcher)
+    try:
+        ttnn.layer_norm(on(mesh), compute_kernel_config=config)
+    finally:
+        observer.remove(watcher)
+
+    plan: Plan = steps[-1].plan
+    assert plan.name == "ttnn.layer_norm"
+    assert plan.programs
+    assert plan.circular_buffer_bytes > 0
+    assert ttnn.MathFidelity.HiFi2 in plan.compute_config
+
+
+def test_temporaries_are_held_while_a_program_runs(mesh: ttnn.MeshDevice) -> None:
+    held = ttnn.TensorSpec((1, 1, 32, 64 * KIB), ttnn.bfloat16, ttnn.TILE_LAYOUT)
+
+    @device_operation("test.copy", temporaries=lambda call: [held])
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    x, banks = on(mesh), mesh.heap.map.banks[BufferType.DRAM]
+    before = mesh.heap.view(BufferType.DRAM).total_bytes_allocated_per_bank
+    result = copied(x=x)
+    again = copied(x=x)
+
+    size = result.buffer.cell.bank_bytes
+    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(result)[0]), ttnn.to_torch(ttnn.get_device_tensors(x)[0]))
+    assert mesh.heap.view(BufferType.DRAM).total_bytes_allocated_per_bank == before + 2 * size
+    most = before + 2 * size + held.bytes_per_bank(banks.page_alignment, banks.count)
+    assert mesh.heap.peak_bank_bytes(BufferType.DRAM) == most
+    del again
+
+
+class Calls(Watcher):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def before_operation(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.seen.append(f"before {operation.__name__}")
+
+    def after_operation(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self.seen.append(f"after {operation.__name__}")
+
+    def after_launch(self, operation: Any, arguments: dict[str, Any], result: Any) -> None:
+        self.seen.append(f"launch {operation.name}")
+
+    def after_collective(self, name: str, decide: Any, tensors: Any, options: dict[str, Any], result: Any) -> None:
+        self.seen.append(f"collective {name}")
+
+    def after_upload(self, tensor: Any) -> None:
+        self.seen.append("upload")
+
+
+def test_a_watcher_sees_every_moment_of_known_and_new_calls(mesh: ttnn.MeshDevice) -> None:
+    x = on(mesh)
+    ttnn.relu(x)
+    ttnn.all_reduce(x, cluster_axis=1)
+    watcher = Calls()
+    observer.add(watcher)
+    try:
+        ttnn.relu(on(mesh))
+        ttnn.all_reduce(x, cluster_axis=1)
+    finally:
+        observer.remove(watcher)
+    ttnn.relu(x)
+
+    assert watcher.seen == [
+        "upload", "before relu", "launch ttnn.relu", "after relu",
+        "before all_reduce", "collective ttnn.all_reduce", "after all_reduce",
+    ]  # fmt: skip
+    assert not observer.active
+
+
+def test_a_composite_that_fails_leaves_nobody_watching(mesh: ttnn.MeshDevice) -> None:
+    x = on(mesh)
+
+    with pytest.raises(RuntimeError):
+        ttnn.reshape(x, (1, 32, 63))
+
+    assert not observer.active
