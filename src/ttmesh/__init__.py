@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ttmesh.base import settings
+from ttmesh.base import numerics_mode, settings
 from ttmesh.base.errors import MeshError
 
 __version__ = "0.1.0"
@@ -38,8 +38,9 @@ def configure(
     schedule: str | None = None,
     seed: int | None = None,
     unwritten: str | None = None,
+    numerics: str | None = None,
 ) -> None:
-    """Choose for this process what the TTMESH_* variables choose; takes effect at the next open. None leaves as is."""
+    """Choose for this process what TTMESH_* variables choose, from the next open on (`numerics` at once); None: as is."""
     chosen = {
         "TTMESH_SYSTEM": system,
         "TTMESH_BACKEND": backend,
@@ -54,6 +55,8 @@ def configure(
     for variable, value in chosen.items():
         if value is not None:
             settings.override(variable, value)
+    if numerics is not None:
+        numerics_mode.choose(numerics)
 
 
 def __getattr__(name: str) -> Any:

@@ -101,6 +101,13 @@ SETTINGS: tuple[Setting, ...] = (
         one_of(["eager", "async", "adversarial"]),
         "how command queues run their commands",
     ),
+    Setting(
+        "TTMESH_NUMERICS",
+        _choice("ideal", "realistic", "exact"),
+        "ideal",
+        one_of(["ideal", "realistic", "exact"]),
+        "whose arithmetic the matrix engine's operations follow: float32 rounded once, about the chip's, or the chip's bits",
+    ),
     Setting("TTMESH_SEED", parse_integer, 0, "an integer", "seed of the adversarial schedule"),
     Setting(
         "TTMESH_UNWRITTEN",

@@ -86,6 +86,7 @@ def describe(system: System) -> dict[str, Any]:
         "opens_as": list(opened),
         "reserved_l1_bytes": {str(i): reserved_bytes(coordinator=i == opened[0]) for i in system.ids},
         "backend": chosen_backend(),
+        "numerics": settings.get_str("TTMESH_NUMERICS"),
         "environment": settings.in_force(),
     }
 
@@ -107,6 +108,7 @@ def _show(console: Console, system: System, facts: dict[str, Any]) -> None:
         ("cores per chip", "{} x {} at {} MHz".format(*facts["chip"]["compute_grid"], facts["chip"]["clock_mhz"])),
         ("coordinator", _coordinator(facts)),
         ("backend", facts["backend"]),
+        ("numerics", facts["numerics"]),
     ]:
         table.add_row(name, Text(value))
     console.print(table)

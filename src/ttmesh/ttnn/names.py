@@ -325,6 +325,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
 }
 
 _EXTRA_MODULES = {
+    "ttmesh.base.numerics_mode": "numerics",
     "ttmesh.ccl.collectives.all_to_all": "all_to_all",
     "ttmesh.ccl.collectives.host_forms": "all_gather",
     "ttmesh.tensor.distribution.composers": "on_first_rank",

@@ -17,18 +17,30 @@ def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tens
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
     if a.is_meta or b.is_meta:
         return torch.matmul(a.float(), b.float()).to(lane_dtype(config.out_dtype))
+    return pack(dest_of_lanes(a, b, config), config.out_dtype).to(lane_dtype(config.out_dtype))
+
+
+def dest_of_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+    """Destination registers before they are packed."""
     wide_a = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
     wide_b = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
-    dest = dest_of_matmul(wide_a, wide_b, config)
-    return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
+    return dest_of_matmul(wide_a, wide_b, config)
 
 
 def dest_of_matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
     """Destination registers after the last block of unpacked operands."""
     batch = batch_shape(a, b)
+    if is_shared(b):  # the same weights for all: rows of one larger matmul
+        rows = _blocks(a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), config)
+        return rows.reshape(*a.shape[:-1], b.shape[-1])
     left, right = _three_dims(a, batch), _three_dims(b, batch)
     dest = _blocks(left, right, config)
     return dest.reshape(*batch, a.shape[-2], b.shape[-1])
+
+
+def is_shared(b: torch.Tensor) -> bool:
+    """Whether there is one matrix for all batches."""
+    return all(size == 1 for size in b.shape[:-2])
 
 
 def batch_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Size:

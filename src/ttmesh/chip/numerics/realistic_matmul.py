@@ -31,16 +31,25 @@ Gemm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm = torch.matmul) -> torch.Tensor:
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
+    dest = dest_of_lanes(a, b, config, gemm=gemm)
+    return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
+
+
+def dest_of_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm) -> torch.Tensor:
+    """Destination registers before they are packed."""
     if computes_exactly(a, b, config):
-        return exact_matmul.matmul(a, b, config)
+        return exact_matmul.dest_of_lanes(a, b, config)
+    if exact_matmul.is_shared(b):  # the same weights for all: one GEMM
+        rows = _dest(a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:]), config, gemm)
+        return rows.reshape(*a.shape[:-1], b.shape[-1])
+    return _dest(a, b, config, gemm)
+
+
+def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm) -> torch.Tensor:
     wide_a = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
     wide_b = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
     operands = _phase_operands(wide_a, wide_b, config.fidelity)
-    if config.fp32_dest or a.is_meta:
-        dest = _multiply(operands, gemm)
-    else:
-        dest = _add_blocks(operands, config, gemm)
-    return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
+    return _multiply(operands, gemm) if config.fp32_dest or a.is_meta else _add_blocks(operands, config, gemm)
 
 
 def computes_exactly(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> bool:

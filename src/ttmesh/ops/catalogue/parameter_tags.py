@@ -36,7 +36,8 @@ PRECISION = (
 FIDELITY = _none(
     "math_fidelity, fp32_dest_acc_en, packer_l1_acc, dst_full_sync_en and math_approx_mode choose how many bits the chip's "
     "engines keep on the way. ttmesh accumulates in float32 and rounds once to the output format, at least as exactly as "
-    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here. "
+    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here (ttnn.matmul and ttnn.linear follow it "
+    "with TTMESH_NUMERICS=realistic or exact, docs/numerics.md). "
     "Results in block floats go through bfloat16 on their way to the packer, as without fp32_dest_acc_en."
 )
 SLICES = _none("How TT-NN cuts the work so that it fits into L1; the result is the same.")

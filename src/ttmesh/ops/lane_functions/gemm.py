@@ -28,14 +28,15 @@ def product(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
         a = a.unsqueeze(-2)
     if drop_column:
         b = b.unsqueeze(-1)
-    a, b = _same_kind(*_same_rank(a, b, lane_axes))
+    a, b = _same_kind(*same_rank(a, b, lane_axes))
     result = _batched(a, b)
     if drop_column:
         result = result.squeeze(-1)
     return result.squeeze(-1 if drop_column else -2) if drop_row else result
 
 
-def _same_rank(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def same_rank(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with as many dims, aligned at the end behind the mesh dims."""
     missing = a.dim() - b.dim()
     if missing > 0:
         b = b.reshape(*b.shape[:lane_axes], *[1] * missing, *b.shape[lane_axes:])

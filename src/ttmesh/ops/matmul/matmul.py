@@ -1,12 +1,14 @@
-"""Products: matmul, linear, addmm and the batched form. Accumulated in float32."""
+"""Products: matmul, linear, addmm and the batched form. Accumulated in float32, or as TTMESH_NUMERICS says."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.checks import require
@@ -17,6 +19,7 @@ from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.matmul.matmul_engine import differentiates, engine_matmul_of, without_resources
 from ttmesh.ops.matmul.matmul_rules import (
     check_product,
     circular_buffers,
@@ -53,6 +56,38 @@ def activations_of(activation: Activation | None, program_config: ProgramConfig 
 # -- matmul and linear -------------------------------------------------------------------------------------------------
 
 
+def _in_mode(case: Case) -> Callable[..., torch.Tensor]:
+    """Computes ideally or by the chip's arithmetic, whichever is in force when it runs."""
+    ideal = _product_once(case) or _ideal_of(case)
+    chosen = activations_of(case["activation"], case["program_config"])
+    act = function_of(chosen[0]) if chosen else None
+    needed = without_resources(case)
+    engine = functools.cache(lambda: engine_matmul_of(needed, act) or ideal)  # worked out where it is needed
+    state, current = numerics_mode.state, numerics_mode.current
+
+    def compute(*operands: torch.Tensor) -> torch.Tensor:
+        if (state.mode or current()) == numerics_mode.IDEAL or operands[0].is_meta or differentiates(*operands):
+            return ideal(*operands)
+        return engine()(*operands)
+
+    return compute
+
+
+def _ideal_of(case: Case) -> Callable[..., torch.Tensor]:
+    """What the lane function does with the options of this call."""
+    turn_a, turn_b, dtype, axes = case["transpose_a"], case["transpose_b"], case["dtype"], case.lane_axes
+    chosen = activations_of(case["activation"], case["program_config"])
+
+    def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        result = product(widened(turned(a, turn_a), dtype), widened(turned(b, turn_b), dtype), axes)
+        if bias is not None:
+            left, right = ranked([result, bias], axes)
+            result = left + right
+        return apply(result, chosen)
+
+    return compute
+
+
 def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
     """Matrices of one float format; a bias of as many values as a row, and an activation worked out."""
     a, b = case.specs[:2]
@@ -87,7 +122,7 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
     out=product_spec,
     check=check_product,
     scratch=circular_buffers,
-    specialise=_product_once,
+    specialise=_in_mode,
 )
 def matmul(
     input_tensor_a: torch.Tensor,
@@ -122,7 +157,7 @@ def _check_linear(call: Call) -> None:
     out=product_spec,
     check=_check_linear,
     scratch=circular_buffers,
-    specialise=_product_once,
+    specialise=_in_mode,
 )
 def linear(
     input_tensor_a: torch.Tensor,

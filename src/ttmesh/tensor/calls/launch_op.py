@@ -6,15 +6,16 @@ makes a `Plan`; later calls with the same key only allocate and enqueue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import DataType
+from ttmesh.base.dtypes import Arch, DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
+from ttmesh.chip.memory import MemoryMap
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
@@ -30,6 +31,7 @@ from ttmesh.tensor.calls.lane_calls import (
     by_place,
     described,
     filled,
+    holds_tensor,
     infer,
     only,
     parts_of,
@@ -80,9 +82,12 @@ class Case:
     specs: Sequence[TensorSpec]
     results: Sequence[TensorSpec]
     lane_axes: int
+    options: Arguments  # of the whole call, those too that the lane function does not take
+    arch: Arch
+    memory: MemoryMap
 
     def __getitem__(self, name: str) -> Any:
-        return self.arguments.get(name)
+        return self.arguments[name] if name in self.arguments else self.options.get(name)
 
     def equal_ranks(self) -> bool:
         """Whether all tensors have as many dims."""
@@ -313,7 +318,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     changed = operation.writes if operation.in_place else None
     held = [kind.spec for kind in kinds]  # the kind's own, so that the next to read it finds the very same object
     lane, order = operation.lane, by_place(operation.lane)
-    special = operation.specialise(Case(lasting, tuple(names), in_specs, held, axes)) if operation.specialise else None
+    special = operation.specialise(_case(call, lasting, names, held)) if operation.specialise else None
     if special is not None:
         lane, order = special, [name for name in order if name in names or name in changing]
         lasting = dict.fromkeys(order)
@@ -334,6 +339,12 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         circular_buffer_bytes=scratch,
         compute_config=key_of(call["compute_kernel_config"]),
     )
+
+
+def _case(call: Call, lasting: Arguments, names: Iterable[str], results: Sequence[TensorSpec]) -> Case:
+    options = {name: None if holds_tensor(value) else value for name, value in call.arguments.items()}
+    mesh, axes = call.mesh, call.mesh.shape.dims()
+    return Case(lasting, tuple(names), call.specs, results, axes, options, mesh.arch(), mesh.heap.map)
 
 
 def _check_rank(call: Call, least: int) -> None:

@@ -1,0 +1,112 @@
+"""Matmul and linear by the chip's arithmetic: TT-NN's defaults resolved for a call, then realistic or exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ttmesh.base import numerics_mode
+from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, BufferType, DataType, MathFidelity, bfloat16, float32
+from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.chip.numerics import exact_matmul, realistic_matmul
+from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
+from ttmesh.chip.numerics.fpu_elementwise import add_elements
+from ttmesh.chip.numerics.packer import pack
+from ttmesh.chip.numerics.unpacker import unpack
+from ttmesh.ops.lane_functions.gemm import matrix_product, same_rank
+from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase, tiles_per_block
+from ttmesh.tensor.calls.launch_op import Case
+
+FORMATS = BLOCK_FLOATS | {bfloat16, float32}
+Matmul = Callable[..., torch.Tensor]
+
+
+def engine_matmul_of(case: Case, activation: Callable[[torch.Tensor], torch.Tensor] | None) -> Matmul | None:
+    """The matmul of a call in the mode that is in force when it runs; None where the engine has no part in it."""
+    formats = {spec.dtype for spec in (*case.specs, *case.results)}
+    if not formats <= FORMATS or min(len(spec.shape) for spec in case.specs[:2]) < 2:
+        return None
+    config = resolve(case)
+    bias_dtype = case.specs[2].dtype if len(case.specs) > 2 else None
+
+    def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        left, right = same_rank(a.mT if case["transpose_a"] else a, b.mT if case["transpose_b"] else b, case.lane_axes)
+        exact = numerics_mode.current() == numerics_mode.EXACT
+        if exact:
+            dest = exact_matmul.dest_of_lanes(left, right, config)
+        else:
+            dest = realistic_matmul.dest_of_lanes(left, right, config, gemm=_gemm)
+        if bias is not None and bias_dtype is not None:
+            result, row = ranked([dest, bias], case.lane_axes)
+            dest = _add_bias(result, row, bias_dtype, config) if exact else result + row.float()
+        if activation is not None:
+            dest = activation(dest)
+        return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
+
+    return compute
+
+
+def without_resources(case: Case) -> Case:
+    """The case with the options that decide the arithmetic alone: a plan must keep no buffer of its call alive."""
+    read = ("transpose_a", "transpose_b", "core_grid", "program_config", "compute_kernel_config")
+    return replace(case, arguments={}, options={name: case[name] for name in read})
+
+
+def differentiates(*operands: torch.Tensor) -> bool:
+    """Whether torch records gradients: those follow the ideal arithmetic."""
+    return torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+
+
+def _gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return matrix_product(a, b) if a.dim() == b.dim() == 2 else torch.matmul(a, b)
+
+
+def _add_bias(dest: torch.Tensor, bias: torch.Tensor, dtype: DataType, config: EngineConfig) -> torch.Tensor:
+    """What was packed beforehand comes back through SrcA, the bias through SrcB."""
+    form = exact_matmul.partial_dtype(config)
+    partial = unpack(pack(dest, form), form, fp32_dest=config.fp32_dest)
+    return add_elements(partial, unpack(bias, dtype, fp32_dest=config.fp32_dest), config)
+
+
+def resolve(case: Case) -> EngineConfig:
+    """Fidelity, destination, partials and blocks as TT-NN 0.81.1 resolves them for this call."""
+    a, b, out = case.specs[0], case.specs[1], case.results[0]
+    config = _with_compute_config(case, a.dtype, b.dtype, out.dtype)
+    room = case.memory.banks[BufferType.L1].size
+    described = MatmulCase(
+        a,
+        b,
+        bool(case["transpose_a"]),
+        bool(case["transpose_b"]),
+        out.memory_config,
+        out.dtype,
+        config.fp32_dest,
+        case.specs[2].dtype if len(case.specs) > 2 else None,
+        case["core_grid"],
+        case.memory.compute_grid,
+        room,
+    )
+    tiles = tiles_per_block(described, case["program_config"])
+    if tiles is None:  # one tile of the output at a time, all of K in the destination
+        return replace(config, packer_l1_acc=False)
+    return replace(config, k_block=tiles * TILE)
+
+
+def _with_compute_config(case: Case, a: DataType, b: DataType, out: DataType) -> EngineConfig:
+    formats = {"a_dtype": a, "b_dtype": b, "out_dtype": out}
+    given: Any = case["compute_kernel_config"]
+    if given is not None:
+        fidelity = given.math_fidelity if given.math_fidelity in PHASES else MathFidelity.HiFi4
+        return EngineConfig(case.arch, fidelity, given.fp32_dest_acc_en, given.packer_l1_acc, **formats)
+    wide = out is float32
+    if a is float32 and b is float32:
+        fidelity = MathFidelity.HiFi4 if case.arch is Arch.BLACKHOLE else MathFidelity.HiFi3
+    elif {a, b} <= BLOCK_FLOATS or case["core_grid"] is not None or case["program_config"] is not None:
+        fidelity = MathFidelity.LoFi
+    else:
+        fidelity = MathFidelity.HiFi2
+    return EngineConfig(case.arch, fidelity, wide, not wide, **formats)
