@@ -8,14 +8,14 @@ import pytest
 
 from ttmesh.base import settings
 from ttmesh.fabric.fabric_config import FabricConfig
-from ttmesh.mesh.device.mesh_device import open_meshes
+from ttmesh.mesh.device.mesh_device import list_open_meshes
 from ttmesh.mesh.functions.process_fabric import set_fabric_config
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    for mesh in open_meshes():
+    for mesh in list_open_meshes():
         if mesh.parent is None:
             mesh.close()
     set_fabric_config(FabricConfig.DISABLED)

@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.allocation.buffer import Buffer
-from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.queue.command_queue import Cells, Command
 
@@ -72,7 +72,7 @@ def _nothing_stays_open() -> Iterator[None]:
     yield
     for variable in ("TTMESH_SCHEDULE", "TTMESH_SEED", "TTMESH_SYSTEM"):
         settings.override(variable, None)
-    assert open_meshes() == []
+    assert list_open_meshes() == []
 
 
 @pytest.fixture

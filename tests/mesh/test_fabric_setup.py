@@ -9,7 +9,7 @@ import pytest
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshShape
 from ttmesh.fabric.fabric_config import FabricConfig
-from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device, open_meshes
+from ttmesh.mesh.device.opening import close_mesh_device, list_root_meshes, open_mesh_device
 from ttmesh.mesh.functions.process_fabric import fabric_setup, get_fabric_config, set_fabric_config
 
 
@@ -45,7 +45,7 @@ def test_an_open_mesh_keeps_its_fabric() -> None:
     set_fabric_config(FabricConfig.FABRIC_1D)
     mesh = open_mesh_device(MeshShape(1, 2))
     try:
-        assert open_meshes() == [mesh]
+        assert list_root_meshes() == [mesh]
         with pytest.raises(
             MeshError, match=r"SetFabricConfig\(FABRIC_1D\) is not allowed while devices are still open"
         ):
@@ -54,4 +54,4 @@ def test_an_open_mesh_keeps_its_fabric() -> None:
     finally:
         close_mesh_device(mesh)
 
-    assert open_meshes() == []
+    assert list_root_meshes() == []

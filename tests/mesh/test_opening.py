@@ -15,7 +15,7 @@ from ttmesh.base.signals import signals
 from ttmesh.fabric.fabric_config import FabricTensixConfig
 from ttmesh.mesh.allocation.sub_devices import SubDevice, SubDeviceId
 from ttmesh.mesh.device.dispatch_cores import DispatchCoreAxis, DispatchCoreConfig, DispatchCoreType
-from ttmesh.mesh.device.mesh_device import open_meshes
+from ttmesh.mesh.device.mesh_device import list_open_meshes
 from ttmesh.mesh.device.opening import (
     close_device,
     close_mesh_device,
@@ -112,7 +112,7 @@ def test_an_unreferenced_mesh_closes_itself_at_once() -> None:
         mesh = open_mesh_device(MeshShape(2, 4))
         child = mesh.create_submesh(MeshShape(1, 4))
         del mesh, child
-        assert open_meshes() == []
+        assert list_open_meshes() == []
         close_mesh_device(open_mesh_device(MeshShape(2, 4)))
     finally:
         gc.enable()
@@ -241,7 +241,7 @@ def test_options_that_cannot_be_met_are_refused_and_leave_nothing_open(options, 
     with pytest.raises(MeshError, match=text):
         open_mesh_device(**{"mesh_shape": MeshShape(2, 4), **options})
 
-    assert open_meshes() == []
+    assert list_open_meshes() == []
 
 
 def test_worker_dispatch_costs_a_row_of_cores() -> None:

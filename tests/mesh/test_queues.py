@@ -164,7 +164,8 @@ def test_command_queue_chooses_the_queue_for_a_block(program) -> None:
 
 def test_a_queue_that_does_not_exist_is_refused(program) -> None:
     with pytest.raises(
-        RuntimeError, match=r"cq_id 2 is out of range; expected one of \[0, 1\]. A mesh has one queue or two."
+        RuntimeError,
+        match=r"cq_id 2 is out of range; expected one of \[0, 1\]. Pass 0, or 1 on a mesh with two queues.",
     ):
         program.mesh.queue(2)
 

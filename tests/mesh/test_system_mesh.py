@@ -14,7 +14,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.catalogue import load_system
 from ttmesh.chip.system import System
 from ttmesh.mesh.ranks.system_descriptor import SystemMeshDescriptor
-from ttmesh.mesh.system.grid_path import Place, walk
+from ttmesh.mesh.system.grid_path import Position, find_path
 from ttmesh.mesh.system.system_mesh import (
     PERIMETER_SHAPES,
     get_line_coordinates,
@@ -158,7 +158,7 @@ def test_lines_must_fit(length: int, shape: tuple[int, int], offset: tuple[int, 
     assert caught.value.wrong == text
 
 
-def _plain_search(length: int, rows: int, cols: int, start: Place, *, ring: bool) -> list[Place] | None:
+def _plain_search(length: int, rows: int, cols: int, start: Position, *, ring: bool) -> list[Position] | None:
     path = [start]
 
     def extend() -> bool:
@@ -187,7 +187,7 @@ def test_the_cut_search_finds_what_the_plain_one_finds(data: st.DataObject) -> N
     start = (data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, cols - 1)))
     ring = data.draw(st.booleans())
 
-    assert walk(length, rows, cols, start, ring=ring) == _plain_search(length, rows, cols, start, ring=ring)
+    assert find_path(length, rows, cols, start, ring=ring) == _plain_search(length, rows, cols, start, ring=ring)
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)

@@ -13,7 +13,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.functions.queue_functions import event_synchronize, record_event, synchronize_device, wait_for_event
 from ttmesh.mesh.functions.trace_capture import begin_trace_capture, end_trace_capture, execute_trace, release_trace
-from ttmesh.mesh.queue.trace import trace_bytes
+from ttmesh.mesh.queue.trace import compute_trace_bytes
 
 
 def test_a_capture_records_and_does_not_run(mesh, program) -> None:
@@ -93,8 +93,8 @@ def test_a_released_trace_lives_until_its_queued_replays_finish(monkeypatch, byt
 
 
 def test_as_many_programs_fit_as_the_regions_of_tt_metals_tests_hold() -> None:
-    assert trace_bytes(6) < 60000
-    assert trace_bytes(3) < 10000
+    assert compute_trace_bytes(6) < 60000
+    assert compute_trace_bytes(3) < 10000
 
 
 def test_a_trace_larger_than_its_region_is_refused_with_the_sizes(bytes_on) -> None:

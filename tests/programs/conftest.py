@@ -6,7 +6,7 @@ import pytest
 
 from ttmesh.base import settings
 from ttmesh.base.geometry import MeshCoordinateRange, MeshShape
-from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.programs.program import Program
 from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
@@ -38,5 +38,5 @@ def _nothing_stays_open() -> Iterator[None]:
     yield
     for variable in ("TTMESH_SCHEDULE", "TTMESH_SEED", "TTMESH_UNWRITTEN", "TTMESH_BACKEND"):
         settings.override(variable, None)
-    for left in open_meshes():
+    for left in list_open_meshes():
         close_mesh_device(left)

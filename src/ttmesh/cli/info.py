@@ -20,9 +20,9 @@ from ttmesh.base.errors import SettingError, near, one_of
 from ttmesh.base.sizes import size_text
 from ttmesh.chip.catalogue import System, current_system, load_system, system_names
 from ttmesh.fabric.chip_topology import Fabric, axis_form, mesh_topology
-from ttmesh.mesh.allocation.reservations import reservations, reserved_bytes
+from ttmesh.mesh.allocation.reservations import list_reservations, reserved_bytes
 from ttmesh.mesh.device.grid_drawing import draw_grid
-from ttmesh.mesh.system.coordinator import place_mesh
+from ttmesh.mesh.system.coordinator import locate_mesh
 from ttmesh.monitor.tables import PlainConsole
 
 NO_BACKENDS = ("backend_protocol", "index_guard", "registry")  # files of chip/backends that hold none
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(system: System) -> dict[str, Any]:
     """Everything `ttmesh info` says, as plain values."""
-    shape, opened = place_mesh(system, None, coordinator=settings.get_int("TT_COORDINATOR_DEVICE_ID"))
+    shape, opened = locate_mesh(system, None, coordinator=settings.get_int("TT_COORDINATOR_DEVICE_ID"))
     chip, fabric = system.chip, Fabric(system.links)
     ids = [chip_id for row in system.grid for chip_id in row]
     whole = mesh_topology(fabric, shape, ids)
@@ -146,7 +146,7 @@ def _memory(space: dict[str, int]) -> str:
 
 def _coordinator(facts: dict[str, Any]) -> str:
     parts = ", ".join(
-        f"{r.label} {size_text(r.size_bytes)}" for r in reservations(coordinator=True) if r.coordinator_only
+        f"{r.label} {size_text(r.size_bytes)}" for r in list_reservations(coordinator=True) if r.coordinator_only
     )
     more, less = size_text(reserved_bytes(coordinator=True)), size_text(reserved_bytes(coordinator=False))
     others = f"; {less} on every other chip" if len(facts["opens_as"]) > 1 else ""

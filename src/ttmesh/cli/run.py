@@ -18,7 +18,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import current_system
 from ttmesh.cli._arguments import device
 from ttmesh.cli.info import chosen_backend
-from ttmesh.mesh.system.coordinator import place_mesh
+from ttmesh.mesh.system.coordinator import locate_mesh
 
 MAX_SOURCE = 64 << 20  # bytes of a program; what is longer is a device without end, or data
 OWN_OPTIONS = ("--system", "--backend", "--coordinator", "--track", "--force")
@@ -44,7 +44,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.backend is not None:
         chosen_backend()
     if args.system is not None or args.coordinator is not None:
-        place_mesh(current_system(), None, coordinator=args.coordinator)
+        locate_mesh(current_system(), None, coordinator=args.coordinator)
 
 
 def run(args: argparse.Namespace) -> int:

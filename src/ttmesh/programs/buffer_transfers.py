@@ -13,7 +13,7 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
-from ttmesh.mesh.queue.trace import not_while_capturing
+from ttmesh.mesh.queue.trace import make_capture_error
 from ttmesh.programs.buffer_configs import MeshBufferLayout, ShardedBufferConfig
 from ttmesh.programs.mesh_buffer import MeshBuffer
 
@@ -277,7 +277,7 @@ def _queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:
     queue = mesh.queue(cq_id)
     if queue.recording is not None:
         trace = next(trace.id for trace in mesh.traces.values() if trace.commands is queue.recording)
-        raise not_while_capturing(text, trace)
+        raise make_capture_error(text, trace)
     return queue
 
 

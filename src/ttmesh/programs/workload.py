@@ -13,7 +13,7 @@ from ttmesh.mesh.allocation.program_memory import Residents
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue
 from ttmesh.mesh.queue.command_queue import Cells, Command
-from ttmesh.mesh.queue.trace import not_while_capturing
+from ttmesh.mesh.queue.trace import make_capture_error
 from ttmesh.programs.l1_layout import Placement, check_clash, place
 from ttmesh.programs.program import Program
 from ttmesh.programs.program_run import Launch, run
@@ -112,7 +112,7 @@ class MeshWorkload:
         numbers = self._numbers
         everyone = [mesh.chip_at(coord) for box in self._placements for coord in box if mesh.is_local(coord)]
         mesh.residents.evict(everyone, numbers)
-        if numbers and all(mesh.residents.holds(number) for number in numbers):
+        if numbers and all(mesh.residents.has_program(number) for number in numbers):
             return
         _leave(mesh.residents, numbers)
         for box, placement in self._placements.items():
@@ -134,7 +134,7 @@ def enqueue_mesh_workload(
     queue = mesh.queue(cq_id)
     if queue.recording is not None:
         if blocking:
-            raise not_while_capturing("Blocking is not supported when recording a trace.", queue.id)
+            raise make_capture_error("Blocking is not supported when recording a trace.", queue.id)
         if not workload.is_finalized():
             raise TraceError(
                 "Cannot load new binaries during trace capture."

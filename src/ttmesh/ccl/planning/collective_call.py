@@ -14,7 +14,7 @@ from ttmesh.ccl.planning.collective_parameters import TAGS
 from ttmesh.ccl.planning.plan_traffic import Loads
 from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
-from ttmesh.mesh.device.mesh_device import MeshDevice, same_mesh
+from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.mesh.queue.command_queue import Body, Cells
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, composite
@@ -152,7 +152,7 @@ def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
     for tensor in tensors[1:]:
         other = tensor.device()
         if other is not mesh and other is not None:
-            same_mesh(mesh, other)
+            check_same_mesh(mesh, other)
     mesh.check_open()
     return mesh
 

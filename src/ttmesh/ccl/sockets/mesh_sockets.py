@@ -30,7 +30,7 @@ from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.mesh.queue.command_queue import Cells, Command
-from ttmesh.mesh.queue.partial_writes import on_chips
+from ttmesh.mesh.queue.partial_writes import restrict_to_chips
 from ttmesh.tensor.distribution.lane_transfers import on_present
 from ttmesh.tensor.tensor import Tensor
 
@@ -193,7 +193,7 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
         writes[0].write(lanes.to(place), spec)
         counters.add(loads)
 
-    receive = body if routes.covers else on_chips(body, routes.ends, routes.receiver_shape)
+    receive = body if routes.covers else restrict_to_chips(body, routes.ends, routes.receiver_shape)
     receive = on_present(mesh, receive, tensor.kind.presence)
     mesh.launch(
         Command(

@@ -1,1 +1,1 @@
-"""Memory of a mesh: buffers in lock step, sub-devices, reservations, what programs hold, the digest ranks compare."""
+"""Memory of a mesh: buffers in lock step, sub-devices, reservations, memory of programs, the digest that ranks compare."""

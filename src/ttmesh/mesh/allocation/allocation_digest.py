@@ -1,4 +1,4 @@
-"""What ranks compare at barriers: a running hash of everything a mesh allocated, and enough of it to name a difference.
+"""The digest that ranks compare at barriers: a hash of a mesh's allocations, and enough of them to name a difference.
 
 Frees are not in the hash: the garbage collector may free at different moments on different ranks, and a free that
 matters shows by the address of what is allocated after it.
@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import RankError
 from ttmesh.fabric.messaging.transport import Transport
 
-KEPT = 50_000  # allocations since the last agreement that can be named; older ones are only in the hash
+KEPT = 50_000  # allocations since the last equal comparison that can be named; older ones are only in the hash
 BATCH = 4096
 MASK = (1 << 63) - 1
 
@@ -20,7 +20,7 @@ Entry = tuple[int, BufferType, int, int, str]  # running hash, buffer type, addr
 
 
 class Digest:
-    """The allocations of one mesh since ranks last agreed on them."""
+    """The allocations of one mesh since ranks last compared them."""
 
     __slots__ = ("_fresh", "_hash", "_recent", "count")
 
@@ -31,7 +31,7 @@ class Digest:
         self._fresh: list[tuple[BufferType, int, int, str]] = []
 
     def add(self, kind: BufferType, address: int, bank_bytes: int, label: str) -> None:
-        """Note an allocation; it is hashed later, with others, because every result of every operation comes here."""
+        """Add an allocation; hashing comes later, in batches, because every operation calls this."""
         self._fresh.append((kind, address, bank_bytes, label))
         if len(self._fresh) == BATCH:
             self._hash_fresh()
@@ -45,28 +45,28 @@ class Digest:
         self._fresh.clear()
 
     def compare(self, group: Transport, mesh: str) -> None:
-        """Raise on every rank when they did not allocate alike; every rank of the mesh calls it."""
+        """Raise on every rank when their allocations differ; every rank of the mesh calls it."""
         self._hash_fresh()
         rows = group.all_gather_ints([self.count, self._hash])
         if all(row == rows[0] for row in rows):
             self._recent.clear()
             return
         shared = min(count for count, _ in rows)
-        number = self._first_difference(group, shared)
-        own = self._entry(number)
-        told = group.all_gather_bytes(_told(own).encode())
-        what = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in zip(group.ranks, told, strict=True))
+        number = self._find_first_difference(group, shared)
+        own = self._find_entry(number)
+        reports = group.all_gather_bytes(_describe_entry(own).encode())
+        what = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in zip(group.ranks, reports, strict=True))
         raise RankError(
             f"ranks allocated differently on {mesh}: allocation {number} is {what}",
             expected="the same allocations in the same order on every rank, so that addresses agree",
-            fix="Look for code before it that depends on the rank.",
+            fix="Look before that allocation for code that depends on the rank.",
             ranks=group.ranks,
         )
 
-    def _first_difference(self, group: Transport, shared: int) -> int:
-        """The number of the first allocation whose running hashes differ, found by halving what all ranks remember."""
+    def _find_first_difference(self, group: Transport, shared: int) -> int:
+        """The number of the first allocation whose running hashes differ, found by bisecting what all ranks kept."""
         oldest = max(row[0] for row in group.all_gather_ints([self.count - len(self._recent)]))
-        low, high = oldest, shared + 1  # allocation `low` is agreed on (or forgotten), `high` is not
+        low, high = oldest, shared + 1  # allocation `low` is equal on all ranks (or no longer kept), `high` is not
         while high - low > 1:
             middle = (low + high) // 2
             entry = self._recent[middle - (self.count - len(self._recent)) - 1] if middle <= shared else None
@@ -77,12 +77,12 @@ class Digest:
                 high = middle
         return high
 
-    def _entry(self, number: int) -> Entry | None:
+    def _find_entry(self, number: int) -> Entry | None:
         index = number - (self.count - len(self._recent)) - 1
         return self._recent[index] if 0 <= index < len(self._recent) else None
 
 
-def _told(entry: Entry | None) -> str:
+def _describe_entry(entry: Entry | None) -> str:
     if entry is None:
         return "none"
     _, kind, address, bank_bytes, label = entry

@@ -1,4 +1,4 @@
-"""Buffers: memory at one address on every chip of a mesh, and the lock-step heap they come from."""
+"""Buffers: memory at one address on every chip of a mesh, and the heap that allocates them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _warned = local()
 
 
 def next_buffer_id() -> int:
-    """A number that no buffer had before."""
+    """A new id for a buffer."""
     return next(_buffer_ids)
 
 
 class Heap:
-    """The memory of one mesh: allocates cells, frees them, knows what is live. Buffers hold it, it holds no buffer."""
+    """The memory of one mesh: allocates cells, frees them, lists live ones. Buffers refer to it, it refers to no buffer."""
 
     __slots__ = (
         "_allocator", "_freed_by_gc", "_lock", "chips", "closed", "device", "digest", "freed_mark", "lane_axes", "live",
@@ -57,7 +57,7 @@ class Heap:
 
     @property
     def map(self) -> MemoryMap:
-        """Where each buffer type lies."""
+        """The address range of each buffer type."""
         return self._allocator.map
 
     def allocate(
@@ -75,9 +75,9 @@ class Heap:
         return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, bottom_up)
 
     def take(self, room: Room, label: str, bottom_up: bool | None = None, at: int | None = None) -> Buffer:
-        """A new buffer with this room, at this address if one is named. Every result of every operation comes from here.
+        """A new buffer with this room, at the address `at` if given. Every result of every operation is allocated here.
 
-        That is why the cell and the buffer are made without calling their classes, and why a free list is asked directly:
+        So the cell and the buffer are made without calling their classes, and a free list is called directly:
         0.4 µs and three frames less for every result.
         """
         self._lock.acquire()  # `with` takes twice as long
@@ -98,7 +98,7 @@ class Heap:
                 raise OutOfMemoryError(
                     f"{kind.name} address {at} is not free for {bank_bytes} B per bank",
                     expected="a free span on every chip of the mesh",
-                    fix="Free what lies there first, or let the allocator choose the address.",
+                    fix="Free the buffer at that address first, or let the allocator choose the address.",
                 )
             cell = _new(Cell)
             cell.buffer_id = next(_buffer_ids)
@@ -118,7 +118,7 @@ class Heap:
             if self.traces_live:
                 _warn_of_traces()
             if signals.listening:
-                signals.emit(allocated(cell, self.mesh_id, self.chips))
+                signals.emit(make_allocated_record(cell, self.mesh_id, self.chips))
         finally:
             self._lock.release()
         buffer = _new(Buffer)
@@ -133,16 +133,16 @@ class Heap:
         return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, at=address)
 
     def free(self, cell: Cell) -> None:
-        """Give a cell's memory back."""
+        """Free a cell's memory."""
         with self._lock:
             self._release(cell)
 
     def resolve(self, cell: Cell) -> Cell:
-        """The live cell at the same place, else the cell itself: how a traced command finds its memory."""
+        """The live cell at the same address, else the cell itself: how a traced command finds its memory."""
         return self.live[cell.buffer_type].get(cell.address, cell)
 
     def view(self, kind: BufferType) -> MemoryView:
-        """The state of one buffer type."""
+        """The allocated and free memory of one buffer type."""
         with self._lock:
             self._drain()
             return self._allocator.view(kind)
@@ -158,13 +158,13 @@ class Heap:
             return self._allocator.lowest_used(kind)
 
     def cells(self) -> list[Cell]:
-        """Everything live, oldest first."""
+        """Every live cell, oldest first."""
         with self._lock:
             self._drain()
             return sorted((c for kind in self.live.values() for c in kind.values()), key=lambda c: c.buffer_id)
 
     def close(self) -> None:
-        """Free whatever is left; buffers that still point here are dead from now on."""
+        """Free every live cell; buffers that still refer to this heap cannot be used any more."""
         for cell in self.cells():
             self.free(cell)
             cell.clear()
@@ -199,16 +199,16 @@ class Heap:
             f"{view.total_bytes_allocated_per_bank} B, free: {view.total_bytes_free_per_bank} B, largest free block: "
             f"{view.largest_contiguous_bytes_free_per_bank} B)",
             expected=f"a free span of {bank_bytes} B in every {kind.name} bank{f' for {label}' if label else ''}",
-            fix=f"Deallocate something; the largest live buffers are: {names}."
+            fix=f"Deallocate a buffer; the largest live ones are: {names}."
             if names
-            else "Nothing is live: ask for less.",
+            else "No buffer is live: make the tensor smaller, or shard it over more chips.",
         )
 
 
 class Buffer:
     """Owns a cell: the memory is freed when the last tensor on it goes, or by `deallocate`."""
 
-    __slots__ = ("_cell", "_last_writes", "heap")  # the second only after it was freed
+    __slots__ = ("_cell", "_last_writes", "heap")  # `_last_writes` is set when it is freed
 
     def __init__(self, cell: Cell, heap: Heap) -> None:
         self._cell: Cell | None = cell
@@ -216,7 +216,7 @@ class Buffer:
 
     @property
     def cell(self) -> Cell:
-        """What the buffer holds; raises after it was freed."""
+        """The buffer's cell; raises after the buffer was freed."""
         cell = self._cell
         if cell is None or self.heap.closed:
             raise DeallocatedError(
@@ -238,7 +238,7 @@ class Buffer:
         return self._cell is not None and not self.heap.closed
 
     def deallocate(self) -> None:
-        """Free the memory now, for every tensor on it; a second time does nothing."""
+        """Free the memory now, for every tensor on it; a second call does nothing."""
         cell, self._cell = self._cell, None
         if cell is not None:
             self._last_writes: int = cell.writes
@@ -254,12 +254,12 @@ class Buffer:
                     heap._release(cell)
                 finally:
                     heap._lock.release()
-            else:  # in the middle of an allocation: it waits its turn
+            else:  # an allocation has the lock; the next one frees the cell
                 heap._freed_by_gc.append(cell)
 
 
-def allocated(cell: Cell, mesh_id: int, chips: tuple[int, ...]) -> Allocated:
-    """The record that says a cell exists."""
+def make_allocated_record(cell: Cell, mesh_id: int, chips: tuple[int, ...]) -> Allocated:
+    """The record of a cell's allocation."""
     room = cell.room
     return Allocated(
         mesh_id, cell.buffer_id, chips, room.buffer_type._name_, cell.address, room.size_bytes, room.bank_bytes,
@@ -269,8 +269,8 @@ def allocated(cell: Cell, mesh_id: int, chips: tuple[int, ...]) -> Allocated:
 
 def _warn_of_traces() -> None:
     """TT-Metal's warning, once per thread."""
-    if not getattr(_warned, "said", False):
-        _warned.said = True
+    if not getattr(_warned, "of_traces", False):
+        _warned.of_traces = True
         log.warning(
             "Allocating device buffers is potentially unsafe due to the existence of an active trace. These buffers may "
             "be corrupted once a trace is executed if they are not released before then. Use the trace allocation "

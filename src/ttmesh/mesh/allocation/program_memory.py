@@ -1,4 +1,4 @@
-"""What programs hold on the chips of a mesh besides buffers: circular buffers and kernels, as trackers see them."""
+"""Memory that programs use on the chips of a mesh besides buffers: circular buffers and kernels, as trackers see them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ttmesh.mesh.allocation.buffer import next_buffer_id
 
 
 class Residents:
-    """The holdings of the programs launched last. They are reported, not allocated: programs use the same L1 in turn."""
+    """Memory of the programs launched last. It is reported, not allocated: programs use the same L1 one after another."""
 
     __slots__ = ("_held", "_mesh_id")
 
@@ -21,7 +21,7 @@ class Residents:
     def hold(
         self, kind: str, chips: Iterable[int], address: int, bank_bytes: int, banks: int, page_bytes: int, label: str
     ) -> int:
-        """Say that a program is on these chips with so many bytes on each of its cores; the number to release it by."""
+        """Report a program on these chips with so many bytes on each of its cores; returns a number for `release`."""
         number = next_buffer_id()
         record = Allocated(
             self._mesh_id, number, tuple(chips), kind, address, bank_bytes * banks, bank_bytes, banks, page_bytes, label
@@ -32,25 +32,25 @@ class Residents:
         return number
 
     def release(self, number: int) -> None:
-        """The program is gone; once more, or after the mesh was closed, does nothing."""
+        """Report that a program is gone; a second call, or one after the mesh was closed, does nothing."""
         if self._held.pop(number, None) is not None and signals.listening:
             signals.emit(Freed(self._mesh_id, number))
 
     def evict(self, chips: Iterable[int], keep: Iterable[int]) -> None:
-        """Another program takes these chips: what others held there is gone. L1 is theirs one after the other."""
+        """Release every program on these chips except `keep`: a new program takes over their L1."""
         taken, kept = frozenset(chips), frozenset(keep)
         for number, record in list(self._held.items()):
             if number not in kept and not taken.isdisjoint(record.chips):
                 self.release(number)
 
-    def holds(self, number: int) -> bool:
-        """Whether it was neither released nor evicted."""
+    def has_program(self, number: int) -> bool:
+        """Whether a program was neither released nor evicted."""
         return number in self._held
 
     def records(self) -> list[Allocated]:
-        """Everything held now, oldest first."""
+        """The record of every program held now, oldest first."""
         return list(self._held.values())
 
     def clear(self) -> None:
-        """The mesh closes: what it says for itself stands for all of these."""
+        """Drop all records without reporting: the record that the mesh was closed covers them."""
         self._held.clear()

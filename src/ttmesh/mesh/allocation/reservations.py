@@ -1,4 +1,4 @@
-"""Memory of a chip that the runtime keeps for itself, below the allocator's banks."""
+"""Memory of a chip that the runtime reserves, below the allocator's banks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KIB = 1024
 
 
 class Reservation(NamedTuple):
-    """One region: what it is for, its size over the whole chip, and whether only the coordinator has it."""
+    """One region: its use, its size over the full chip, and whether only the coordinator has it."""
 
     label: str
     size_bytes: int
@@ -28,11 +28,11 @@ RESERVATIONS: tuple[Reservation, ...] = (
 )
 
 
-def reservations(*, coordinator: bool) -> list[Reservation]:
-    """The regions of one chip."""
+def list_reservations(*, coordinator: bool) -> list[Reservation]:
+    """The reserved regions of one chip."""
     return [region for region in RESERVATIONS if coordinator or not region.coordinator_only]
 
 
 def reserved_bytes(*, coordinator: bool) -> int:
-    """What the regions of one chip take together."""
-    return sum(region.size_bytes for region in reservations(coordinator=coordinator))
+    """The sum of the reserved regions of one chip."""
+    return sum(region.size_bytes for region in list_reservations(coordinator=coordinator))

@@ -1,4 +1,4 @@
-"""Sub-devices: named parts of a chip's core grid, and the managers that put a partition in force."""
+"""Sub-devices: named sets of a chip's cores, and the managers that hold a partition into sub-devices."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class SubDevice:
         if not 1 <= len(cores) <= 2:
             raise MeshError(
                 f"SubDevice got {len(cores)} core range sets",
-                expected="one for tensix, one for ethernet",
-                fix="Merge them.",
+                expected="one for tensix cores, and optionally one for ethernet cores",
+                fix="Merge the sets of one core type into one CoreRangeSet.",
             )
         self.cores = tuple(cores)
 
@@ -58,7 +58,7 @@ class SubDevice:
 
 @dataclass(frozen=True)
 class SubDeviceManager:
-    """A partition and the L1 each sub-device keeps for itself."""
+    """A partition into sub-devices and the L1 that each of them reserves."""
 
     id: SubDeviceManagerId
     sub_devices: tuple[SubDevice, ...]
@@ -66,35 +66,35 @@ class SubDeviceManager:
 
 
 class SubDeviceTracker:
-    """The partitions of one mesh: which exist, which is loaded, and whom the host waits for."""
+    """The partitions of one mesh, the loaded one, and the sub-devices that transfers wait for."""
 
-    def __init__(self, whole_chip: CoreRangeSet) -> None:
-        self.default = SubDeviceManager(SubDeviceManagerId(next(_ids)), (SubDevice([whole_chip]),), 0)
+    def __init__(self, all_cores: CoreRangeSet) -> None:
+        self.default = SubDeviceManager(SubDeviceManagerId(next(_ids)), (SubDevice([all_cores]),), 0)
         self.loaded = self.default
         self._managers = {self.default.id: self.default}
         self.stall_group: tuple[SubDeviceId, ...] = (SubDeviceId(0),)
 
     def create(self, sub_devices: Iterable[SubDevice], local_l1_size: int) -> SubDeviceManagerId:
-        """Describe a partition; the cores of two sub-devices may not overlap."""
-        parts = tuple(sub_devices)
-        if not parts:
+        """Add a partition; the cores of two sub-devices may not overlap."""
+        devices = tuple(sub_devices)
+        if not devices:
             raise MeshError(
                 "a sub-device manager needs sub-devices", expected="at least one", fix="Pass a list of SubDevice."
             )
-        for i, a in enumerate(parts):
-            for b in parts[i + 1 :]:
+        for i, a in enumerate(devices):
+            for b in devices[i + 1 :]:
                 if a.cores[0].intersects(b.cores[0]):
                     raise MeshError(
                         f"SubDevices specified for SubDeviceManager intersect: {a!r} and {b!r}",
                         expected="disjoint cores",
-                        fix="Shrink one of them.",
+                        fix="Give each core to one sub-device.",
                     )
-        manager = SubDeviceManager(SubDeviceManagerId(next(_ids)), parts, local_l1_size)
+        manager = SubDeviceManager(SubDeviceManagerId(next(_ids)), devices, local_l1_size)
         self._managers[manager.id] = manager
         return manager.id
 
     def get(self, manager_id: SubDeviceManagerId) -> SubDeviceManager:
-        """The partition of that number."""
+        """The partition with this id."""
         if manager_id not in self._managers:
             raise MeshError(
                 f"{manager_id!r} does not exist", expected=one_of(self._managers), fix="Create it on this mesh first."
@@ -102,12 +102,12 @@ class SubDeviceTracker:
         return self._managers[manager_id]
 
     def load(self, manager: SubDeviceManager) -> None:
-        """Put a partition in force."""
+        """Make a partition the loaded one."""
         self.loaded = manager
         self.reset_stall_group()
 
     def remove(self, manager_id: SubDeviceManagerId) -> None:
-        """Forget a partition that is not loaded."""
+        """Remove a partition that is not loaded."""
         manager = self.get(manager_id)
         if manager is self.loaded:
             raise MeshError(
@@ -118,7 +118,7 @@ class SubDeviceTracker:
         del self._managers[manager_id]
 
     def set_stall_group(self, ids: Iterable[SubDeviceId]) -> None:
-        """Say which sub-devices transfers wait for."""
+        """Set the sub-devices that transfers wait for."""
         chosen = tuple(ids)
         if not chosen:
             raise MeshError(
@@ -132,7 +132,7 @@ class SubDeviceTracker:
         self.stall_group = tuple(SubDeviceId(i) for i in range(len(self.loaded.sub_devices)))
 
     def check(self, ids: Iterable[SubDeviceId | int]) -> None:
-        """Refuse numbers that the loaded partition does not have."""
+        """Refuse ids that the loaded partition does not have."""
         count = len(self.loaded.sub_devices)
         for sub_device in ids:
             if not 0 <= int(sub_device) < count:

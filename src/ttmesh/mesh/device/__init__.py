@@ -1,1 +1,1 @@
-"""MeshDevice: opening and closing, its chips and cores, submeshes, reshaping."""
+"""MeshDevice: how it opens and closes, its chips and cores, submeshes and reshape."""

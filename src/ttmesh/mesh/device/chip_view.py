@@ -1,4 +1,4 @@
-"""Which chips a mesh has, and which of them are this process's."""
+"""The chips of a mesh, and those of them that this process holds."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class ChipView:
     rank_block: RankBlock | None
 
     def get_num_devices(self) -> int:
-        """How many chips, on all ranks."""
+        """The number of chips, on all ranks."""
         return len(self.physical_ids)
 
     def get_device_ids(self) -> list[int]:
-        """Physical ids of this process's chips in row-major order; the first one of the mesh coordinates."""
+        """Physical ids of this process's chips in row-major order; the first one of the mesh is the coordinator."""
         return list(self.local_ids())
 
     def get_device_id(self, coord: MeshCoordinate) -> int:
-        """The physical id at a coordinate of this process."""
+        """The physical id at a coordinate that this process holds."""
         chip = self.chip_at(coord)
         if self.rank_block is not None:
             self.rank_block.to_local(coord.coords())
         return chip
 
     def chip_at(self, coord: MeshCoordinate) -> int:
-        """The physical id at a coordinate, whichever process has it."""
+        """The physical id at a coordinate, on any process."""
         return self.physical_ids[coord.to_linear_index(self._shape)]
 
     def local_ids(self) -> tuple[int, ...]:
@@ -48,11 +48,11 @@ class ChipView:
 
     @property
     def lane_shape(self) -> tuple[int, ...]:
-        """How many chips this process has along each axis: the leading extents of its lanes."""
+        """The number of this process's chips along each axis: the leading extents of its lanes."""
         return self._shape.to_tuple() if self.rank_block is None else self.rank_block.block_shape
 
     def is_local(self, coord: MeshCoordinate) -> bool:
-        """Whether this process has the chip there."""
+        """Whether this process holds the chip at a coordinate."""
         return self.get_view().is_local(coord)
 
     def reference_device(self) -> int:
@@ -60,12 +60,12 @@ class ChipView:
         return self.physical_ids[0]
 
     def get_fabric_node_id(self, coord: MeshCoordinate) -> FabricNodeId:
-        """The fabric's name of the chip at a coordinate: its place on the system's own mesh."""
-        place = MeshCoordinate(self.system.place(self.chip_at(coord)))
-        return FabricNodeId(MeshId(self.get_system_mesh_id()), place.to_linear_index(self.system.shape))
+        """The fabric's id of the chip at a coordinate: its index on the system's mesh."""
+        position = MeshCoordinate(self.system.place(self.chip_at(coord)))
+        return FabricNodeId(MeshId(self.get_system_mesh_id()), position.to_linear_index(self.system.shape))
 
     def get_system_mesh_id(self) -> int:
-        """Which mesh of a multi-mesh system this process is bound to (TT_MESH_ID)."""
+        """The mesh of a multi-mesh system that this process belongs to (TT_MESH_ID)."""
         return settings.get_int("TT_MESH_ID") or 0
 
     def get_view(self) -> MeshDeviceView:
@@ -73,5 +73,5 @@ class ChipView:
         return MeshDeviceView(self._shape, self.physical_ids, self.rank_block)
 
     def reported_ids(self) -> tuple[int, ...]:
-        """What trackers call this process's chips: their ids in the whole system, whatever part of it is visible here."""
+        """The ids of this process's chips in reports: those of the full system, whichever chips are visible."""
         return tuple(self.system.original_id(chip) for chip in self.local_ids())

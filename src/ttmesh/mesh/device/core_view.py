@@ -1,4 +1,4 @@
-"""What a mesh says of its chips' cores."""
+"""The cores of a mesh's chips."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ttmesh.chip.system import ChipSpec
 
 
 class CoreView:
-    """The part of a MeshDevice that is the same for every chip: grids of cores and the vector unit's numbers."""
+    """Properties of a MeshDevice that are the same for every chip: grids of cores and constants of the vector unit."""
 
     @property
     def chip(self) -> ChipSpec:
-        """What each of its chips is."""
+        """The description of each chip."""
         raise NotImplementedError
 
     def arch(self) -> Arch:
@@ -31,10 +31,10 @@ class CoreView:
 
     def dram_grid_size(self) -> CoreCoord:
         """DRAM banks as a grid."""
-        return DramGrid(self.chip.dram_banks, 1)  # tells create_sharded_memory_config that DRAM is meant
+        return DramGrid(self.chip.dram_banks, 1)  # create_sharded_memory_config recognises DRAM by this type
 
     def worker_core_from_logical_core(self, logical_core: CoreCoord) -> CoreCoord:
-        """Where a logical core sits on the NoC: tensix cores start at (18, 18) in virtual coordinates on Wormhole."""
+        """The NoC coordinate of a logical core: tensix cores start at (18, 18) in virtual coordinates on Wormhole."""
         base = 18 if self.chip.arch is Arch.WORMHOLE_B0 else 0
         offset = (0, 0) if base else (1, 2)
         return CoreCoord(logical_core.x + base + offset[0], logical_core.y + base + offset[1])

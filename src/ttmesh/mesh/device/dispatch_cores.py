@@ -1,4 +1,4 @@
-"""Where dispatch kernels run: on ethernet or on worker cores, which then are not compute cores."""
+"""The cores that run dispatch kernels: ethernet cores, or worker cores that then do not compute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DispatchCoreAxis(PrintedEnum):
 
 @dataclass(frozen=True, init=False)
 class DispatchCoreConfig:
-    """What `open_mesh_device(dispatch_core_config=...)` takes; what is not said is the choice of the system's boards."""
+    """What `open_mesh_device(dispatch_core_config=...)` takes; by default the choice of the system's boards."""
 
     type: DispatchCoreType
     axis: DispatchCoreAxis
@@ -43,13 +43,15 @@ class DispatchCoreConfig:
         by_column = system.chip.arch is Arch.BLACKHOLE and fabric_tensix_config is not FabricTensixConfig.MUX
         if type is DispatchCoreType.ETH and axis is DispatchCoreAxis.COL:
             raise MeshError(
-                "COL axis is not supported for ETH dispatch core type", expected="axis ROW", fix="Drop the axis."
+                "COL axis is not supported for ETH dispatch core type",
+                expected="axis ROW",
+                fix="Leave the axis out, or choose the WORKER type.",
             )
         if axis is DispatchCoreAxis.ROW and by_column:
             raise MeshError(
                 "ROW dispatch core axis is not supported for blackhole arch unless fabric tensix MUX is enabled",
                 expected="axis COL",
-                fix="Drop the axis, or give fabric_tensix_config=FabricTensixConfig.MUX.",
+                fix="Leave the axis out, or pass fabric_tensix_config=FabricTensixConfig.MUX.",
             )
         if axis is None:
             axis = DispatchCoreAxis.COL if by_column else DispatchCoreAxis.ROW
@@ -60,27 +62,27 @@ class DispatchCoreConfig:
         object.__setattr__(self, "axis", axis)
 
 
-def with_dispatch(system: System, config: DispatchCoreConfig | None) -> System:
-    """The system as seen with this configuration: dispatch on workers takes a row or a column of the compute cores.
+def apply_dispatch_config(system: System, config: DispatchCoreConfig | None) -> System:
+    """The system with this configuration: dispatch on workers takes a row or a column of the compute cores.
 
     The grids are those of tt-metal e4f9f0b's core descriptors.
     """
     if config is None:
         return system
     grid = system.chip.compute_grid
-    whole = _without_dispatch(system)
+    full = _compute_full_grid(system)
     if config.type is DispatchCoreType.ETH:
         # n150's descriptor leaves the row that dispatch would take unused.
-        left = grid if system.chip.arch is Arch.WORMHOLE_B0 and grid.y == 8 else whole
+        left = grid if system.chip.arch is Arch.WORMHOLE_B0 and grid.y == 8 else full
     elif config.axis is DispatchCoreAxis.ROW:
-        left = CoreCoord(whole.x, whole.y - 1)
+        left = CoreCoord(full.x, full.y - 1)
     else:
-        left = CoreCoord(whole.x - 1, whole.y)
+        left = CoreCoord(full.x - 1, full.y)
     return system if left == grid else replace(system, chip=replace(system.chip, compute_grid=left))
 
 
-def _without_dispatch(system: System) -> CoreCoord:
-    """Columns and rows of worker cores before dispatch takes its own: the figures of chips are those after it."""
+def _compute_full_grid(system: System) -> CoreCoord:
+    """Columns and rows of worker cores with those for dispatch, which a chip's compute grid does not count."""
     grid = system.chip.compute_grid
     if system.chip.arch is Arch.BLACKHOLE:
         return CoreCoord(grid.x + 1, grid.y)

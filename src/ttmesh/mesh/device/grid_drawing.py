@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def draw_grid(grid: Sequence[Sequence[int]], notes: Mapping[int, Sequence[str]] | None = None) -> str:
-    """Physical ids where the chips are; `notes` adds lines below the ids of some."""
+    """A drawing of the chips with their physical ids; `notes` adds lines below some ids."""
     lines = {chip: [f"Dev. ID: {chip}", *(notes or {}).get(chip, ())] for row in grid for chip in row}
     width = max(len(line) for cell in lines.values() for line in cell) + 4
     bar = "─" * width

@@ -22,14 +22,14 @@ from ttmesh.chip.claims import Claim
 from ttmesh.chip.memory import Space
 from ttmesh.chip.system import ChipSpec, System
 from ttmesh.mesh.allocation.allocation_digest import Digest
-from ttmesh.mesh.allocation.buffer import Buffer, Heap, allocated, next_buffer_id
+from ttmesh.mesh.allocation.buffer import Buffer, Heap, make_allocated_record, next_buffer_id
 from ttmesh.mesh.allocation.program_memory import Residents
 from ttmesh.mesh.allocation.reservations import RESERVATIONS
 from ttmesh.mesh.allocation.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
 from ttmesh.mesh.device.chip_view import ChipView
 from ttmesh.mesh.device.core_view import CoreView
 from ttmesh.mesh.device.mesh_reshape import rearrange
-from ttmesh.mesh.device.submesh_rules import check_submesh, submesh_starts
+from ttmesh.mesh.device.submesh_rules import check_submesh, list_submesh_starts
 from ttmesh.mesh.queue import schedules
 from ttmesh.mesh.queue.command_queue import Body, Cells, Command, CommandQueue, DividedQueue, worker
 from ttmesh.mesh.queue.events import Ownership
@@ -38,7 +38,7 @@ from ttmesh.mesh.queue.program_cache import ProgramCache
 from ttmesh.mesh.queue.trace import MeshTraceId, Trace
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.mesh.system.system_links import SystemTraffic
-from ttmesh.mesh.system.system_mesh import reshaped
+from ttmesh.mesh.system.system_mesh import map_reshaped_devices
 
 current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
 current_sub_device: ContextVar[int] = ContextVar("current_sub_device", default=0)
@@ -73,7 +73,9 @@ class MeshDevice(ChipView, CoreView):
         self.heap.digest = None if rank_block is None else Digest()
         self.claim: Claim | None = None
         schedule = (
-            schedules.current() if rank_block is None or rank_block.position is not None else schedules.Elsewhere()
+            schedules.find_schedule()
+            if rank_block is None or rank_block.position is not None
+            else schedules.NoChipsSchedule()
         )
         queue_type = CommandQueue if rank_block is None else DividedQueue
         self.queues = tuple(queue_type(i, self._id, repr(self), schedule) for i in range(num_command_queues))
@@ -92,15 +94,15 @@ class MeshDevice(ChipView, CoreView):
         self._local_l1: Buffer | None = None
         self._submeshes: list[weakref.ref[MeshDevice]] = []
         self._closed = False
-        live[self._id] = self
+        live_meshes[self._id] = self
         if signals.listening:
             for record in self.holdings():
                 signals.emit(record)
 
-    # ---- who it is
+    # ---- identity
 
     def id(self) -> int:
-        """The number of this mesh in this process."""
+        """The id of this mesh in this process."""
         return self._id
 
     @property
@@ -110,25 +112,25 @@ class MeshDevice(ChipView, CoreView):
 
     @property
     def chip(self) -> ChipSpec:
-        """What each of its chips is."""
+        """The description of each chip."""
         return self.system.chip
 
     def is_parent_mesh(self) -> bool:
-        """Whether it was opened rather than cut out of another mesh."""
+        """Whether it was opened, rather than created as a submesh."""
         return self.parent is None
 
     def get_parent_mesh(self) -> MeshDevice | None:
-        """The mesh it was cut out of."""
+        """The mesh of which this is a submesh; None for an opened mesh."""
         return self.parent
 
     def fabric_report(self) -> None:
-        """Print what crossed each link and went over the host since the mesh was opened: a drawing and a table."""
+        """Print the bytes that crossed each link and the host since the mesh was opened, as a drawing and a table."""
         Console().print(self.traffic.report())
 
     # ---- submeshes
 
     def create_submesh(self, submesh_shape: MeshShape, offset: MeshCoordinate | None = None) -> MeshDevice:
-        """A mesh over part of the chips, sharing their memory."""
+        """A mesh over some of the chips, which shares their memory."""
         self.check_open()
         start = offset if offset is not None else MeshCoordinate.zero_coordinate(self._shape.dims())
         check_submesh(submesh_shape, start, self._shape)
@@ -148,14 +150,14 @@ class MeshDevice(ChipView, CoreView):
         return child
 
     def create_submeshes(self, submesh_shape: MeshShape) -> list[MeshDevice]:
-        """As many submeshes of this shape as tile the mesh, in row-major order."""
-        starts = submesh_starts(submesh_shape, self._shape)
+        """The submeshes of this shape that tile the mesh, in row-major order."""
+        starts = list_submesh_starts(submesh_shape, self._shape)
         return [self.create_submesh(submesh_shape, start) for start in starts]
 
     def reshape(self, new_shape: MeshShape) -> None:
-        """Give the mesh another shape over the same chips; what they hold moves with them. All ranks of the mesh call it."""
+        """Give the mesh another shape over the same chips, which keep their values. All ranks of the mesh call it."""
         self.check_open()
-        ids = reshaped(self.system, self._shape, self.physical_ids, new_shape)
+        ids = map_reshaped_devices(self.system, self._shape, self.physical_ids, new_shape)
         if new_shape != self._shape:
             rearrange(self, new_shape, ids)
 
@@ -172,23 +174,25 @@ class MeshDevice(ChipView, CoreView):
     # ---- queues
 
     def queue(self, cq_id: int | None = None) -> CommandQueue:
-        """The queue of that number, or the one that `command_queue(...)` put in force."""
+        """The queue with this id, or the one that `command_queue(...)` selected."""
         self.check_open()
         number = current_queue_id.get() if cq_id is None else int(cq_id)
         if not 0 <= number < len(self.queues):
             raise QueueError(
                 f"cq_id {number} is out of range",
                 expected=one_of(range(len(self.queues))),
-                fix="Open the mesh with num_command_queues=2." if number == 1 else "A mesh has one queue or two.",
+                fix="Open the mesh with num_command_queues=2."
+                if number == 1
+                else "Pass 0, or 1 on a mesh with two queues.",
             )
         return self.queues[number]
 
     def launch(self, command: Command) -> None:
-        """Enqueue a program on the queue in force."""
+        """Enqueue a program on the current queue."""
         self.program_queue().enqueue(command)
 
     def program_queue(self) -> CommandQueue:
-        """The queue in force, for a program: TT-Metal's ownership rule between queues is kept."""
+        """The current queue, for a program; applies TT-Metal's rule of which queue owns a sub-device."""
         if self._closed:
             self.check_open()
         if len(self.queues) == 1 and not current_queue_id.get():
@@ -199,7 +203,7 @@ class MeshDevice(ChipView, CoreView):
         return queue
 
     def run_program(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
-        """Enqueue a program; where nothing stands before it and nobody watches, running it at once is all there is."""
+        """Enqueue a program; run it at once where no command is pending and nothing records or times commands."""
         queues = self.queues
         queue = self.program_queue() if self._closed or len(queues) > 1 or current_queue_id.get() else queues[0]
         if queue.schedule.busy or queue.recording is not None or signals.timing:
@@ -210,44 +214,44 @@ class MeshDevice(ChipView, CoreView):
             body(reads, writes)
 
     def ownership(self, sub_device: int = 0) -> Ownership:
-        """Who may launch on a sub-device."""
+        """The record of which queue may launch on a sub-device."""
         return self._ownership.setdefault(sub_device, Ownership(sub_device))
 
     def ownerships(self) -> Iterable[Ownership]:
-        """Every sub-device that was launched on."""
+        """The records of every sub-device on which a program was launched."""
         return self._ownership.values()
 
     # ---- program cache
 
     def enable_program_cache(self) -> None:
-        """Remember programs (the default)."""
+        """Cache programs (the default)."""
         self.program_cache.enabled = True
 
     def clear_program_cache(self) -> None:
-        """Forget the programs."""
+        """Drop the cached programs."""
         self.program_cache.clear()
 
     def disable_and_clear_program_cache(self) -> None:
-        """Forget the programs and remember none from now on."""
+        """Drop the cached programs and cache none from now on."""
         self.program_cache.clear()
         self.program_cache.enabled = False
 
     def set_program_cache_misses_allowed(self, allowed: bool) -> None:
-        """Whether an operation may run that was not run before."""
+        """Allow or refuse operations whose programs are not cached."""
         self.program_cache.misses_allowed = allowed
 
     def num_program_cache_entries(self) -> int:
-        """How many device programs are cached."""
+        """The number of cached device programs."""
         return self.program_cache.count()
 
     # ---- sub-devices
 
     def create_sub_device_manager(self, sub_devices: Iterable[SubDevice], local_l1_size: int) -> SubDeviceManagerId:
-        """Describe a partition of the cores."""
+        """Create a partition of the cores into sub-devices."""
         return self.sub_devices.create(sub_devices, local_l1_size)
 
     def load_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
-        """Put a partition in force; its local L1 is taken from the bottom of the banks."""
+        """Load a partition; its local L1 is allocated at the bottom of the banks."""
         manager = self.sub_devices.get(sub_device_manager_id)
         self.clear_loaded_sub_device_manager()
         if manager.local_l1_size:
@@ -259,7 +263,7 @@ class MeshDevice(ChipView, CoreView):
         self.sub_devices.load(manager)
 
     def clear_loaded_sub_device_manager(self) -> None:
-        """Go back to one sub-device that is the whole chip."""
+        """Return to the default partition: one sub-device with all cores."""
         for queue in self.queues:
             queue.finish()
         if self._local_l1 is not None:
@@ -269,32 +273,32 @@ class MeshDevice(ChipView, CoreView):
         self.sub_devices.load(self.sub_devices.default)
 
     def remove_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
-        """Forget a partition."""
+        """Remove a partition."""
         self.sub_devices.remove(sub_device_manager_id)
 
     def set_sub_device_stall_group(self, sub_device_ids: Iterable[SubDeviceId]) -> None:
-        """Say which sub-devices transfers wait for."""
+        """Set the sub-devices that transfers wait for."""
         self.sub_devices.set_stall_group(sub_device_ids)
 
     def reset_sub_device_stall_group(self) -> None:
         """Transfers wait for all sub-devices again."""
         self.sub_devices.reset_stall_group()
 
-    # ---- life
+    # ---- open and closed
 
     def check_open(self) -> None:
-        """Refuse to be used after close."""
+        """Raise if the mesh was closed."""
         if self._closed:
             raise ClosedError(
                 f"{self!r} was closed", expected="an open mesh", fix="Open it again with open_mesh_device()."
             )
 
     def is_open(self) -> bool:
-        """Whether it was not closed yet."""
+        """Whether the mesh is still open."""
         return not self._closed
 
     def close(self) -> None:
-        """Finish all work, close the submeshes, free what is left. A second close is an error of the caller."""
+        """Finish all commands, close the submeshes and free all buffers; a second close raises."""
         self.check_open()
         for child in self.get_submeshes():
             child.close()
@@ -303,30 +307,32 @@ class MeshDevice(ChipView, CoreView):
         self._shut()
 
     def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], rank_block: RankBlock | None) -> None:
-        """Take another shape, when everything it holds has moved."""
+        """Set another shape, after all values have moved."""
         self._shape, self.physical_ids, self.rank_block = shape, physical_ids, rank_block
         self.heap.chips, self.heap.lane_axes = self.reported_ids(), shape.dims()
         if rank_block is not None and self.parent is None:
             self.traffic.counters.own = frozenset(self.local_ids())
 
     def holdings(self) -> list[Any]:
-        """Records that say what this mesh holds now: itself, its reservations, its buffers."""
+        """The records of everything this mesh holds now: itself, its reservations, its buffers and programs."""
         everyone = self.reported_ids()
-        buffers = (allocated(cell, self._id, everyone) for cell in self.heap.cells())
+        buffers = (make_allocated_record(cell, self._id, everyone) for cell in self.heap.cells())
         held = sorted([*buffers, *self.residents.records()], key=lambda record: record.buffer_id)
         return [*self.own_records(), *held]
 
     def own_records(self) -> list[Any]:
-        """The records of the mesh itself and its reservations."""
+        """The records of the mesh itself and of its reservations."""
         now = time.time_ns()
         parent = self.parent.id() if self.parent else None
         opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
         everyone = self.reported_ids()
         first = everyone[:1] if self.is_local(MeshCoordinate.zero_coordinate(self._shape.dims())) else ()
         reserved = [
-            Reserved(self._id, first if part.coordinator_only else everyone, "L1", part.size_bytes, part.label, now)
-            for part in (RESERVATIONS if self.parent is None else ())
-            if first or not part.coordinator_only
+            Reserved(
+                self._id, first if region.coordinator_only else everyone, "L1", region.size_bytes, region.label, now
+            )
+            for region in (RESERVATIONS if self.parent is None else ())
+            if first or not region.coordinator_only
         ]
         return [opened, *reserved]
 
@@ -355,8 +361,10 @@ class MeshDevice(ChipView, CoreView):
         self.program_cache.clear()
         self.plans.clear()
         self.residents.clear()
-        live.pop(self._id, None)
-        if signals.listening:  # before the heap goes: what the program never freed is told apart from what it did
+        live_meshes.pop(self._id, None)
+        if (
+            signals.listening
+        ):  # before the heap closes: buffers that the program never freed must not be reported as freed
             signals.emit(Closed(self._id, time.time_ns()))
         self.heap.close()
         if self.claim is not None:
@@ -372,22 +380,22 @@ class MeshDevice(ChipView, CoreView):
         return f"MeshDevice({'x'.join(map(str, self._shape))} grid, {self.get_num_devices()} devices)"
 
 
-live: weakref.WeakValueDictionary[int, MeshDevice] = weakref.WeakValueDictionary()
+live_meshes: weakref.WeakValueDictionary[int, MeshDevice] = weakref.WeakValueDictionary()
 
 
-def open_meshes() -> list[MeshDevice]:
+def list_open_meshes() -> list[MeshDevice]:
     """Every mesh and submesh open in this process, oldest first."""
-    return [mesh for _, mesh in sorted(live.items()) if mesh.is_open()]
+    return [mesh for _, mesh in sorted(live_meshes.items()) if mesh.is_open()]
 
 
-def _holdings() -> list[Any]:
+def _collect_holdings() -> list[Any]:
     from_all: list[Any] = []
-    for mesh in open_meshes():
+    for mesh in list_open_meshes():
         from_all += mesh.holdings()
     return from_all
 
 
-def same_mesh(a: MeshDevice, b: MeshDevice) -> None:
+def check_same_mesh(a: MeshDevice, b: MeshDevice) -> None:
     """Refuse operands on different devices, naming both."""
     if a is not b:
         raise MeshError(
@@ -397,5 +405,5 @@ def same_mesh(a: MeshDevice, b: MeshDevice) -> None:
         )
 
 
-signals.provide("holdings", _holdings)
+signals.provide("holdings", _collect_holdings)
 signals.provide("unused ids", lambda: (next(_mesh_ids), next_buffer_id()))

@@ -14,17 +14,17 @@ from ttmesh.chip.backends.registry import backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive
 from ttmesh.chip.memory import MemoryMap, Space
-from ttmesh.mesh.device.dispatch_cores import DispatchCoreConfig, with_dispatch
+from ttmesh.mesh.device.dispatch_cores import DispatchCoreConfig, apply_dispatch_config
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import load_shared_system, make_rank_block
-from ttmesh.mesh.system.coordinator import MeshType, check_mesh_type, place_mesh
+from ttmesh.mesh.system.coordinator import MeshType, check_mesh_type, locate_mesh
 
 MAX_COMMAND_QUEUES = 2
 
 _in_use: dict[int, weakref.ref[MeshDevice]] = {}
 _default: MeshDevice | None = None
 
-DEFAULT_WORKER_L1_SIZE = 0  # all of L1 that the runtime leaves
+DEFAULT_WORKER_L1_SIZE = 0  # 0 means all of L1 that the runtime does not reserve
 
 
 def open_mesh_device(
@@ -40,10 +40,10 @@ def open_mesh_device(
     device_ids: Sequence[int | str] | None = None,
     mesh_type: MeshType | None = None,
 ) -> MeshDevice:
-    """Open chips as one mesh; without a shape, the whole system. Ranks of one mesh divide it in equal blocks.
+    """Open chips as one mesh; without a shape, the full system. Ranks that present one mesh divide it into equal blocks.
 
-    A list in second position, or `device_ids`, names physical devices (or /dev/tenstorrent/N), the first of which
-    coordinates.
+    A list in second position, or `device_ids`, names physical devices (or /dev/tenstorrent/N), of which the first is the
+    coordinator.
     """
     if mesh_shape is not None and not isinstance(mesh_shape, MeshShape):
         raise TypeError(
@@ -54,8 +54,8 @@ def open_mesh_device(
         device_ids, l1_small_size = l1_small_size, 0
     explicit = physical_device_ids if device_ids is None else device_ids
     # Physical ids are this process's own; otherwise ranks of one mesh divide it.
-    system = with_dispatch(current_system() if explicit else load_shared_system(), dispatch_core_config)
-    shape, chips = place_mesh(
+    system = apply_dispatch_config(current_system() if explicit else load_shared_system(), dispatch_core_config)
+    shape, chips = locate_mesh(
         system,
         mesh_shape,
         offset=offset,
@@ -100,7 +100,7 @@ def open_mesh_device(
 
 
 def close_mesh_device(mesh_device: MeshDevice) -> None:
-    """Finish its work and give the chips back."""
+    """Finish all commands and release the chips."""
     global _default
     mesh_device.close()
     if _default is mesh_device:
@@ -139,7 +139,7 @@ def open_device(
     dispatch_core_config: DispatchCoreConfig | None = None,
     worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
 ) -> MeshDevice:
-    """One chip, as a 1x1 mesh."""
+    """Open one chip as a 1x1 mesh."""
     return open_mesh_device(
         MeshShape(1, 1), l1_small_size, trace_region_size, num_command_queues, dispatch_core_config, None,
         [device_id], worker_l1_size,
@@ -186,12 +186,12 @@ def create_devices(
 
 
 def close_device(device: MeshDevice) -> None:
-    """Give one chip back."""
+    """Close one chip."""
     close_mesh_device(device)
 
 
 def close_devices(devices: dict[int, MeshDevice]) -> None:
-    """Give several chips back."""
+    """Close several chips."""
     for device in devices.values():
         close_device(device)
 
@@ -207,13 +207,13 @@ def manage_device(device_id: int) -> Iterator[MeshDevice]:
 
 
 def set_default_device(device: MeshDevice | None) -> None:
-    """The device that operations use when none is named."""
+    """Set the device that operations use when none is passed."""
     global _default
     _default = device
 
 
 def get_default_device() -> MeshDevice | None:
-    """What `set_default_device` set."""
+    """The device set by `set_default_device`."""
     return _default
 
 
@@ -223,7 +223,7 @@ def get_device_ids() -> list[int]:
 
 
 def get_num_devices() -> int:
-    """How many chips this process can use: of a system that ranks divide, its rank block."""
+    """The number of chips this process can use: of a system that ranks divide, those of its rank block."""
     if settings.get("TT_VISIBLE_DEVICES") is not None:
         return len(current_system().ids)
     system = load_shared_system()
@@ -232,25 +232,25 @@ def get_num_devices() -> int:
 
 
 def get_num_pcie_devices() -> int:
-    """How many of them sit on the host's own bus."""
+    """The number of chips on the host's own PCIe bus."""
     return len(current_system().mmio)
 
 
-def open_meshes() -> list[MeshDevice]:
-    """The meshes of this process that hold chips now."""
+def list_root_meshes() -> list[MeshDevice]:
+    """The open meshes of this process, without submeshes."""
     held = {id(mesh): mesh for ref in _in_use.values() if (mesh := ref()) is not None and mesh.is_open()}
     return list(held.values())
 
 
 def check_visible(own: Sequence[int]) -> None:
-    """A rank that may see some chips only must be given a block of those."""
+    """Refuse a rank block with chips that TT_VISIBLE_DEVICES hides."""
     system = current_system()
-    seen = [system.original_id(chip) for chip in system.ids]
-    hidden = sorted(set(own) - set(seen))
+    visible = [system.original_id(chip) for chip in system.ids]
+    hidden = sorted(set(own) - set(visible))
     if hidden:
         raise RankError(
             f"this rank's block of the mesh has chips {sorted(own)}, of which TT_VISIBLE_DEVICES hides {hidden}",
-            expected=f"a block of the visible chips {sorted(seen)}",
+            expected=f"a block of the visible chips {sorted(visible)}",
             fix="Give each rank the chips of its block (docs/ranks.md says how a mesh is divided), or unset the variable.",
         )
 
@@ -262,5 +262,5 @@ def _refuse_busy(chips: Sequence[int]) -> None:
             raise BusyError(
                 f"device {chip} is in use by {holder!r} (id {holder.id()}) of this process",
                 expected="chips that no open mesh holds",
-                fix="Close that mesh first, or cut a submesh out of it with create_submesh().",
+                fix="Close that mesh first, or create a submesh of it with create_submesh().",
             )

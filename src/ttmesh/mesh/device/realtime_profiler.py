@@ -1,4 +1,4 @@
-"""TT-Metal's real-time profiler by its names: it never runs on an emulated chip, whose programs take no time of its own."""
+"""TT-Metal's functions for the real-time profiler, which is never active: programs on emulated chips have no chip time."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def IsProgramRealtimeProfilerActive() -> bool:
 
 
 def RegisterProgramRealtimeProfilerCallback(callback: Callable[[Any], None]) -> int:
-    """Never works: nothing would call back."""
+    """Raises: nothing would call back."""
     raise NotEmulatedError(
         "the real-time profiler is not emulated",
-        expected="IsProgramRealtimeProfilerActive() to be asked first, which says False",
+        expected="a program that asks IsProgramRealtimeProfilerActive(), which returns False here",
         fix="Time programs with benchmarks, or run them on a card.",
     )
 
 
 def UnregisterProgramRealtimeProfilerCallback(handle: int) -> None:
-    """Never works: no callback was ever registered."""
+    """Raises: no callback was registered."""
     raise NotEmulatedError(
         f"no real-time profiler callback {handle} is registered",
-        expected="a handle that RegisterProgramRealtimeProfilerCallback gave, which gives none here",
+        expected="a handle that RegisterProgramRealtimeProfilerCallback gave, which raises here",
         fix="Ask IsProgramRealtimeProfilerActive() first.",
     )

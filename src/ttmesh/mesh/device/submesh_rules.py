@@ -1,4 +1,4 @@
-"""Which submeshes a mesh has: the rules and texts of TT-Metal, as pure functions."""
+"""Which submeshes a mesh can have: TT-Metal's rules and texts, as pure functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ttmesh.base.geometry import MeshCoordinate, MeshShape
 
 
 def check_submesh(shape: MeshShape, start: MeshCoordinate, parent: MeshShape) -> None:
-    """Refuse a part that does not lie inside its parent."""
+    """Refuse a submesh that is not inside its parent."""
     if any(extent <= 0 for extent in shape):
         raise ShapeError(
             f"Invalid submesh shape: ({shape!r}). All dimensions must be positive.",
             expected="positive extents",
-            fix="Correct the shape.",
+            fix="Pass extents of 1 or more.",
         )
     if shape.dims() != parent.dims():
         raise ShapeError(
@@ -25,20 +25,20 @@ def check_submesh(shape: MeshShape, start: MeshCoordinate, parent: MeshShape) ->
     if any(o + s > p for o, s, p in zip(start, shape, parent, strict=True)):
         raise ShapeError(
             f"Submesh shape {shape!r} and offset {start!r} does not fit within parent mesh ({parent!r}).",
-            expected="a part of the parent",
-            fix="Move or shrink it.",
+            expected="a submesh inside its parent",
+            fix="Choose a smaller shape or offset.",
         )
 
 
-def submesh_starts(shape: MeshShape, parent: MeshShape) -> list[MeshCoordinate]:
-    """Where submeshes of this shape begin when they tile the mesh, in row-major order."""
+def list_submesh_starts(shape: MeshShape, parent: MeshShape) -> list[MeshCoordinate]:
+    """The first coordinates of the submeshes of this shape that tile the mesh, in row-major order."""
     steps = []
-    for axis, (extent, part) in enumerate(zip(parent, shape, strict=True)):
-        if part <= 0 or extent % part:
+    for axis, (extent, size) in enumerate(zip(parent, shape, strict=True)):
+        if size <= 0 or extent % size:
             raise ShapeError(
                 f"Shape {parent!r} is not divisible by submesh shape {shape!r} along dimension {axis}",
                 expected="a shape that tiles the mesh",
                 fix="Choose divisors of the mesh's extents.",
             )
-        steps.append(range(0, extent, part))
+        steps.append(range(0, extent, size))
     return [MeshCoordinate(start) for start in itertools.product(*steps)]

@@ -1,4 +1,4 @@
-"""What kind of machine the emulated system is, in TT-NN's words."""
+"""TT-NN's queries about the emulated machine: cluster type, architecture, alignments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 
 
 class ClusterType(PrintedEnum):
-    """Machines TT-Metal tells apart (tt-metal e4f9f0b)."""
+    """The types of machines that TT-Metal knows (tt-metal e4f9f0b)."""
 
     INVALID = 0
     N150 = 1
@@ -50,7 +50,7 @@ _BY_SYSTEM = {
 
 
 def get_cluster_type() -> ClusterType:
-    """The machine that the settings name; CUSTOM for shapes and files of the user's own."""
+    """The configured machine; CUSTOM for a shape or file of the user."""
     return _BY_SYSTEM.get(current_system().name, ClusterType.CUSTOM)
 
 
@@ -70,25 +70,29 @@ def is_blackhole(device: MeshDevice | None = None) -> bool:
 
 
 def get_pcie_device_ids() -> list[int]:
-    """The chips that sit on the host's own bus."""
+    """The chips on the host's own PCIe bus."""
     return list(current_system().mmio)
 
 
 def get_pcie_device_id(device_id: int) -> int:
-    """The chip on the host's bus through which a chip is reached (TT-NN's GetPCIeDeviceID)."""
+    """The chip on the host's PCIe bus through which a chip is reached (TT-NN's GetPCIeDeviceID)."""
     system = current_system()
     if device_id not in system.ids:
-        raise MeshError(f"no device {device_id}", expected=f"one of {list(system.ids)}", fix="Choose one of them.")
+        raise MeshError(
+            f"no device {device_id}",
+            expected=f"one of {list(system.ids)}",
+            fix="Pass an id that get_device_ids() lists.",
+        )
     return next((chip for chip in system.board_of(device_id) if chip in system.mmio), device_id)
 
 
 def get_dram_alignment() -> int:
-    """Bytes that DRAM addresses are a multiple of."""
+    """The alignment of DRAM addresses in bytes."""
     return current_system().chip.dram_alignment
 
 
 def get_l1_alignment() -> int:
-    """Bytes that L1 addresses are a multiple of."""
+    """The alignment of L1 addresses in bytes."""
     return current_system().chip.l1_alignment
 
 
@@ -98,5 +102,5 @@ def get_max_worker_l1_unreserved_size() -> int:
 
 
 def get_allocator_base_address(device: MeshDevice, buffer_type: BufferType) -> int:
-    """Where the allocator's range begins in each bank."""
+    """The first address of the allocator's range in each bank."""
     return device.heap.map.banks[buffer_type].start

@@ -1,4 +1,4 @@
-"""The ranks of this program as TT-NN's `distributed_context_*` functions see them; one process is rank 0 of 1."""
+"""TT-NN's `distributed_context_*` functions: the ranks of this program; a single process is rank 0 of 1."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
 from ttmesh.fabric.messaging.engines import bindings, chosen, fellows, world
 from ttmesh.fabric.messaging.transport import Transport
-from ttmesh.mesh.device.mesh_device import open_meshes
+from ttmesh.mesh.device.mesh_device import list_open_meshes
 
 _initialised = False
-_split: Transport | None = None  # the ranks of this sub-context, once something was sent between them
+_split: Transport | None = None  # the group of this sub-context's ranks, created on first use
 
 
 class ContextError(MeshError, IndexError):
@@ -17,14 +17,14 @@ class ContextError(MeshError, IndexError):
 
 
 class Rank(int):
-    """A rank's number."""
+    """The number of a rank."""
 
     def __repr__(self) -> str:
         return f"Rank({int(self)})"
 
 
 class Size(int):
-    """How many ranks."""
+    """A number of ranks."""
 
     def __repr__(self) -> str:
         return f"Size({int(self)})"
@@ -36,14 +36,14 @@ def using_distributed_env() -> bool:
 
 
 def init_distributed_context() -> None:
-    """Join the other ranks; harmless when repeated."""
+    """Connect to the other ranks; a second call does nothing."""
     global _initialised
     world()
     _initialised = True
 
 
 def distributed_context_is_initialized() -> bool:
-    """Whether the ranks were joined."""
+    """Whether this process is connected to the other ranks, or was launched to be."""
     return _initialised or chosen() is not None
 
 
@@ -70,11 +70,11 @@ def distributed_context_get_size() -> Size:
 
 
 def distributed_context_barrier() -> None:
-    """Return when every rank has come here; ranks that present one mesh compare what they allocated on it."""
-    transport = _context()
+    """Return when every rank has called it; ranks that present one mesh compare their allocations on it."""
+    transport = _find_context()
     if transport is None:
         return
-    for mesh in open_meshes():
+    for mesh in list_open_meshes():
         if mesh.rank_block is not None and mesh.rank_block.position is not None and mesh.heap.digest is not None:
             mesh.heap.digest.compare(mesh.rank_block.host, repr(mesh))
     transport.barrier()
@@ -82,7 +82,7 @@ def distributed_context_barrier() -> None:
 
 def distributed_context_allgather_int(value: int) -> list[int]:
     """Every rank's number, in rank order."""
-    transport = _context()
+    transport = _find_context()
     if transport is None:
         return [int(value)]
     return [row[0] for row in transport.all_gather_ints([int(value)])]
@@ -90,12 +90,12 @@ def distributed_context_allgather_int(value: int) -> list[int]:
 
 def distributed_context_send_bytes(data: bytes, dest: int, tag: int = 0) -> None:
     """Send bytes to a rank that receives as many."""
-    _joined("send").send_bytes(data, int(dest), tag=tag)
+    _require_context("send").send_bytes(data, int(dest), tag=tag)
 
 
 def distributed_context_recv_bytes(size: int, source: int, tag: int = 0) -> bytes:
     """Receive so many bytes from a rank."""
-    return _joined("receive").recv_bytes(size, int(source), tag=tag)
+    return _require_context("receive").recv_bytes(size, int(source), tag=tag)
 
 
 def distributed_context_world_rank() -> Rank:
@@ -120,7 +120,7 @@ def distributed_context_subcontext_count() -> int:
 
 def distributed_context_subcontext_sizes() -> list[int]:
     """How many ranks each context has."""
-    contexts = [place.context for place in bindings()]
+    contexts = [binding.context for binding in bindings()]
     return [contexts.count(number) for number in range(max(contexts) + 1)]
 
 
@@ -137,7 +137,7 @@ def distributed_context_subcontext_size(subcontext_id: int) -> Size:
 
 
 def distributed_context_local_to_world_rank(subcontext_id: int, local_rank: int) -> Rank:
-    """The number among all of a context's rank."""
+    """The world rank of a rank of a sub-context."""
     size = distributed_context_subcontext_size(subcontext_id)
     if not 0 <= local_rank < size:
         raise ContextError(
@@ -146,27 +146,27 @@ def distributed_context_local_to_world_rank(subcontext_id: int, local_rank: int)
             expected="a rank of that sub-context",
             fix="Ask distributed_context_subcontext_size(subcontext_id) first.",
         )
-    members = [rank for rank, place in enumerate(bindings()) if place.context == subcontext_id]
-    return Rank(members[local_rank])
+    ranks = [rank for rank, binding in enumerate(bindings()) if binding.context == subcontext_id]
+    return Rank(ranks[local_rank])
 
 
-def _context() -> Transport | None:
-    """The ranks of this context: the world, or a group of its own where the job is split."""
+def _find_context() -> Transport | None:
+    """The group of this context's ranks: the world, or a subgroup where the job is split; None for a single process."""
     global _split
-    transport, members = world(), fellows()
-    if transport is None or len(members) == transport.size:
+    transport, ranks = world(), fellows()
+    if transport is None or len(ranks) == transport.size:
         return transport
     if _split is None:
-        _split = transport.subgroup(members, f"sub-context {distributed_context_subcontext_id()}")
+        _split = transport.subgroup(ranks, f"sub-context {distributed_context_subcontext_id()}")
     return _split
 
 
-def _joined(what: str) -> Transport:
-    transport = _context()
+def _require_context(what: str) -> Transport:
+    transport = _find_context()
     if transport is None:
         raise MeshError(
             f"cannot {what}: this process is on its own",
-            expected="several ranks",
+            expected="a program of several ranks",
             fix="Start the program with `ttmesh launch -n 2 ...`.",
         )
     return transport

@@ -1,4 +1,4 @@
-"""What the fabric says of the system it joins."""
+"""TT-NN's queries about the fabric of the system."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def get_forwarding_link_indices(src_fabric_node_id: FabricNodeId, dst_fabric_nod
     if setup.config is FabricConfig.DISABLED:
         raise MeshError(
             "Trying to get un-initialized fabric context",
-            expected="a fabric: set_fabric_config(FabricConfig.FABRIC_1D)",
-            fix="Configure one first.",
+            expected="a configured fabric",
+            fix="Call set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened.",
         )
-    source, target = (_chip(system, node) for node in (src_fabric_node_id, dst_fabric_node_id))
+    source, target = (_find_chip(system, node) for node in (src_fabric_node_id, dst_fabric_node_id))
     if source == target:
         return []
     first = Routes(system.grid, system.links).route(source, target)[1]
@@ -35,7 +35,7 @@ def get_forwarding_link_indices(src_fabric_node_id: FabricNodeId, dst_fabric_nod
     return list(range(links if setup.num_planes is None else min(links, setup.num_planes)))
 
 
-def _chip(system: System, node: FabricNodeId) -> int:
+def _find_chip(system: System, node: FabricNodeId) -> int:
     if not 0 <= node.chip_id < system.shape.mesh_size():
         raise MeshError(
             f"{node!r} is not in the fabric",

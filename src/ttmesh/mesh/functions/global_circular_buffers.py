@@ -1,4 +1,4 @@
-"""Global circular buffers: L1 on sender and receiver cores through which one program hands pages to another."""
+"""Global circular buffers: L1 on sender and receiver cores through which one program passes pages to another."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ Mapping = Sequence[tuple[CoreCoord, CoreRangeSet]]
 
 
 class GlobalCircularBuffer:
-    """`size` bytes at one L1 address on every sender and receiver, and a page that tells each core its partners."""
+    """`size` bytes at one L1 address on every sender and receiver, and a page with the partners of each core."""
 
     __slots__ = ("_buffer", "_config", "_mapping", "_receivers", "_senders", "_size")
 
     def __init__(self, mesh_device: MeshDevice, mapping: Mapping, size: int, kind: BufferType) -> None:
         self._mapping, self._size = tuple((sender, receivers) for sender, receivers in mapping), size
-        self._senders, self._receivers = _distinct(mapping)
+        self._senders, self._receivers = _collect_cores(mapping)
         both = self._senders.merge(self._receivers).num_cores()
         if both != self._senders.num_cores() + self._receivers.num_cores():
-            raise _twice("Duplicate cores found")
+            raise _make_duplicate_error("Duplicate cores found")
         if kind not in (BufferType.L1, BufferType.L1_SMALL):
             raise MeshError(
                 f"Global circular buffer can only be created for L1 buffer types, not {kind}",
                 expected="L1 or L1_SMALL",
                 fix="Leave buffer_type out.",
             )
-        of_words, of_blocks = get_l1_alignment(), mesh_device.heap.map.banks[kind].alignment
+        word_alignment, bank_alignment = get_l1_alignment(), mesh_device.heap.map.banks[kind].alignment
         most = max(receivers.num_cores() for _, receivers in mapping)
-        told = _aligned((CONFIG_WORDS + 2 * most) * WORD, of_words)  # each receiver has an x and a y
-        page = told + 2 * most * of_words  # and two counters, of pages sent and pages acknowledged
+        header = _round_up((CONFIG_WORDS + 2 * most) * WORD, word_alignment)  # each receiver has an x and a y
+        page = header + 2 * most * word_alignment  # and two counters, of pages sent and pages acknowledged
 
-        def on_every_core(page_bytes: int, label: str) -> Buffer:
-            per_core = _aligned(page_bytes, of_blocks)
+        def allocate_on_cores(page_bytes: int, label: str) -> Buffer:
+            per_core = _round_up(page_bytes, bank_alignment)
             return mesh_device.heap.allocate(kind, per_core * both, page_bytes, per_core, both, label)
 
-        self._buffer = on_every_core(size, "global circular buffer")
-        self._config = on_every_core(page, "global circular buffer's configuration")
+        self._buffer = allocate_on_cores(size, "global circular buffer")
+        self._config = allocate_on_cores(page, "global circular buffer's configuration")
 
     def size(self) -> int:
         """Bytes per core."""
@@ -59,7 +59,7 @@ class GlobalCircularBuffer:
         return self._receivers
 
     def sender_core_type(self) -> str:
-        """What the senders are: "worker", the only kind emulated."""
+        """The type of the sender cores: "worker", the only one emulated."""
         return "worker"
 
     def sender_receiver_core_mapping(self) -> Mapping:
@@ -68,11 +68,11 @@ class GlobalCircularBuffer:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What of it decides a program; keys hold this, so that they do not hold its memory."""
+        """The properties that decide a program; keys hold these, so that they do not keep its memory."""
         return (GlobalCircularBuffer, self._size, self._mapping)
 
     def buffer_address(self) -> int:
-        """Where it lies in the L1 of its cores."""
+        """Its address in the L1 of its cores."""
         return self._buffer.cell.address
 
 
@@ -86,26 +86,32 @@ def create_global_circular_buffer(
     return GlobalCircularBuffer(mesh_device, sender_receiver_core_mapping, size, buffer_type)
 
 
-def _distinct(mapping: Mapping) -> tuple[CoreRangeSet, CoreRangeSet]:
-    """Senders and receivers, none named twice."""
+def _collect_cores(mapping: Mapping) -> tuple[CoreRangeSet, CoreRangeSet]:
+    """The senders and the receivers; refuses a core that occurs twice."""
     if not mapping:
         raise MeshError(
-            "At least one sender required", expected="pairs of a sender and its receivers", fix="Name one pair or more."
+            "At least one sender required",
+            expected="pairs of a sender and its receivers",
+            fix="Pass at least one (sender, receivers) pair.",
         )
     senders = CoreRangeSet().merge([CoreRange(sender, sender) for sender, _ in mapping])
     if senders.num_cores() != len(mapping):
-        raise _twice("Duplicate sender cores found")
+        raise _make_duplicate_error("Duplicate sender cores found")
     receivers = CoreRangeSet()
     for _, cores in mapping:
         receivers = receivers.merge(cores)
     if receivers.num_cores() != sum(cores.num_cores() for _, cores in mapping):
-        raise _twice("Duplicate receiver cores found")
+        raise _make_duplicate_error("Duplicate receiver cores found")
     return senders, receivers
 
 
-def _twice(wrong: str) -> MeshError:
-    return MeshError(wrong, expected="each core once, as a sender or as a receiver", fix="Change the mapping.")
+def _make_duplicate_error(wrong: str) -> MeshError:
+    return MeshError(
+        wrong,
+        expected="each core once, as a sender or as a receiver",
+        fix="Remove the repeated cores from the mapping.",
+    )
 
 
-def _aligned(size: int, to: int) -> int:
+def _round_up(size: int, to: int) -> int:
     return -(-size // to) * to

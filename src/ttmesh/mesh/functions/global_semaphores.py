@@ -28,7 +28,7 @@ class GlobalSemaphore:
 
     @property
     def mesh(self) -> MeshDevice:
-        """The mesh it lies on."""
+        """The mesh whose chips hold it."""
         return self._mesh
 
     @property
@@ -37,7 +37,7 @@ class GlobalSemaphore:
         return self._buffer
 
     def address(self) -> int:
-        """Where the counter lies in L1."""
+        """The counter's L1 address."""
         return self._buffer.cell.address
 
     def reset(self, value: int) -> None:
@@ -83,7 +83,7 @@ def create_global_semaphore(
 
 
 def get_global_semaphore_address(global_semaphore: GlobalSemaphore) -> int:
-    """Where it lies in L1."""
+    """The L1 address of a semaphore."""
     return global_semaphore.address()
 
 

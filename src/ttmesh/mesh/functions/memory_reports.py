@@ -1,4 +1,4 @@
-"""What a mesh's memory looks like, for programs and as files."""
+"""Reports of a mesh's memory, for programs and as files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType
 from ttmesh.chip.cells import Cell
 from ttmesh.chip.memory import MemoryView
-from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 
 REPORT_FOLDER = Path("generated") / "reports"  # where TT-NN puts them
 
@@ -42,19 +42,19 @@ class BufferPageInfo(NamedTuple):
 
 
 def get_memory_view(device: MeshDevice, buffer_type: BufferType) -> MemoryView:
-    """The state of one buffer type."""
+    """The allocated and free memory of one buffer type."""
     device.check_open()
     return device.heap.view(buffer_type)
 
 
 def peak_bytes(device: MeshDevice, buffer_type: BufferType) -> int:
-    """The most that was ever in use on one chip, all banks together."""
+    """The most bytes that were ever in use on one chip, over all banks."""
     return device.heap.peak_bank_bytes(buffer_type) * device.heap.map.banks[buffer_type].count
 
 
 def get_buffers(devices: MeshDevice | list[MeshDevice] | None = None) -> list[BufferInfo]:
     """Every live buffer, once per device."""
-    meshes = open_meshes() if devices is None else [devices] if isinstance(devices, MeshDevice) else devices
+    meshes = list_open_meshes() if devices is None else [devices] if isinstance(devices, MeshDevice) else devices
     return [
         BufferInfo(chip, cell.address, cell.bank_bytes, cell.buffer_type, 0)
         for mesh in meshes
@@ -65,21 +65,21 @@ def get_buffers(devices: MeshDevice | list[MeshDevice] | None = None) -> list[Bu
 
 def get_buffer_pages(devices: MeshDevice | list[MeshDevice] | None = None) -> list[BufferPageInfo]:
     """Every page of every live buffer, once per device; pages go round robin over banks, banks row by row over cores."""
-    meshes = open_meshes() if devices is None else [devices] if isinstance(devices, MeshDevice) else devices
-    return [page for mesh in meshes for cell in mesh.heap.cells() for page in pages_of(mesh, cell)]
+    meshes = list_open_meshes() if devices is None else [devices] if isinstance(devices, MeshDevice) else devices
+    return [page for mesh in meshes for cell in mesh.heap.cells() for page in list_pages(mesh, cell)]
 
 
-def pages_of(mesh: MeshDevice, cell: Cell) -> list[BufferPageInfo]:
+def list_pages(mesh: MeshDevice, cell: Cell) -> list[BufferPageInfo]:
     """Every page of a buffer, once per device."""
     count = cell.size_bytes // cell.page_bytes
     stride = cell.bank_bytes // max(1, -(-count // cell.banks))  # pages are aligned inside a bank
-    wide = cell.banks if cell.buffer_type is BufferType.DRAM else mesh.compute_with_storage_grid_size().x
+    columns = cell.banks if cell.buffer_type is BufferType.DRAM else mesh.compute_with_storage_grid_size().x
     pages = []
     for page in range(count):
         row, bank = divmod(page, cell.banks)
-        y, x = divmod(bank, wide)
-        place = (cell.address, y, x, bank, page, cell.address + row * stride, cell.page_bytes, cell.buffer_type)
-        pages += [BufferPageInfo(chip, *place) for chip in mesh.local_ids()]
+        y, x = divmod(bank, columns)
+        fields = (cell.address, y, x, bank, page, cell.address + row * stride, cell.page_bytes, cell.buffer_type)
+        pages += [BufferPageInfo(chip, *fields) for chip in mesh.local_ids()]
     return pages
 
 

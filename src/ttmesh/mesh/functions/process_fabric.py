@@ -11,8 +11,8 @@ from ttmesh.fabric.fabric_config import (
     FabricUDMMode,
 )
 from ttmesh.fabric.fabric_state import FabricSetup, replaced
-from ttmesh.mesh.device.mesh_device import live
-from ttmesh.mesh.device.opening import open_meshes
+from ttmesh.mesh.device.mesh_device import live_meshes
+from ttmesh.mesh.device.opening import list_root_meshes
 
 PAYLOAD_BYTES = (
     4 * 1088
@@ -30,19 +30,19 @@ def set_fabric_config(
     fabric_manager_mode: FabricManagerMode = FabricManagerMode.DEFAULT,
     router_config: FabricRouterConfig | None = None,
 ) -> None:
-    """Choose how chips are joined; before a mesh is opened. DISABLED takes it back."""
+    """Configure how chips are connected, before a mesh is opened; DISABLED removes the configuration."""
     global _setup
     router = FabricRouterConfig() if router_config is None else router_config
-    wanted = FabricSetup(
+    requested = FabricSetup(
         config, reliability_mode, num_planes, fabric_tensix_config, fabric_udm_mode, fabric_manager_mode, router
     )
-    _setup = replaced(_setup, wanted, devices_open=bool(open_meshes()))
-    for mesh in live.values():
+    _setup = replaced(_setup, requested, devices_open=bool(list_root_meshes()))
+    for mesh in live_meshes.values():
         mesh.plans.clear()  # a route does not ask again whether there is a fabric
 
 
 def get_fabric_config() -> FabricConfig:
-    """The configuration in force."""
+    """The current configuration."""
     return _setup.config
 
 
@@ -52,5 +52,5 @@ def get_tt_fabric_max_payload_size_bytes() -> int:
 
 
 def fabric_setup() -> FabricSetup:
-    """The configuration in force with everything that was set beside it."""
+    """The current configuration with all its options."""
     return _setup

@@ -1,4 +1,4 @@
-"""What programs say to command queues: events, waiting, and which queue is meant."""
+"""TT-NN's functions on command queues: events, waits, and the choice of the queue."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from ttmesh.base.errors import QueueError
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
-from ttmesh.mesh.device.mesh_device import MeshDevice, current_queue_id, current_sub_device, live
+from ttmesh.mesh.device.mesh_device import MeshDevice, current_queue_id, current_sub_device, live_meshes
 from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
 from ttmesh.mesh.queue.events import MeshEvent
-from ttmesh.mesh.queue.trace import not_while_capturing
+from ttmesh.mesh.queue.trace import make_capture_error
 
 
 @contextmanager
 def command_queue(cq_id: int) -> Iterator[None]:
-    """Inside, everything without an explicit cq_id goes to this queue."""
+    """Inside the block, everything without an explicit cq_id goes to this queue."""
     token = current_queue_id.set(int(cq_id))
     try:
         yield
@@ -26,7 +26,7 @@ def command_queue(cq_id: int) -> Iterator[None]:
 
 @contextmanager
 def sub_device(sub_device_id: SubDeviceId) -> Iterator[None]:
-    """Inside, programs run on this sub-device: another queue than that of the rest of the chip may launch them."""
+    """Inside the block, programs run on this sub-device, which may belong to another queue than the rest of the chip."""
     token = current_sub_device.set(int(sub_device_id))
     try:
         yield
@@ -51,33 +51,35 @@ def record_event(
 
     queue.enqueue(Command("record_event", mark))
     for owner in mesh_device.ownerships():
-        owner.recorded(event)
+        owner.note_recorded(event)
     return event
 
 
 def wait_for_event(cq_id: int | None = None, mesh_event: MeshEvent | None = None) -> None:
-    """Let a queue wait for an event of another queue of the same mesh."""
+    """Make a queue wait for an event of another queue of the same mesh."""
     if not isinstance(mesh_event, MeshEvent):
         raise QueueError(
             f"wait_for_event got {mesh_event!r}", expected="a MeshEvent", fix="Pass what record_event() returned."
         )
     event = mesh_event
-    mesh_device = live.get(event.mesh_id)
+    mesh_device = live_meshes.get(event.mesh_id)
     if mesh_device is None:
         raise QueueError(
-            f"{event!r} belongs to a mesh that was closed", expected="an event of an open mesh", fix="Record it again."
+            f"{event!r} belongs to a mesh that was closed",
+            expected="an event of an open mesh",
+            fix="Record an event on a mesh that is open.",
         )
     queue = mesh_device.queue(cq_id)
     _refuse_while_recording(queue)
     waits_for = f"event {event.id} of queue {event.mesh_cq_id}"
-    queue.enqueue(Command("wait_for_event", _nothing, ready=lambda: event.done, waits_for=waits_for))
+    queue.enqueue(Command("wait_for_event", _do_nothing, ready=lambda: event.done, waits_for=waits_for))
     for owner in mesh_device.ownerships():
-        owner.waited(event, queue.id)
+        owner.release_waited(event, queue.id)
 
 
 def event_synchronize(mesh_event: MeshEvent) -> None:
     """Return when the event is set."""
-    mesh_device = live.get(mesh_event.mesh_id)
+    mesh_device = live_meshes.get(mesh_event.mesh_id)
     if mesh_device is None:
         return
     queue = mesh_device.queues[mesh_event.mesh_cq_id]
@@ -94,7 +96,7 @@ def event_query(mesh_event: MeshEvent) -> bool:
 def synchronize_device(
     device: MeshDevice, cq_id: int | None = None, sub_device_ids: Sequence[SubDeviceId] = ()
 ) -> None:
-    """Return when one queue, or without a number every queue, has run all it was given."""
+    """Return when one queue, or without `cq_id` every queue, has run all its commands."""
     device.sub_devices.check(sub_device_ids)
     queues = device.queues if cq_id is None else (device.queue(cq_id),)
     device.check_open()
@@ -102,12 +104,12 @@ def synchronize_device(
         _refuse_while_recording(queue)
         queue.finish()
         for owner in device.ownerships():
-            owner.finished(queue.id)
+            owner.release_finished(queue.id)
     device.backend.synchronize()
 
 
 def synchronize_mesh_device(mesh_device: MeshDevice) -> None:
-    """The older name of `synchronize_device` (seed 002)."""
+    """The older name of `synchronize_device`."""
     synchronize_device(mesh_device)
 
 
@@ -124,10 +126,10 @@ def read_device_profiler(device: MeshDevice) -> None:
     synchronize_device(device)
 
 
-def _nothing(reads: Cells, writes: Cells) -> None:
-    """Waiting is all there is to do."""
+def _do_nothing(reads: Cells, writes: Cells) -> None:
+    """The body of a command that only waits."""
 
 
 def _refuse_while_recording(queue: CommandQueue) -> None:
     if queue.recording is not None:
-        raise not_while_capturing("Event Synchronization is not supported during trace capture.", queue.id)
+        raise make_capture_error("Event Synchronization is not supported during trace capture.", queue.id)

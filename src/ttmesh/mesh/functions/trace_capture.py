@@ -14,24 +14,24 @@ from ttmesh.mesh.queue.trace import (
     MeshTraceId,
     Trace,
     TraceSegment,
-    dram_high_water,
-    not_while_capturing,
-    overlap_error,
-    trace_bytes,
+    compute_dram_high_water,
+    compute_trace_bytes,
+    find_overlap_error,
+    make_capture_error,
 )
 
 _ids = itertools.count()
 
 
 def begin_trace_capture(mesh_device: MeshDevice, *, cq_id: int | None = None) -> MeshTraceId:
-    """Record, from now on, what is enqueued on this queue instead of running it."""
+    """Begin to record the commands that are enqueued on this queue, instead of running them."""
     queue = mesh_device.queue(cq_id)
     if queue.recording is not None:
         current = next(t.id for t in mesh_device.traces.values() if t.commands is queue.recording)
         raise TraceError(
             f"CQ {queue.id} is already being used for tracing tid {current}",
             expected="one capture at a time on a queue",
-            fix="End the other capture first.",
+            fix="Call end_trace_capture for the other trace first.",
         )
     queue.finish()
     trace = Trace(MeshTraceId(next(_ids)), queue.id)
@@ -42,9 +42,9 @@ def begin_trace_capture(mesh_device: MeshDevice, *, cq_id: int | None = None) ->
 
 
 def end_trace_capture(mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: int | None = None) -> None:
-    """Stop recording and put the trace into the chips' memory."""
+    """Stop recording and allocate the trace's memory on the chips."""
     queue = mesh_device.queue(cq_id)
-    trace = _trace(mesh_device, trace_id)
+    trace = _find_trace(mesh_device, trace_id)
     if queue.recording is not trace.commands:
         raise TraceError(
             f"CQ {queue.id} is not being used for tracing tid {trace_id}",
@@ -53,7 +53,7 @@ def end_trace_capture(mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: 
         )
     queue.recording = None
     try:
-        trace.buffer = _trace_buffer(mesh_device, trace)
+        trace.buffer = _allocate_trace_buffer(mesh_device, trace)
     except BaseException:
         del mesh_device.traces[trace_id]
         raise
@@ -64,9 +64,9 @@ def execute_trace(
 ) -> None:
     """Run a captured trace again."""
     queue = mesh_device.queue(cq_id)
-    trace = _trace(mesh_device, trace_id)
+    trace = _find_trace(mesh_device, trace_id)
     if queue.recording is not None:
-        raise not_while_capturing("A trace cannot be executed during trace capture.", trace_id)
+        raise make_capture_error("A trace cannot be executed during trace capture.", trace_id)
     if trace.buffer is None:
         raise TraceError(
             f"trace {trace_id} is still being captured",
@@ -75,8 +75,8 @@ def execute_trace(
         )
     if len(mesh_device.queues) > 1:
         mesh_device.ownership().take(queue.id)
-    for part in trace.parts():
-        command = _replayed(mesh_device, trace, part)
+    for segment in trace.segments():
+        command = _make_replay_command(mesh_device, trace, segment)
         queue.enqueue(command)
     if blocking:
         queue.finish_through(command)
@@ -84,9 +84,9 @@ def execute_trace(
 
 def release_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> None:
     """Free a trace; replays that are still queued finish first, on their own reference."""
-    trace = _trace(mesh_device, trace_id)
+    trace = _find_trace(mesh_device, trace_id)
     if any(queue.recording is trace.commands for queue in mesh_device.queues):
-        raise not_while_capturing("A trace cannot be released during its own capture.", trace_id)
+        raise make_capture_error("A trace cannot be released during its own capture.", trace_id)
     del mesh_device.traces[trace_id]
     if trace.buffer is not None:
         mesh_device.trace_bytes -= trace.buffer.cell.size_bytes
@@ -94,23 +94,23 @@ def release_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> None:
         mesh_device.heap.traces_live -= 1
 
 
-def _replayed(mesh_device: MeshDevice, trace: Trace, part: TraceSegment) -> Command:
-    """Part of a trace as one command, which waits for what the first one in it waits for."""
-    heap, first = mesh_device.heap, part.first
+def _make_replay_command(mesh_device: MeshDevice, trace: Trace, segment: TraceSegment) -> Command:
+    """A command that replays a segment of a trace; it waits for what the segment's first command waits for."""
+    heap, first = mesh_device.heap, segment.first
 
     def replay(reads: Cells, writes: Cells) -> None:
-        trace.replay(heap.resolve, heap.version, part)
+        trace.replay(heap.resolve, heap.version, segment)
 
     name = f"execute_trace {trace.id}"
     if first is None:
-        return Command(name, replay, part.cells, part.cells, programs=part.programs)
+        return Command(name, replay, segment.cells, segment.cells, programs=segment.programs)
     return Command(
-        f"{name}, {first.name}", replay, part.cells, part.cells, programs=part.programs, ready=first.ready,
+        f"{name}, {first.name}", replay, segment.cells, segment.cells, programs=segment.programs, ready=first.ready,
         waits_for=first.waits_for, remote=first.remote,
     )  # fmt: skip
 
 
-def _trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> Trace:
+def _find_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> Trace:
     mesh_device.check_open()
     trace = mesh_device.traces.get(trace_id)
     if trace is None:
@@ -123,13 +123,13 @@ def _trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> Trace:
     return trace
 
 
-def _trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
-    """Memory for the trace: in the trace region, or from the top of DRAM when there is none."""
+def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
+    """Allocate memory for the trace: in the trace region, or from the top of DRAM when there is none."""
     heap = mesh_device.heap
     allocated, freed = heap.taken_mark, heap.freed_mark
     others = max((t.high_water for t in mesh_device.traces.values() if t is not trace), default=0)
-    trace.high_water = max(dram_high_water(trace.cells()), allocated, freed)
-    size = -(-trace_bytes(trace.programs) // TRACE_PAGE_BYTES) * TRACE_PAGE_BYTES
+    trace.high_water = max(compute_dram_high_water(trace.cells()), allocated, freed)
+    size = -(-compute_trace_bytes(trace.programs) // TRACE_PAGE_BYTES) * TRACE_PAGE_BYTES
     region = heap.map.trace_region_bytes
     if region and mesh_device.trace_bytes + size > region:
         raise TraceError(
@@ -144,7 +144,7 @@ def _trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     bank_bytes = -(-pages // banks) * TRACE_PAGE_BYTES
     buffer = heap.allocate(kind, size, TRACE_PAGE_BYTES, bank_bytes, banks, f"trace {trace.id}", bottom_up=False)
     if not region:
-        overlap = overlap_error(buffer.cell.address, allocated=allocated, freed=freed, others=others)
+        overlap = find_overlap_error(buffer.cell.address, allocated=allocated, freed=freed, others=others)
         if overlap is not None:
             buffer.deallocate()
             raise overlap

@@ -1,4 +1,4 @@
-"""Command queues: the only place that makes lanes work. A command names the cells it reads and writes."""
+"""Command queues: the only place that runs work on lanes. A command names the cells it reads and writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ids = itertools.count(1)
 
 
 class _Worker(threading.local):
-    """Which queue a thread works for: ranks that divide a mesh meet in communicators of the queue's own."""
+    """The queue whose command a thread runs: where ranks divide a mesh, each queue has its own communicators."""
 
     queue = 0
 
@@ -78,14 +78,14 @@ class Command:
         self.done = False
 
 
-class Doable(Protocol):
-    """Something that is done at some time: a command, an event."""
+class Awaited(Protocol):
+    """An object that is done at some time: a command, an event."""
 
     done: bool
 
 
 class CommandQueue:
-    """An in-order queue of one mesh. What runs when is decided by its schedule."""
+    """An in-order queue of one mesh; its schedule decides when commands run."""
 
     __slots__ = ("__weakref__", "failure", "id", "mesh_id", "mesh_name", "pending", "recording", "schedule")
 
@@ -99,13 +99,13 @@ class CommandQueue:
         self.failure: BaseException | None = None
 
     def enqueue(self, command: Command) -> None:
-        """Take a command that writes into memory that was there before."""
+        """Add a command that writes into memory allocated earlier, and count the writes."""
         for cell in command.writes:
             cell.writes += 1
         self.take(command)
 
     def take(self, command: Command) -> None:
-        """Record a command while a trace is captured, else hand it to the schedule."""
+        """Record a command while a trace is captured, else pass it to the schedule."""
         if not dispatch.enabled and (command.programs or command.writes):
             command.done = True
             return
@@ -125,7 +125,7 @@ class CommandQueue:
         if self.failure is not None:
             self.raise_failure()
 
-    def finish_through(self, awaited: Doable) -> None:
+    def finish_through(self, awaited: Awaited) -> None:
         """Return when this command has run, or this event is set."""
         if not awaited.done:
             self.schedule.drain(self, awaited)
@@ -133,55 +133,55 @@ class CommandQueue:
                 self.raise_failure()
 
     def run(self, command: Command) -> None:
-        """Carry a command out. Called by schedules, in queue order."""
+        """Run a command. Called by schedules, in queue order."""
         if not signals.timing:
             command.body(command.reads, command.writes)
             command.done = True
             return
-        reads = _tensors(command.reads)  # now: a command may change in place what it reads
+        reads = _describe_tensors(command.reads)  # now: a command may change in place what it reads
         start = time.monotonic_ns()
         command.body(command.reads, command.writes)
         command.done = True
         end = time.monotonic_ns()
-        writes = _tensors(command.writes)
+        writes = _describe_tensors(command.writes)
         signals.emit_command(Finished(self.mesh_id, self.id, command.id, command.name, end, end - start, reads, writes))
 
     def raise_failure(self) -> None:
-        """Raise what a command failed with on a worker, once."""
+        """Raise, once, the error with which a command failed on a worker."""
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
 
-    def waiting(self) -> str:
+    def describe_wait(self) -> str:
         """The head of the queue and what it waits for, for a deadlock report."""
         head = self.pending[0]
         return f"queue {self.id} of {self.mesh_name}: {head.name} waits for {head.waits_for or 'its turn'}"
 
 
 class DividedQueue(CommandQueue):
-    """A queue of a mesh that ranks divide: its commands know their queue, and so the communicator to use."""
+    """A queue of a mesh that ranks divide: its commands run with the communicators of their queue."""
 
     __slots__ = ()
 
     def take(self, command: Command) -> None:
-        """Record or hand over a command that says for which queue it runs."""
+        """Add a command that sets the thread's current queue before it runs."""
         body, number = command.body, self.id
 
-        def told(reads: Cells, writes: Cells) -> None:
+        def run_for_queue(reads: Cells, writes: Cells) -> None:
             worker.queue = number
             body(reads, writes)
 
-        command.body = told
+        command.body = run_for_queue
         super().take(command)
 
 
-def _tensors(cells: Cells) -> tuple[TensorFacts, ...]:
+def _describe_tensors(cells: Cells) -> tuple[TensorFacts, ...]:
     return tuple(facts for cell in cells if (facts := cell.describe()) is not None)
 
 
-def deadlock(queues: Sequence[CommandQueue]) -> QueueError:
-    """The error that says who waits for whom."""
-    waiting = "; ".join(queue.waiting() for queue in queues if queue.pending)
+def make_deadlock_error(queues: Sequence[CommandQueue]) -> QueueError:
+    """The error that lists which queue waits for what."""
+    waiting = "; ".join(queue.describe_wait() for queue in queues if queue.pending)
     return QueueError(
         f"deadlock: {waiting}",
         expected="every wait to be met by a command that was enqueued before",

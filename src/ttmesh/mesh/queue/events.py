@@ -11,7 +11,7 @@ _ids = itertools.count(1)
 
 
 class MeshEvent:
-    """A moment in a queue: set when everything enqueued there before it has run."""
+    """A point in a queue: set when everything enqueued before it has run."""
 
     __slots__ = ("device_range", "done", "id", "mesh_cq_id", "mesh_id")
 
@@ -30,7 +30,7 @@ class MeshEvent:
 
 
 class Ownership:
-    """Per sub-device: the queue that launched programs last keeps it until it is finished or waited for.
+    """The queue that may launch on a sub-device: the last one that did, until it is finished or another waits for it.
 
     The rule is TT-Metal's (tt-metal e4f9f0b, impl/dispatch/cq_shared_state.cpp).
     """
@@ -43,7 +43,7 @@ class Ownership:
         self._event: int | None = None
 
     def take(self, queue: int) -> None:
-        """A program is about to be enqueued on this queue."""
+        """Give the sub-device to a queue that is about to launch a program; refuse while another queue has it."""
         if self._queue is not None and self._queue != queue:
             raise QueueError(
                 f"Sub device id {self._sub_device} currently in use by cq {self._queue}. Can't enqueue program from "
@@ -54,18 +54,18 @@ class Ownership:
         self._queue = queue
         self._event = None
 
-    def finished(self, queue: int) -> None:
-        """The host waited for everything on this queue."""
+    def release_finished(self, queue: int) -> None:
+        """Release the sub-device after the host waited for everything on this queue."""
         if self._queue == queue:
             self._queue = self._event = None
 
-    def recorded(self, event: MeshEvent) -> None:
-        """An event was recorded on a queue."""
+    def note_recorded(self, event: MeshEvent) -> None:
+        """Note the first event recorded since the owning queue's last launch."""
         if self._queue == event.mesh_cq_id and self._event is None:
             self._event = event.id
 
-    def waited(self, event: MeshEvent, queue: int) -> None:
-        """A queue waits for an event of another."""
+    def release_waited(self, event: MeshEvent, queue: int) -> None:
+        """Release the sub-device when another queue waits for an event recorded after the last launch."""
         handed_over = self._event is not None and self._event <= event.id
         if self._queue == event.mesh_cq_id and self._queue != queue and handed_over:
             self._queue = self._event = None

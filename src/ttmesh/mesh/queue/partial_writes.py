@@ -1,4 +1,4 @@
-"""Writes that reach only some chips of a mesh: the others keep what they hold."""
+"""Commands that write only some chips of a mesh: the others keep their values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ttmesh.chip.cells import Chips
 from ttmesh.mesh.queue.command_queue import Body, Cells
 
 
-def on_chips(body: Body, chips: Chips, lane_shape: tuple[int, ...], unseen: Collection[int] = ()) -> Body:
-    """A command's body that writes these chips alone.
+def restrict_to_chips(body: Body, chips: Chips, lane_shape: tuple[int, ...], unseen: Collection[int] = ()) -> Body:
+    """A command's body that writes these chips only.
 
-    The body works on copies of the written cells: what other chips hold is never anything else, also for a command of
-    another queue that runs meanwhile.
+    The body works on copies of the written cells, so that other chips' values never change, not even while a command
+    of another queue reads them.
 
     Args:
-        unseen: which of the written cells nobody can look at on other chips; while empty they need no merge.
+        unseen: indices of written cells that nothing can read on other chips; while empty they need no merge.
     """
 
-    def partly(reads: Cells, writes: Cells) -> None:
+    def write_chips(reads: Cells, writes: Cells) -> None:
         results = [cell.copy() for cell in writes]
         body(reads, results)
         for i, (cell, result) in enumerate(zip(writes, results, strict=True)):
@@ -27,4 +27,4 @@ def on_chips(body: Body, chips: Chips, lane_shape: tuple[int, ...], unseen: Coll
             else:
                 cell.merge(result, chips, lane_shape)
 
-    return partly
+    return write_chips

@@ -1,4 +1,4 @@
-"""When commands run: at once, on a worker per queue, or as unluckily as the events allow."""
+"""Schedules decide when commands run: at once, on a worker per queue, or in the worst order that events allow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from os import sched_yield
 from typing import Protocol
 
 from ttmesh.base import settings
-from ttmesh.mesh.queue.command_queue import Command, CommandQueue, Doable, deadlock
+from ttmesh.mesh.queue.command_queue import Awaited, Command, CommandQueue, make_deadlock_error
 
-LOOK_S = 0.002  # so long a program that waits for another process looks itself, before it sleeps until it is woken
+POLL_S = 0.002  # how long a program that waits for another process polls before it sleeps until it is woken
 
 
 class Schedule(Protocol):
@@ -21,28 +21,28 @@ class Schedule(Protocol):
 
     @property
     def busy(self) -> Sequence[object]:
-        """Empty while a program may run the moment it is enqueued, without the schedule being asked."""
+        """Empty while a program may run as soon as it is enqueued, without a call of the schedule."""
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
-        """Take a command; run it now or later, in the order of its queue."""
+        """Run a command now or later, in the order of its queue."""
 
-    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
-        """Return when the queue is empty (or this is done); raise on a deadlock."""
+    def drain(self, queue: CommandQueue, through: Awaited | None = None) -> None:
+        """Return when the queue is empty (or `through` is done); raise on a deadlock."""
 
     def nudge(self) -> None:
-        """What some command waits for may have come from another process."""
+        """Try again: another process may have sent what a command waits for."""
 
 
 class Turn:
-    """One thread at a time runs commands that waited; the others leave word, and nothing that came meanwhile is missed."""
+    """Lets one thread at a time run commands that waited; other threads signal it to look again, so no news is missed."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.moved = threading.Event()  # for whoever waits until there is something to do
+        self.moved = threading.Event()  # wakes a thread that waits until there is something to run
         self._news = threading.Event()
 
     def take(self, work: Callable[[], bool]) -> bool:
-        """Work, and again as long as news comes in meanwhile; whether anything moved."""
+        """Call `work`, again while others signal meanwhile; whether any command ran."""
         moved = False
         while True:
             with self.lock:
@@ -52,7 +52,7 @@ class Turn:
                 return moved
 
     def nudge(self, work: Callable[[], bool]) -> None:
-        """Work unless another thread is at it, which then works once more."""
+        """Call `work`, unless another thread does; that thread then calls it once more."""
         self._news.set()
         while self._news.is_set() and self.lock.acquire(blocking=False):
             try:
@@ -64,9 +64,9 @@ class Turn:
 
 
 class Eager:
-    """A command runs as soon as it can; one that waits parks, and every later command tries again.
+    """A command runs as soon as it can; one that must wait is parked, and every later command tries again.
 
-    What waits for another process is tried again by `nudge`, on the thread that brought the news.
+    Commands that wait for another process are tried again by `nudge`, on the thread that received its message.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Eager:
         self._turn = Turn()
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
-        """Run at once unless something before it, or what it waits for, is missing."""
+        """Run at once, unless an earlier command is pending or this one must wait."""
         if not queue.pending and (command.ready is None or command.ready()):
             queue.run(command)
             if self.busy:
@@ -86,20 +86,20 @@ class Eager:
                 self.busy.append(queue)
         self._progress()
 
-    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
+    def drain(self, queue: CommandQueue, through: Awaited | None = None) -> None:
         """Progress all queues until this one is done."""
         while queue.pending and not (through and through.done):
             self._turn.moved.clear()
             if self._progress() or not queue.pending:
                 continue
-            if not any(map(_remote, list(self.busy))):
-                raise deadlock(self.busy)
-            if not self._look_again():
+            if not any(map(_is_remote, list(self.busy))):
+                raise make_deadlock_error(self.busy)
+            if not self._poll():
                 self._turn.moved.wait(timeout=1.0)
 
-    def _look_again(self) -> bool:
-        """Look for a moment whether another process's word comes: quicker than being woken by a thread."""
-        until = time.monotonic() + LOOK_S
+    def _poll(self) -> bool:
+        """Poll briefly for another process's message: quicker than being woken by a thread."""
+        until = time.monotonic() + POLL_S
         while not self._turn.moved.is_set() and time.monotonic() < until:
             if self._progress():
                 return True
@@ -107,7 +107,7 @@ class Eager:
         return False
 
     def nudge(self) -> None:
-        """Run what waited for another process, unless another thread is at it."""
+        """Run the commands that waited for another process, unless another thread does."""
         self._turn.nudge(lambda: self._run_parked(keep_failure=True))
 
     def _progress(self) -> bool:
@@ -116,7 +116,7 @@ class Eager:
     def _run_parked(self, *, keep_failure: bool = False) -> bool:
         moved = False
         for queue in list(self.busy):
-            while _runnable(queue):
+            while _is_runnable(queue):
                 run_head(queue, keep_failure=keep_failure)
                 moved = True
             if not queue.pending and queue in self.busy:
@@ -125,7 +125,7 @@ class Eager:
 
 
 class Async:
-    """One worker thread per queue; the caller goes on at once."""
+    """One worker thread per queue; the caller continues at once."""
 
     busy = (True,)
 
@@ -135,45 +135,47 @@ class Async:
         self._running: set[int] = set()
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
-        """Hand the command to the queue's worker, starting one on first use."""
+        """Pass the command to the queue's worker thread, which starts on first use."""
         with self._changed:
             queue.pending.append(command)
             if queue not in self._queues:
                 self._queues.add(queue)
                 worker = threading.Thread(
-                    target=_work, args=(weakref.ref(queue), self._changed, self._running), daemon=True
+                    target=_run_worker, args=(weakref.ref(queue), self._changed, self._running), daemon=True
                 )
                 worker.start()
             self._changed.notify_all()
 
-    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
-        """Wait for the worker; a state in which nobody can move is a deadlock."""
+    def drain(self, queue: CommandQueue, through: Awaited | None = None) -> None:
+        """Wait for the worker; when no queue can run anything, raise the deadlock."""
         with self._changed:
             while queue.pending and not (through and through.done) and queue.failure is None:
-                if not self._running and not any(_runnable(q) or _remote(q) for q in self._queues):
-                    raise deadlock(sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id)))
+                if not self._running and not any(_is_runnable(q) or _is_remote(q) for q in self._queues):
+                    raise make_deadlock_error(
+                        sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id))
+                    )
                 self._changed.wait(timeout=1.0)
 
     def nudge(self) -> None:
-        """Let the workers look again."""
+        """Wake the workers, so that they try again."""
         with self._changed:
             self._changed.notify_all()
 
 
-def _runnable(queue: CommandQueue) -> bool:
+def _is_runnable(queue: CommandQueue) -> bool:
     head = queue.pending[0] if queue.pending else None
     return head is not None and (head.ready is None or head.ready())
 
 
-def _remote(queue: CommandQueue) -> bool:
-    """Whether the queue waits for another process, which ends with its word or with an error in time."""
+def _is_remote(queue: CommandQueue) -> bool:
+    """Whether the queue waits for another process: that ends with its message, or with an error after a time limit."""
     return bool(queue.pending) and queue.pending[0].remote
 
 
 def run_head(queue: CommandQueue, *, keep_failure: bool = False) -> None:
-    """Run the first pending command; it counts as pending until it is done. A failure takes what follows with it.
+    """Run the first pending command, which stays pending until it is done. A failure drops the commands after it.
 
-    `keep_failure`: on a thread that is not the program's, the queue raises it later.
+    `keep_failure`: on another thread than the program's, store the failure, and the queue raises it later.
     """
     try:
         queue.run(queue.pending[0])
@@ -186,22 +188,22 @@ def run_head(queue: CommandQueue, *, keep_failure: bool = False) -> None:
     queue.pending.popleft()
 
 
-def _work(ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int]) -> None:
+def _run_worker(ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int]) -> None:
     """Run the commands of one queue until it is gone; holds no reference to it while idle."""
     me = threading.get_ident()
-    look_until = 0.0
+    poll_until = 0.0
     while True:
         with changed:
             queue = ref()
             if queue is None:
                 return
-            command = queue.pending[0] if _runnable(queue) else None
+            command = queue.pending[0] if _is_runnable(queue) else None
             if command is None:
-                sleeps = not _remote(queue) or time.monotonic() >= look_until
+                sleeps = not _is_remote(queue) or time.monotonic() >= poll_until
                 del queue
                 if sleeps:
                     changed.wait(timeout=1.0)
-                    look_until = time.monotonic() + LOOK_S
+                    poll_until = time.monotonic() + POLL_S
             else:
                 running.add(me)
         if command is None:
@@ -222,7 +224,7 @@ def _work(ref: weakref.ref[CommandQueue], changed: threading.Condition, running:
 
 
 class Adversarial:
-    """Commands run as late as possible, and what overwrites a cell as early: a missing wait shows at once.
+    """Runs commands as late as possible, but overwrites of a cell as early as possible: a missing wait shows at once.
 
     The host's order tells a producer from an overwriter: a command that writes what a later one reads is a producer
     and is held back; one that writes what an earlier, still pending one reads runs first. Ties fall by the seed.
@@ -236,54 +238,54 @@ class Adversarial:
         self._turn = Turn()
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
-        """Only take it; nothing runs before somebody must see a result, here or in another process."""
+        """Keep the command; it runs when this or another process needs a result."""
         with self._turn.lock:
             self._queues.add(queue)
             queue.pending.append(command)
         if command.remote:
-            self._turn.take(self._let_others_see)
+            self._turn.take(self._run_shared)
 
-    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
-        """Run this queue, others only where they are waited for or where they do the most harm."""
+    def drain(self, queue: CommandQueue, through: Awaited | None = None) -> None:
+        """Run this queue, and other queues only where it waits for them or where they overwrite what it reads."""
         while queue.pending and not (through and through.done):
             self._turn.moved.clear()
             if self._turn.take(lambda: self._step(queue)):
                 continue
             waiting = sorted((q for q in self._queues if q.pending), key=lambda q: (q.mesh_id, q.id))
-            if not any(map(_remote, waiting)):
-                raise deadlock(waiting)
+            if not any(map(_is_remote, waiting)):
+                raise make_deadlock_error(waiting)
             self._turn.moved.wait(timeout=1.0)
 
     def nudge(self) -> None:
-        """Go on with what other processes wait for."""
-        self._turn.nudge(lambda: self._let_others_see(keep_failure=True))
+        """Run the commands that other processes wait for."""
+        self._turn.nudge(lambda: self._run_shared(keep_failure=True))
 
     def _step(self, queue: CommandQueue) -> bool:
-        self._strike(queue)
-        if _runnable(queue):
+        self._run_overwriters(queue)
+        if _is_runnable(queue):
             run_head(queue)
             return True
         return not queue.pending or self._step_other(queue)
 
-    def _let_others_see(self, *, keep_failure: bool = False) -> bool:
-        """Run up to the last command that another process has a part in: holding it back would hold that process back."""
+    def _run_shared(self, *, keep_failure: bool = False) -> bool:
+        """Run up to the last command that another process takes part in: holding it back would hold that process back."""
         moved = False
         for queue in sorted(self._queues, key=lambda q: (q.mesh_id, q.id)):
-            while any(command.remote for command in queue.pending) and _runnable(queue):
+            while any(command.remote for command in queue.pending) and _is_runnable(queue):
                 run_head(queue, keep_failure=keep_failure)
                 moved = True
         return moved
 
-    def _strike(self, victim: CommandQueue) -> None:
-        """Run, on the other queues, every reachable command that overwrites what the victim still has to read."""
+    def _run_overwriters(self, victim: CommandQueue) -> None:
+        """Run, on the other queues, every command that can run and overwrites what the victim still has to read."""
         for queue in self._others(victim):
-            while queue.pending and self._overwrites(queue, victim) and _runnable(queue):
+            while queue.pending and self._has_overwriter(queue, victim) and _is_runnable(queue):
                 run_head(queue)
 
-    def _overwrites(self, queue: CommandQueue, victim: CommandQueue) -> bool:
-        """Whether some command up to a reachable overwriter exists at the front of the queue."""
-        for place, command in enumerate(queue.pending):
-            if command.ready is not None and ((place and command.offers) or not command.ready()):
+    def _has_overwriter(self, queue: CommandQueue, victim: CommandQueue) -> bool:
+        """Whether a command of the queue that can be reached now overwrites what the victim still has to read."""
+        for index, command in enumerate(queue.pending):
+            if command.ready is not None and ((index and command.offers) or not command.ready()):
                 return False
             for pending in victim.pending:
                 if pending.id < command.id and any(cell in pending.reads for cell in command.writes):
@@ -291,31 +293,30 @@ class Adversarial:
         return False
 
     def _step_other(self, waiting: CommandQueue) -> bool:
-        candidates = [queue for queue in self._others(waiting) if _runnable(queue)]
+        candidates = [queue for queue in self._others(waiting) if _is_runnable(queue)]
         if not candidates:
             return False
-        chosen = self._random.choice(candidates)
-        run_head(chosen)
+        run_head(self._random.choice(candidates))
         return True
 
     def _others(self, queue: CommandQueue) -> list[CommandQueue]:
         return sorted((q for q in self._queues if q is not queue), key=lambda q: (q.mesh_id, q.id))
 
 
-class Elsewhere:
-    """The schedule of a mesh none of whose chips is this rank's: other ranks do the work."""
+class NoChipsSchedule:
+    """The schedule of a mesh of which this rank holds no chip: other ranks run the commands."""
 
     busy = (True,)
 
     def submit(self, queue: CommandQueue, command: Command) -> None:
-        """Nothing to do here."""
+        """Mark the command as done."""
         command.done = True
 
-    def drain(self, queue: CommandQueue, through: Doable | None = None) -> None:
+    def drain(self, queue: CommandQueue, through: Awaited | None = None) -> None:
         """Nothing to wait for."""
 
     def nudge(self) -> None:
-        """Nothing comes here."""
+        """Nothing waits."""
 
 
 _BUILDERS: dict[str, Callable[[], Schedule]] = {
@@ -326,10 +327,10 @@ _BUILDERS: dict[str, Callable[[], Schedule]] = {
 _current: tuple[object, Schedule] | None = None
 
 
-def current() -> Schedule:
+def find_schedule() -> Schedule:
     """The schedule the settings ask for: one object for the process, a new one when the settings change."""
     global _current
-    wanted = (settings.get_str("TTMESH_SCHEDULE"), settings.get_int("TTMESH_SEED"))
-    if _current is None or _current[0] != wanted:
-        _current = (wanted, _BUILDERS[wanted[0]]())
+    key = (settings.get_str("TTMESH_SCHEDULE"), settings.get_int("TTMESH_SEED"))
+    if _current is None or _current[0] != key:
+        _current = (key, _BUILDERS[key[0]]())
     return _current[1]

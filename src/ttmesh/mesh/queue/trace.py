@@ -1,4 +1,4 @@
-"""Traces: the commands seen while recording, bound to addresses and replayed."""
+"""Traces: commands recorded during a capture, bound to addresses and replayed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TRACE_PAGE_BYTES = 1024
 Resolve = Callable[[Cell], Cell]
 
 
-def trace_bytes(programs: int) -> int:
-    """How much memory a trace of so many device programs takes."""
+def compute_trace_bytes(programs: int) -> int:
+    """The bytes that a trace of so many device programs takes."""
     return TRACE_PROLOGUE_BYTES + programs * TRACE_PROGRAM_BYTES
 
 
 class TraceSegment:
-    """Commands of a trace that run as one: where they lie in it, what they touch, and the one that may have to wait."""
+    """Consecutive commands of a trace that run together: their range, their cells, and the first one if it must wait."""
 
     __slots__ = ("cells", "end", "first", "programs", "start")
 
@@ -44,7 +44,7 @@ class TraceSegment:
 class Trace:
     """A recorded list of commands with the memory that holds it on the chips."""
 
-    __slots__ = ("_bound", "_parts", "_version", "buffer", "commands", "high_water", "id", "queue_id")
+    __slots__ = ("_bound", "_segments", "_version", "buffer", "commands", "high_water", "id", "queue_id")
 
     def __init__(self, trace_id: MeshTraceId, queue_id: int) -> None:
         self.id = trace_id
@@ -53,7 +53,7 @@ class Trace:
         self.buffer: Buffer | None = None
         self.high_water = 0
         self._bound: list[tuple[Command, list[Cell], list[Cell]]] = []
-        self._parts: list[TraceSegment] = []
+        self._segments: list[TraceSegment] = []
         self._version = -1
 
     @property
@@ -61,15 +61,17 @@ class Trace:
         """How many device programs a replay launches."""
         return sum(command.programs for command in self.commands)
 
-    def parts(self) -> list[TraceSegment]:
-        """The commands in runs that need not wait in between: one that waits begins a new run. Asked after the capture."""
-        if not self._parts:
+    def segments(self) -> list[TraceSegment]:
+        """The segments of the trace: a command that waits begins a new one. Called after the capture."""
+        if not self._segments:
             starts = [0, *(i for i, command in enumerate(self.commands) if i and command.ready is not None)]
-            self._parts = [TraceSegment(a, b, self.commands[a:b]) for a, b in pairwise([*starts, len(self.commands)])]
-        return self._parts
+            self._segments = [
+                TraceSegment(a, b, self.commands[a:b]) for a, b in pairwise([*starts, len(self.commands)])
+            ]
+        return self._segments
 
-    def replay(self, resolve: Resolve, version: int, part: TraceSegment) -> None:
-        """Run these commands; an address means the live buffer there, else the trace's own cell.
+    def replay(self, resolve: Resolve, version: int, segment: TraceSegment) -> None:
+        """Run a segment; an address means the live buffer at it, else the trace's own cell.
 
         The binding is kept until the allocator's `version` changes.
         """
@@ -79,7 +81,7 @@ class Trace:
                 for command in self.commands
             ]
             self._version = version
-        for command, reads, writes in self._bound[part.start : part.end]:
+        for command, reads, writes in self._bound[segment.start : segment.end]:
             command.body(reads, writes)
 
     def cells(self) -> list[Cell]:
@@ -87,8 +89,8 @@ class Trace:
         return [cell for command in self.commands for cell in (*command.reads, *command.writes)]
 
 
-def overlap_error(address: int, *, allocated: int, freed: int, others: int) -> TraceError | None:
-    """Why a trace buffer placed in DRAM at this address would be overwritten, or None.
+def find_overlap_error(address: int, *, allocated: int, freed: int, others: int) -> TraceError | None:
+    """The error for a trace buffer in DRAM that traced commands would overwrite, or None.
 
     The texts are TT-Metal's (tt-metal e4f9f0b, distributed/mesh_trace.cpp).
     """
@@ -118,19 +120,23 @@ def overlap_error(address: int, *, allocated: int, freed: int, others: int) -> T
         )
     else:
         return None
-    return TraceError(wrong, expected="room above all traced buffers", fix="Open the mesh with a trace region.")
-
-
-def not_while_capturing(what: str, trace_id: int) -> TraceError:
-    """The error for something a capture cannot record."""
     return TraceError(
-        f"{what} (trace {trace_id} is being captured)",
-        expected="only device work between begin_trace_capture and end_trace_capture",
-        fix="Move it before the capture or after its end.",
+        wrong,
+        expected="a trace buffer above all buffers that captures used",
+        fix="Open the mesh with a non-zero trace_region_size.",
     )
 
 
-def dram_high_water(cells: Sequence[Cell]) -> int:
+def make_capture_error(what: str, trace_id: int) -> TraceError:
+    """The error for a call that a capture cannot record."""
+    return TraceError(
+        f"{what} (trace {trace_id} is being captured)",
+        expected="only device work between begin_trace_capture and end_trace_capture",
+        fix="Move the call before the capture or after its end.",
+    )
+
+
+def compute_dram_high_water(cells: Sequence[Cell]) -> int:
     """The end of the highest DRAM buffer among these cells, per bank."""
     ends = [cell.address + cell.bank_bytes for cell in cells if cell.buffer_type is BufferType.DRAM]
     return max(ends, default=0)

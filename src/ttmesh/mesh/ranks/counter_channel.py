@@ -1,4 +1,4 @@
-"""A counter in shared memory between two processes: one adds events, the other takes them."""
+"""A counter in shared memory between two processes: one adds events, the other consumes them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ttmesh.base.errors import MeshError
 # tt-metal's segment (e4f9f0b, inter_process_counter_layout.hpp): hot fields on cache lines of their own.
 SEGMENT_BYTES = 128
 PRODUCED, CONSUMED, CLEAN = 0, 64, 68
-POLL_S = 0.001  # how often a connector looks for the owner's segment, as TT-Metal does
+POLL_S = 0.001  # how often a connector checks for the owner's segment, as TT-Metal does
 FOLDER = Path("/dev/shm")
 WRAP = 1 << 32
 
 
 class InterProcessCounterChannel:
-    """The owner creates `/dev/shm<shm_name>` and counts up; a connector attaches and takes what came since the last."""
+    """The owner creates `/dev/shm<shm_name>` and counts up; a connector attaches and consumes new events."""
 
     def __init__(self, shm_name: str) -> None:
         _check_name(shm_name)
@@ -34,11 +34,11 @@ class InterProcessCounterChannel:
             ) from None
         os.ftruncate(file, SEGMENT_BYTES)
         self._attach(shm_name, file, owner=True)
-        self._put(CLEAN, 1)  # nobody left uncleanly yet
+        self._put(CLEAN, 1)  # no connector has exited without shutdown yet
 
     @classmethod
     def connect(cls, shm_name: str, connect_timeout_ms: int = 30_000) -> InterProcessCounterChannel:
-        """Attach to an owner's counter; waits for the owner that long."""
+        """Attach to an owner's counter; wait at most `connect_timeout_ms` for the owner to create it."""
         _check_name(shm_name)
         deadline = time.monotonic() + connect_timeout_ms / 1000
         while True:
@@ -75,7 +75,7 @@ class InterProcessCounterChannel:
         return self._name
 
     def inject(self, n: int) -> None:
-        """Count n more events; the owner's."""
+        """Count n more events; only the owner may call it."""
         self._check_role("inject", owner=True)
         if not 0 <= n < WRAP:
             raise MeshError(f"inject({n})", expected="0 to 4294967295", fix="Pass an unsigned 32-bit number.")
@@ -83,7 +83,7 @@ class InterProcessCounterChannel:
             self._put(PRODUCED, (self._get(PRODUCED) + n) % WRAP)
 
     def try_consume_all(self) -> int:
-        """The events since the last time, which now count as seen; the connector's."""
+        """The number of events since the last call; only the connector may call it."""
         self._check_role("try_consume_all", owner=False)
         with self._lock:
             head = self._get(PRODUCED)
@@ -92,17 +92,17 @@ class InterProcessCounterChannel:
         return taken
 
     def pending(self) -> int:
-        """The events that the next `try_consume_all` would give, at least; the connector's."""
+        """The least that the next `try_consume_all` returns; only the connector may call it."""
         self._check_role("pending", owner=False)
         return (self._get(PRODUCED) - self._get(CONSUMED)) % WRAP
 
     def had_clean_prior_shutdown(self) -> bool:
-        """Whether the connector before this one shut down; the connector's."""
+        """Whether the previous connector called `shutdown`; only the connector may call it."""
         self._check_role("had_clean_prior_shutdown", owner=False)
         return self._clean_before
 
     def shutdown(self) -> None:
-        """Detach; the owner removes the name, a connector leaves word that it went in order. A second time does nothing."""
+        """Detach; the owner removes the name, a connector records a clean shutdown. A second call does nothing."""
         memory = self._memory
         if memory is None:
             return
@@ -117,19 +117,19 @@ class InterProcessCounterChannel:
         if getattr(self, "_memory", None) is not None:
             self.shutdown()
 
-    def _get(self, place: int) -> int:
-        value: int = struct.unpack_from("=I", self._mapped(), place)[0]
+    def _get(self, offset: int) -> int:
+        value: int = struct.unpack_from("=I", self._check_attached(), offset)[0]
         return value
 
-    def _put(self, place: int, value: int) -> None:
-        struct.pack_into("=I", self._mapped(), place, value)
+    def _put(self, offset: int, value: int) -> None:
+        struct.pack_into("=I", self._check_attached(), offset, value)
 
-    def _mapped(self) -> mmap.mmap:
+    def _check_attached(self) -> mmap.mmap:
         if self._memory is None:
             raise MeshError(
                 f"InterProcessCounterChannel {self._name} was shut down",
-                expected="a channel in use",
-                fix="Create or connect it again.",
+                expected="a channel that is still attached",
+                fix="Create the channel again as owner, or connect() again.",
             )
         return self._memory
 
@@ -139,8 +139,8 @@ class InterProcessCounterChannel:
             raise MeshError(
                 f"InterProcessCounterChannel::{call}: called on a {roles[self._owner]} instance but requires a "
                 f"{roles[owner]} instance",
-                expected=f"the {roles[owner]}'s end",
-                fix="Call it on the other end.",
+                expected=f"the {roles[owner]}'s end of the channel",
+                fix="Call it in the process at the other end.",
             )
 
 
@@ -149,5 +149,5 @@ def _check_name(shm_name: str) -> None:
         raise MeshError(
             f"InterProcessCounterChannel: shm_name must start with '/' and contain no other '/', not {shm_name!r}",
             expected="a name such as '/events'",
-            fix="Change it.",
+            fix="Put one '/' at the front and none elsewhere.",
         )

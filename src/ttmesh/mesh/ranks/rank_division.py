@@ -17,30 +17,30 @@ HOST_TOPOLOGY = re.compile(r"host_topology\W*(?:dims\W*)?\[([0-9,\s]+)\]")
 
 
 def compute_rank_grid(shape: Sequence[int], ranks: int, described: Sequence[Grid] = ()) -> Grid:
-    """How many blocks each axis is cut into; rank i of the mesh has the i-th block, row-major.
+    """The number of blocks along each axis; rank i of the mesh holds the i-th block, row-major.
 
-    A described host topology that fits decides. Otherwise each prime factor of the number of ranks, the largest first,
-    cuts the axis whose blocks are longest then (the later one of two): 2x8 over 2 ranks is two blocks of 2x4, as in
-    TT-Metal's descriptor of two joined T3000.
+    A described host topology with this number of ranks is used as it is. Otherwise each prime factor of the number of
+    ranks, the largest first, divides the axis whose blocks are longest at that point (of two equal ones the later): 2x8
+    over 2 ranks becomes two blocks of 2x4, as in TT-Metal's descriptor of two connected T3000.
     """
     for grid in described:
         if len(grid) == len(shape) and prod(grid) == ranks:
-            if any(n % cuts for n, cuts in zip(shape, grid, strict=True)):
-                raise _uneven(shape, ranks, f"host_topology {list(grid)}")
+            if any(n % blocks for n, blocks in zip(shape, grid, strict=True)):
+                raise _make_uneven_error(shape, ranks, f"host_topology {list(grid)}")
             return grid
-    cuts_of, block = [1] * len(shape), list(shape)
-    for factor in _prime_factors(ranks):
-        able = [axis for axis, n in enumerate(block) if n % factor == 0]
-        if not able:
-            raise _uneven(shape, ranks, f"{ranks} ranks")
-        axis = max(able, key=lambda a: (block[a], a))
-        cuts_of[axis] *= factor
+    grid_shape, block = [1] * len(shape), list(shape)
+    for factor in _find_prime_factors(ranks):
+        divisible = [axis for axis, n in enumerate(block) if n % factor == 0]
+        if not divisible:
+            raise _make_uneven_error(shape, ranks, f"{ranks} ranks")
+        axis = max(divisible, key=lambda a: (block[a], a))
+        grid_shape[axis] *= factor
         block[axis] //= factor
-    return tuple(cuts_of)
+    return tuple(grid_shape)
 
 
 def read_host_topologies(descriptor: str) -> list[Grid]:
-    """Every host topology that a mesh graph descriptor file names; none without a file."""
+    """Every host topology in a mesh graph descriptor file; empty without a file."""
     if not descriptor:
         return []
     try:
@@ -50,21 +50,21 @@ def read_host_topologies(descriptor: str) -> list[Grid]:
         raise RankError(
             f"TT_MESH_GRAPH_DESC_PATH={descriptor} {str(problem)[:200]}",
             expected="a mesh graph descriptor",
-            fix="Correct or unset it.",
+            fix="Correct the path, or unset the variable.",
         ) from None
 
 
 def divide_box(
     shape: Sequence[int], grid: Grid, start: Sequence[int], extent: Sequence[int]
 ) -> tuple[Grid, Grid, Grid] | None:
-    """What ranks hold of a box inside a divided mesh: the first of them along each axis, how many, and their blocks.
+    """How ranks divide a box inside a divided mesh: the first rank along each axis, how many, and the shape of a block.
 
-    None where they would hold blocks of different sizes.
+    None where the blocks would have different sizes.
     """
     first, count, block = list[int](), list[int](), list[int]()
-    for n, cuts, low, length in zip(shape, grid, start, extent, strict=True):
-        size = n // cuts
-        held = [min(low + length, (i + 1) * size) - max(low, i * size) for i in range(cuts)]
+    for n, ranks, low, length in zip(shape, grid, start, extent, strict=True):
+        size = n // ranks
+        held = [min(low + length, (i + 1) * size) - max(low, i * size) for i in range(ranks)]
         holding = [i for i, width in enumerate(held) if width > 0]
         if len({held[i] for i in holding}) != 1:
             return None
@@ -74,8 +74,8 @@ def divide_box(
     return tuple(first), tuple(count), tuple(block)
 
 
-def _prime_factors(number: int) -> list[int]:
-    """Largest first."""
+def _find_prime_factors(number: int) -> list[int]:
+    """The prime factors of a number, the largest first."""
     found, divisor = [], 2
     while number > 1:
         while number % divisor == 0:
@@ -85,9 +85,9 @@ def _prime_factors(number: int) -> list[int]:
     return found[::-1]
 
 
-def _uneven(shape: Sequence[int], ranks: int, by: str) -> ShapeError:
+def _make_uneven_error(shape: Sequence[int], ranks: int, by: str) -> ShapeError:
     return ShapeError(
         f"a mesh of {'x'.join(map(str, shape))} cannot be divided by {by} into equal blocks",
         expected=f"a shape that {ranks} ranks divide",
-        fix="Open another shape or start another number of ranks.",
+        fix="Open a mesh whose extents these ranks divide, or start another number of ranks.",
     )

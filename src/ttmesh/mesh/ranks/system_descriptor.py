@@ -1,4 +1,4 @@
-"""The whole system as a mesh, and which part of it this process drives."""
+"""SystemMeshDescriptor: the full system as a mesh, and the block of it that this process drives."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from ttmesh.mesh.ranks.rank_block import load_shared_system, make_rank_block
 
 
 class SystemMeshDescriptor:
-    """The whole system (by default the one in force) as a mesh; `local` is the part this process drives."""
+    """The full system (by default the configured one) as a mesh; `local` is the range that this process drives."""
 
     def __init__(self, system: System | None = None, local: MeshCoordinateRange | None = None) -> None:
         self._system = load_shared_system() if system is None else system
         if local is None and system is None:
-            part = make_rank_block(self._system.shape)
-            local = None if part is None else part.local_range
+            block = make_rank_block(self._system.shape)
+            local = None if block is None else block.local_range
         self._local = MeshCoordinateRange(self._system.shape) if local is None else local
 
     def shape(self) -> MeshShape:
-        """The extent of the whole system."""
+        """The extent of the full system."""
         return self._system.shape
 
     def local_shape(self) -> MeshShape:
-        """The extent of this process's part."""
+        """The extent of the range that this process drives."""
         return self._local.shape
 
     def get_device_id(self, coord: MeshCoordinate) -> int:
-        """The physical id at a coordinate of this process's part."""
+        """The physical id at a coordinate that this process drives."""
         if not self.is_local(coord):
             raise ShapeError(
-                f"Device at {coord!r} is remote.", expected=f"a coordinate in {self._local!r}", fix="Ask that host."
+                f"Device at {coord!r} is remote.",
+                expected=f"a coordinate in {self._local!r}",
+                fix="Ask in the rank that drives the device.",
             )
         return self._system.grid[coord[0]][coord[1]]
 
     def is_local(self, coord: MeshCoordinate) -> bool:
-        """Whether this process drives the chip there."""
+        """Whether this process drives the chip at a coordinate."""
         coord.to_linear_index(self._system.shape)  # a coordinate outside the system is an error, not remote
         return self._local.contains(coord)
 

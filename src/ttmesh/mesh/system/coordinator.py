@@ -1,4 +1,4 @@
-"""Who leads a mesh: explicit physical ids, the coordinator variable, and the older mesh types."""
+"""Which chip coordinates a mesh: explicit physical ids, TT_COORDINATOR_DEVICE_ID, and the older mesh types."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ DEVICE_PATH = re.compile(r"/dev/tenstorrent/(\d+)")
 
 
 class MeshType(Enum):
-    """How older programs say a mesh is joined; checked when the mesh opens."""
+    """How older programs describe the links of a mesh; checked when the mesh opens."""
 
     Ring = 0
     Line = 1
 
 
-def lead(ids: Sequence[int], coordinator: int | None, available: Sequence[int]) -> tuple[int, ...]:
-    """The ids with the coordinator first; if it was not among them the last one is dropped."""
+def put_coordinator_first(ids: Sequence[int], coordinator: int | None, available: Sequence[int]) -> tuple[int, ...]:
+    """The ids with the coordinator first; if it is a new one, the last id is dropped."""
     if coordinator is None or len(ids) <= 1:  # a single device is opened by its own id
         return tuple(ids)
     if coordinator not in available:
         raise CoordinatorError(
             f"TT_COORDINATOR_DEVICE_ID={coordinator} names no visible device",
             expected=one_of(available),
-            fix="Choose one of them or unset the variable.",
+            fix="Set it to one of these ids, or unset the variable.",
         )
     return (coordinator, *[i for i in ids if i != coordinator][: len(ids) - 1])
 
 
-def physical_ids(devices: Sequence[int | str], shape: MeshShape | None, system: System) -> tuple[int, ...]:
+def parse_physical_ids(devices: Sequence[int | str], shape: MeshShape | None, system: System) -> tuple[int, ...]:
     """Explicit devices, as ids or /dev/tenstorrent/N paths, checked against the shape and the system."""
     if shape is None:
         raise ShapeError(
@@ -44,7 +44,7 @@ def physical_ids(devices: Sequence[int | str], shape: MeshShape | None, system: 
             expected="mesh_shape with physical_device_ids",
             fix=f"Pass mesh_shape=MeshShape(1, {len(devices)}).",
         )
-    ids = tuple(device_id(device) for device in devices)
+    ids = tuple(parse_device_id(device) for device in devices)
     if len(ids) != shape.mesh_size():
         raise ShapeError(
             f"{len(ids)} physical device ids {list(ids)} were given for {shape!r}",
@@ -56,17 +56,19 @@ def physical_ids(devices: Sequence[int | str], shape: MeshShape | None, system: 
             raise ShapeError(
                 f"physical device id {i} is not in the system {system.name}",
                 expected=one_of(system.ids),
-                fix="Choose among them.",
+                fix="Pass ids of this system, or choose another one with TTMESH_SYSTEM.",
             )
     if len(set(ids)) != len(ids):
         twice = sorted({i for i in ids if ids.count(i) > 1})
         raise ShapeError(
-            f"physical device ids {list(ids)} name {twice} more than once", expected="every id once", fix="Remove one."
+            f"physical device ids {list(ids)} name {twice} more than once",
+            expected="every id once",
+            fix="Remove the repeated ids.",
         )
     return ids
 
 
-def device_id(device: int | str) -> int:
+def parse_device_id(device: int | str) -> int:
     """The id of a device given as a number, as digits or as /dev/tenstorrent/N."""
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return device
@@ -76,11 +78,13 @@ def device_id(device: int | str) -> int:
         if path := DEVICE_PATH.fullmatch(device):
             return int(path[1])
     raise ShapeError(
-        f"{device!r} is not a device", expected="an id such as 3, or /dev/tenstorrent/3", fix="Correct it."
+        f"{device!r} is not a device",
+        expected="an id such as 3, or a path such as /dev/tenstorrent/3",
+        fix="Pass one of the two forms.",
     )
 
 
-def place_mesh(
+def locate_mesh(
     system: System,
     shape: MeshShape | None,
     *,
@@ -88,11 +92,11 @@ def place_mesh(
     devices: Sequence[int | str] = (),
     coordinator: int | None = None,
 ) -> tuple[MeshShape, tuple[int, ...]]:
-    """The shape and the physical ids, row-major, of a mesh about to open; explicit devices decide who leads."""
+    """The shape and the physical ids, row-major, of a mesh about to open; the first explicit device coordinates."""
     if not devices:
         mapped, ids = map_devices(system, shape, offset)
-        return mapped, lead(ids, coordinator, system.ids)
-    ids = physical_ids(devices, shape, system)
+        return mapped, put_coordinator_first(ids, coordinator, system.ids)
+    ids = parse_physical_ids(devices, shape, system)
     assert shape is not None, "physical_ids refuses a missing shape"
     if offset is not None:
         raise ShapeError(
@@ -104,7 +108,7 @@ def place_mesh(
 
 
 def check_mesh_type(kind: MeshType, shape: MeshShape, ids: Sequence[int], links: Links) -> None:
-    """Refuse a mesh type whose links do not exist: the hops of the line, and what closes a ring of three or more."""
+    """Refuse a mesh type whose links do not exist: the hops of the line, and the one that closes a ring of three or more."""
     line = list(ids)
     if not shape.is_line_topology():
         line = [ids[coord.to_linear_index(shape)] for coord in get_line_coordinates(len(ids), shape)]
@@ -117,5 +121,5 @@ def check_mesh_type(kind: MeshType, shape: MeshShape, ids: Sequence[int], links:
             f"MeshType.{kind.name} cannot be formed by devices {line}: no link between "
             + ", ".join(f"{a} and {b}" for a, b in missing),
             expected=f"a {kind.name.lower()} of linked devices",
-            fix="Choose a shape or ids that walk linked devices, or leave mesh_type out.",
+            fix="Choose a shape or ids of linked neighbours, or leave mesh_type out.",
         )

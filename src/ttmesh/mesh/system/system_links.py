@@ -1,4 +1,4 @@
-"""The links of a system as its meshes share them: routes over them and what they carried."""
+"""The links of a system, shared by its meshes: routes over them and the bytes they carried."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class SystemTraffic:
         self.counters = LinkCounters(self.routes.fabric, own)
 
     def report(self) -> Group:
-        """The load of every link, drawn on the system's grid and as a table."""
+        """The load of every link, on a drawing of the system's grid and as a table."""
         return fabric_report(self._system.grid, self._system.links, self.counters.loads(), title=self._system.name)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.system import System
-from ttmesh.mesh.system.grid_path import Place, walk
+from ttmesh.mesh.system.grid_path import Position, find_path
 
-PERIMETER_SHAPES = ((2, 4), (4, 2))  # tt-metal issue 33737: on these a line walks the edge, never a snake
+PERIMETER_SHAPES = ((2, 4), (4, 2))  # tt-metal issue 33737: on these a line follows the edge, never a snake
 
 
 def map_devices(
     system: System, shape: MeshShape | None = None, offset: MeshCoordinate | None = None
 ) -> tuple[MeshShape, tuple[int, ...]]:
-    """The shape of the mesh and its physical ids in row-major order; no shape means the whole system."""
+    """The shape of the mesh and its physical ids in row-major order; no shape means the full system."""
     requested = system.shape if shape is None else shape
     size, available = requested.mesh_size(), system.shape.mesh_size()
     if size <= 0 or min(requested) < 0:
@@ -23,7 +23,7 @@ def map_devices(
             f"Requested mesh shape {requested!r} has zero devices (mesh_size=0). "
             "MeshShape must have at least one device.",
             expected="positive extents",
-            fix=f"The system mesh is {system.shape!r}.",
+            fix=f"Choose extents within the system mesh, {system.shape!r}.",
         )
     if size > available:
         raise ShapeError(
@@ -40,13 +40,13 @@ def map_devices(
         )
     start = MeshCoordinate(0, 0) if offset is None else offset
     if requested.is_line_topology():
-        places = _line_places(system, size, start)
+        positions = _list_line_positions(system, size, start)
     else:
-        places = _box_places(system, requested, start)
-    return requested, tuple(system.grid[row][col] for row, col in places)
+        positions = _list_box_positions(system, requested, start)
+    return requested, tuple(system.grid[row][col] for row, col in positions)
 
 
-def _line_places(system: System, length: int, start: MeshCoordinate) -> list[Place]:
+def _list_line_positions(system: System, length: int, start: MeshCoordinate) -> list[Position]:
     if any(at >= extent for at, extent in zip(start, system.shape, strict=True)):
         raise ShapeError(
             f"The specified offset {start!r} is out of bounds for the system mesh shape {system.shape!r}",
@@ -56,7 +56,7 @@ def _line_places(system: System, length: int, start: MeshCoordinate) -> list[Pla
     return [(c[0], c[1]) for c in get_line_coordinates(length, system.shape, start)]
 
 
-def _box_places(system: System, requested: MeshShape, start: MeshCoordinate) -> list[Place]:
+def _list_box_positions(system: System, requested: MeshShape, start: MeshCoordinate) -> list[Position]:
     whole = system.shape
     if requested.dims() != whole.dims():
         raise ShapeError(
@@ -65,9 +65,9 @@ def _box_places(system: System, requested: MeshShape, start: MeshCoordinate) -> 
             fix="Open the mesh with two axes; its shape can have three only where one axis is longer than 1.",
         )
     rows, cols = requested
-    if _fits((rows, cols), start, whole):
+    if _is_inside((rows, cols), start, whole):
         return [(start[0] + row, start[1] + col) for row in range(rows) for col in range(cols)]
-    if _fits((cols, rows), start, whole):
+    if _is_inside((cols, rows), start, whole):
         # TT-Metal's transposed placement checks the offset but then starts at the origin; so does this.
         return [(col, row) for row in range(rows) for col in range(cols)]
     raise ShapeError(
@@ -77,7 +77,7 @@ def _box_places(system: System, requested: MeshShape, start: MeshCoordinate) -> 
     )
 
 
-def _fits(extents: Sequence[int], start: MeshCoordinate, whole: MeshShape) -> bool:
+def _is_inside(extents: Sequence[int], start: MeshCoordinate, whole: MeshShape) -> bool:
     return all(at + extent <= limit for at, extent, limit in zip(start, extents, whole, strict=True))
 
 
@@ -103,14 +103,14 @@ def get_line_coordinates(
             )
         first = ring.index(MeshCoordinate(*start))
         return [ring[(first + i) % len(ring)] for i in range(length)]
-    path = walk(length, rows, cols, start, ring=True) or walk(length, rows, cols, start, ring=False)
+    path = find_path(length, rows, cols, start, ring=True) or find_path(length, rows, cols, start, ring=False)
     if path is None:
         raise ShapeError(
             f"Failed to get line coordinates, got 1 coordinates, expected {length}",
             expected="a length for which a path of neighbours exists",
             fix="Ask for a shorter line or another offset.",
         )
-    return [MeshCoordinate(place) for place in path]
+    return [MeshCoordinate(position) for position in path]
 
 
 def get_ring_coordinates(ring_shape: MeshShape, mesh_shape: MeshShape) -> list[MeshCoordinate]:
@@ -128,19 +128,19 @@ def get_ring_coordinates(ring_shape: MeshShape, mesh_shape: MeshShape) -> list[M
             expected="a ring inside the mesh",
             fix="Choose a smaller ring.",
         )
-    places = [(0, col) for col in range(cols)] + [(row, cols - 1) for row in range(1, rows)]
+    positions = [(0, col) for col in range(cols)] + [(row, cols - 1) for row in range(1, rows)]
     if rows > 1 and cols > 1:
-        places += [(rows - 1, col) for col in range(cols - 2, -1, -1)] + [(row, 0) for row in range(rows - 2, 0, -1)]
-    return [MeshCoordinate(place) for place in places]
+        positions += [(rows - 1, col) for col in range(cols - 2, -1, -1)] + [(row, 0) for row in range(rows - 2, 0, -1)]
+    return [MeshCoordinate(position) for position in positions]
 
 
-def reshaped(system: System, shape: MeshShape, ids: Sequence[int], new: MeshShape) -> tuple[int, ...]:
-    """The same chips under another shape: a line walks the current grid, a grid is mapped anew from its corner."""
+def map_reshaped_devices(system: System, shape: MeshShape, ids: Sequence[int], new: MeshShape) -> tuple[int, ...]:
+    """The physical ids under another shape: a line follows the current grid, a grid is mapped anew from its corner."""
     if new.mesh_size() != shape.mesh_size():
         raise ShapeError(
             f"New shape must have the same number of devices as current shape ({new!r} against {shape!r})",
             expected=f"{shape.mesh_size()} devices",
-            fix="Choose a shape of that size.",
+            fix="Choose extents whose product is that number.",
         )
     if new == shape:
         return tuple(ids)

@@ -18,7 +18,7 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.records import Allocated, Freed, Record
 from ttmesh.base.signals import signals
-from ttmesh.mesh.device.mesh_device import MeshDevice, open_meshes
+from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.functions import distributed_context
 from ttmesh.mesh.queue.command_queue import dispatch
 from ttmesh.ops.catalogue.definition import OpFunction
@@ -102,7 +102,7 @@ class GraphRecorder(Watcher):
 
     def meshes(self) -> list[MeshDevice]:
         """The meshes that the capture saw and that are open."""
-        return [mesh for mesh in open_meshes() if mesh.id() in self.devices]
+        return [mesh for mesh in list_open_meshes() if mesh.id() in self.devices]
 
     def _saw(self, mesh: MeshDevice) -> None:
         if mesh.id() not in self.devices:
@@ -184,7 +184,7 @@ class GraphRecorder(Watcher):
 
     def _placed_at(self, record: Allocated, node: int) -> None:
         """Note the mesh, and on request the pages: the same address may have others later."""
-        for mesh in open_meshes():
+        for mesh in list_open_meshes():
             if mesh.id() == record.mesh_id:
                 self._saw(mesh)
                 if graph_report.is_detailed_buffer_tracing_enabled():

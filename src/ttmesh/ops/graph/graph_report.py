@@ -7,7 +7,7 @@ from typing import Any
 from ttmesh.base.dtypes import BufferType
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.functions.memory_reports import BufferPageInfo, pages_of
+from ttmesh.mesh.functions.memory_reports import BufferPageInfo, list_pages
 
 
 class _Detail:
@@ -83,7 +83,7 @@ def pages(mesh: MeshDevice, address: int | None = None) -> list[dict[str, Any]]:
     """Every page of a mesh's buffers, or of those at an address; they lie at the same places on all its chips."""
     chip = mesh.local_ids()[0]
     cells = (cell for cell in live_cells(mesh) if address is None or cell.address == address)
-    found = (page for cell in cells for page in pages_of(mesh, cell) if page.device_id == chip)
+    found = (page for cell in cells for page in list_pages(mesh, cell) if page.device_id == chip)
     return [_page(mesh, page) for page in found]
 
 

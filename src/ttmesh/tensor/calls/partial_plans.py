@@ -8,7 +8,7 @@ from typing import Any
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
-from ttmesh.mesh.queue.partial_writes import on_chips
+from ttmesh.mesh.queue.partial_writes import restrict_to_chips
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.distribution.lane_transfers import present_chips
 from ttmesh.tensor.spec.kind import Kind, Presence, kind_of
@@ -32,7 +32,7 @@ def bodies_on(
     chips, shape = present_chips(mesh, presence), mesh.lane_shape  # not the mesh: it holds the plan
     given = {i for i, tensor in enumerate(outputs) if tensor is not None}
     unseen = [i for i, kind in enumerate(kinds) if kind.presence is not None and i not in given]
-    return lambda *values: on_chips(make_body(*values), chips, shape, unseen)
+    return lambda *values: restrict_to_chips(make_body(*values), chips, shape, unseen)
 
 
 class PartialPlan(Plan):

@@ -8,7 +8,7 @@ from typing import Any
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.device.mesh_device import MeshDevice, same_mesh
+from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.program_cache import ProgramCache
 from ttmesh.tensor.calls.circular_buffer_checks import check_room
@@ -132,7 +132,7 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
         if mesh is None:
             mesh = own
         elif own is not mesh:
-            same_mesh(mesh, own)
+            check_same_mesh(mesh, own)
     if mesh is None:
         raise MeshError(f"{name} got no tensor", expected="at least one device tensor", fix="Check the arguments.")
     mesh.check_open()

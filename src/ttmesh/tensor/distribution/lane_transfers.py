@@ -10,8 +10,8 @@ from ttmesh.base.errors import MeshError
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body, Cells, Command, CommandQueue
-from ttmesh.mesh.queue.partial_writes import on_chips
-from ttmesh.mesh.queue.trace import not_while_capturing
+from ttmesh.mesh.queue.partial_writes import restrict_to_chips
+from ttmesh.mesh.queue.trace import make_capture_error
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.spec.distribution_shape import Coord
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -50,7 +50,7 @@ def write_on(
 
 def on_present(mesh: MeshDevice, body: Body, presence: Presence | None) -> Body:
     """A command's body that writes the chips at these coordinates alone; None: every chip."""
-    return body if presence is None else on_chips(body, present_chips(mesh, presence), mesh.lane_shape)
+    return body if presence is None else restrict_to_chips(body, present_chips(mesh, presence), mesh.lane_shape)
 
 
 def present_chips(mesh: MeshDevice, presence: Presence) -> Presence:
@@ -102,5 +102,5 @@ def _queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:
     queue = mesh.queue(cq_id)
     if queue.recording is not None:
         trace = next(trace.id for trace in mesh.traces.values() if trace.commands is queue.recording)
-        raise not_while_capturing(text, trace)
+        raise make_capture_error(text, trace)
     return queue
