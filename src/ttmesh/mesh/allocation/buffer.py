@@ -199,7 +199,7 @@ class Heap:
             f"{view.total_bytes_allocated_per_bank} B, free: {view.total_bytes_free_per_bank} B, largest free block: "
             f"{view.largest_contiguous_bytes_free_per_bank} B)",
             expected=f"a free span of {bank_bytes} B in every {kind.name} bank{f' for {label}' if label else ''}",
-            fix=f"Deallocate a buffer; the largest live ones are: {names}."
+            fix=f"Deallocate a buffer; the largest live buffers are: {names}."
             if names
             else "No buffer is live: make the tensor smaller, or shard it over more chips.",
         )
