@@ -20,7 +20,7 @@ from ttmesh.ccl.collectives.broadcast import all_broadcast, broadcast, mesh_part
 from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
 from ttmesh.ccl.planning.algorithm_choice import algorithm, names
 from ttmesh.ccl.planning.collective_call import Request
-from ttmesh.ccl.planning.group_plan import placed
+from ttmesh.ccl.planning.group_plan import find_groups
 from ttmesh.chip.formats.storage import finish
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
@@ -43,7 +43,7 @@ def axes(mesh: MeshDevice) -> list[int]:
 
 def ways(tensor: Tensor, mesh: MeshDevice, axis: int) -> list[tuple[str | None, str]]:
     """The default and every algorithm that can serve the axis, over links and over the host."""
-    group = placed(Request("test", mesh, (tensor,), (), {}), axis).group
+    group = find_groups(Request("test", mesh, (tensor,), (), {}), axis).group
     able = [name for name in names() if algorithm(name).refuses(group) is None]
     return [(name, mode) for name in (None, *able) for mode in ("fabric", "host")]
 

@@ -18,7 +18,7 @@ from ttmesh.ccl.collectives.broadcast import broadcast
 from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
 from ttmesh.ccl.planning.algorithm_choice import algorithm, names
 from ttmesh.ccl.planning.collective_call import Request
-from ttmesh.ccl.planning.group_plan import placed
+from ttmesh.ccl.planning.group_plan import find_groups
 from ttmesh.ccl.planning.transfer_plan import ChipGroup
 from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -86,7 +86,7 @@ def test_links_and_host_carry_the_closed_form(mesh: MeshDevice, dtype: DataType,
     size, call = tensor.spec.packed_size_bytes, CALLS[collective]
     both = all(n > 1 for n in mesh.shape.to_tuple())
     for axis in [axis for axis in (0, 1) if mesh.shape[axis] > 1] + [None] * both:
-        where = placed(Request("test", mesh, (tensor,), (), {}), axis)
+        where = find_groups(Request("test", mesh, (tensor,), (), {}), axis)
         root = 0 if axis == 0 else 1  # of chip (0, 1)
         able = [
             name

@@ -25,7 +25,7 @@ from ttmesh.tensor.distribution.mappers import (
     ShardTensorToMesh,
     create_mesh_mapper,
     shard_tensor_to_mesh_mapper,
-    unwrapped,
+    unwrap_mapper,
 )
 from ttmesh.tensor.spec.distribution_shape import compute_distribution_to_mesh_mapping
 
@@ -144,14 +144,14 @@ def test_cutting_two_dims_gives_row_r_and_column_c_their_block(mesh) -> None:
 def test_mapping_copies_nothing_until_asked() -> None:
     tensor = numbered(8, 16)
 
-    for mapper in (ShardTensorToMesh(MeshShape(2, 4), 1), unwrapped(ReplicateTensorToMesh(MeshShape(2, 4)))):
+    for mapper in (ShardTensorToMesh(MeshShape(2, 4), 1), unwrap_mapper(ReplicateTensorToMesh(MeshShape(2, 4)))):
         assert mapper.map(tensor).values.data_ptr() == tensor.data_ptr()
 
 
 def test_replicating_keeps_one_lane() -> None:
     tensor = numbered(3, 5)
 
-    mapped = unwrapped(ReplicateTensorToMesh(MeshShape(2, 4))).map(tensor)
+    mapped = unwrap_mapper(ReplicateTensorToMesh(MeshShape(2, 4))).map(tensor)
 
     assert mapped.values.shape == (1, 1, 3, 5)
     assert mapped.presence is None
@@ -260,7 +260,7 @@ def test_a_cluster_axis_cuts_one_axis_only() -> None:
 
 def test_composers_concatenate_replicated_lanes_too() -> None:
     tensor = numbered(2, 3)
-    mapped = unwrapped(ReplicateTensorToMesh(MeshShape(2, 2))).map(tensor)
+    mapped = unwrap_mapper(ReplicateTensorToMesh(MeshShape(2, 2))).map(tensor)
 
     back = ConcatMeshToTensor(MeshShape(2, 2), 1).compose(mapped.values, MeshShape(2, 2))
 

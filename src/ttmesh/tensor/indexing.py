@@ -11,7 +11,7 @@ from ttmesh.tensor import operators
 from ttmesh.tensor.tensor import Tensor
 
 
-def normalised(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list[int]]:
+def normalize_index(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list[int]]:
     """One slice with plain numbers per dim, and the dims that an int picked out."""
     keys = [key] if isinstance(key, (int, slice, type(...))) else list(key)
     if sum(part is Ellipsis for part in keys) > 1:
@@ -42,7 +42,7 @@ def normalised(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list[int]
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
     """The part of every device's values that the key names."""
-    slices, picked = normalised(key, tensor.shape)
+    slices, picked = normalize_index(key, tensor.shape)
     if tensor.device() is not None:
         begins, ends, steps = zip(*((s.start, s.stop, s.step) for s in slices), strict=True) if slices else ((), (), ())
         result: Tensor = operators.call("slice", tensor, list(begins), list(ends), list(steps))

@@ -286,7 +286,7 @@ class Tensor(Parted):
         wanted = torch_dtype(self.dtype) if dtype is None else dtype
         host = self.cpu(cq_id=cq_id)
         if mesh_composer is not None:
-            return host.composed(mesh_composer, wanted)  # type: ignore[no-any-return]
+            return host.compose(mesh_composer, wanted)  # type: ignore[no-any-return]
         return host.only_part().to(wanted, copy=True)
 
     def to_numpy(self, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
@@ -302,7 +302,9 @@ class Tensor(Parted):
     def to_torch_with_padded_shape(self) -> torch.Tensor:
         """The values with their padding."""
         lane = self.cpu().only_part()
-        return host_shapes.padded(lane, self.padded_shape, self.spec.pad_value).to(torch_dtype(self.dtype), copy=True)
+        return host_shapes.pad_values(lane, self.padded_shape, self.spec.pad_value).to(
+            torch_dtype(self.dtype), copy=True
+        )
 
     def item(self) -> int | float:
         """The only value."""
@@ -321,14 +323,14 @@ class Tensor(Parted):
         self._check_host("padding")
         if self.layout is not Layout.ROW_MAJOR:
             return self  # TT-NN warns and returns it too
-        window = host_shapes.moved(self.lanes, self.shape, input_tensor_start, pad_value)
+        window = host_shapes.shift_values(self.lanes, self.shape, input_tensor_start, pad_value)
         return self.make_host_tensor(self.spec.with_padding(output_tensor_shape, pad_value), window)
 
     def unpad(self, output_tensor_start: Sequence[int], output_tensor_end: Sequence[int]) -> Tensor:
         """The box between two corners (the end is outside)."""
         self._check_host("unpadding")
         rank = len(self.padded_shape)
-        wide = host_shapes.padded(self.lanes, self.padded_shape, self.spec.pad_value)
+        wide = host_shapes.pad_values(self.lanes, self.padded_shape, self.spec.pad_value)
         part = host_shapes.box(wide, rank, output_tensor_start, output_tensor_end)
         return self.make_host_tensor(self.spec.with_shape(part.shape[-rank:]), part)
 
@@ -406,8 +408,8 @@ for _dunder, _name in {
     setattr(Tensor, _dunder, _operator(_name))
 
 
-def _negated(self: Tensor) -> Any:
+def _negate(self: Tensor) -> Any:
     return operators.call("neg", self)
 
 
-setattr(Tensor, "__neg__", _negated)  # noqa: B010
+setattr(Tensor, "__neg__", _negate)  # noqa: B010

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttmesh.ccl.algorithms import ring
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, merged
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, run_side_by_side
 
 ONE_LINE = True
 refuses = ring.refuses
@@ -28,7 +28,7 @@ def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """Halfway round in each direction."""
     n = group.size
     ways = [[(root + i) % n for i in range(n // 2 + 1)], [(root - i) % n for i in range((n + 1) // 2)]]
-    return merged([forwarded(n, 1, {0: way}) for way in ways], n, 1)
+    return run_side_by_side([forward_along_paths(n, 1, {0: way}) for way in ways], n, 1)
 
 
 def all_to_all(group: ChipGroup) -> TransferPlan:
@@ -41,18 +41,18 @@ def all_to_all(group: ChipGroup) -> TransferPlan:
             if ahead > n - ahead:
                 ahead, step = n - ahead, -1
             paths[i * n + j] = [(i + step * s) % n for s in range(ahead + 1)]
-    return forwarded(n, n * n, paths)
+    return forward_along_paths(n, n * n, paths)
 
 
 def _both_ways(plan: TransferPlan) -> TransferPlan:
     """Even chunks follow the plan, odd ones its mirror image."""
     n = plan.members
     there = [[_half(t, 0) for t in round_] for round_ in plan.rounds]
-    back = [[_half(_mirrored(t, n), 1) for t in round_] for round_ in plan.rounds]
+    back = [[_half(_mirror(t, n), 1) for t in round_] for round_ in plan.rounds]
     return TransferPlan(n, 2 * n, tuple(tuple(a + b) for a, b in zip(there, back, strict=True)))
 
 
-def _mirrored(transfer: Transfer, n: int) -> Transfer:
+def _mirror(transfer: Transfer, n: int) -> Transfer:
     flip = [(-i) % n for i in range(n)]
     return Transfer(flip[transfer.source], flip[transfer.target], flip[transfer.chunk], transfer.reduce)
 

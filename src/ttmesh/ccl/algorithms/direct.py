@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths
 
 ONE_LINE = False
 
@@ -26,7 +26,7 @@ def all_gather(group: ChipGroup) -> TransferPlan:
 
 def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather."""
-    return reduce_scatter(group).then(all_gather(group))
+    return reduce_scatter(group).concat(all_gather(group))
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
@@ -38,4 +38,4 @@ def broadcast(group: ChipGroup, root: int) -> TransferPlan:
 def all_to_all(group: ChipGroup) -> TransferPlan:
     """Every chunk in one transfer."""
     n = group.size
-    return forwarded(n, n * n, {i * n + j: [i, j] for i in range(n) for j in range(n) if i != j})
+    return forward_along_paths(n, n * n, {i * n + j: [i, j] for i in range(n) for j in range(n) if i != j})

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, merged, rounds_of
+from ttmesh.ccl.planning.transfer_plan import (
+    ChipGroup,
+    Transfer,
+    TransferPlan,
+    forward_along_paths,
+    rounds_of,
+    run_side_by_side,
+)
 
 ONE_LINE = True
 
@@ -25,12 +32,12 @@ def reduce_scatter(group: ChipGroup) -> TransferPlan:
 def all_gather(group: ChipGroup) -> TransferPlan:
     """Every chunk spreads both ways: link (i, i+1) carries (i+1)/n of the result forward and (n-1-i)/n backward."""
     n = group.size
-    return merged([_outward(n, n, c, c) for c in range(n)], n, n)
+    return run_side_by_side([_outward(n, n, c, c) for c in range(n)], n, n)
 
 
 def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather: the whole data per link and direction."""
-    return reduce_scatter(group).then(all_gather(group))
+    return reduce_scatter(group).concat(all_gather(group))
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
@@ -42,9 +49,9 @@ def all_to_all(group: ChipGroup) -> TransferPlan:
     """Every chunk straight to its target."""
     n = group.size
     paths = {i * n + j: list(range(i, j + 1) if j >= i else range(i, j - 1, -1)) for i in range(n) for j in range(n)}
-    return forwarded(n, n * n, paths)
+    return forward_along_paths(n, n * n, paths)
 
 
 def _outward(n: int, chunks: int, start: int, chunk: int) -> TransferPlan:
     ways = [list(range(start, n)), list(range(start, -1, -1))]
-    return merged([forwarded(n, chunks, {chunk: way}) for way in ways], n, chunks)
+    return run_side_by_side([forward_along_paths(n, chunks, {chunk: way}) for way in ways], n, chunks)

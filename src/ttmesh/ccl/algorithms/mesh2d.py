@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ttmesh.ccl.algorithms import bidirectional_ring, line
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, merged
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, run_side_by_side
 
 ONE_LINE = False
 PARTS = 2  # a ring sends half of each piece either way
@@ -18,29 +18,29 @@ def refuses(group: ChipGroup) -> str | None:
 
 def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """Along each row to the owner's column, then along each column to the owner."""
-    return _rows(group, "reduce_scatter").then(_columns(group, "reduce_scatter"))
+    return _rows(group, "reduce_scatter").concat(_columns(group, "reduce_scatter"))
 
 
 def all_gather(group: ChipGroup) -> TransferPlan:
     """Along each column, then along each row."""
-    return _columns(group, "all_gather").then(_rows(group, "all_gather"))
+    return _columns(group, "all_gather").concat(_rows(group, "all_gather"))
 
 
 def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather."""
-    return reduce_scatter(group).then(all_gather(group))
+    return reduce_scatter(group).concat(all_gather(group))
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """Along the root's row, then along every column."""
     rows, cols = group.shape
     row, col = divmod(root, cols)
-    along = _mapped(_broadcast(cols, group.closes[1], col), [row * cols + c for c in range(cols)], [0], group.size, 1)
+    along = _renumber(_broadcast(cols, group.closes[1], col), [row * cols + c for c in range(cols)], [0], group.size, 1)
     down = [
-        _mapped(_broadcast(rows, group.closes[0], row), [r * cols + c for r in range(rows)], [0], group.size, 1)
+        _renumber(_broadcast(rows, group.closes[0], row), [r * cols + c for r in range(rows)], [0], group.size, 1)
         for c in range(cols)
     ]
-    return along.then(merged(down, group.size, 1))
+    return along.concat(run_side_by_side(down, group.size, 1))
 
 
 def all_to_all(group: ChipGroup) -> TransferPlan:
@@ -53,7 +53,7 @@ def all_to_all(group: ChipGroup) -> TransferPlan:
             along = [r * cols + at for at in _steps(c, to_c, cols, group.closes[1])]
             down = [at * cols + to_c for at in _steps(r, to_r, rows, group.closes[0])]
             paths[i * n + j] = along + down[1:]
-    return forwarded(n, n * n, paths)
+    return forward_along_paths(n, n * n, paths)
 
 
 def _rows(group: ChipGroup, collective: str) -> TransferPlan:
@@ -62,7 +62,9 @@ def _rows(group: ChipGroup, collective: str) -> TransferPlan:
     plan = _axis_plan(cols, group.closes[1], collective)
     pieces = [[r * cols + c for r in range(rows)] for c in range(cols)]
     members = [[r * cols + c for c in range(cols)] for r in range(rows)]
-    return merged([_lifted(plan, line_, pieces, group.size) for line_ in members], group.size, group.size * PARTS)
+    return run_side_by_side(
+        [_lift_line_plan(plan, line_, pieces, group.size) for line_ in members], group.size, group.size * PARTS
+    )
 
 
 def _columns(group: ChipGroup, collective: str) -> TransferPlan:
@@ -70,8 +72,8 @@ def _columns(group: ChipGroup, collective: str) -> TransferPlan:
     rows, cols = group.shape
     plan = _axis_plan(rows, group.closes[0], collective)
     lines = [[r * cols + c for r in range(rows)] for c in range(cols)]
-    lifted = [_lifted(plan, line_, [[member] for member in line_], group.size) for line_ in lines]
-    return merged(lifted, group.size, group.size * PARTS)
+    lifted = [_lift_line_plan(plan, line_, [[member] for member in line_], group.size) for line_ in lines]
+    return run_side_by_side(lifted, group.size, group.size * PARTS)
 
 
 def _axis_plan(n: int, closes: bool, collective: str) -> TransferPlan:
@@ -80,7 +82,7 @@ def _axis_plan(n: int, closes: bool, collective: str) -> TransferPlan:
     return make(ChipGroup((1, n), (False, closes)))
 
 
-def _lifted(plan: TransferPlan, members: list[int], pieces: list[list[int]], total: int) -> TransferPlan:
+def _lift_line_plan(plan: TransferPlan, members: list[int], pieces: list[list[int]], total: int) -> TransferPlan:
     """A plan of one line as part of the mesh's: members renumbered, each chunk replaced by those it stands for."""
     chunks = [
         [PARTS * piece + part for piece in pieces[c // plan.parts] for part in _parts(c, plan.parts)]
@@ -105,7 +107,7 @@ def _broadcast(n: int, closes: bool, root: int) -> TransferPlan:
     return make(ChipGroup((1, n), (False, closes)), root)
 
 
-def _mapped(plan: TransferPlan, members: list[int], chunks: list[int], total: int, count: int) -> TransferPlan:
+def _renumber(plan: TransferPlan, members: list[int], chunks: list[int], total: int, count: int) -> TransferPlan:
     rounds = (tuple(Transfer(members[t.source], members[t.target], chunks[t.chunk]) for t in r) for r in plan.rounds)
     return TransferPlan(total, count, tuple(rounds))
 

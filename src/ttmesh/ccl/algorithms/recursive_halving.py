@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths
 
 ONE_LINE = False
 
@@ -36,7 +36,7 @@ def all_gather(group: ChipGroup) -> TransferPlan:
 
 def all_reduce(group: ChipGroup) -> TransferPlan:
     """Halving, then doubling: 2(n-1)/n of the data per member."""
-    return reduce_scatter(group).then(all_gather(group))
+    return reduce_scatter(group).concat(all_gather(group))
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
@@ -53,7 +53,7 @@ def broadcast(group: ChipGroup, root: int) -> TransferPlan:
 def all_to_all(group: ChipGroup) -> TransferPlan:
     """Every chunk corrects one bit of its place per hop, the highest first."""
     n = group.size
-    return forwarded(n, n * n, {i * n + j: _bitwise(i, j, n) for i in range(n) for j in range(n)})
+    return forward_along_paths(n, n * n, {i * n + j: _bitwise(i, j, n) for i in range(n) for j in range(n)})
 
 
 def _side(member: int, distance: int, n: int) -> list[int]:

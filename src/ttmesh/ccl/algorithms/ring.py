@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths
 
 ONE_LINE = True
 
@@ -27,20 +27,20 @@ def all_gather(group: ChipGroup) -> TransferPlan:
 
 def all_reduce(group: ChipGroup) -> TransferPlan:
     """reduce_scatter, then all_gather: 2(n-1)/n of the data per link."""
-    return reduce_scatter(group).then(all_gather(group))
+    return reduce_scatter(group).concat(all_gather(group))
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
     """From the root once round."""
     n = group.size
-    return forwarded(n, 1, {0: [(root + i) % n for i in range(n)]})
+    return forward_along_paths(n, 1, {0: [(root + i) % n for i in range(n)]})
 
 
 def all_to_all(group: ChipGroup) -> TransferPlan:
     """Chunk i*n + j goes from i forward to j."""
     n = group.size
     paths = {i * n + j: [(i + s) % n for s in range((j - i) % n + 1)] for i in range(n) for j in range(n)}
-    return forwarded(n, n * n, paths)
+    return forward_along_paths(n, n * n, paths)
 
 
 def _sum(member: int, chunk: int, n: int) -> Transfer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forwarded, rounds_of
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, rounds_of
 
 ONE_LINE = False
 
@@ -15,20 +15,20 @@ def refuses(group: ChipGroup) -> str | None:
 def reduce_scatter(group: ChipGroup) -> TransferPlan:
     """All sums at member 0, then every chunk down to its owner."""
     n = group.size
-    down = forwarded(n, n, {c: _path(c)[::-1] for c in range(n)})
-    return _reduced(n, n).then(down)
+    down = forward_along_paths(n, n, {c: _path(c)[::-1] for c in range(n)})
+    return _plan_reduce(n, n).concat(down)
 
 
 def all_gather(group: ChipGroup) -> TransferPlan:
     """Every chunk up to member 0, then all of them down to everybody."""
     n = group.size
-    return forwarded(n, n, {c: _path(c) for c in range(n)}).then(_spread(n, n))
+    return forward_along_paths(n, n, {c: _path(c) for c in range(n)}).concat(_spread(n, n))
 
 
 def all_reduce(group: ChipGroup) -> TransferPlan:
     """The sum at member 0, then down to everybody: the whole data over every edge, both ways."""
     n = group.size
-    return _reduced(n, 1).then(_spread(n, 1))
+    return _plan_reduce(n, 1).concat(_spread(n, 1))
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
@@ -50,7 +50,7 @@ def all_to_all(group: ChipGroup) -> TransferPlan:
             up, down = _path(i), _path(j)
             meet = next(member for member in up if member in down)
             paths[i * n + j] = up[: up.index(meet)] + down[: down.index(meet) + 1][::-1]
-    return forwarded(n, n * n, paths)
+    return forward_along_paths(n, n * n, paths)
 
 
 def _parent(member: int) -> int:
@@ -68,7 +68,7 @@ def _level(member: int) -> int:
     return (member & -member).bit_length() - 1
 
 
-def _reduced(n: int, chunks: int) -> TransferPlan:
+def _plan_reduce(n: int, chunks: int) -> TransferPlan:
     hops = ((_level(m), Transfer(m, _parent(m), c, reduce=True)) for m in range(1, n) for c in range(chunks))
     return TransferPlan(n, chunks, rounds_of(hops))
 

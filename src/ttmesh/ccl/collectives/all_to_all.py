@@ -9,7 +9,7 @@ import torch
 from ttmesh.base.errors import ShapeError
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, mesh_of, run
-from ttmesh.ccl.planning.group_plan import Placed, check_axis, normal_dim, placed, scattered_topology
+from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups, normal_dim, scattered_topology
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.rank_exchange import to_targets
 from ttmesh.fabric.fabric_config import Topology
@@ -68,7 +68,7 @@ def all_to_all(
 
 def decide_all_to_all(request: Request) -> Decision:
     """What all_to_all does."""
-    where, spec = placed(request, request["axis"]), request.tensor.spec
+    where, spec = find_groups(request, request["axis"]), request.tensor.spec
     in_dim, out_dim, n = request["in_dim"], request["out_dim"], where.members
     extent = spec.shape[out_dim]
     if extent % n:
@@ -88,16 +88,16 @@ def decide_all_to_all(request: Request) -> Decision:
         """[groups, members, targets, *local with out_dim / n]."""
         return split_dim(every(where, lanes), out_dim - rank, n).movedim(out_dim - rank - 1, 2)
 
-    def finished(arrived: torch.Tensor) -> tuple[torch.Tensor]:
+    def merge_arrivals(arrived: torch.Tensor) -> tuple[torch.Tensor]:
         """[groups, targets, origins, *local] joined along in_dim."""
         at = arrived.dim() - rank + in_dim - 1
         return (where.arrangement.spread(arrived.movedim(2, at).flatten(at, at + 1)),)
 
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return finished(parts(lanes).transpose(1, 2))
+        return merge_arrivals(parts(lanes).transpose(1, 2))
 
-    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return finished(plan_executor.exchanged(parts(lanes), plan))
+    def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        return merge_arrivals(plan_executor.run_all_to_all(parts(lanes), plan))
 
     part, across = request.mesh.rank_block, where.across
 
@@ -107,11 +107,11 @@ def decide_all_to_all(request: Request) -> Decision:
         members = where.arrangement.gather(lanes)
         own = members.expand(members.shape[0], part.block_shape[across[0]], *members.shape[2:])
         targets = split_dim(own, out_dim - rank, n).movedim(out_dim - rank - 1, 2)
-        return finished(to_targets(part, across[0], targets))
+        return merge_arrivals(to_targets(part, across[0], targets))
 
     return Decision(
         (request.result_spec(shape),),
-        followed if request["algorithm"] else fast,
+        run_plan if request["algorithm"] else fast,
         where.loads(plan, size * n, up=[size] * n, down=[size] * n),
         scattered_topology(request.tensor, out_dim, request["axis"]),
         presence=request.tensor.kind.presence,

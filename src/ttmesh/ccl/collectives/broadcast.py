@@ -12,8 +12,8 @@ from ttmesh.ccl.planning.collective_call import Decision, Request, check_common,
 from ttmesh.ccl.planning.group_plan import (
     Placed,
     check_axis,
+    find_groups,
     normal_dim,
-    placed,
     replicated_topology,
     scattered_topology,
 )
@@ -88,7 +88,7 @@ def mesh_partition(
 
 
 def _broadcast(request: Request) -> Decision:
-    where = placed(request, request["axis"])
+    where = find_groups(request, request["axis"])
     root = _position(where, request["sender"])
     _check_several("broadcast", where)
     n, size = where.members, request.tensor.spec.packed_size_bytes
@@ -98,29 +98,29 @@ def _broadcast(request: Request) -> Decision:
         members = where.arrangement.gather(lanes)
         return (where.arrangement.spread(members if members.shape[1] == 1 else members[:, root : root + 1]),)
 
-    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+    def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return (where.arrangement.spread(plan_executor.spread(every(where, lanes), plan, root)),)
 
     crossing = where.crossing
 
-    def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+    def run_across_ranks(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         assert crossing is not None, "asked for only then"
         return (where.arrangement.spread(crossing.broadcast(where.arrangement.gather(lanes), root)),)
 
     up = [size if i == root else 0 for i in range(n)]
     return Decision(
         (request.result_spec(request.tensor.shape),),
-        followed if request["algorithm"] else fast,
+        run_plan if request["algorithm"] else fast,
         where.loads(plan, size, up=up, down=[size - read for read in up]),
         request.tensor.tensor_topology(),
         presence=request.tensor.kind.presence,
         across=where.across,
-        over_ranks=crossed if crossing else None,
+        over_ranks=run_across_ranks if crossing else None,
     )
 
 
 def _all_broadcast(request: Request) -> Decision:
-    where = placed(request, request["axis"])
+    where = find_groups(request, request["axis"])
     _check_several("all_broadcast", where)
     n, size = where.members, request.tensor.spec.packed_size_bytes
     plan = where.plan("all_gather", size)
@@ -131,13 +131,13 @@ def _all_broadcast(request: Request) -> Decision:
             return [where.arrangement.spread(members)] * n
         return [where.arrangement.spread(members[:, i : i + 1]) for i in range(n)]
 
-    def followed(lanes: torch.Tensor) -> list[torch.Tensor]:
-        gathered = plan_executor.gathered(every(where, lanes), plan)
+    def run_plan(lanes: torch.Tensor) -> list[torch.Tensor]:
+        gathered = plan_executor.run_gather(every(where, lanes), plan)
         return [where.arrangement.spread(gathered[:, :, i]) for i in range(n)]
 
     return Decision(
         (request.result_spec(request.tensor.shape),) * n,
-        followed if request["algorithm"] else fast,
+        run_plan if request["algorithm"] else fast,
         where.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         replicated_topology(request.tensor, request["axis"]),
         single=False,
@@ -148,7 +148,7 @@ def _all_broadcast(request: Request) -> Decision:
 
 def decide_mesh_partition(request: Request) -> Decision:
     """What mesh_partition does."""
-    where, dim, spec = placed(request, request["axis"]), request["dim"], request.tensor.spec
+    where, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
     n, extent = where.members, spec.shape[dim]
     if extent % n:
         raise ShapeError(

@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import Placed, check_axis, normal_dim, placed
+from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups, normal_dim
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.plan_traffic import Loads, over_links, together
 from ttmesh.ccl.planning.transfer_plan import Transfer, TransferPlan
@@ -84,7 +84,7 @@ def slice_reshard_async(
 
 
 def _neighbor_pad(request: Request) -> Decision:
-    where, dim, spec = placed(request, request["axis"]), request["dim"], request.tensor.spec
+    where, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
     left, right = request["left"], request["right"]
     shape = [*spec.shape]
     extent = shape[dim]
@@ -124,7 +124,7 @@ def edge_loads(where: Placed, row_bytes: int, left: int, right: int) -> Loads:
 
 
 def _slice_reshard(request: Request) -> Decision:
-    where, dim, spec = placed(request, request["axis"]), request["dim"], request.tensor.spec
+    where, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
     n, offset, length = where.members, request["offset"], request["length"]
     extent = spec.shape[dim]
     if length % n:

@@ -8,7 +8,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.ccl.collectives.neighbor_pad import MODES, edge_loads, with_edges
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
-from ttmesh.ccl.planning.group_plan import check_axis, placed
+from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.ccl.planning.plan_traffic import together
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -102,7 +102,7 @@ def halo_scatter(
 
 def _halo(request: Request) -> Decision:
     (rows, columns), (skip_h, skip_w) = request["padding"], request["inside"]
-    where_h, where_w = (placed(request, axis) for axis in request["axes"])
+    where_h, where_w = (find_groups(request, axis) for axis in request["axes"])
     batch, frames, high, wide, channels = request.tensor.shape
     high, wide = high - 2 * skip_h, wide - 2 * skip_w
     outer, zeros, axes = batch * frames, request["padding_mode"] == "zeros", request.mesh.shape.dims()

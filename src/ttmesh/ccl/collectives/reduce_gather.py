@@ -15,14 +15,14 @@ from ttmesh.ccl.planning.collective_call import Decision, Request, check_common,
 from ttmesh.ccl.planning.group_plan import (
     by_axis,
     check_axis,
+    find_groups,
     gathered_topology,
     normal_dim,
-    placed,
     replicated_topology,
     scattered_topology,
 )
 from ttmesh.ccl.planning.lane_groups import split_dim
-from ttmesh.ccl.planning.reduction_terms import ReduceType, combiner, finished, over_members, reduction_name
+from ttmesh.ccl.planning.reduction_terms import ReduceType, combiner, finish_reduction, over_members, reduction_name
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -134,7 +134,7 @@ def gather(
 
 def decide_all_reduce(request: Request) -> Decision:
     """What all_reduce does over one axis."""
-    where, name = placed(request, request["axis"]), request["reduction"]
+    where, name = find_groups(request, request["axis"]), request["reduction"]
     n, size = where.members, request.tensor.spec.packed_size_bytes
     plan = where.plan("all_reduce", size)
     combine, crossing = combiner(name), where.crossing
@@ -145,32 +145,32 @@ def decide_all_reduce(request: Request) -> Decision:
 
     along_last = where.arrangement.axis == 1 and len(where.arrangement.mesh) == 2  # lanes are groups of members
 
-    def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+    def run_across_ranks(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         assert reduce is not None, "asked for only then"
         if along_last:
             return (reduce(lanes),)
         return (where.arrangement.spread(reduce(where.arrangement.gather(lanes))),)
 
-    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+    def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         members = where.arrangement.gather(lanes)
-        total = plan_executor.reduced(members.expand(members.shape[0], n, *members.shape[2:]), plan, combine, None)
-        return (where.arrangement.spread(finished(total, n, name)),)
+        total = plan_executor.run_reduce(members.expand(members.shape[0], n, *members.shape[2:]), plan, combine, None)
+        return (where.arrangement.spread(finish_reduction(total, n, name)),)
 
     return Decision(
         (request.result_spec(request.tensor.shape),),
-        followed if request["algorithm"] else fast,
+        run_plan if request["algorithm"] else fast,
         where.loads(plan, size, up=[size] * n, down=[size] * n),
         replicated_topology(request.tensor, request["axis"]),
         programs=2 if request.tensor.memory_config().interleaved else 1,  # TT-NN: reduce_scatter, then all_gather
         presence=request.tensor.kind.presence,
         across=where.across,
-        over_ranks=crossed if reduce else None,
+        over_ranks=run_across_ranks if reduce else None,
     )
 
 
 def decide_reduce_scatter(request: Request) -> Decision:
     """What reduce_scatter does over one axis."""
-    where, name, dim = placed(request, request["axis"]), request["reduction"], request["dim"]
+    where, name, dim = find_groups(request, request["axis"]), request["reduction"], request["dim"]
     n, spec = where.members, request.tensor.spec
     extent = spec.shape[dim]
     if n == 1:
@@ -201,30 +201,30 @@ def decide_reduce_scatter(request: Request) -> Decision:
         parts = split_dim(total[:, 0], back, n).movedim(back - 1, 1)
         return (where.arrangement.spread(parts.contiguous()),)
 
-    def crossed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+    def run_across_ranks(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         assert crossing is not None, "asked for only then"
         own = crossing.reduce_scatter(where.arrangement.gather(lanes), n, name, back)
         return (where.arrangement.spread(own),)
 
-    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+    def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         members = where.arrangement.gather(lanes)
-        total = plan_executor.reduced(members.expand(members.shape[0], n, *members.shape[2:]), plan, combine, back)
-        return (where.arrangement.spread(finished(total, n, name)),)
+        total = plan_executor.run_reduce(members.expand(members.shape[0], n, *members.shape[2:]), plan, combine, back)
+        return (where.arrangement.spread(finish_reduction(total, n, name)),)
 
     return Decision(
         (request.result_spec(shape),),
-        followed if request["algorithm"] else fast,
+        run_plan if request["algorithm"] else fast,
         where.loads(plan, size, up=[size] * n, down=[size // n] * n),
         scattered_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
         across=where.across,
-        over_ranks=crossed if crossing else None,
+        over_ranks=run_across_ranks if crossing else None,
     )
 
 
 def decide_all_gather(request: Request) -> Decision:
     """What all_gather does."""
-    where, dim = placed(request, request["axis"]), request["dim"]
+    where, dim = find_groups(request, request["axis"]), request["dim"]
     n, spec = where.members, request.tensor.spec
     if n == 1:
         raise MeshError(
@@ -240,19 +240,19 @@ def decide_all_gather(request: Request) -> Decision:
 
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         members = where.arrangement.gather(lanes)
-        return (where.arrangement.spread(_joined(members, n, back, backwards)[:, None]),)
+        return (where.arrangement.spread(_concat_members(members, n, back, backwards)[:, None]),)
 
-    def followed(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+    def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         members = where.arrangement.gather(lanes)
-        every = plan_executor.gathered(members.expand(members.shape[0], n, *members.shape[2:]), plan)
-        joined = [_joined(every[:, receiver], n, back, backwards) for receiver in range(n)]
+        every = plan_executor.run_gather(members.expand(members.shape[0], n, *members.shape[2:]), plan)
+        joined = [_concat_members(every[:, receiver], n, back, backwards) for receiver in range(n)]
         return (where.arrangement.spread(torch.stack(joined, 1)),)
 
     tensor = request.tensor
     topology = replicated_topology(tensor, request["axis"]) if request["whole_axis"] else gathered_topology(tensor, dim)
     return Decision(
         (request.result_spec(shape),),
-        followed if request["algorithm"] else fast,
+        run_plan if request["algorithm"] else fast,
         where.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         topology,
         presence=tensor.kind.presence,
@@ -262,7 +262,7 @@ def decide_all_gather(request: Request) -> Decision:
 
 def others_gathered(request: Request) -> Decision:
     """all_gather into a tensor that keeps what it holds where a member's own part would stand."""
-    whole, where, dim = decide_all_gather(request), placed(request, request["axis"]), request["dim"]
+    whole, where, dim = decide_all_gather(request), find_groups(request, request["axis"]), request["dim"]
     extent = request.tensor.shape[dim]
 
     def compute(lanes: torch.Tensor, held: torch.Tensor) -> tuple[torch.Tensor]:
@@ -277,7 +277,7 @@ def others_gathered(request: Request) -> Decision:
     return replace(whole, compute=compute)
 
 
-def _joined(members: torch.Tensor, n: int, back: int, backwards: bool) -> torch.Tensor:
+def _concat_members(members: torch.Tensor, n: int, back: int, backwards: bool) -> torch.Tensor:
     """[groups, n, *local] → [groups, *local with n times the dim]; one stored member stands for n equal ones."""
     every = members if members.shape[1] == n else members.expand(members.shape[0], n, *members.shape[2:])
     if backwards:

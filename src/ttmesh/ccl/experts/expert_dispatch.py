@@ -9,10 +9,10 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
-from ttmesh.ccl.planning.group_plan import Placed, check_axis, placed
+from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.plan_traffic import Loads
-from ttmesh.ccl.planning.rank_exchange import exchanged, own_groups
+from ttmesh.ccl.planning.rank_exchange import exchange_rows, own_groups
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -92,19 +92,19 @@ def all_to_all_combine(
 
 
 def _dispatch(request: Request) -> Decision:
-    where, dim = placed(request, request["axis"]), request["dim"]
+    where, dim = find_groups(request, request["axis"]), request["dim"]
     n, spec, chosen = where.members, request.tensor.spec, request.tensors[1].spec
     batch, _, seq, hidden = spec.shape
     whole = (batch * n, seq) if dim == 1 else (batch, seq * n)
     token_bytes = hidden * 2
 
     def compute(tokens: torch.Tensor, indices: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
-        every = _joined(members_of(where, tokens)[:, :, :, 0], dim)  # [groups, *whole, hidden]
-        experts = _joined(members_of(where, indices)[:, :, :, 0], dim)  # [groups, *whole, k]
+        every = _concat_members(members_of(where, tokens)[:, :, :, 0], dim)  # [groups, *whole, hidden]
+        experts = _concat_members(members_of(where, indices)[:, :, :, 0], dim)  # [groups, *whole, k]
         if every.is_meta:
             blank = every.new_empty(every.shape[0], n, 1, *every.shape[1:])
             return [where.arrangement.spread(blank), where.arrangement.spread(experts[:, None, None])]
-        wanted = _wanted(where, experts, mapping)
+        wanted = _find_owners(where, experts, mapping)
         placed_tokens = every[:, None] * wanted[..., None]
         _count(where, wanted, dim, token_bytes)
         return [
@@ -119,14 +119,14 @@ def _dispatch(request: Request) -> Decision:
         assert part is not None, "asked for only then"
         assert across is not None, "asked for only then"
         axis, mine = across[0], own_groups(part, across[0])
-        experts = _joined(members_of(where, part.gather_along(indices))[:, :, :, 0], dim)
+        experts = _concat_members(members_of(where, part.gather_along(indices))[:, :, :, 0], dim)
         own = where.arrangement.gather(tokens)
         groups, here, ranks = part.block_shape[1 - axis], part.block_shape[axis], part.grid[axis]
         own = own.expand(groups, here, *own.shape[2:])[:, :, :, 0]  # [groups, members here, batch, seq, hidden]
         if own.is_meta:
             blank = own.new_empty(groups, here, 1, *whole, hidden)
             return [where.arrangement.spread(blank), where.arrangement.spread(experts[mine, None, None])]
-        wanted = _wanted(where, experts, mapping)
+        wanted = _find_owners(where, experts, mapping)
         _count(where, wanted, dim, token_bytes)
         by_origin = _by_origin(wanted[mine], dim, n).reshape(groups, ranks, here, ranks, here, batch, seq)
         need = by_origin.any(4).permute(1, 3, 0, 2, 4, 5)  # [from rank, to rank, groups, members there, batch, seq]
@@ -135,11 +135,11 @@ def _dispatch(request: Request) -> Decision:
         rows = own.new_zeros(ranks, max(map(max, counts)), hidden)
         for to in range(ranks):
             rows[to, : counts[me][to]] = own[need[me, to]]
-        got = exchanged(part, axis, rows)
+        got = exchange_rows(part, axis, rows)
         every = own.new_zeros(ranks, *own.shape)
         for sender in range(ranks):
             every[sender][need[sender, me]] = got[sender, : counts[sender][me]]
-        joined = _joined(every.movedim(0, 1).flatten(1, 2), dim)
+        joined = _concat_members(every.movedim(0, 1).flatten(1, 2), dim)
         placed_tokens = joined[:, None] * wanted[mine].narrow(1, part.start[axis], here)[..., None]
         return [
             where.arrangement.spread(placed_tokens[:, :, None]),
@@ -157,7 +157,7 @@ def _dispatch(request: Request) -> Decision:
 
 
 def _combine(request: Request) -> Decision:
-    where, dim = placed(request, request["axis"]), request["dim"]
+    where, dim = find_groups(request, request["axis"]), request["dim"]
     n, spec = where.members, request.tensor.spec
     _, batch, seq, hidden = spec.shape
     k = request.tensors[1].spec.shape[-1]
@@ -169,7 +169,7 @@ def _combine(request: Request) -> Decision:
     devices = torch.tensor(where.arrangement.groups)
     b, s = torch.arange(batch)[:, None, None], torch.arange(seq)[:, None]
 
-    def chosen(metadata: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def find_experts(metadata: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Of every token's choices: the member that has the expert, whether there is one, and the expert's place there."""
         experts = members_of(where, metadata)[:, 0, 0].long()  # [groups, batch, seq, k]
         device = _owners(mapping)[experts]
@@ -184,7 +184,7 @@ def _combine(request: Request) -> Decision:
         groups = members.shape[0]
         if members.is_meta:
             return [where.arrangement.spread(members.new_empty(groups, n, *shape))]
-        member, here, slot = chosen(metadata, mapping)
+        member, here, slot = find_experts(metadata, mapping)
         group = torch.arange(groups)[:, None, None, None]
         back = members[group, member, slot, b, s] * here[..., None]  # [groups, batch, seq, k, hidden]
         back = back.movedim(3, 1)  # [groups, k, batch, seq, hidden]
@@ -204,7 +204,7 @@ def _combine(request: Request) -> Decision:
         own = own.expand(groups, count, *own.shape[2:])
         if own.is_meta:
             return [where.arrangement.spread(own.new_empty(groups, count, *shape))]
-        member, here, slot = chosen(part.gather_along(metadata), mapping)
+        member, here, slot = find_experts(part.gather_along(metadata), mapping)
         _count_back(where, member, here, dim, n, hidden * 2)
         place = member[mine] - part.start[axis]
         ours = here[mine] & (place >= 0) & (place < count)
@@ -213,7 +213,7 @@ def _combine(request: Request) -> Decision:
         parts = split_dim(back.movedim(3, 1), dim - 4, n).movedim(dim + 1, 1)  # [groups, targets, k, ...]
         rows = parts.reshape(groups, part.grid[axis], count, *parts.shape[2:]).movedim(1, 0).contiguous()
         # Of what comes from the ranks, one has the value and the others zeros.
-        return [where.arrangement.spread(exchanged(part, axis, rows).sum(0))]
+        return [where.arrangement.spread(exchange_rows(part, axis, rows).sum(0))]
 
     filled = 1 if request.outputs else 2  # TT-NN fills an output of its own with zeros first
     return Decision(
@@ -222,7 +222,7 @@ def _combine(request: Request) -> Decision:
     )  # fmt: skip
 
 
-def _wanted(where: Placed, experts: torch.Tensor, mapping: torch.Tensor) -> torch.Tensor:
+def _find_owners(where: Placed, experts: torch.Tensor, mapping: torch.Tensor) -> torch.Tensor:
     """[groups, n, *whole]: which chips have an expert for which token."""
     owner = _owners(mapping)[experts.long()]  # [groups, *whole, k]: linear device ids
     devices = torch.tensor(where.arrangement.groups)
@@ -240,7 +240,7 @@ def members_of(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
     return members.expand(len(where.lines), where.members, *members.shape[2:])
 
 
-def _joined(members: torch.Tensor, dim: int) -> torch.Tensor:
+def _concat_members(members: torch.Tensor, dim: int) -> torch.Tensor:
     """[groups, n, batch, seq, ...] joined along batch (dim 1) or seq (dim 2)."""
     return members.flatten(1, 2) if dim == 1 else members.movedim(1, 2).flatten(2, 3)
 

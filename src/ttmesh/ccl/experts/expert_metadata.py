@@ -11,7 +11,7 @@ from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.ccl.experts.expert_dispatch import members_of, send_counts
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
-from ttmesh.ccl.planning.group_plan import check_axis, placed
+from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -73,7 +73,7 @@ def all_to_all_dispatch_metadata(
 
 
 def _dispatch(request: Request) -> Decision:
-    where, shared = placed(request, request["axis"]), request["shared"]
+    where, shared = find_groups(request, request["axis"]), request["shared"]
     hidden, n = request.tensor.shape[-1], where.members
     total = prod(request.tensor.shape[:-1]) * n
     k = request.tensors[1].shape[-1] + len(shared)

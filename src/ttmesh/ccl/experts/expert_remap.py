@@ -7,7 +7,7 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import check_axis, placed
+from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -106,7 +106,7 @@ def _token_remap(request: Request) -> Decision:
 
 
 def _routing_remap(request: Request) -> Decision:
-    where, each = placed(request, request["axis"]), request["each"]
+    where, each = find_groups(request, request["axis"]), request["each"]
 
     def compute(weights: torch.Tensor) -> list[torch.Tensor]:
         members = where.arrangement.gather(weights)

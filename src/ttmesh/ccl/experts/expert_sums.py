@@ -33,11 +33,11 @@ def deepseek_moe_fast_reduce_nc(
     options = {
         "dim": dim - rank, "parts": parts, "memory_config": output_memory_config or DRAM_MEMORY_CONFIG, "mode": "local",
     }  # fmt: skip
-    results: list[Tensor] = run(NAME, _reduced, [input_tensor], options)
+    results: list[Tensor] = run(NAME, _decide, [input_tensor], options)
     return results
 
 
-def _reduced(request: Request) -> Decision:
+def _decide(request: Request) -> Decision:
     dim, parts = request["dim"], request["parts"]
     shape = [*request.tensor.shape]
     shape[dim] = 1

@@ -9,7 +9,7 @@ import torch
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, require, run
-from ttmesh.ccl.planning.group_plan import placed
+from ttmesh.ccl.planning.group_plan import find_groups
 from ttmesh.ccl.planning.plan_traffic import over_links, together
 from ttmesh.ccl.planning.transfer_plan import Transfer, TransferPlan
 from ttmesh.tensor.tensor import Tensor
@@ -54,7 +54,7 @@ def reduce_to_root(
 
 
 def _reduce_to_root(request: Request) -> Decision:
-    where, root_coord = placed(request, None), request["root"]
+    where, root_coord = find_groups(request, None), request["root"]
     require(where.members == MEMBERS, f"reduce_to_root runs on {MEMBERS} devices in a line, got {where.members}")
     root = request.tensor.coords().index(root_coord)
     require(root in (1, 2), "Root device must have both forward and backward neighbors in reduce_to_root op")
@@ -67,9 +67,9 @@ def _reduce_to_root(request: Request) -> Decision:
         members = [where.arrangement.gather(part).float() for part in lanes]
         every = [part.expand(part.shape[0], MEMBERS, *part.shape[2:]) for part in members]
         states: list[State] = [(every[0][:, i], every[1][:, i], every[2][:, i]) for i in range(MEMBERS)]
-        here = _merged(states[near], states[root], scale, width)
-        there = _merged(states[far], states[other], scale, width)
-        values, sums, maxima = _merged(there, here, scale, width)
+        here = _merge_states(states[near], states[root], scale, width)
+        there = _merge_states(states[far], states[other], scale, width)
+        values, sums, maxima = _merge_states(there, here, scale, width)
         return [where.arrangement.spread(part[:, None]) for part in (values / _wide(sums, width), sums, maxima)]
 
     plan = TransferPlan(
@@ -91,7 +91,7 @@ def _columns_per_sum(request: Request) -> tuple[int, int]:
     return shards[0].shape[1], shards[1].shape[1]
 
 
-def _merged(a: State, b: State, scale: float, width: tuple[int, int]) -> State:
+def _merge_states(a: State, b: State, scale: float, width: tuple[int, int]) -> State:
     maxima = torch.maximum(a[2], b[2])
     grow_a, grow_b = torch.exp((a[2] - maxima) * scale), torch.exp((b[2] - maxima) * scale)
     values = a[0] * _wide(grow_a, width) + b[0] * _wide(grow_b, width)

@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
-from ttmesh.ccl.planning.group_plan import Placed, check_axis, placed
+from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups
 from ttmesh.ccl.planning.plan_traffic import over_links
 from ttmesh.ccl.planning.reduction_terms import over_members
 from ttmesh.fabric.fabric_config import Topology
@@ -52,7 +52,7 @@ def dit_fused_distributed_rmsnorm(
     """RMS norm over the rows of all members (or over each head), scaled, cut into heads and turned."""
     rope = [transformation_mat, rope_cos, rope_sin]
     require(len({part is None for part in rope}) == 1, _ROPE)
-    return _normed(
+    return _run_norm(
         RMS, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
         heads=num_heads_per_device, per_head=per_head_norm, dtype=dtype, memory_config=memory_config,
         mode=check_common(mesh_device, None, num_preferred_links, subdevice_id),
@@ -84,7 +84,7 @@ def dit_fused_distributed_layernorm(
         f"LayerNorm currently requires BFLOAT16 input; got {input_tensor.dtype}",
     )
     require(all(part is None for part in rope), "LayerNorm does not support fused RoPE yet")
-    return _normed(
+    return _run_norm(
         LAYER, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
         heads=num_heads_per_device, per_head=False, dtype=dtype, memory_config=memory_config,
         mode=check_common(mesh_device, None, num_preferred_links, subdevice_id),
@@ -120,7 +120,7 @@ def _statistics_buffer(name: str, tensor: Tensor, axis: int, mesh: MeshDevice) -
     return Tensor.on_device(kind_of(spec, tensor.tensor_topology()), buffer, mesh)
 
 
-def _normed(
+def _run_norm(
     name: str,
     tensor: Tensor,
     axis: int,
@@ -160,7 +160,7 @@ def _normed(
 
 
 def _decide(request: Request) -> Decision:
-    where, axes = placed(request, request["axis"]), request.mesh.shape.dims()
+    where, axes = find_groups(request, request["axis"]), request.mesh.shape.dims()
     heads, epsilon, layer = request["heads"], request["epsilon"], request.name == LAYER
     _, batch, rows, width = request.tensor.shape
     head = width // heads
@@ -177,13 +177,13 @@ def _decide(request: Request) -> Decision:
                 values = values - _mean(where, values, width)
             values = values * torch.rsqrt(_mean(where, values.square(), width) + epsilon)
         if request["weight"]:
-            values = values * _aligned(rest.pop(0), axes)
+            values = values * _align_term(rest.pop(0), axes)
         if request["bias"]:
-            values = values + _aligned(rest.pop(0), axes)
+            values = values + _align_term(rest.pop(0), axes)
         if heads > 1:
             values = _cut(values, heads).movedim(-2, axes + 1)  # [1, h, b, N, hd]
         if rest:
-            values = _turned(values, rest, axes, split=heads > 1)
+            values = _apply_rotary(values, rest, axes, split=heads > 1)
         return [values.reshape(*values.shape[:axes], *shape)]
 
     spec = request.result_spec(shape)
@@ -200,7 +200,7 @@ def _mean(where: Placed, values: torch.Tensor, width: int) -> torch.Tensor:
     return where.arrangement.spread(over_members(sums, where.members, "sum")) / (where.members * width)
 
 
-def _aligned(term: torch.Tensor, axes: int) -> torch.Tensor:
+def _align_term(term: torch.Tensor, axes: int) -> torch.Tensor:
     """[*mesh, ..., H] with four dims after the mesh."""
     local = term.shape[axes:]
     return term.float().reshape(*term.shape[:axes], *[1] * (4 - len(local)), *local)
@@ -211,7 +211,7 @@ def _cut(values: torch.Tensor, parts: int) -> torch.Tensor:
     return values.reshape(*values.shape[:-1], parts, values.shape[-1] // parts)
 
 
-def _turned(values: torch.Tensor, rope: list[torch.Tensor], axes: int, *, split: bool) -> torch.Tensor:
+def _apply_rotary(values: torch.Tensor, rope: list[torch.Tensor], axes: int, *, split: bool) -> torch.Tensor:
     """Rotary embedding: every 32 columns times the transformation matrix give the other term."""
     turn, cos, sin = (part.float() for part in rope)
     if split:  # [*mesh, 1, heads, batch, N, head] beside [*mesh, batch or 1, heads or 1, N, head]

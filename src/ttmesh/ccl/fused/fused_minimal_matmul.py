@@ -125,7 +125,7 @@ def minimal_matmul_strided_reduce_scatter_async(
         memory_config=rs_output_mem_config, topology=topology or Topology.Ring, num_links=num_links,
         subdevice_id=sub_device_id, output=optional_rs_output_tensor,
     )  # fmt: skip
-    return [product, _added(scattered, fused_ternary_scalar, addcmul_input_tensor1, addcmul_input_tensor2)]
+    return [product, _add_gated(scattered, fused_ternary_scalar, addcmul_input_tensor1, addcmul_input_tensor2)]
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
@@ -163,10 +163,10 @@ def _products(
         values, weight, bias_tensor=bias, fused_activation=activation, memory_config=memory_config, dtype=dtype,
         fuse_swiglu=swiglu,
     )  # fmt: skip
-    return [_added(whole, scalar, base, gate)]
+    return [_add_gated(whole, scalar, base, gate)]
 
 
-def _added(product: Tensor, scalar: float | None, base: Tensor | None, gate: Tensor | None) -> Tensor:
+def _add_gated(product: Tensor, scalar: float | None, base: Tensor | None, gate: Tensor | None) -> Tensor:
     """base + scalar * product * gate, where a base is given."""
     if base is None or gate is None:
         return product

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import check_axis, placed
+from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.ccl.planning.plan_traffic import over_links
 from ttmesh.ccl.planning.reduction_terms import over_members
 from ttmesh.fabric.fabric_config import Topology
@@ -48,7 +48,7 @@ def fused_rms_minimal(
 
 
 def _rms(request: Request) -> Decision:
-    where, shape = placed(request, request["axis"]), request.tensor.shape
+    where, shape = find_groups(request, request["axis"]), request.tensor.shape
     n, epsilon, axes = where.members, request["epsilon"], request.mesh.shape.dims()
 
     def compute(lanes: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:

@@ -123,7 +123,7 @@ def run(
             tuple(map(_shadow_or_none, outputs)),
             snapshot_all(options),
         )
-        plan = _planned(request, decide(request), key)
+        plan = _make_plan(request, decide(request), key)
         mesh.plans[key] = PlanRoute(plan, None)
     result = execute(plan, mesh, tensors, {}, outputs)
     for watcher in observer.watchers:
@@ -216,7 +216,7 @@ def collective(
     return enter
 
 
-def _planned(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
+def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
     mesh, specs = request.mesh, decision.specs
     kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
     footprints = tuple(footprint_of(spec, mesh.heap.map) for spec in specs)

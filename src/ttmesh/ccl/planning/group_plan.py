@@ -83,7 +83,7 @@ class Placed:
         return wanted is not None or self.axis is None or self.axis in WRAP_AXES.get(config, ())
 
 
-def placed(request: Request, axis: int | None) -> Placed:
+def find_groups(request: Request, axis: int | None) -> Placed:
     """The groups of a request along a mesh axis, or over all chips that hold its tensor."""
     mesh = request.mesh
     lanes = arrangement(mesh.shape.to_tuple(), axis, request.tensor.kind.presence)
@@ -121,18 +121,18 @@ def by_axis(mesh: MeshDevice, axis: int | None, algorithm_name: str | None) -> l
 
 def replicated_topology(tensor: Tensor, axis: int | None) -> TensorTopology:
     """The input's topology with the axis (or all of them) replicated."""
-    return _with(tensor, lambda i, placement: Replicate() if axis is None or i == axis else placement)
+    return _with_placements(tensor, lambda i, placement: Replicate() if axis is None or i == axis else placement)
 
 
 def gathered_topology(tensor: Tensor, dim: int) -> TensorTopology:
     """The input's topology without the shards of a tensor dim."""
     rank = len(tensor.shape)
 
-    def changed(_: int, placement: Placement) -> Placement:
+    def change(_: int, placement: Placement) -> Placement:
         cut = isinstance(placement, Shard) and -rank <= placement.dim < rank and placement.dim % rank == dim
         return Replicate() if cut else placement
 
-    return _with(tensor, changed)
+    return _with_placements(tensor, change)
 
 
 def scattered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
@@ -141,19 +141,19 @@ def scattered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopo
     if axis is not None and axis >= len(tensor.tensor_topology().placements()):
         return tensor.tensor_topology()
 
-    def changed(i: int, placement: Placement) -> Placement:
+    def change(i: int, placement: Placement) -> Placement:
         if axis is None:
             return Shard(dim) if extents[i] > 1 else Replicate()
         if i == axis:
             return Shard(dim)
         return Replicate() if isinstance(placement, Shard) and placement.dim % rank == dim else placement
 
-    return _with(tensor, changed)
+    return _with_placements(tensor, change)
 
 
-def _with(tensor: Tensor, changed: Callable[[int, Placement], Placement]) -> TensorTopology:
+def _with_placements(tensor: Tensor, change: Callable[[int, Placement], Placement]) -> TensorTopology:
     topology = tensor.tensor_topology()
-    placements = [changed(i, placement) for i, placement in enumerate(topology.placements())]
+    placements = [change(i, placement) for i, placement in enumerate(topology.placements())]
     return TensorTopology(topology.distribution_shape(), placements, topology.mesh_coords())
 
 

@@ -13,7 +13,7 @@ Combine = Callable[[list[torch.Tensor]], torch.Tensor]
 State = list[list[torch.Tensor | None]]  # by member and chunk: [groups, length], None where a member has nothing
 
 
-def reduced(lanes: torch.Tensor, plan: TransferPlan, combine: Combine, dim: int | None) -> torch.Tensor:
+def run_reduce(lanes: torch.Tensor, plan: TransferPlan, combine: Combine, dim: int | None) -> torch.Tensor:
     """all_reduce (dim None) or reduce_scatter along a dim of [groups, members, *local], as [groups, members, ...]."""
     n, local = plan.members, lanes.shape[2:]
     pieces = lanes[:, :, None] if dim is None else _split(lanes, dim, n)
@@ -24,13 +24,13 @@ def reduced(lanes: torch.Tensor, plan: TransferPlan, combine: Combine, dim: int 
     _follow(state, plan, combine)
     if dim is None:
         rows = [torch.stack([_held(state, m, c) for c in range(plan.chunks)], 1) for m in range(n)]
-        return _joined(torch.stack(rows, 1), local)
+        return _join_chunks(torch.stack(rows, 1), local)
     parts = plan.parts
     rows = [torch.stack([_held(state, m, m * parts + p) for p in range(parts)], 1) for m in range(n)]
-    return _joined(torch.stack(rows, 1), pieces.shape[3:])
+    return _join_chunks(torch.stack(rows, 1), pieces.shape[3:])
 
 
-def gathered(lanes: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
+def run_gather(lanes: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
     """all_gather of [groups, members, *local]: [groups, members (receiver), members (origin), *local]."""
     n, parts = plan.members, plan.parts
     cut = _cut(lanes.flatten(2), parts)
@@ -40,7 +40,7 @@ def gathered(lanes: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
     for m in range(n):
         own = [torch.stack([_held(state, m, i * parts + p) for p in range(parts)], 1) for i in range(n)]
         rows.append(torch.stack(own, 1))
-    return _joined(torch.stack(rows, 1), lanes.shape[2:])
+    return _join_chunks(torch.stack(rows, 1), lanes.shape[2:])
 
 
 def spread(lanes: torch.Tensor, plan: TransferPlan, root: int) -> torch.Tensor:
@@ -52,7 +52,7 @@ def spread(lanes: torch.Tensor, plan: TransferPlan, root: int) -> torch.Tensor:
     )
 
 
-def exchanged(parts: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
+def run_all_to_all(parts: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
     """all_to_all of [groups, members, parts (by target), ...]: [groups, members (target), members (origin), ...]."""
     n = plan.members
     state: State = [[parts[:, i, j] if i == m else None for i in range(n) for j in range(n)] for m in range(n)]
@@ -99,7 +99,7 @@ def _cut(flat: torch.Tensor, chunks: int) -> torch.Tensor:
     return split_dim(flat, -1, chunks)
 
 
-def _joined(cut: torch.Tensor, local: torch.Size) -> torch.Tensor:
+def _join_chunks(cut: torch.Tensor, local: torch.Size) -> torch.Tensor:
     """The inverse of `_cut`, without the zeros."""
     flat = cut.flatten(-2)
     return flat[..., : local.numel()].reshape(*flat.shape[:-1], *local)

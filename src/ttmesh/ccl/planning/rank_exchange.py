@@ -8,7 +8,7 @@ from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.mesh.ranks.rank_block import RankBlock
 
 
-def exchanged(part: RankBlock, axis: int, rows: torch.Tensor) -> torch.Tensor:
+def exchange_rows(part: RankBlock, axis: int, rows: torch.Tensor) -> torch.Tensor:
     """[ranks along the axis, ...], a row for each of them: the rows for this rank, by the rank they come from."""
     if rows.is_meta or not part.is_divided(axis):
         return rows
@@ -21,7 +21,7 @@ def to_targets(part: RankBlock, axis: int, parts: torch.Tensor) -> torch.Tensor:
     """[groups, this rank's members, targets, ...] → [groups, this rank's members as targets, origins, ...]."""
     groups, own = parts.shape[:2]
     by_rank = split_dim(parts, 2 - parts.dim(), part.grid[axis])  # [groups, own, ranks, targets there, ...]
-    got = exchanged(part, axis, by_rank.movedim(2, 0).contiguous())  # [ranks, groups, members there, own, ...]
+    got = exchange_rows(part, axis, by_rank.movedim(2, 0).contiguous())  # [ranks, groups, members there, own, ...]
     return got.movedim((0, 3), (2, 1)).reshape(groups, part.block_shape[axis], part.grid[axis] * own, *parts.shape[3:])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ttmesh.ccl.planning.reduction_terms import finished, over_members, partial_sum
+from ttmesh.ccl.planning.reduction_terms import finish_reduction, over_members, partial_sum
 from ttmesh.chip.formats.kernels.lane_sum import kernel_for
 from ttmesh.fabric.messaging.transport import Standing, Transport
 from ttmesh.mesh.queue.command_queue import worker
@@ -48,7 +48,7 @@ class Crossing:
                 way = ways[key] = _way(group(axis), ready[worker.queue, shape], members, own)
             return way(members)
 
-        return reduce if name == "sum" else lambda members: finished(reduce(members), n, name)
+        return reduce if name == "sum" else lambda members: finish_reduction(reduce(members), n, name)
 
     def reduce_scatter(self, members: torch.Tensor, n: int, name: str, dim: int) -> torch.Tensor:
         """The same cut along a dim counted from the back: [groups, this rank's members, ... with dim / n]."""
@@ -61,7 +61,7 @@ class Crossing:
         group = self.part.group(self.axis)
         rows = self.part.order_by_group(rows, self.axis)
         scattered = rows[0] if rows.is_meta else group.reduce_scatter(rows, op)
-        return finished(scattered.to(members.dtype), n, name)
+        return finish_reduction(scattered.to(members.dtype), n, name)
 
     def broadcast(self, members: torch.Tensor, root: int) -> torch.Tensor:
         """The root's part of [groups, this rank's members, ...] on every rank: [groups, 1, ...]."""

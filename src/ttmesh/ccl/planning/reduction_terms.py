@@ -39,7 +39,7 @@ def over_members(lanes: torch.Tensor, n: int, name: str) -> torch.Tensor:
     if name == "sum":
         return _sum(lanes, n)
     if name == "mean":
-        return _divided(_sum(lanes, n), n)
+        return _divide(_sum(lanes, n), n)
     return lanes.amax(1, keepdim=True) if name == "max" else lanes.amin(1, keepdim=True)
 
 
@@ -54,19 +54,19 @@ def combiner(name: str) -> Callable[[list[torch.Tensor]], torch.Tensor]:
     if name in ("max", "min"):
         pick = torch.maximum if name == "max" else torch.minimum
 
-        def picked(terms: list[torch.Tensor]) -> torch.Tensor:
+        def pick_best(terms: list[torch.Tensor]) -> torch.Tensor:
             best = terms[0]
             for term in terms[1:]:
                 best = pick(best, term)
             return best
 
-        return picked
+        return pick_best
     return _chain
 
 
-def finished(total: torch.Tensor, n: int, name: str) -> torch.Tensor:
+def finish_reduction(total: torch.Tensor, n: int, name: str) -> torch.Tensor:
     """What is left to do after the last hop: a mean divides."""
-    return _divided(total, n) if name == "mean" else total
+    return _divide(total, n) if name == "mean" else total
 
 
 def _chain(terms: list[torch.Tensor]) -> torch.Tensor:
@@ -85,5 +85,5 @@ def _sum(lanes: torch.Tensor, n: int) -> torch.Tensor:
     return lane_sum(lanes.expand(lanes.shape[0], n, *lanes.shape[2:]), (1,))
 
 
-def _divided(total: torch.Tensor, n: int) -> torch.Tensor:
+def _divide(total: torch.Tensor, n: int) -> torch.Tensor:
     return total // n if not total.is_floating_point() else (total.float() / n).to(total.dtype)

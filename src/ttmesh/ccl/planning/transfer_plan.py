@@ -65,7 +65,7 @@ class TransferPlan:
         """Every transfer, in order."""
         return (transfer for round_ in self.rounds for transfer in round_)
 
-    def then(self, other: TransferPlan) -> TransferPlan:
+    def concat(self, other: TransferPlan) -> TransferPlan:
         """This plan, then another one over the same members and chunks."""
         assert (self.members, self.chunks) == (other.members, other.chunks), "plans over different data"
         return TransferPlan(self.members, self.chunks, self.rounds + other.rounds)
@@ -92,7 +92,7 @@ def rounds_of(transfers: Iterable[tuple[int, Transfer]]) -> tuple[Round, ...]:
     return tuple(tuple(rounds[number]) for number in sorted(rounds))
 
 
-def forwarded(members: int, chunks: int, paths: Mapping[int, Sequence[int]]) -> TransferPlan:
+def forward_along_paths(members: int, chunks: int, paths: Mapping[int, Sequence[int]]) -> TransferPlan:
     """Chunks that travel along paths of members, one hop a round."""
     hops = (
         (number, Transfer(a, b, chunk)) for chunk, path in paths.items() for number, (a, b) in enumerate(pairwise(path))
@@ -100,7 +100,7 @@ def forwarded(members: int, chunks: int, paths: Mapping[int, Sequence[int]]) -> 
     return TransferPlan(members, chunks, rounds_of(hops))
 
 
-def merged(plans: Sequence[TransferPlan], members: int, chunks: int) -> TransferPlan:
+def run_side_by_side(plans: Sequence[TransferPlan], members: int, chunks: int) -> TransferPlan:
     """Plans that run side by side: round i is round i of each."""
     hops = ((i, t) for plan in plans for i, round_ in enumerate(plan.rounds) for t in round_)
     return TransferPlan(members, chunks, rounds_of(hops))

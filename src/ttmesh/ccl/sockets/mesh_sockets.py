@@ -162,7 +162,7 @@ def _own_ends(meshes: dict[SocketEndpoint, MeshDevice], config: SocketConfig) ->
 
 
 def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
-    mesh, loads = _checked(name, tensor, socket, SocketEndpoint.SENDER)
+    mesh, loads = _check_transfer(name, tensor, socket, SocketEndpoint.SENDER)
     if socket._sending is None:  # other ranks have the connected chips
         return
     channel, cell = socket.sending(), tensor.buffer.cell
@@ -182,7 +182,7 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
 
 def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
-    mesh, loads = _checked(name, tensor, socket, SocketEndpoint.RECEIVER)
+    mesh, loads = _check_transfer(name, tensor, socket, SocketEndpoint.RECEIVER)
     if socket._receiving is None:
         return
     channel, wanted, place = socket.receiving(), tensor.spec, mesh.backend.device
@@ -203,7 +203,7 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     )  # fmt: skip
 
 
-def _checked(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint) -> tuple[MeshDevice, Loads]:
+def _check_transfer(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint) -> tuple[MeshDevice, Loads]:
     short = name.rpartition(".")[2]
     mesh = tensor.device()
     if mesh is None:

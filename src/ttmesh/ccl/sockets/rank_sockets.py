@@ -96,7 +96,7 @@ def meet(
     one_each = len(senders) == len(receivers) == 1
     mesh_ids = {bindings()[rank].mesh_id for rank in (*senders, *receivers)}
     try:
-        ends.fifo = _prepared(config, meshes, mesh_ids, all_here=one_each and len(meshes) == 1)
+        ends.fifo = _prepare_end(config, meshes, mesh_ids, all_here=one_each and len(meshes) == 1)
     except MeshError as error:
         refused = error
     for sender, receiver in sorted(itertools.product(senders, receivers)):
@@ -114,7 +114,7 @@ def meet(
         device = meshes[endpoint]
         own = _description(device, config, sender, receiver)
         own |= {"refused": refused.wrong} if refused else _own_chips(device, config, endpoint)
-        other = _swapped(link, peer, tag, own)
+        other = _exchange_descriptions(link, peer, tag, own)
         if refused is not None:
             continue
         _compare(own, other, name, joined.rank, peer)
@@ -195,7 +195,7 @@ def _ranks_of(mesh_id: int, ranks: Sequence[int]) -> tuple[int, ...]:
     return found
 
 
-def _prepared(config: SocketConfig, meshes: Meshes, mesh_ids: set[int], *, all_here: bool) -> Buffer | None:
+def _prepare_end(config: SocketConfig, meshes: Meshes, mesh_ids: set[int], *, all_here: bool) -> Buffer | None:
     """Everything this side can check alone, and its memory. `all_here`: a connected chip of another rank is an error."""
     for device in meshes.values():
         device.check_open()
@@ -268,7 +268,7 @@ def _nodes(side: Description) -> dict[Coord, FabricNodeId]:
     return {tuple(coord): FabricNodeId(MeshId(mesh), chip) for coord, mesh, chip in side["chips"]}
 
 
-def _swapped(link: Transport, peer: int, tag: int, own: Description) -> Description:
+def _exchange_descriptions(link: Transport, peer: int, tag: int, own: Description) -> Description:
     """The other side's description for ours; the lower rank speaks first."""
     operation = "MeshSocket: handshake"
     text = json.dumps(own).encode()

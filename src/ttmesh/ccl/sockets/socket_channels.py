@@ -108,7 +108,7 @@ class Channel:
                 message, self.offered = self.offered, None
                 message.taken = True
                 lanes = message.cells[0].read(message.spec)
-        return message.spec, self.routes.placed(self.routes.picked(lanes))
+        return message.spec, self.routes.place_lanes(self.routes.select_lanes(lanes))
 
 
 class ToSeveral:

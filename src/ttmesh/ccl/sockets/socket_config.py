@@ -144,7 +144,7 @@ class SocketRoutes:
         """Whether every chip of the receiver gets something."""
         return len(self.ends) == MeshShape(self.receiver_shape).mesh_size()
 
-    def picked(self, lanes: torch.Tensor) -> torch.Tensor:
+    def select_lanes(self, lanes: torch.Tensor) -> torch.Tensor:
         """What travels: the lanes as stored, or one part per pair (a single one when all are the same)."""
         if self.whole:
             return lanes
@@ -154,7 +154,7 @@ class SocketRoutes:
         extents = lanes.shape[:axes]
         return torch.stack([lanes[tuple(map(min, start, (n - 1 for n in extents)))] for start, _ in self.pairs])
 
-    def placed(self, parts: torch.Tensor) -> torch.Tensor:
+    def place_lanes(self, parts: torch.Tensor) -> torch.Tensor:
         """What arrived, as lanes of the receiver's mesh; zeros where nothing went."""
         if self.whole:
             return parts

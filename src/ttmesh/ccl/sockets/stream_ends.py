@@ -68,7 +68,7 @@ class Outgoing(RankStream):
                 return True
             if self._offer is None:
                 self._offer = Flight(message, offered=True)
-                self._started(self._offer, _header(_what(message.spec), None), until_received=True)
+                self._start_send(self._offer, _header(_what(message.spec), None), until_received=True)
                 self._flights.append(self._offer)
             self._link.hurry(waiting=True)
         self._look()
@@ -76,7 +76,7 @@ class Outgoing(RankStream):
 
     def put(self, message: Message, cells: Cells) -> None:
         """Hand the lanes over."""
-        lanes = self.routes.picked(cells[0].read(message.spec))
+        lanes = self.routes.select_lanes(cells[0].read(message.spec))
         with self._changed:
             self.raise_failure()
             flight = self._offer
@@ -88,9 +88,9 @@ class Outgoing(RankStream):
             if not flight.asked_for:
                 self._used_bytes += message.size_bytes
             kind = (tuple(lanes.shape), str(lanes.dtype), lanes.is_meta)
-            self._started(flight, _header(_what(message.spec), kind), until_received=not flight.asked_for)
+            self._start_send(flight, _header(_what(message.spec), kind), until_received=not flight.asked_for)
             if not lanes.is_meta:
-                self._started(flight, lanes.cpu(), until_received=False)
+                self._start_send(flight, lanes.cpu(), until_received=False)
             self._changed.notify_all()
         self._look()
 
@@ -110,7 +110,7 @@ class Outgoing(RankStream):
             return True
         return self._used_bytes + message.size_bytes <= self._capacity_bytes
 
-    def _started(self, flight: Flight, tensor: torch.Tensor, *, until_received: bool) -> None:
+    def _start_send(self, flight: Flight, tensor: torch.Tensor, *, until_received: bool) -> None:
         """Start a send; what fails is found out by the thread."""
         try:
             done = self._link.start_send(
@@ -130,7 +130,7 @@ class Outgoing(RankStream):
                     return
                 with self._changed:
                     flight.running.popleft()
-                    self._asked(flight)
+                    self._mark_asked(flight)
             if flight.offered:
                 if ended == self._is_over:
                     return
@@ -144,7 +144,7 @@ class Outgoing(RankStream):
                     self._link.rest()
                 self._changed.notify_all()
 
-    def _asked(self, flight: Flight) -> None:
+    def _mark_asked(self, flight: Flight) -> None:
         """The receiver has begun to take a message."""
         if not flight.asked_for:
             flight.asked_for = True
@@ -158,7 +158,7 @@ class Outgoing(RankStream):
         self._link.finish(done, self._peer, operation="send_async to", timeout_s=limit_s)
         if not asked_for:
             with self._changed:
-                self._asked(self._flights[0])
+                self._mark_asked(self._flights[0])
             self._nudge()  # there is room again
         return True
 
@@ -201,7 +201,7 @@ class Incoming(RankStream):
                 expected=f"{_what(spec)}, as the tensor to fill",
                 fix="Allocate the receiver's tensor with the sender's shape, dtype and layout.",
             )
-        return spec, self.routes.placed(lanes)
+        return spec, self.routes.place_lanes(lanes)
 
     def busy(self) -> bool:
         """Whether a receive has not been met yet."""

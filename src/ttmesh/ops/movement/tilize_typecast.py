@@ -15,7 +15,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, like_first, out
 from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.tensor.calls.conversions import to_dtype
 from ttmesh.tensor.calls.launch_op import Call
-from ttmesh.tensor.spec.host_shapes import box, padded
+from ttmesh.tensor.spec.host_shapes import box, pad_values
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -232,5 +232,5 @@ def untilize_with_unpadding(
     rank = len(shape)
     held = specs[0]
     inside = tuple(held.shape) == tuple(shape)
-    whole = input_tensor if inside else padded(input_tensor, held.padded_shape, held.pad_value)
+    whole = input_tensor if inside else pad_values(input_tensor, held.padded_shape, held.pad_value)
     return box(whole, rank, [0] * rank, shape)

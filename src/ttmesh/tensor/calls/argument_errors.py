@@ -29,7 +29,9 @@ TYPES: dict[str, tuple[type, str]] = {
 
 def shapes_misfit(name: str, arguments: Mapping[str, Any], problem: Exception) -> ShapeError:
     """The error for tensors that the operation cannot be computed on."""
-    given = ", ".join(f"{key} {_described(value)}" for key, value in arguments.items() if isinstance(value, Tensor))
+    given = ", ".join(
+        f"{key} {_describe_tensor(value)}" for key, value in arguments.items() if isinstance(value, Tensor)
+    )
     return ShapeError(
         f"{name} cannot be computed: {str(problem).partition(chr(10))[0].rstrip('.')}",
         expected="tensors and options that go together",
@@ -63,5 +65,5 @@ def _foreign(key: str, value: Any) -> str | None:
     return f"{key}={value!r} is not a {wanted[0].__name__}; pass {wanted[1]}"
 
 
-def _described(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} {tensor.dtype.name.lower()}"

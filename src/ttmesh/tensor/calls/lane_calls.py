@@ -33,11 +33,11 @@ def infer(
 ) -> tuple[Inferred, Wrap]:
     """Local shapes and torch dtypes of the results, from one run on meta, and how the results are handed out."""
     lanes = [torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in specs]
-    result = lane(**filled(positions, static, lanes))
-    return described(result, axes), wrap_like(result)
+    result = lane(**fill_arguments(positions, static, lanes))
+    return describe_results(result, axes), wrap_like(result)
 
 
-def described(result: Any, axes: int) -> Inferred:
+def describe_results(result: Any, axes: int) -> Inferred:
     """Local shapes and torch dtypes of results."""
     return [(tuple(part.shape[axes:]), part.dtype) for part in parts_of(result)]
 
@@ -106,7 +106,7 @@ def positions_of(arguments: Arguments) -> Positions:
     return positions
 
 
-def filled(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor]) -> Arguments:
+def fill_arguments(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor]) -> Arguments:
     """The arguments with lanes where the tensors were."""
     filled = dict(static)
     for name, place in positions.items():
@@ -140,7 +140,7 @@ def body_maker(
     kept = {f"static_{name}": value for name, value in static.items() if name not in positions and name not in changing}
     kept.update({f"spec{i}": spec for i, spec in enumerate(in_specs)})
     kept.update(lane=lane, parts_of=parts_of, out=out_specs[0] if out_specs else None)
-    kept.update(round_=rounder(out_specs[0].dtype), settled=_settled(out_specs[0].dtype)) if single else None
+    kept.update(round_=rounder(out_specs[0].dtype), settled=_exact_dtype(out_specs[0].dtype)) if single else None
     kept["finishing"] = [(rounder(spec.dtype), spec) for spec in out_specs]
     form = (tuple(order), places, tuple(static), tuple(changing), tuple(kept), single, changed)
     scope: dict[str, Any] = {}
@@ -221,7 +221,7 @@ def by_place(lane: Lane) -> Sequence[str]:
     return tuple(p.name for p in itertools.takewhile(lambda p: p.kind is p.POSITIONAL_OR_KEYWORD, parameters))
 
 
-def _settled(dtype: DataType) -> torch.dtype | None:
+def _exact_dtype(dtype: DataType) -> torch.dtype | None:
     """The torch dtype in which a result needs no rounding; None for formats that are narrower than their lanes."""
     return None if dtype in NARROWER else lane_dtype(dtype)
 
@@ -232,9 +232,9 @@ def rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:
     if dtype in BLOCK_FLOATS or dtype in INTEGERS:
         return lambda values: finish(values, dtype)
 
-    def rounded(values: torch.Tensor) -> torch.Tensor:
+    def round_values(values: torch.Tensor) -> torch.Tensor:
         if values.dtype is torch.bool:
             values = values.view(torch.uint8)  # torch converts bytes several times faster than bools
         return values if values.dtype is wanted else values.to(wanted)
 
-    return rounded
+    return round_values

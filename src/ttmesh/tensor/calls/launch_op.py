@@ -29,8 +29,8 @@ from ttmesh.tensor.calls.lane_calls import (
     Lane,
     body_maker,
     by_place,
-    described,
-    filled,
+    describe_results,
+    fill_arguments,
     holds_tensor,
     infer,
     only,
@@ -249,8 +249,8 @@ def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence
         lanes.append(own)
     axes = whole.dims()
     static = static_arguments(operation.lane_arguments, arguments, call.specs, axes, HOST)
-    result = operation.lane(**filled(positions_of(arguments), static, lanes))
-    specs = operation.out(call, described(result, axes))
+    result = operation.lane(**fill_arguments(positions_of(arguments), static, lanes))
+    specs = operation.out(call, describe_results(result, axes))
     made = [
         source.make_host_tensor(spec, rounder(spec.dtype)(part))
         for spec, part in zip(specs, parts_of(result), strict=True)
@@ -304,7 +304,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         raise shapes_misfit(operation.name, inputs, problem) from None
     specs = tuple(operation.out(call, inferred))
     presence = presence_of_run((*call.tensors, *call.outputs))
-    topology = operation.topology(call) if operation.topology else _merged(call)
+    topology = operation.topology(call) if operation.topology else _merge_topologies(call)
     kinds = tuple(kind_of(spec, topology, presence) for spec in specs)
     programs = operation.programs(call) if operation.programs else (key,)
     scratch = operation.scratch(call) if operation.scratch else 0
@@ -357,7 +357,7 @@ def _check_rank(call: Call, least: int) -> None:
         )
 
 
-def _merged(call: Call) -> TensorTopology:
+def _merge_topologies(call: Call) -> TensorTopology:
     topologies = [tensor.kind.topology for tensor in call.tensors]
     if not topologies:
         return TensorTopology.create_fully_replicated_tensor_topology(call.mesh.shape)

@@ -192,10 +192,10 @@ def _plan(
     else:
         groups, counts = dims, (len(present),) if len(dims) == 1 else distribution.to_tuple()
     expanded = (*(counts if box is None else mesh_shape), *local)
-    return _ComposePlan(present, groups, expanded, box, *_joined(counts, local, groups))
+    return _ComposePlan(present, groups, expanded, box, *_plan_concat(counts, local, groups))
 
 
-def _joined(
+def _plan_concat(
     counts: tuple[int, ...], local: tuple[int, ...], groups: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Leading axes merged into tensor dims: the result's shape, that shape taken apart, and the order of axes."""

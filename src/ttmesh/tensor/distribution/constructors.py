@@ -9,7 +9,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.ingest import Ingested, from_list, ingest
-from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper, TensorToMesh, unwrapped
+from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper, TensorToMesh, unwrap_mapper
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 
 
@@ -62,6 +62,6 @@ def from_values(
 
     No effect here: NaNs always survive (preserve_nan_values), and values are rounded exactly (enable_bfloat_opt).
     """
-    mapper = None if mesh_mapper is None else unwrapped(mesh_mapper)
+    mapper = None if mesh_mapper is None else unwrap_mapper(mesh_mapper)
     made = ingest(tensor, data_type, layout, mem_config, tile, mapper, pad_value=pad_value, col_tilize=col_tilize)
     return Built(made, device, cq_id)

@@ -141,16 +141,16 @@ def _chunks(shape: tuple[int, ...], extents: MeshShape, dims: dict[int, int]) ->
     chunks = {dim: (-(-shape[dim] // size) if size else 0, size) for dim, size in sizes.items()}
     wanted, found = prod(extents[axis] for axis in dims), prod(count for count, _ in chunks.values())
     if not found:
-        raise _uneven("No chunks were produced", shape)
+        raise _uneven_split_error("No chunks were produced", shape)
     if extents.dims() != 1 and found != wanted:
-        raise _uneven(
+        raise _uneven_split_error(
             f"ND sharding requires the number of chunks {found} to match the mesh dimension size {wanted}", shape
         )
     local = Shape(sizes.get(i, extent) for i, extent in enumerate(shape))
     for dim, size in sizes.items():
         if rest := shape[dim] % size:
             last = Shape(rest if i == dim else extent for i, extent in enumerate(local))
-            raise _uneven(f"Shard shape mismatch: expected {local} but got {last}", shape)
+            raise _uneven_split_error(f"Shard shape mismatch: expected {local} but got {last}", shape)
     return chunks
 
 
@@ -231,7 +231,7 @@ def ShardTensor2dMesh(
     return TensorToMesh(mesh_device, config)
 
 
-def unwrapped(mapper: TensorToMesh | ReplicateTensorToMeshWrapper) -> TensorToMesh:
+def unwrap_mapper(mapper: TensorToMesh | ReplicateTensorToMeshWrapper) -> TensorToMesh:
     """The mapper, whichever of the two forms it came in."""
     return mapper.unwrap() if isinstance(mapper, ReplicateTensorToMeshWrapper) else mapper
 
@@ -242,7 +242,7 @@ def _placement(dim: object) -> Placement:
     return Replicate() if dim is None else Shard(dim)
 
 
-def _uneven(wrong: str, shape: tuple[int, ...]) -> ShapeError:
+def _uneven_split_error(wrong: str, shape: tuple[int, ...]) -> ShapeError:
     return ShapeError(
         wrong,
         expected=f"{list(shape)} to split into equal parts",

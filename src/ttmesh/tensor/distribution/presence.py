@@ -72,7 +72,7 @@ class Parted(Described):
         part = self.rank_block
         return self.lanes if part is None else part.gather_all(self.lanes)
 
-    def composed(self, composer: Composer, dtype: torch.dtype | None = None) -> Any:
+    def compose(self, composer: Composer, dtype: torch.dtype | None = None) -> Any:
         """What a composer makes of the parts of all ranks; None on ranks that it leaves out."""
         part = self.rank_block
         lanes: torch.Tensor | None = self.lanes

@@ -104,12 +104,12 @@ def check_distribution(
 ) -> None:
     """Refuse a distribution shape that the mesh, the config or the offset does not allow."""
     if distribution.mesh_size() > mesh_shape.mesh_size():
-        raise _refused(
+        raise _shape_error(
             f"The size of the supplied mesh shape {distribution} does not match the device shape size {mesh_shape}",
             f"at most {mesh_shape.mesh_size()} devices",
         )
     if distribution.dims() != axes:
-        raise _refused(
+        raise _shape_error(
             f"The number of dimensions in the mesh shape {distribution} does not match the number of {what} in the "
             f"config {config!r}",
             f"{distribution.dims()} {what}",
@@ -117,20 +117,20 @@ def check_distribution(
     if not any(offset):
         return
     if not fits_directly(distribution, mesh_shape):
-        raise _refused(
+        raise _shape_error(
             "mesh_offset_override is only supported when the distribution fits within the mesh device per-dimension "
             f"(SUBMESH mode); the supplied mesh_shape_override {distribution} requires a row-major reshape of device "
             f"shape {mesh_shape}",
             "no offset here",
         )
     if offset.dims() != mesh_shape.dims():
-        raise _refused(
+        raise _shape_error(
             f"The offset {offset} must have the same dimensionality as the mesh device shape {mesh_shape}",
             f"{mesh_shape.dims()} axes",
         )
     for axis, (at, extent, room) in enumerate(zip(offset, distribution, mesh_shape, strict=True)):
         if at + extent > room:
-            raise _refused(
+            raise _shape_error(
                 f"The sub-rectangle anchored at offset {offset} with shape {distribution} does not fit within the "
                 f"mesh device shape {mesh_shape} (dimension {axis})",
                 f"an offset of at most {room - extent} there",
@@ -141,13 +141,13 @@ def normalised_dims(dims: Sequence[int], rank: int) -> list[int]:
     """Non-negative, distinct tensor dims."""
     found = [dim + rank if dim < 0 else dim for dim in dims]
     if any(not 0 <= dim < rank for dim in found):
-        raise _refused(
+        raise _shape_error(
             f"Invalid dimension index; got dims: {list(dims)}, tensor dimension: {rank}", f"dims below {rank}"
         )
     if len(set(found)) != len(found):
-        raise _refused(f"dims must be unique: {list(dims)}", "each tensor dim at most once")
+        raise _shape_error(f"dims must be unique: {list(dims)}", "each tensor dim at most once")
     return found
 
 
-def _refused(wrong: str, expected: str) -> ShapeError:
+def _shape_error(wrong: str, expected: str) -> ShapeError:
     return ShapeError(wrong, expected=expected, fix="Change the mesh shape, the dims or the offset.")

@@ -20,7 +20,7 @@ class HasLane(Protocol):
         """The part of one device."""
 
 
-def padded(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> torch.Tensor:
+def pad_values(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> torch.Tensor:
     """Values [..., *logical] with `fill` behind each dim up to this shape (which may have a rank more)."""
     rank = min(len(shape), values.dim()) if values.dim() else 0
     while rank < len(shape):
@@ -32,7 +32,7 @@ def padded(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> torch
     return torch.nn.functional.pad(values, [n for extra in reversed(grow) for n in (0, extra)], value=fill)
 
 
-def moved(values: torch.Tensor, shape: Sequence[int], start: Sequence[int], fill: float) -> torch.Tensor:
+def shift_values(values: torch.Tensor, shape: Sequence[int], start: Sequence[int], fill: float) -> torch.Tensor:
     """Lanes whose logical window shows the values shifted by `start`, with `fill` before them."""
     if len(start) != len(shape):
         raise ShapeError(f"start {list(start)} of {list(shape)}", expected="one number per dim", fix="Check the rank.")

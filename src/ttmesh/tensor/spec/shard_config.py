@@ -32,13 +32,13 @@ def create_sharded_memory_config(
     """A sharded L1 config (DRAM for a DRAM grid); the shape must divide evenly over the grid."""
     _check_shape(shape)
     if not isinstance(strategy, ShardStrategy):
-        raise _refused("Invalid sharding strategy", strategy, one_of(ShardStrategy))
+        raise _shard_error("Invalid sharding strategy", strategy, one_of(ShardStrategy))
     grid, memory = _shard_grid(core_grid)
     by_rows = _orientation(orientation) is ShardOrientation.ROW_MAJOR
     if use_height_and_width_as_shard_shape:
         shard_shape = _given_shard_shape(shape, by_rows=by_rows)
     elif isinstance(core_grid, CoreRangeSet):
-        raise _refused(
+        raise _shard_error(
             "height and width must be shard shape with CoreRangeSet",
             core_grid,
             "use_height_and_width_as_shard_shape=True",
@@ -47,7 +47,7 @@ def create_sharded_memory_config(
         height, width = prod(shape[:-1]), shape[-1]
         rows, columns = _parts(LAYOUTS[strategy], grid, by_rows=by_rows)
         if height % rows or width % columns:
-            raise _refused(
+            raise _shard_error(
                 "Invalid sharding core_grid",
                 core_grid,
                 f"{height} rows to divide by {rows} and {width} columns by {columns}",
@@ -67,12 +67,12 @@ def create_sharded_memory_config_(
     """The same for shapes that do not divide: the last shards are padded (to tiles on request)."""
     _check_shape(shape)
     if not isinstance(strategy, (ShardStrategy, TensorMemoryLayout)):
-        raise _refused("Invalid type of sharding strategy", strategy, one_of(ShardStrategy))
+        raise _shard_error("Invalid type of sharding strategy", strategy, one_of(ShardStrategy))
     if not isinstance(orientation, ShardOrientation):
-        raise _refused("Invalid type of shard orientation", orientation, one_of(ShardOrientation))
+        raise _shard_error("Invalid type of shard orientation", orientation, one_of(ShardOrientation))
     layout = LAYOUTS[strategy] if isinstance(strategy, ShardStrategy) else strategy
     if layout not in LAYOUTS.values():
-        raise _refused("Invalid sharding scheme", layout, one_of(LAYOUTS.values()))
+        raise _shard_error("Invalid sharding scheme", layout, one_of(LAYOUTS.values()))
     grid, memory = _shard_grid(core_grid)
     by_rows = orientation is ShardOrientation.ROW_MAJOR
     if use_height_and_width_as_shard_shape:
@@ -80,14 +80,14 @@ def create_sharded_memory_config_(
     else:
         box = grid.bounding_box().grid_size()
         if layout is TensorMemoryLayout.BLOCK_SHARDED and box.x * box.y != grid.num_cores():
-            raise _refused("Invalid CoreRangeSet for block sharding strategy", grid, "one full rectangle")
+            raise _shard_error("Invalid CoreRangeSet for block sharding strategy", grid, "one full rectangle")
         height, width = prod(shape[:-1]), shape[-1]
         rows, columns = _parts(layout, grid, by_rows=by_rows)
         if tile_layout and layout is TensorMemoryLayout.BLOCK_SHARDED:
             height = round_up(height, rows * TILE_HEIGHT)
         shard_shape = div_up(height, rows), div_up(width, columns)
     if tile_layout and shard_shape[0] % TILE_HEIGHT and shard_shape[1] % TILE_HEIGHT:
-        raise _refused("Incorrect tensor shape", list(shape), f"a shard side that is a multiple of {TILE_HEIGHT}")
+        raise _shard_error("Incorrect tensor shape", list(shape), f"a shard side that is a multiple of {TILE_HEIGHT}")
     return _config(layout, memory, grid, shard_shape, orientation)
 
 
@@ -126,11 +126,11 @@ def _shard_grid(core_grid: Grid) -> tuple[CoreRangeSet, BufferType]:
         return cores, BufferType.DRAM if isinstance(core_grid, DramGrid) else BufferType.L1
     kinds = "a CoreGrid, a CoreCoord, a CoreRangeSet or two CoreGrids"
     if not isinstance(core_grid, (list, tuple)):
-        raise _refused("Invalid core_grid type", core_grid, kinds)
+        raise _shard_error("Invalid core_grid type", core_grid, kinds)
     if len(core_grid) != 2:
-        raise _refused("Invalid core_grid", core_grid, kinds)
+        raise _shard_error("Invalid core_grid", core_grid, kinds)
     if not all(isinstance(grid, CoreGrid) for grid in core_grid):
-        raise _refused("Invalid core_grid type", core_grid, kinds)
+        raise _shard_error("Invalid core_grid type", core_grid, kinds)
     full, rest = core_grid  # so many full rows, then one row that is shorter
     boxes = [
         CoreRange(CoreCoord(0, 0), CoreCoord(full.x - 1, full.y - 1)),
@@ -141,13 +141,13 @@ def _shard_grid(core_grid: Grid) -> tuple[CoreRangeSet, BufferType]:
 
 def _orientation(orientation: ShardOrientation | None) -> ShardOrientation:
     if orientation is not None and not isinstance(orientation, ShardOrientation):
-        raise _refused("Invalid shard orientation", orientation, one_of(ShardOrientation))
+        raise _shard_error("Invalid shard orientation", orientation, one_of(ShardOrientation))
     return ShardOrientation.ROW_MAJOR if orientation is None else orientation
 
 
 def _check_shape(shape: object) -> None:
     if not isinstance(shape, (list, tuple, Shape)) or len(shape) < 2:
-        raise _refused("Invalid input shape", shape, "a shape of at least two dims")
+        raise _shard_error("Invalid input shape", shape, "a shape of at least two dims")
 
 
 def _config(
@@ -160,5 +160,5 @@ def _config(
     return MemoryConfig(layout, memory, ShardSpec(grid, shard_shape, orientation))
 
 
-def _refused(text: str, value: object, expected: str) -> ShapeError:
+def _shard_error(text: str, value: object, expected: str) -> ShapeError:
     return ShapeError(f"{text}: {value!r}", expected=expected, fix="Change the shape, the grid or the strategy.")

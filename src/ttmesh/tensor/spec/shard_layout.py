@@ -147,7 +147,7 @@ def legacy_from_nd(
     strategy = spec.shard_distribution_strategy
     if strategy is ShardDistributionStrategy.CONTIGUOUS_1D:
         return None
-    flat = _flattened(spec.shard_shape, padded)
+    flat = _flatten_shard(spec.shard_shape, padded)
     if flat is None:
         return None
     high, wide = div_up(physical[0], flat[0]), div_up(physical[1], flat[1])
@@ -167,7 +167,7 @@ def legacy_from_nd(
     return TensorMemoryLayout.BLOCK_SHARDED, legacy
 
 
-def _flattened(shard: Shape, padded: Shape) -> Extent2d | None:
+def _flatten_shard(shard: Shape, padded: Shape) -> Extent2d | None:
     """A shard as height and width, where its dims fold into two."""
     height, volume = 1, padded[-1]
     for dim in range(-2, -len(shard) - 1, -1):

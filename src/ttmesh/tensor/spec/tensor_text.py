@@ -61,12 +61,12 @@ def _values_text(values: torch.Tensor, spec: TensorSpec) -> str:
     if values.is_meta:
         return "<no values: dry run>"
     if spec.dtype not in FLOATS:
-        return _nested(values, 0, lambda number: f"{number:5d}")
+        return _format_nested(values, 0, lambda number: f"{number:5d}")
     digits = options.precision
     wide = values.to(torch.float32)
     if options.sci_mode if options.sci_mode is not None else _spreads(wide):
-        return _nested(wide, 0, lambda number: f"{number:{digits + 7}.{digits}e}")
-    return _nested(wide, 0, lambda number: f"{number:{digits + 3}.{digits}f}")
+        return _format_nested(wide, 0, lambda number: f"{number:{digits + 7}.{digits}e}")
+    return _format_nested(wide, 0, lambda number: f"{number:{digits + 3}.{digits}f}")
 
 
 def _spreads(values: torch.Tensor) -> bool:
@@ -79,14 +79,14 @@ def _spreads(values: torch.Tensor) -> bool:
     return high / low > 1000.0 or high > 1.0e8 or low < 1.0e-4
 
 
-def _nested(values: torch.Tensor, depth: int, number: Callable[[Any], str]) -> str:
+def _format_nested(values: torch.Tensor, depth: int, number: Callable[[Any], str]) -> str:
     if values.dim() == 0:
         return number(values.item())
     kept, size = KEPT[options.profile], values.shape[0]
     cut = kept is not None and size > kept
     head = kept // 2 if kept is not None and cut else size
     shown = [*range(head), *(range(size - head, size) if cut else ())]
-    parts = [_nested(values[i], depth + 1, number) for i in shown]
+    parts = [_format_nested(values[i], depth + 1, number) for i in shown]
     if cut:
         parts.insert(head, " ..." if values.dim() == 1 else "...")
     if values.dim() == 1:

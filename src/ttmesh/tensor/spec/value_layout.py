@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import FLOATS, Layout
 from ttmesh.chip.formats.packing import pack, unpack
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import padded_shape as tile_padded
-from ttmesh.tensor.spec.host_shapes import box, padded
+from ttmesh.tensor.spec.host_shapes import box, pad_values
 
 if TYPE_CHECKING:
     from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def to_bytes(spec: TensorSpec, values: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Lanes of values → lanes of packed pages."""
     shape = _stored_shape(spec)
-    stored = padded(values, shape, spec.pad_value) if shape != tuple(spec.shape) else values
+    stored = pad_values(values, shape, spec.pad_value) if shape != tuple(spec.shape) else values
     return pack(stored, spec.dtype, spec.layout, spec.tile, spec.pad_value, rank=len(shape))
 
 

@@ -14,7 +14,7 @@ from ttmesh.base.geometry import MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.composers import Composer, ListMeshToTensor, MeshToTensor, lane_at
 from ttmesh.tensor.distribution.ingest import ALONE, ALONE_TOPOLOGY
-from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper, TensorToMesh, unwrapped
+from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper, TensorToMesh, unwrap_mapper
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
@@ -52,7 +52,7 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
             expected="a host tensor",
             fix="Bring it with from_device() first.",
         )
-    chosen = unwrapped(mapper)
+    chosen = unwrap_mapper(mapper)
     cut = chosen.map(_only_part(tensor))
     spec = tensor.spec.with_shape(cut.values.shape[chosen.mesh_shape.dims() :])
     lanes = cut.values.contiguous()
@@ -63,7 +63,7 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
 def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
     """A distributed tensor joined into one host tensor."""
     host = tensor.cpu()
-    whole = host.composed(composer)
+    whole = host.compose(composer)
     return Tensor.on_host(kind_of(tensor.spec.with_shape(whole.shape), ALONE_TOPOLOGY), whole[None, None])
 
 
@@ -87,11 +87,13 @@ def get_device_tensors(tensor: Tensor) -> list[Tensor]:
 def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim: int = 0) -> Tensor:
     """Host tensors as the parts of one, row-major."""
     if len(tensors) != mesh_shape.mesh_size():
-        raise _refused(f"Number of tensor shards must match mesh size: {len(tensors)}", f"{mesh_shape.mesh_size()}")
+        raise _shards_error(
+            f"Number of tensor shards must match mesh size: {len(tensors)}", f"{mesh_shape.mesh_size()}"
+        )
     if any(tensor.storage_type() is not StorageType.HOST for tensor in tensors):
-        raise _refused("All tensor shards must be on host", "host tensors")
+        raise _shards_error("All tensor shards must be on host", "host tensors")
     if any(tensor.spec != tensors[0].spec for tensor in tensors):
-        raise _refused("All tensor shards must have the same tensor spec", "equal shapes, formats and layouts")
+        raise _shards_error("All tensor shards must have the same tensor spec", "equal shapes, formats and layouts")
     lanes = torch.stack([_only_part(tensor) for tensor in tensors]).reshape(*mesh_shape, *tensors[0].shape)
     topology = TensorTopology.create_sharded_tensor_topology(mesh_shape, shard_dim)
     return Tensor.on_host(kind_of(tensors[0].spec, topology), lanes, mesh_shape)
@@ -100,21 +102,21 @@ def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim
 def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Tensor:
     """Device tensors on one buffer as one tensor over all their coordinates."""
     if not tensors:
-        raise _refused("At least one tensor shard must be provided", "one tensor or more")
+        raise _shards_error("At least one tensor shard must be provided", "one tensor or more")
     first = tensors[0]
     mesh = first.device()
     if mesh is None or any(tensor.device() is None for tensor in tensors):
-        raise _refused("All tensor shards must be on device", "device tensors")
+        raise _shards_error("All tensor shards must be on device", "device tensors")
     if any(tensor.spec != first.spec for tensor in tensors):
-        raise _refused("All tensor shards must have the same spec", "equal shapes, formats and layouts")
+        raise _shards_error("All tensor shards must have the same spec", "equal shapes, formats and layouts")
     if any(tensor.buffer is not first.buffer for tensor in tensors):
-        raise _refused("tensor shards must be allocated on the same mesh buffer.", "parts of get_device_tensors()")
+        raise _shards_error("tensor shards must be allocated on the same mesh buffer.", "parts of get_device_tensors()")
     coords = [coord for tensor in tensors for coord in tensor.coords()]
     if len(set(coords)) != len(coords):
         twice = next(coord for coord in coords if coords.count(coord) > 1)
-        raise _refused(f"Found a tensor shard at duplicate coordinate {list(twice)}", "each coordinate once")
+        raise _shards_error(f"Found a tensor shard at duplicate coordinate {list(twice)}", "each coordinate once")
     if not 0 <= shard_dim < len(first.shape):
-        raise _refused(
+        raise _shards_error(
             f"shard_dim ({shard_dim}) is out of range for tensor logical rank {len(first.shape)}", "a dim it has"
         )
     topology = TensorTopology.create_sharded_tensor_topology(MeshShape([len(coords)]), shard_dim)
@@ -125,9 +127,9 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
 def _only_part(tensor: Tensor) -> torch.Tensor:
     coords = tensor.coords()
     if len(coords) != 1:
-        raise _refused(f"a tensor cut for {tensor.mesh_shape!r} has {len(coords)} parts", f"one part ({ALONE!r})")
+        raise _shards_error(f"a tensor cut for {tensor.mesh_shape!r} has {len(coords)} parts", f"one part ({ALONE!r})")
     return tensor.lane(coords[0])
 
 
-def _refused(wrong: str, expected: str) -> ShapeError:
+def _shards_error(wrong: str, expected: str) -> ShapeError:
     return ShapeError(wrong, expected=expected, fix="Check the tensors.")

@@ -38,7 +38,7 @@ def dump_tensor(
     file_name: str | Path, tensor: Tensor, *, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
 ) -> None:
     """Write a tensor to a .tensorbin file of ttmesh's own format."""
-    dump_tensor_flatbuffer(_checked(file_name), tensor, mode)
+    dump_tensor_flatbuffer(_check_file_name(file_name), tensor, mode)
 
 
 def dump_tensor_flatbuffer(
@@ -77,7 +77,7 @@ def _unwritable(path: Path, problem: Exception) -> MeshError:
 
 def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> Tensor:
     """Read a tensor that `dump_tensor` wrote, and move it to a device if one is given."""
-    path = _checked(file_name)
+    path = _check_file_name(file_name)
     for wrong, found in (("does not exist", path.exists()), ("is not a file", path.is_file())):
         if not found:
             raise MeshError(
@@ -147,7 +147,7 @@ def as_tensor(
     return host if device is None else host.onto(device, memory_config)
 
 
-def _checked(file_name: str | Path) -> Path:
+def _check_file_name(file_name: str | Path) -> Path:
     if not str(file_name).endswith(SUFFIX):
         raise MeshError(
             f"File {file_name} must have {SUFFIX} extension", expected=f"a name ending in {SUFFIX}", fix="Rename it."
