@@ -25,6 +25,7 @@ from ttmesh.tensor.tensor import Tensor
 # Python but not here. Enums join them when they are first seen.
 ATOMS: set[type] = {int, bool, str, bytes, type(None), type(...), DataType, Layout, CoreGrid, CoreRangeSet}
 INTERLEAVED = TensorMemoryLayout.INTERLEAVED
+WHOLE = {int, type(None)}
 SEQUENCES = frozenset({list, tuple, Shape})
 
 Parts = Callable[[Any], tuple[Any, ...]]
@@ -50,6 +51,10 @@ def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
                 key.append(item)
             elif not add_to_key(item, key, tensors):
                 return False
+    elif (
+        kind is slice and {type(value.start), type(value.stop), type(value.step)} <= WHOLE
+    ):  # 1 µs less for x[:, :, :16]
+        key += (slice, value.start, value.stop, value.step)
     elif kind is MemoryConfig and value.memory_layout is INTERLEAVED:
         key += (MemoryConfig, value.buffer_type)
     else:
