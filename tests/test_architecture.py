@@ -203,6 +203,18 @@ def test_no_module_name_exists_twice() -> None:
     assert not [stem for stem, count in stems.items() if count > 1]
 
 
+# TT-NN's TensorAccessorArgs takes a tensor; TT-Metal's, which it extends, a buffer. Both are public by this name.
+CLASSES_OF_ONE_NAME = {"TensorAccessorArgs"}
+
+
+def test_no_class_name_exists_twice() -> None:
+    classes = Counter(
+        node.name for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    )
+
+    assert {name for name, count in classes.items() if count > 1} <= CLASSES_OF_ONE_NAME
+
+
 def test_no_import_hides_inside_a_function() -> None:
     """The pytest plugin is excepted: pytest loads it for every project, and it must not import torch there."""
     hidden = [

@@ -8,7 +8,7 @@ import pytest
 
 from ttmesh.launch.bindings import LaunchError
 from ttmesh.launch.environment import rank_environment
-from ttmesh.launch.mesh_graph import Mesh, bindings_of, bindings_of_mapping, meshes_in
+from ttmesh.launch.mesh_graph import GraphMesh, bindings_of, bindings_of_mapping, meshes_in
 
 TWO_MESHES = """
 # two meshes, the first over two hosts
@@ -56,7 +56,7 @@ def test_graphs_inside_graphs_number_their_meshes_on() -> None:
     found = meshes_in(text, "pair")
 
     assert [mesh.mesh_id for mesh in found] == [0, 1, 2, 3]
-    assert found[1] == Mesh(1, (2, 8), (1, 2))
+    assert found[1] == GraphMesh(1, (2, 8), (1, 2))
 
 
 def test_a_mapping_makes_a_sub_context_of_every_descriptor(tmp_path: Path) -> None:

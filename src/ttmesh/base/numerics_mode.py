@@ -12,13 +12,13 @@ IDEAL, REALISTIC, EXACT = "ideal", "realistic", "exact"
 MODES = (IDEAL, REALISTIC, EXACT)
 
 
-class State:
+class ModeState:
     """The mode in force, read at every operation; None until somebody asks."""
 
     mode: str | None = None
 
 
-state = State()
+state = ModeState()
 
 
 def current() -> str:

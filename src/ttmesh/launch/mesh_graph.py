@@ -31,7 +31,7 @@ MAX_DEPTH = 100  # of messages inside messages, as protobuf's own readers have i
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\w.+-]+|[{}\[\]:,;<>]|#[^\n]*')
 
 
-class Topology(msgspec.Struct, frozen=True):
+class GraphTopology(msgspec.Struct, frozen=True):
     """A grid of devices or hosts."""
 
     dims: tuple[int, ...] = ()
@@ -41,8 +41,8 @@ class MeshDescriptor(msgspec.Struct, frozen=True):
     """A kind of mesh; here and below every field of a message is the list of its values."""
 
     name: tuple[str, ...] = ("",)
-    device_topology: tuple[Topology, ...] = ()
-    host_topology: tuple[Topology, ...] = ()
+    device_topology: tuple[GraphTopology, ...] = ()
+    host_topology: tuple[GraphTopology, ...] = ()
 
 
 class MeshInstance(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Descriptor(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Mesh:
+class GraphMesh:
     """One mesh of the graph: its id, the chips along each axis, and the hosts that divide them."""
 
     mesh_id: int
@@ -115,7 +115,7 @@ def bindings_of_mapping(path: Path) -> Bindings:
     return merged([bindings_of(part) for part in read_paths(resolved, MAPPING_KEY)])
 
 
-def meshes_in(text: str, name: str) -> list[Mesh]:
+def meshes_in(text: str, name: str) -> list[GraphMesh]:
     """The meshes that a descriptor instantiates, by their ids."""
     fields = _message(iter([t for t in TOKEN.findall(text) if t[0] not in "#,;"]), name, closes="")
     try:
@@ -130,11 +130,11 @@ def meshes_in(text: str, name: str) -> list[Mesh]:
         raise _wrong(name, f"instantiates more than {MAX_RANKS} meshes")
     ids = [mesh.mesh_id for mesh in found_meshes]
     if len(set(ids)) != len(ids):  # graphs inside graphs count their meshes from 0 each
-        return [Mesh(number, mesh.devices, mesh.hosts) for number, mesh in enumerate(found_meshes)]
+        return [GraphMesh(number, mesh.devices, mesh.hosts) for number, mesh in enumerate(found_meshes)]
     return sorted(found_meshes, key=lambda mesh: mesh.mesh_id)
 
 
-def _instances(instance: Instance, read: Descriptor, name: str, inside: tuple[str, ...]) -> Iterator[Mesh]:
+def _instances(instance: Instance, read: Descriptor, name: str, inside: tuple[str, ...]) -> Iterator[GraphMesh]:
     described = {d.name[0]: d for d in read.mesh_descriptors if d.name}
     graphs = {d.name[0]: d for d in read.graph_descriptors if d.name}
     for one in instance.mesh:
@@ -149,7 +149,7 @@ def _instances(instance: Instance, read: Descriptor, name: str, inside: tuple[st
         hosts = hosts or (1,) * len(devices)
         if len(hosts) != len(devices) or any(n % cuts for n, cuts in zip(devices, hosts, strict=True)):
             raise _wrong(name, f"divides {list(devices)} devices of mesh {wanted!r} over {list(hosts)} hosts")
-        yield Mesh(one.mesh_id[0] if one.mesh_id else 0, devices, hosts)
+        yield GraphMesh(one.mesh_id[0] if one.mesh_id else 0, devices, hosts)
     for part in instance.graph:
         wanted = _first(part.graph_descriptor)
         if wanted not in graphs:
@@ -196,7 +196,7 @@ def _first(texts: tuple[str, ...]) -> str:
     return texts[0] if texts else ""
 
 
-def _dims(topologies: tuple[Topology, ...]) -> tuple[int, ...]:
+def _dims(topologies: tuple[GraphTopology, ...]) -> tuple[int, ...]:
     dims = tuple(n for topology in topologies for n in topology.dims)
     return dims if dims and min(dims) > 0 else ()
 

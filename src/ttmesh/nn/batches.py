@@ -23,7 +23,7 @@ from ttmesh.tensor.transfer.transfers import from_torch
 
 
 @dataclass(frozen=True)
-class PaddedBatch:
+class WeightedBatch:
     """Padded tensors, the weight of each row, and how many rows are real."""
 
     tensors: tuple[torch.Tensor, ...]
@@ -35,7 +35,7 @@ class PaddedBatch:
         return result.narrow(dim, 0, self.count)
 
 
-def pad_batch(*tensors: torch.Tensor, parts: int) -> PaddedBatch:
+def pad_batch(*tensors: torch.Tensor, parts: int) -> WeightedBatch:
     """Tensors of equally many rows (dim 0), the last row repeated until `parts` divides them.
 
     A copy of a real row, unlike zeros, is a valid input of every model.
@@ -54,10 +54,10 @@ def pad_batch(*tensors: torch.Tensor, parts: int) -> PaddedBatch:
     padded = tuple(torch.cat([t, t[-1:].expand(extra, *t.shape[1:])]) if extra else t for t in tensors)
     weights = torch.zeros(count + extra)
     weights[:count] = (count + extra) / count
-    return PaddedBatch(padded, weights, count)
+    return WeightedBatch(padded, weights, count)
 
 
-def batches(*tensors: torch.Tensor, size: int, parts: int) -> Iterator[PaddedBatch]:
+def batches(*tensors: torch.Tensor, size: int, parts: int) -> Iterator[WeightedBatch]:
     """Tensors in batches of `size` rows, the last one shorter; each has a multiple of `parts` rows."""
     if size < 1:
         raise ShapeError(f"batches of {size} rows", expected="one or more", fix="Give size a positive number.")

@@ -208,7 +208,7 @@ def touch(owner: Owner, offset: int, size: int, chips: Chips, actor: Actor, *, w
     owner.shadow(chips).touch(offset, size, clock, actor.id, clock[actor.id], writes, actor.site())
 
 
-class Transfer:
+class NocTransfer:
     """Bytes under way: the copy is made at the barrier, and noted as an access of the moment it was asked for."""
 
     __slots__ = ("_known", "_noted", "arriving", "at", "leaving", "site", "size", "source", "start", "target", "told")

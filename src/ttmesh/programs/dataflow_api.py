@@ -8,7 +8,7 @@ from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.programs.addresses import MulticastAddress, NocAddress, TensorAccessor, TensorAccessorArgs
-from ttmesh.programs.contents import Contents, NocError, Owner, Transfer
+from ttmesh.programs.contents import Contents, NocError, NocTransfer, Owner
 from ttmesh.programs.fabric_connection import FabricConnection
 from ttmesh.programs.kernel_core import KernelCore
 from ttmesh.programs.l1_layout import SEMAPHORE_BYTES
@@ -22,9 +22,9 @@ class DataMovement(KernelCore):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._reads: list[Transfer] = []
-        self._writes: list[Transfer] = []
-        self._unflushed: list[Transfer] = []  # arrived in front of a semaphore, but not known to have left
+        self._reads: list[NocTransfer] = []
+        self._writes: list[NocTransfer] = []
+        self._unflushed: list[NocTransfer] = []  # arrived in front of a semaphore, but not known to have left
         self._reading = Transfers(self._memory.new_id())
         self._sending = Transfers(self._memory.new_id())  # the bytes here that are sent
         self._arriving: dict[int | None, Transfers] = {}  # the bytes there, by the bank of L1; None: DRAM
@@ -221,7 +221,7 @@ class DataMovement(KernelCore):
     def _queue_read(self, source: Owner, start: int, target: Owner, at: int, size: int) -> None:
         if self._reads and self._joins(self._reads[-1], source, start, target, at, size):
             return
-        self._reads.append(Transfer(source, start, target, at, size, self._reading, self._reading, self.actor))
+        self._reads.append(NocTransfer(source, start, target, at, size, self._reading, self._reading, self.actor))
 
     def _queue_write(self, source: Owner, start: int, target: Owner, at: int, size: int, bank: int | None) -> None:
         arriving = self._arriving.get(bank)
@@ -230,9 +230,9 @@ class DataMovement(KernelCore):
         last = self._writes[-1] if self._writes else None
         if last is not None and last.arriving is arriving and self._joins(last, source, start, target, at, size):
             return
-        self._writes.append(Transfer(source, start, target, at, size, self._sending, arriving, self.actor))
+        self._writes.append(NocTransfer(source, start, target, at, size, self._sending, arriving, self.actor))
 
-    def _carry_out(self, pending: list[Transfer]) -> None:
+    def _carry_out(self, pending: list[NocTransfer]) -> None:
         memory, chips = self._memory, self._chips
         for one in pending:
             one.note(chips)
@@ -254,7 +254,7 @@ class DataMovement(KernelCore):
             arriving.end(told)
         return told
 
-    def _joins(self, last: Transfer, source: Owner, start: int, target: Owner, at: int, size: int) -> bool:
+    def _joins(self, last: NocTransfer, source: Owner, start: int, target: Owner, at: int, size: int) -> bool:
         """Whether a transfer goes on where the last one ends, so that runs of pages become one copy."""
         if last.source is not source or last.target is not target or last.told != self.actor.told:
             return False

@@ -54,7 +54,7 @@ class Account:
         self.count += count
 
 
-class Route:
+class RecordRoute:
     """The accounts that a buffer of one class on some chips counts in.
 
     Chips in lock-step change alike: the changes are summed here and reach the accounts when another route's turn comes.
@@ -109,7 +109,7 @@ class Device:
         return sum(account.history is not None for account in self.accounts.values())
 
 
-class Mesh(Struct, frozen=True, gc=False):
+class HeldMesh(Struct, frozen=True, gc=False):
     """What is kept of an `Opened`; what it says of its chips is kept with the devices."""
 
     shape: tuple[int, ...]
@@ -158,7 +158,7 @@ class Texts:
                 del self._known[text]
 
 
-class Staged:
+class StagedSnapshot:
     """A snapshot whose parts are still coming."""
 
     def __init__(self) -> None:
@@ -190,17 +190,17 @@ class Process:
         self.missed = 0
         self.in_step = False
         self.owners: set[object] = set()  # the connections that speak for it
-        self.meshes: dict[int, Mesh] = {}
+        self.meshes: dict[int, HeldMesh] = {}
         self.held: dict[BufferKey, Allocated] = {}
         self.reserved: dict[ReservationKey, Reserved] = {}
         self.accounts: dict[tuple[int, str], Account] = {}
-        self.routes: dict[tuple[tuple[int, ...], str], Route] = {}
+        self.routes: dict[tuple[tuple[int, ...], str], RecordRoute] = {}
         self.chips: set[int] = set()
         self.marks: deque[Marked] = deque(maxlen=MARKS_KEPT)
         self.links: list[Link] = []
         self.leftovers: list[Leftover] = []
         self.texts = Texts()
-        self.staged: Staged | None = None
+        self.staged: StagedSnapshot | None = None
         self.group_chips = 0  # in all groups together
         self.values_bytes = PROCESS_BYTES + weigh(name)  # of what the tables hold
         self.counted_bytes = 0  # of all of it, as the ledger counted it last

@@ -13,11 +13,11 @@ from ttmesh.tracking.holders import (
     Account,
     BufferKey,
     Device,
-    Mesh,
+    HeldMesh,
     Process,
+    RecordRoute,
     ReservationKey,
-    Route,
-    Staged,
+    StagedSnapshot,
     reservation_key,
 )
 from ttmesh.tracking.leftovers import Ended, keep_largest, sum_up
@@ -68,7 +68,7 @@ class Ledger:
         self._evict_owner = evict
         self._work = 0  # of a turn: it is over when this reaches 0
         self._now_s = 0.0
-        self._route = Route((), [])  # the one whose changes are not settled yet
+        self._route = RecordRoute((), [])  # the one whose changes are not settled yet
 
     def join(self, who: Who, name: str, now_s: float) -> Process:
         """A process connects; one that was thought dead goes on where it was."""
@@ -110,7 +110,7 @@ class Ledger:
     def stage(self, process: Process, records: list[Event], *, first_part: bool) -> None:
         """A part of a snapshot; nothing changes until `apply_staged`."""
         if first_part or process.staged is None:
-            process.staged = Staged()
+            process.staged = StagedSnapshot()
         process.staged.add(records)
         if process.staged.size_bytes > MAX_PROCESS_BYTES:
             raise LedgerError(f"a snapshot takes more than {MAX_PROCESS_BYTES} bytes")
@@ -118,7 +118,7 @@ class Ledger:
 
     def apply_staged(self, process: Process, following: int, *, time_ns: int = 0) -> Iterator[None]:
         """Replace what a process holds by the snapshot, taken just before record `following`; pauses now and then."""
-        staged = process.staged or Staged()
+        staged = process.staged or StagedSnapshot()
         process.in_step = False
         self._work = -WORK_AT_ONCE
         for mesh_id in process.meshes.keys() - staged.opened.keys():
@@ -298,7 +298,7 @@ class Ledger:
         if known is None and len(process.meshes) >= MAX_MESHES:
             raise LedgerError(f"more than {MAX_MESHES} meshes are open in one process")
         chips = tuple(chip.physical_id for chip in record.chips)
-        mesh = Mesh(record.shape, record.parent_id, chips)
+        mesh = HeldMesh(record.shape, record.parent_id, chips)
         self._charge(process, weigh(mesh))
         system = record.system[:LONGEST_NAME]
         for chip in record.chips:
@@ -418,12 +418,12 @@ class Ledger:
             account.add(size_bytes, 0)
             self._work += 1
 
-    def _settle(self, following: Route | None = None) -> None:
+    def _settle(self, following: RecordRoute | None = None) -> None:
         self._work += self._route.settle()
         if following is not None:
             self._route = following
 
-    def _add_route(self, process: Process, chips: tuple[int, ...], kind: str) -> Route:
+    def _add_route(self, process: Process, chips: tuple[int, ...], kind: str) -> RecordRoute:
         process.group_chips += len(chips)
         if len(process.routes) >= MAX_MESHES or process.group_chips > MAX_GROUP_CHIPS:
             raise LedgerError(
@@ -441,5 +441,5 @@ class Ledger:
             if known is None:
                 known = process.accounts[chip, kind] = Account()
             accounts.append(known)
-        route = process.routes[chips, kind] = Route(chips, accounts[:])  # a copy has no room to grow
+        route = process.routes[chips, kind] = RecordRoute(chips, accounts[:])  # a copy has no room to grow
         return route

@@ -15,7 +15,7 @@ from ttmesh.chip.formats.kernels.loader import library
 from ttmesh.chip.formats.tiles import Tile, exponent_bytes, padded_shape, tile_bytes
 
 
-class _Cut(ctypes.Structure):
+class _BlockWork(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_int64)
         for name in (
@@ -33,8 +33,17 @@ class _Cut(ctypes.Structure):
 _POINTER, _COUNT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _SIGNATURES: dict[str, list[Any]] = {
     "quantise": [threads.POINTER, _POINTER, _POINTER, _COUNT, _COUNT, _INT, _INT, _INT, ctypes.c_uint32],
-    "pack_tiles": [threads.POINTER, _POINTER, _POINTER, _COUNT, ctypes.POINTER(_Cut), _INT, _INT, ctypes.c_uint32],
-    "unpack_tiles": [threads.POINTER, _POINTER, _POINTER, _COUNT, ctypes.POINTER(_Cut), _INT],
+    "pack_tiles": [
+        threads.POINTER,
+        _POINTER,
+        _POINTER,
+        _COUNT,
+        ctypes.POINTER(_BlockWork),
+        _INT,
+        _INT,
+        ctypes.c_uint32,
+    ],
+    "unpack_tiles": [threads.POINTER, _POINTER, _POINTER, _COUNT, ctypes.POINTER(_BlockWork), _INT],
 }
 
 
@@ -91,8 +100,10 @@ def _function(name: str) -> ctypes._NamedFuncPointer:
     return function
 
 
-def _cut(rows: int, columns: int, dtype: DataType, tile: Tile) -> _Cut:
-    return _Cut(rows, columns, *tile.tile_shape, tile.face_shape[0], exponent_bytes(tile), tile_bytes(dtype, tile))
+def _cut(rows: int, columns: int, dtype: DataType, tile: Tile) -> _BlockWork:
+    return _BlockWork(
+        rows, columns, *tile.tile_shape, tile.face_shape[0], exponent_bytes(tile), tile_bytes(dtype, tile)
+    )
 
 
 def _tiles(rows: int, columns: int, tile: Tile) -> tuple[int, int]:

@@ -13,11 +13,11 @@ from ttmesh.chip.formats.kernels.loader import library
 from ttmesh.chip.formats.tiles import FACE_WIDTH, Tile, padded_shape
 
 
-class _Cut(ctypes.Structure):
+class _TileWork(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("rows", "columns", "tile_rows", "tile_columns", "face_rows")]
 
 
-_COMMON = [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Cut), ctypes.c_int]
+_COMMON = [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_TileWork), ctypes.c_int]
 _SIGNATURES: dict[str, list[Any]] = {"tilize": [*_COMMON, ctypes.c_void_p], "untilize": _COMMON}
 
 
@@ -37,7 +37,7 @@ def tilize(values: torch.Tensor, tile: Tile, pad_value: float) -> torch.Tensor:
     padding = torch.full((FACE_WIDTH,), pad_value, dtype=source.dtype)
     if source.numel() == 0:
         return target.copy_(padding[0])
-    cut = _Cut(rows, columns, *tile.tile_shape, tile.face_shape[0])
+    cut = _TileWork(rows, columns, *tile.tile_shape, tile.face_shape[0])
     strips = target.numel() // (tile.height * width)
     team = threads.share(strips, source.nbytes)
     options = ctypes.byref(cut), source.element_size(), padding.data_ptr()
@@ -51,7 +51,7 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile) -> torc
     target = torch.empty((*source.shape[:-1], *shape), dtype=source.dtype)
     if target.numel() == 0:
         return target
-    cut = _Cut(*shape, *tile.tile_shape, tile.face_shape[0])
+    cut = _TileWork(*shape, *tile.tile_shape, tile.face_shape[0])
     strips = source.numel() // (tile.height * padded_shape(shape, tile)[1])
     team = threads.share(strips, source.nbytes)
     options = ctypes.byref(cut), source.element_size()
