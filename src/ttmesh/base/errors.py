@@ -52,7 +52,7 @@ class QueueError(MeshError):
 
 
 class ShapeError(MeshError):
-    """A shape, coordinate or placement does not fit."""
+    """A shape, format, layout, coordinate or placement does not fit."""
 
 
 class RankError(MeshError):
@@ -69,6 +69,12 @@ class RankError(MeshError):
 
 class NotEmulatedError(MeshError, NotImplementedError):
     """TT-NN has it, ttmesh does not."""
+
+
+def require(ok: bool, wrong: str, expected: str, fix: str) -> None:
+    """Raise a ShapeError with these three parts unless the condition holds."""
+    if not ok:
+        raise ShapeError(wrong, expected=expected, fix=fix)
 
 
 def one_of(names: Iterable[object]) -> str:

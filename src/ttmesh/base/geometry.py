@@ -91,7 +91,9 @@ class MeshCoordinate:
         """Row-major position in a mesh of this shape."""
         if len(shape) != self.dims() or any(c >= s for c, s in zip(self._coords, shape, strict=False)):
             raise ShapeError(
-                f"{self!r} lies outside {shape!r}", expected="a coordinate inside the mesh", fix="Check both."
+                f"{self!r} lies outside {shape!r}",
+                expected="a coordinate inside the mesh",
+                fix="Pass a coordinate below the shape along every axis.",
             )
         return sum(c * shape.get_stride(axis) for axis, c in enumerate(self._coords))
 
@@ -120,7 +122,9 @@ class MeshCoordinate:
     def __lt__(self, other: MeshCoordinate) -> bool:
         if other.dims() != self.dims():
             raise ShapeError(
-                f"Cannot compare {self!r} with {other!r}", expected="equal numbers of axes", fix="Compare alike."
+                f"Cannot compare {self!r} with {other!r}",
+                expected="equal numbers of axes",
+                fix="Compare coordinates of one mesh.",
             )
         return self._coords < other._coords
 

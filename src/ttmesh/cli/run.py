@@ -108,7 +108,11 @@ def _can_compile(script: Path) -> bool:
         why = "" if isinstance(error, FileNotFoundError) else f" ({getattr(error, 'strerror', None) or error})"
         raise MeshError(f"no file {script}{why}", expected="a Python file", fix="Check the path.") from None
     if b"\0" in source or len(source) == MAX_SOURCE:
-        raise MeshError(f"{script} is not a Python program", expected="a text file with Python code", fix="Check it.")
+        raise MeshError(
+            f"{script} is not a Python program",
+            expected="a text file with Python code",
+            fix="Pass the path of a program.",
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are shown when it runs
@@ -124,7 +128,9 @@ def _check_module(name: str) -> None:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
         raise MeshError(
-            f"module {name!r} cannot be found: {error}", expected="a module that Python can import", fix="Check it."
+            f"module {name!r} cannot be found: {error}",
+            expected="a module that Python can import",
+            fix="Correct the name, or set PYTHONPATH.",
         ) from None
     if found is None:
         raise MeshError(f"no module named {name!r}", expected="a module on the path", fix="Check the spelling.")

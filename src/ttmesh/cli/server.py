@@ -48,7 +48,9 @@ def read_token(path: Path) -> str:
             token = file.read(LONGEST_TOKEN + 1).strip()
     except OSError as error:
         raise MeshError(
-            f"--token-file {path} cannot be read: {error.strerror}", expected="a file with the token", fix="Check it."
+            f"--token-file {path} cannot be read: {error.strerror}",
+            expected="a file with the token",
+            fix="Correct the path or the file's permissions.",
         ) from None
     if not 0 < len(token) <= LONGEST_TOKEN:
         raise MeshError(

@@ -111,7 +111,9 @@ def check_count(ranks: int) -> None:
     """Refuse more ranks than one launch can start."""
     if not 1 <= ranks <= MAX_RANKS:
         raise LaunchError(
-            f"a launch of {shorten(ranks)} ranks starts nothing", expected=f"1 to {MAX_RANKS}", fix="Change the number."
+            f"a launch of {shorten(ranks)} ranks starts nothing",
+            expected=f"1 to {MAX_RANKS}",
+            fix="Pass a number in that range.",
         )
 
 

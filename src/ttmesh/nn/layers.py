@@ -63,7 +63,9 @@ class Linear(Layer):
     ) -> None:
         if cut not in (None, "columns", "rows"):
             raise ShapeError(
-                f"no way to cut a linear layer named {cut!r}", expected="'columns', 'rows' or None", fix="Choose one."
+                f"no way to cut a linear layer named {cut!r}",
+                expected="'columns', 'rows' or None",
+                fix="Pass one of these names.",
             )
         self._axis, self._mode, self._rows = axis, mode, cut == "rows"
         weight_cut = None if cut is None or axis is None else cut_along(mesh, axis, 0 if cut == "rows" else 1)

@@ -82,7 +82,7 @@ _adamw = local(
 
 def _check_rate(lr: float) -> None:
     if not 0 <= lr < float("inf"):
-        raise MeshError(f"a learning rate of {lr}", expected="0 or more", fix="Choose another.")
+        raise MeshError(f"a learning rate of {lr}", expected="0 or more", fix="Pass a positive learning rate.")
 
 
 class Optimiser:

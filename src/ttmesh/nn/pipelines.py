@@ -256,7 +256,11 @@ def get_memory_config_for_persistent_dram_tensor(
 ) -> MemoryConfig:
     """Even shards over as many DRAM banks as divide the sharded dim."""
     if len(shape) < 2:
-        raise ShapeError(f"Shape must be 2D or higher (was {list(shape)})", expected="two dims or more", fix="Add one.")
+        raise ShapeError(
+            f"Shape must be 2D or higher (was {list(shape)})",
+            expected="two dims or more",
+            fix="Reshape it to two dims.",
+        )
     if dram_grid_size.y != 1:
         raise ShapeError(
             f"Only 1D DRAM grid is supported (was {dram_grid_size})", expected="one row", fix="Use banks x 1."
@@ -264,7 +268,9 @@ def get_memory_config_for_persistent_dram_tensor(
     by_width = shard_strategy is TensorMemoryLayout.WIDTH_SHARDED
     if not by_width and shard_strategy is not TensorMemoryLayout.HEIGHT_SHARDED:
         raise ShapeError(
-            f"Unsupported shard strategy: {shard_strategy}", expected="WIDTH or HEIGHT", fix="Use one of them."
+            f"Unsupported shard strategy: {shard_strategy}",
+            expected="WIDTH_SHARDED or HEIGHT_SHARDED",
+            fix="Pass one of these layouts.",
         )
     extent = shape[-1] if by_width else shape[-2]
     banks = next(count for count in range(dram_grid_size.x, 0, -1) if extent % count == 0)

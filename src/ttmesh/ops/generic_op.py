@@ -7,7 +7,7 @@ from typing import Any
 
 from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
+from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite
@@ -118,15 +118,11 @@ def cb_descriptor_from_sharded_tensor(
     )
 
 
-def _need(ok: bool, wrong: str, expected: str) -> None:
-    if not ok:
-        raise MeshError(wrong, expected=expected, fix="Check the call.")
-
-
 def _config(kernel: KernelDescriptor, name: str) -> KernelConfig:
     given, fixed, named = kernel.config, tuple(kernel.compile_time_args), dict(kernel.named_compile_time_args)
     if isinstance(given, ComputeConfigDescriptor):
-        _need(not given.unpack_to_dest_mode, f"{name}: unpack_to_dest_mode is not emulated", "an empty list")
+        wrong = f"{name}: unpack_to_dest_mode is not emulated"
+        require(not given.unpack_to_dest_mode, wrong, "an empty list", "Leave unpack_to_dest_mode out.")
         return ComputeConfig(given.fp32_dest_acc_en, fixed, named)
     if isinstance(given, ReaderConfigDescriptor):
         return DataMovementConfig(DataMovementProcessor.RISCV_1, fixed, named)
@@ -155,7 +151,8 @@ def _function(kernel: KernelDescriptor) -> Callable[[Any], Any]:
         ("defines", kernel.defines), ("compiler_include_paths", kernel.compiler_include_paths),
         ("opt_level", kernel.opt_level),
     ):  # fmt: skip
-        _need(not given, f"{what} of kernel {name} has no meaning for a Python function", f"no {what}")
+        wrong = f"{what} of kernel {name} has no meaning for a Python function"
+        require(not given, wrong, f"no {what}", f"Leave {what} out.")
     return source
 
 
@@ -172,7 +169,12 @@ def program_of(descriptor: ProgramDescriptor) -> Program:
         formats = {one.buffer_index: one.data_format for one in cb.format_descriptors}
         pages = {one.buffer_index: one.page_size for one in cb.format_descriptors}
         config = CircularBufferConfig(cb.total_size, formats, pages, cb.buffer, cb.address_offset)
-        _need(cb.buffer is not None or not cb.address_offset, "address_offset without a buffer", "a tensor's buffer")
+        require(
+            cb.buffer is not None or not cb.address_offset,
+            "address_offset without a buffer",
+            "a tensor's buffer",
+            "Pass buffer=, or leave address_offset out.",
+        )
         program.create_circular_buffer(cb.core_ranges, config)
     for semaphore in descriptor.semaphores:
         spec = SemaphoreSpec(semaphore.id, semaphore.core_ranges, semaphore.initial_value)
@@ -194,12 +196,12 @@ def _boxes(
     if isinstance(descriptor, ProgramDescriptor):
         return [(MeshCoordinateRange(mesh.shape), descriptor)]
     boxes = list(descriptor)
-    _need(bool(boxes), "generic_op: MeshProgramDescriptor.mesh_programs must not be empty", "a program")
+    wrong = "generic_op: MeshProgramDescriptor.mesh_programs must not be empty"
+    require(bool(boxes), wrong, "a program", "Add a program with descriptor[range] = program.")
     for i, (box, _) in enumerate(boxes):
         twice = any(box == other for other, _ in boxes[:i])
-        _need(
-            not twice, f"Duplicate MeshCoordinateRange found in MeshProgramDescriptor: {box!r}", "one program per range"
-        )
+        wrong = f"Duplicate MeshCoordinateRange found in MeshProgramDescriptor: {box!r}"
+        require(not twice, wrong, "one program per range", "Merge the programs of this range.")
     return boxes
 
 
@@ -208,12 +210,14 @@ def generic_op(
     io_tensors: Sequence[Tensor], mesh_program_descriptor: ProgramDescriptor | MeshProgramDescriptor
 ) -> Tensor:
     """Run a program of Python kernels on tensors; the last of them is the result."""
-    _need(bool(io_tensors), "io_tensors must not be empty", "tensors")
+    require(
+        bool(io_tensors), "io_tensors must not be empty", "tensors", "Pass the input tensors and the output tensor."
+    )
     mesh = io_tensors[0].device()
     if mesh is None:
         raise MeshError("Tensor must be on a device", expected="device tensors", fix="Move it with to_device().")
     wrong = f"io_tensors must contain at least one input tensor and one output tensor, got {len(io_tensors)} tensors."
-    _need(len(io_tensors) >= 2, wrong, "inputs and an output")
+    require(len(io_tensors) >= 2, wrong, "inputs and an output", "Pass the output tensor last.")
     workload = MeshWorkload()
     for box, descriptor in _boxes(mesh_program_descriptor, mesh):
         workload.add_program(box, program_of(descriptor))

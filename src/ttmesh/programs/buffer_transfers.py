@@ -234,7 +234,9 @@ def _write_shards(
 def _only(device_range: MeshCoordinateRange, mesh: MeshDevice) -> MeshCoordinateRange | None:
     whole = MeshCoordinateRange(mesh.shape)
     if device_range.start_coord.dims() != mesh.shape.dims() or not whole.contains(device_range):
-        raise ShapeError(f"{device_range!r} lies outside {mesh!r}", expected=f"a part of {whole!r}", fix="Shrink it.")
+        raise ShapeError(
+            f"{device_range!r} lies outside {mesh!r}", expected=f"a part of {whole!r}", fix="Choose a smaller range."
+        )
     return None if device_range == whole else device_range
 
 

@@ -294,4 +294,4 @@ class MeshProgramDescriptor:
 
 
 def _error(wrong: str, expected: str) -> MeshError:
-    return MeshError(wrong, expected=expected, fix="Check the descriptors.")
+    return MeshError(wrong, expected=expected, fix="Correct the descriptors.")

@@ -204,7 +204,7 @@ def create_mesh_buffer(
         raise ShapeError(
             f"global_shape={tuple(global_shape)}, shard_shape={shard_shape}",
             expected="two extents each",
-            fix="Reshape.",
+            fix="Pass (rows, columns).",
         )
     rows, columns = global_shape
     size = rows * columns * datum_bytes

@@ -89,7 +89,9 @@ def sharded(
     homes = args.homes()
     if len(homes) != pages:
         raise ShapeError(
-            f"sharding args describe {len(homes)} pages, the buffer has {pages}", expected="the same", fix="Check both."
+            f"sharding args describe {len(homes)} pages, the buffer has {pages}",
+            expected="equal numbers",
+            fix="Correct the shard shape or the buffer's size.",
         )
     by_rows = args.orientation is ShardOrientation.ROW_MAJOR
     banks: Sequence[int] = [c.x if dram else c.y * columns + c.x for c in args.cores.cores(row_wise=by_rows)]

@@ -77,7 +77,9 @@ class MeshWorkload:
         for box in self._programs:
             if box.start_coord.dims() != mesh.shape.dims() or not whole.contains(box):
                 raise ShapeError(
-                    f"program range {box!r} lies outside {mesh!r}", expected=f"a part of {whole!r}", fix="Shrink it."
+                    f"program range {box!r} lies outside {mesh!r}",
+                    expected=f"a part of {whole!r}",
+                    fix="Choose a smaller range.",
                 )
         placements = {box: place(program, mesh) for box, program in self._programs.items()}
         mesh.program_cache.compile("MeshWorkload", [placement.key() for placement in placements.values()])

@@ -78,7 +78,11 @@ def mesh_partition(
     """Part i along a dim of what device i of the axis holds; nothing moves between chips."""
     mesh = mesh_of("ttnn.mesh_partition", [input_tensor])
     if cluster_axis not in (None, 0, 1):
-        raise MeshError("Only support cluster axis of None, 0 or 1", expected="one of them", fix="Change cluster_axis.")
+        raise MeshError(
+            "Only support cluster axis of None, 0 or 1",
+            expected="None, 0 or 1",
+            fix="Pass one of these as cluster_axis.",
+        )
     at = normal_dim(input_tensor, dim, "dim must be less than the rank of the input tensor")
     if (mesh.get_num_devices() if cluster_axis is None else mesh.shape[cluster_axis]) == 1:
         return input_tensor

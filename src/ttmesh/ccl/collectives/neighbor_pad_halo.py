@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import NotEmulatedError
+from ttmesh.base.errors import NotEmulatedError, one_of, require
 from ttmesh.ccl.collectives.neighbor_pad import MODES, edge_loads, with_edges
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
+from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.ccl.planning.plan_traffic import together
 from ttmesh.fabric.fabric_config import Topology
@@ -47,15 +47,47 @@ def neighbor_pad_halo(
             expected="padded_output=None and border_only=False",
             fix="Call halo_scatter with the halo buffer.",
         )
-    require(len(input.shape) == 5, f"NpHalo: Activation tensor must have 5 dimensions (BTHWC). got {len(input.shape)}")
-    require(input.layout is Layout.ROW_MAJOR, "NpHalo: Activation tensor must be row-major.")
-    require(padding_mode in MODES, f"NpHalo: Padding mode must be zeros or replicate. got {padding_mode}")
-    require(np_padding_h > 0, "NpHalo: np_padding_h must be > 0 (H-halo must be needed).")
-    require(np_pad_dim2 == W, "NpHalo: requires 2D padding (H+W); np_pad_dim2 must be set.")
-    require(np_pad2_left == np_pad2_right == np_padding_w, "NpHalo: W is padded by np_padding_w on both sides.")
+    require(
+        len(input.shape) == 5,
+        f"NpHalo: Activation tensor must have 5 dimensions (BTHWC). got {len(input.shape)}",
+        "[B, T, H, W, C]",
+        "Reshape it to five dims.",
+    )
+    require(
+        input.layout is Layout.ROW_MAJOR,
+        "NpHalo: Activation tensor must be row-major.",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(
+        padding_mode in MODES,
+        f"NpHalo: Padding mode must be zeros or replicate. got {padding_mode}",
+        one_of(MODES),
+        "Pass one of these names.",
+    )
+    require(
+        np_padding_h > 0,
+        "NpHalo: np_padding_h must be > 0 (H-halo must be needed).",
+        "1 or more",
+        "Pass how many rows of a neighbour are needed.",
+    )
+    require(
+        np_pad_dim2 == W,
+        "NpHalo: requires 2D padding (H+W); np_pad_dim2 must be set.",
+        f"np_pad_dim2={W}",
+        "Pass np_pad_dim2, or use ttnn.experimental.neighbor_pad_async.",
+    )
+    require(
+        np_pad2_left == np_pad2_right == np_padding_w,
+        "NpHalo: W is padded by np_padding_w on both sides.",
+        f"np_pad2_left=np_pad2_right={np_padding_w}",
+        "Pass the same width three times.",
+    )
     require(
         halo_buffer.dtype == input.dtype,
         f"NpHalo: halo_buffer dtype ({halo_buffer.dtype}) must match input dtype ({input.dtype}).",
+        "equal dtypes",
+        "Allocate the buffer with the input's dtype.",
     )
     for axis in (np_cluster_axis, np_pad2_cluster_axis):
         check_axis(mesh, axis)
@@ -80,17 +112,36 @@ def halo_scatter(
 ) -> Tensor:
     """The part with the edges of a halo buffer around it; `border_only` writes them into a part that has room for them."""
     mesh_of(SCATTER, [compact_buffer, interior_src])
-    require(compact_buffer.layout is Layout.ROW_MAJOR, "HaloScatter: compact_buffer must be row-major.")
-    require(interior_src.layout is Layout.ROW_MAJOR, "HaloScatter: interior_src must be row-major.")
+    require(
+        compact_buffer.layout is Layout.ROW_MAJOR,
+        "HaloScatter: compact_buffer must be row-major.",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(
+        interior_src.layout is Layout.ROW_MAJOR,
+        "HaloScatter: interior_src must be row-major.",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
     require(
         compact_buffer.dtype == interior_src.dtype,
         f"HaloScatter: compact ({compact_buffer.dtype}) and interior_src ({interior_src.dtype}) dtype must match.",
+        "equal dtypes",
+        "Convert one with ttnn.typecast.",
     )
     require(
         len(interior_src.shape) == 5,
         f"HaloScatter: interior_src must be rank 5 [B,T,H,W,C]. got {len(interior_src.shape)}",
+        "[B, T, H, W, C]",
+        "Reshape it to five dims.",
     )
-    require(np_padding_h > 0, "HaloScatter: np_padding_h must be > 0.")
+    require(
+        np_padding_h > 0,
+        "HaloScatter: np_padding_h must be > 0.",
+        "1 or more",
+        "Pass the padding that the buffer was filled with.",
+    )
     options = {
         "padding": (np_padding_h, np_padding_w), "border_only": border_only, "memory_config": memory_config,
         "mode": "local",
@@ -113,6 +164,8 @@ def _halo(request: Request) -> Decision:
         buffer.shape[-1] == channels and buffer.shape[-2] >= sticks,
         f"NpHalo: halo_buffer holds {buffer.shape[-2]} pages but the [Htop|Hbot|Wleft|Wright] sections need {sticks} "
         f"(outer={outer}, H_dev={high}, W_dev={wide}, pH={rows}, pad2_left={columns}, pad2_right={columns}).",
+        f"{sticks} pages of {channels} channels or more",
+        "Allocate a larger halo_buffer.",
     )
 
     def compute(lanes: torch.Tensor) -> list[torch.Tensor]:

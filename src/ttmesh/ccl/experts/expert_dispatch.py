@@ -8,7 +8,8 @@ from itertools import pairwise
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
+from ttmesh.base.errors import require
+from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.plan_traffic import Loads
@@ -36,14 +37,36 @@ def all_to_all_dispatch(
     tensors = [input_tensor, expert_indices_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_dispatch", tensors)
     check_axis(mesh, cluster_axis)
-    require(input_tensor.layout is Layout.ROW_MAJOR, "Input tensor must be in row major layout")
-    require(expert_indices_tensor.layout is Layout.ROW_MAJOR, "Indices tensor must be in row major layout")
-    require(input_tensor.dtype is DataType.BFLOAT16, "Input tensor must be bfloat16")
-    require(expert_indices_tensor.dtype is DataType.UINT16, "Indices tensor must be uint16")
+    require(
+        input_tensor.layout is Layout.ROW_MAJOR,
+        "Input tensor must be in row major layout",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(
+        expert_indices_tensor.layout is Layout.ROW_MAJOR,
+        "Indices tensor must be in row major layout",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(
+        input_tensor.dtype is DataType.BFLOAT16,
+        "Input tensor must be bfloat16",
+        "bfloat16",
+        "Convert it with ttnn.typecast.",
+    )
+    require(
+        expert_indices_tensor.dtype is DataType.UINT16,
+        "Indices tensor must be uint16",
+        "uint16",
+        "Convert it with ttnn.typecast.",
+    )
     require(
         output_concat_dim in (1, 2),
         f"Output concat dimension must be 1 or 2, got {output_concat_dim}. Output concat dimension is used to determine "
         "the dimension to concat the output tokens along.",
+        "1 or 2",
+        "Pass output_concat_dim=1 for the batch or 2 for the sequence.",
     )
     options = {
         "axis": cluster_axis, "dim": output_concat_dim, "memory_config": memory_config or DRAM_MEMORY_CONFIG,
@@ -71,15 +94,39 @@ def all_to_all_combine(
     tensors = [input_tensor, expert_metadata_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_combine", tensors)
     check_axis(mesh, cluster_axis)
-    require(input_tensor.layout is Layout.ROW_MAJOR, "Input tensor must be in row major layout")
-    require(expert_metadata_tensor.layout is Layout.ROW_MAJOR, "Metadata tensor must be in row major layout")
-    require(input_tensor.dtype is DataType.BFLOAT16, "Input tensor must be bfloat16")
-    require(expert_metadata_tensor.dtype is DataType.UINT16, "Metadata tensor must be uint16")
-    require(cluster_axis is not None, "Axis must be specified at the moment")
+    require(
+        input_tensor.layout is Layout.ROW_MAJOR,
+        "Input tensor must be in row major layout",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(
+        expert_metadata_tensor.layout is Layout.ROW_MAJOR,
+        "Metadata tensor must be in row major layout",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(
+        input_tensor.dtype is DataType.BFLOAT16,
+        "Input tensor must be bfloat16",
+        "bfloat16",
+        "Convert it with ttnn.typecast.",
+    )
+    require(
+        expert_metadata_tensor.dtype is DataType.UINT16,
+        "Metadata tensor must be uint16",
+        "uint16",
+        "Convert it with ttnn.typecast.",
+    )
+    require(
+        cluster_axis is not None, "Axis must be specified at the moment", "an axis of the mesh", "Pass cluster_axis."
+    )
     require(
         output_shard_dim in (1, 2),
         f"Output shard dimension must be 1 or 2, got {output_shard_dim}. Output shard dimension is used to determine the "
         "dimension to shard the output tokens along.",
+        "1 or 2",
+        "Pass output_shard_dim=1 for the batch or 2 for the sequence.",
     )
     options = {
         "axis": cluster_axis, "dim": output_shard_dim, "memory_config": memory_config or DRAM_MEMORY_CONFIG,
@@ -163,7 +210,10 @@ def _combine(request: Request) -> Decision:
     k = request.tensors[1].spec.shape[-1]
     extent = batch if dim == 1 else seq
     require(
-        extent % n == 0, f"{'Batch' if dim == 1 else 'Sequence length'} {extent} must be divisible by axis group {n}"
+        extent % n == 0,
+        f"{'Batch' if dim == 1 else 'Sequence length'} {extent} must be divisible by axis group {n}",
+        f"a multiple of {n}",
+        "Pad it with ttnn.pad.",
     )
     shape = (k, batch // n, seq, hidden) if dim == 1 else (k, batch, seq // n, hidden)
     devices = torch.tensor(where.arrangement.groups)

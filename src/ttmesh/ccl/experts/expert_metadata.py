@@ -9,8 +9,9 @@ import torch
 
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.errors import require
 from ttmesh.ccl.experts.expert_dispatch import members_of, send_counts
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
+from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -37,32 +38,56 @@ def all_to_all_dispatch_metadata(
     """
     tensors = [input_tensor, expert_indices_tensor, expert_scores_tensor, expert_mapping_tensor]
     mesh = mesh_of(NAME, tensors)
-    require(cluster_axis is not None, "Cluster axis argument required")
+    require(cluster_axis is not None, "Cluster axis argument required", "an axis of the mesh", "Pass cluster_axis.")
     check_axis(mesh, cluster_axis)
     for what, tensor, dtype in (
         ("Input", input_tensor, DataType.BFLOAT16),
         ("Indices", expert_indices_tensor, DataType.UINT16),
         ("Scores", expert_scores_tensor, DataType.BFLOAT16),
     ):
-        require(tensor.layout is Layout.ROW_MAJOR, f"{what} tensor must be in row major layout")
-        require(tensor.dtype is dtype, f"{what} tensor must be {dtype.name.lower()}")
+        require(
+            tensor.layout is Layout.ROW_MAJOR,
+            f"{what} tensor must be in row major layout",
+            "ROW_MAJOR_LAYOUT",
+            "Convert it with ttnn.to_layout.",
+        )
+        require(
+            tensor.dtype is dtype,
+            f"{what} tensor must be {dtype.name.lower()}",
+            dtype.name.lower(),
+            "Convert it with ttnn.typecast.",
+        )
     shape, chosen, scores = (tuple(t.shape) for t in tensors[:3])
-    require(chosen == scores, f"Scores tensor shape {list(scores)} must match indices tensor shape {list(chosen)}")
+    require(
+        chosen == scores,
+        f"Scores tensor shape {list(scores)} must match indices tensor shape {list(chosen)}",
+        "equal shapes",
+        "Pass one score per index.",
+    )
     require(
         len(shape) == len(chosen) == 4 and shape[:-1] == chosen[:-1],
         "Input and indices tensor must have the same shape for all dimensions except the last",
+        "four dims, equal except for the last",
+        "Pass one row of indices per token.",
     )
     table = expert_mapping_tensor.shape
     require(
         len(table) == 2,
         f"Expert mapping tensor must have rank 2 with shape [devices, experts], got rank {len(table)}",
+        "[devices, experts]",
+        "Reshape it to two dims.",
     )
     require(
         table[0] == mesh.get_num_devices(),
         f"Expert mapping tensor first dimension must equal number of devices ({mesh.get_num_devices()}), got {table[0]}",
+        f"{mesh.get_num_devices()} rows",
+        "Give the table one row per device.",
     )
     require(
-        shared_expert_ids is None or len(shared_expert_ids) > 0, "If shared_expert_ids is provided it must not be empty"
+        shared_expert_ids is None or len(shared_expert_ids) > 0,
+        "If shared_expert_ids is provided it must not be empty",
+        "one id or more",
+        "Name an expert, or leave shared_expert_ids out.",
     )
     options = {
         "axis": cluster_axis, "shared": tuple(shared_expert_ids or ()), "core": tuple(drain_sync_tilizer_core or (0, 0)),
@@ -108,7 +133,12 @@ def _dispatch(request: Request) -> Decision:
     if any(request.outputs):
         given = tuple(output.spec for output in request.outputs if output is not None)
         for what, spec, own in zip(("sparse output token", "indices", "scores"), given, specs, strict=True):
-            require(spec.shape == own.shape and spec.dtype is own.dtype, f"Optional {what} tensor spec does not match")
+            require(
+                spec.shape == own.shape and spec.dtype is own.dtype,
+                f"Optional {what} tensor spec does not match",
+                f"{list(own.shape)} in {own.dtype}",
+                "Allocate it with that shape and dtype.",
+            )
         specs = given
     return Decision(specs, compute, {}, request.tensor.tensor_topology(), single=False)
 

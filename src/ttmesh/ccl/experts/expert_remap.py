@@ -49,7 +49,7 @@ def moe_routing_remap(
         ("expert parallel size", expert_parallel_size),
     ):
         if number == 0:
-            raise ShapeError(f"{what} must be non-zero", expected="1 or more", fix="Change it.")
+            raise ShapeError(f"{what} must be non-zero", expected="1 or more", fix="Pass the number of experts.")
     if expert_parallel_size != mesh.shape[cluster_axis]:
         raise ShapeError(
             f"expert parallel size ({expert_parallel_size}) should be the same as size of cluster axis {cluster_axis} "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, require, run
+from ttmesh.base.errors import require
+from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, run
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 from ttmesh.ops.goldens import reduction
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -23,12 +24,18 @@ def deepseek_moe_fast_reduce_nc(
     mesh_of(NAME, [input_tensor])
     shape = input_tensor.shape
     rank = len(shape)
-    require(input_tensor.layout is Layout.TILE, "input tensor must be tiled")
-    require(rank > 2, f"input tensor rank must be greater than 2, but has {rank}")
-    require(0 <= dim <= rank - 3, f"reduction dim must be between 0 and {rank - 3}, but has {dim}")
+    wrong = "input tensor must be tiled"
+    require(input_tensor.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+    wrong = f"input tensor rank must be greater than 2, but has {rank}"
+    require(rank > 2, wrong, "three dims or more", "Reshape it with ttnn.reshape.")
+    wrong = f"reduction dim must be between 0 and {rank - 3}, but has {dim}"
+    require(0 <= dim <= rank - 3, wrong, f"0 to {rank - 3}", "Choose a dim before the last two.")
     parts = shape[-1] // split_size
     require(
-        parts > 0 and shape[-1] % (parts * TILE) == 0, f"input tensor width must be divisible by {max(parts, 1) * TILE}"
+        parts > 0 and shape[-1] % (parts * TILE) == 0,
+        f"input tensor width must be divisible by {max(parts, 1) * TILE}",
+        f"a multiple of {max(parts, 1) * TILE}",
+        "Pad the rows, or choose another split_size.",
     )
     options = {
         "dim": dim - rank, "parts": parts, "memory_config": output_memory_config or DRAM_MEMORY_CONFIG, "mode": "local",

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import require
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, require, run
+from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import find_groups
 from ttmesh.ccl.planning.plan_traffic import over_links, together
 from ttmesh.ccl.planning.transfer_plan import Transfer, TransferPlan
@@ -38,14 +39,20 @@ def reduce_to_root(
         all(layout is Layout.TILE for layout in layouts),
         f"ReduceToRoot requires TILE layout for all three input tensors, got l: {layouts[0]}, s: {layouts[1]}, m: "
         f"{layouts[2]}",
+        "TILE_LAYOUT",
+        "Convert them with ttnn.to_layout.",
     )
     require(
         all(tensor.memory_config().is_sharded() for tensor in tensors),
         "ReduceToRoot requires all three input tensors to be sharded",
+        "sharded tensors",
+        "Shard them with ttnn.to_memory_config.",
     )
     require(
         input_mux_cores is None or len(input_mux_cores) == MEMBERS,
         f"Input mux cores size must be 4, got {len(input_mux_cores or [])}",
+        f"{MEMBERS} cores",
+        "Name as many cores, or leave input_mux_cores out.",
     )
     options = {"root": tuple(root_coord), "scale": scale_fp32}
     outputs = [output_tensor_l, output_tensor_s, output_tensor_m]
@@ -55,9 +62,19 @@ def reduce_to_root(
 
 def _reduce_to_root(request: Request) -> Decision:
     where, root_coord = find_groups(request, None), request["root"]
-    require(where.members == MEMBERS, f"reduce_to_root runs on {MEMBERS} devices in a line, got {where.members}")
+    require(
+        where.members == MEMBERS,
+        f"reduce_to_root runs on {MEMBERS} devices in a line, got {where.members}",
+        f"{MEMBERS} devices",
+        "Open a mesh, or a submesh, of that length.",
+    )
     root = request.tensor.coords().index(root_coord)
-    require(root in (1, 2), "Root device must have both forward and backward neighbors in reduce_to_root op")
+    require(
+        root in (1, 2),
+        "Root device must have both forward and backward neighbors in reduce_to_root op",
+        "one of the two inner devices",
+        "Choose the second or third device as root_coord.",
+    )
     other = MEMBERS - 1 - root  # the inner device on the far side collects first
     near, far = (0, 3) if root == 1 else (3, 0)
     scale = request["scale"]

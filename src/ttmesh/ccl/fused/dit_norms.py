@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, require, run
+from ttmesh.base.errors import require
+from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups
 from ttmesh.ccl.planning.plan_traffic import over_links
 from ttmesh.ccl.planning.reduction_terms import over_members
@@ -51,7 +52,12 @@ def dit_fused_distributed_rmsnorm(
 ) -> Tensor:
     """RMS norm over the rows of all members (or over each head), scaled, cut into heads and turned."""
     rope = [transformation_mat, rope_cos, rope_sin]
-    require(len({part is None for part in rope}) == 1, _ROPE)
+    require(
+        len({part is None for part in rope}) == 1,
+        _ROPE,
+        "all of the rope arguments or none",
+        "Pass the missing ones, or leave all out.",
+    )
     return _run_norm(
         RMS, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
         heads=num_heads_per_device, per_head=per_head_norm, dtype=dtype, memory_config=memory_config,
@@ -82,8 +88,15 @@ def dit_fused_distributed_layernorm(
     require(
         input_tensor.dtype is DataType.BFLOAT16,
         f"LayerNorm currently requires BFLOAT16 input; got {input_tensor.dtype}",
+        "bfloat16",
+        "Convert it with ttnn.typecast.",
     )
-    require(all(part is None for part in rope), "LayerNorm does not support fused RoPE yet")
+    require(
+        all(part is None for part in rope),
+        "LayerNorm does not support fused RoPE yet",
+        "no rope arguments",
+        "Rotate the result afterwards.",
+    )
     return _run_norm(
         LAYER, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
         heads=num_heads_per_device, per_head=False, dtype=dtype, memory_config=memory_config,
@@ -135,23 +148,57 @@ def _run_norm(
     tensors = [t for t in (tensor, weight, bias, *rope) if t is not None]
     check_axis(mesh_of(name, tensors), axis)
     shape = tensor.shape
-    require(tensor.layout is Layout.TILE, f"Input layout must be TILE, got {tensor.layout}")
-    require(len(shape) == 4, f"Input rank must be 4, got {len(shape)}")
-    require(shape[0] == 1, f"Input dim0 must be 1 (shape [1, batch, N, H]); got {shape[0]}")
-    require(shape[1] == 1 or not per_head, f"Batched input (dim1={shape[1]}) does not support per_head_norm")
+    require(
+        tensor.layout is Layout.TILE,
+        f"Input layout must be TILE, got {tensor.layout}",
+        "TILE_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(len(shape) == 4, f"Input rank must be 4, got {len(shape)}", "[1, batch, N, H]", "Reshape it to four dims.")
+    require(
+        shape[0] == 1,
+        f"Input dim0 must be 1 (shape [1, batch, N, H]); got {shape[0]}",
+        "[1, batch, N, H]",
+        "Reshape it to [1, batch, N, H].",
+    )
+    require(
+        shape[1] == 1 or not per_head,
+        f"Batched input (dim1={shape[1]}) does not support per_head_norm",
+        "one batch",
+        "Call it once per batch, or leave per_head_norm out.",
+    )
     require(
         heads >= 1 and shape[3] % heads == 0,
         f"Input H ({shape[3]}) must be divisible by num_heads_per_device ({heads})",
+        f"num_heads_per_device that divides {shape[3]}",
+        "Choose another number of heads.",
     )
-    require(not per_head or heads > 1, f"per_head_norm requires num_heads_per_device > 1 (got {heads})")
-    require(bias is None or weight is not None, "bias requires weight to also be provided")
+    require(
+        not per_head or heads > 1,
+        f"per_head_norm requires num_heads_per_device > 1 (got {heads})",
+        "2 heads or more",
+        "Pass num_heads_per_device, or leave per_head_norm out.",
+    )
+    require(
+        bias is None or weight is not None,
+        "bias requires weight to also be provided",
+        "weight=",
+        "Pass weight too, or leave bias out.",
+    )
     for what, term in (("Weight", weight), ("Bias", bias)):
         if term is not None:
-            require(term.layout is Layout.TILE, f"{what} layout must be TILE")
+            require(
+                term.layout is Layout.TILE,
+                f"{what} layout must be TILE",
+                "TILE_LAYOUT",
+                "Convert it with ttnn.to_layout.",
+            )
             require(
                 term.shape[-2] in (1, shape[2]),
                 f"{what} second-to-last logical dim ({term.shape[-2]}) must be 1 (broadcast) or N ({shape[2]}) for "
                 "per-token",
+                f"1 or {shape[2]} rows",
+                "Reshape it to one row, or to one row per token.",
             )
     given = {"axis": axis, "heads": heads, "per_head": per_head, "weight": weight is not None, "bias": bias is not None}
     options["topology"] = options["topology"] or Topology.Ring

@@ -167,12 +167,6 @@ def require_fabric(name: str) -> None:
         )
 
 
-def require(condition: bool, text: str) -> None:
-    """Refuse with TT-NN's text what TT-NN refuses."""
-    if not condition:
-        raise MeshError(text, expected="what TT-NN takes", fix="Convert the tensor or change the argument.")
-
-
 def check_common(
     mesh: MeshDevice, mode: str | None, num_links: int | None, subdevice_id: SubDeviceId | None = None
 ) -> str:

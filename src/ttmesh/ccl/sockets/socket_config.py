@@ -74,7 +74,9 @@ class SocketConfig:
         """Refuse what no socket can be; the texts are TT-Metal's (tt-metal e4f9f0b, distributed/mesh_socket*.cpp)."""
         if not self.connections:
             raise MeshError(
-                "Socket connection config cannot be empty.", expected="one connection or more", fix="Add one."
+                "Socket connection config cannot be empty.",
+                expected="one connection or more",
+                fix="Pass a SocketConnection.",
             )
         receivers = [connection.receiver_core for connection in self.connections]
         if len(set(receivers)) != len(receivers):

@@ -101,7 +101,7 @@ def locate_mesh(
     if offset is not None:
         raise ShapeError(
             f"both offset {offset!r} and physical device ids {list(ids)} were given",
-            expected="one of the two",
+            expected="an offset or ids",
             fix="Leave out the offset: the ids already say where the mesh is.",
         )
     return shape, ids

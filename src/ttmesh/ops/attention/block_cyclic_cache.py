@@ -7,11 +7,10 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.attention.kv_cache import writable
 from ttmesh.ops.attention.rotary_embedding import by_pairs
-from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.tensor.calls.launch_op import Call
@@ -48,12 +47,8 @@ def _mesh_shape(tensor: Tensor, cluster_axis: int) -> tuple[int, ...]:
     mesh = tensor.device()
     if mesh is None:
         raise MeshError("cache must be on device", expected="a device tensor", fix="Move it with to_device().")
-    require(
-        cluster_axis in (0, 1),
-        f"cluster_axis ({cluster_axis}) must be 0 or 1",
-        "a mesh axis",
-        "Use 0 for rows or 1 for columns.",
-    )
+    wrong = f"cluster_axis ({cluster_axis}) must be 0 or 1"
+    require(cluster_axis in (0, 1), wrong, "a mesh axis", "Use 0 for rows or 1 for columns.")
     return tuple(mesh.shape)
 
 
@@ -68,19 +63,11 @@ def _check_update(call: Call) -> None:
     require(
         cache.dtype is x.dtype, "cache and input dtype must match", "equal formats", "Convert one with ttnn.typecast."
     )
-    require(
-        cache.layout is x.layout,
-        "cache and input layout must match",
-        "equal layouts",
-        "Convert one with ttnn.to_layout.",
-    )
+    wrong = "cache and input layout must match"
+    require(cache.layout is x.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
     layer, layers = call["layer_idx"], call["num_layers"]
-    require(
-        0 <= layer < layers,
-        f"layer_idx {layer} out of range for num_layers {layers}",
-        "a smaller index",
-        "Count from 0.",
-    )
+    wrong = f"layer_idx {layer} out of range for num_layers {layers}"
+    require(0 <= layer < layers, wrong, "a smaller index", "Count from 0.")
     slots, slot, valid = cache.shape[0] // layers, call["slot_idx"], call["valid"]
     devices, rows = call["mesh_shape"][call["cluster_axis"]], x.shape[-2]
     if isinstance(slot, int):

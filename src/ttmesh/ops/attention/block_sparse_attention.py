@@ -8,9 +8,10 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
+from ttmesh.base.errors import require
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
@@ -26,46 +27,78 @@ TILE = 32
 AT_ONCE = 64  # rows whose keys are picked together: 64 rows of 16 blocks of 128 keys of 128 numbers take 64 MiB
 
 
-def _need(ok: bool, wrong: str, expected: str) -> None:
-    require(ok, wrong, expected, "Change the call.")
-
-
 def _check(call: Call) -> None:
     q, k, v, indices = call.specs[:4]
-    _need(call.mesh.arch() is Arch.BLACKHOLE, f"{OP} is Blackhole-only", "a Blackhole system")
+    require(
+        call.mesh.arch() is Arch.BLACKHOLE,
+        f"{OP} is Blackhole-only",
+        "a Blackhole system",
+        "Choose a Blackhole system with TTMESH_SYSTEM or --system.",
+    )
     for spec in (q, indices):
-        _need(spec.layout is Layout.ROW_MAJOR, f"{OP} q/indices must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
-        _need(spec.memory_config.interleaved, f"{OP} q/indices must be interleaved", "interleaved memory")
+        require_layout(spec, Layout.ROW_MAJOR, f"{OP} q/indices must be ROW_MAJOR")
+        require_interleaved(spec, f"{OP} q/indices must be interleaved")
     for spec in (k, v):
-        _need(spec.layout is Layout.TILE, f"{OP} k/v must be TILE (pre-tiled cache)", "TILE_LAYOUT")
-    _need(q.dtype in (DataType.BFLOAT16, DataType.FP8_E4M3), f"{OP}: q must be bf16 or fp8_e4m3", "one of them")
+        require_layout(spec, Layout.TILE, f"{OP} k/v must be TILE (pre-tiled cache)")
+    require(
+        q.dtype in (DataType.BFLOAT16, DataType.FP8_E4M3),
+        f"{OP}: q must be bf16 or fp8_e4m3",
+        "bfloat16 or fp8_e4m3",
+        "Convert it with ttnn.typecast.",
+    )
     causal = call["chunk_start_idx"] is not None
     wrong = f"{OP}: causal masking (chunk_start_idx) with fp8_e4m3 q is not supported; use bf16 q"
-    _need(not causal or q.dtype is DataType.BFLOAT16, wrong, "bfloat16")
+    require(not causal or q.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert q with ttnn.typecast.")
     for name, spec in (("k", k), ("v", v)):
         allowed = spec.dtype in (DataType.BFLOAT16, DataType.BFLOAT8_B)
-        _need(allowed, f"{OP}: {name} must be bf16 or bfp8_b", "one of them")
-    _need(indices.dtype is DataType.UINT32, "indices must be uint32", "uint32")
-    _need(len(q.shape) == 4 and q.shape[0] == 1, "q must be [1,H,S,d]", "one batch")
+        require(
+            allowed, f"{OP}: {name} must be bf16 or bfp8_b", "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast."
+        )
+    require_dtype(indices, DataType.UINT32, "indices must be uint32")
+    require(len(q.shape) == 4 and q.shape[0] == 1, "q must be [1,H,S,d]", "one batch", "Call it once per batch.")
     form = len(k.shape) == 4 and k.shape[3] == q.shape[3]
-    _need(form, f"k must be [B,n_kv,T,d] with d matching q ({q.shape[3]})", "such")
-    _need(tuple(v.shape[:3]) == tuple(k.shape[:3]), "v must be [B,n_kv,T,v_dim] matching k's B/n_kv/T", "such")
+    wrong = f"k must be [B,n_kv,T,d] with d matching q ({q.shape[3]})"
+    require(form, wrong, f"four dims, the last of length {q.shape[3]}", "Reshape k with ttnn.reshape.")
+    require(
+        tuple(v.shape[:3]) == tuple(k.shape[:3]),
+        "v must be [B,n_kv,T,v_dim] matching k's B/n_kv/T",
+        f"{list(k.shape[:3])} before the last dim",
+        "Give v the batch, heads and length of k.",
+    )
     heads, groups, keys, block = q.shape[1], k.shape[1], k.shape[2], call["block_size"]
-    _need(heads % groups == 0, f"{OP}: H ({heads}) must be divisible by n_kv ({groups})", "whole groups")
+    wrong = f"{OP}: H ({heads}) must be divisible by n_kv ({groups})"
+    require(heads % groups == 0, wrong, "whole groups", "Choose heads that the number of kv heads divides.")
     per = heads // groups
     wrong = f"{OP}: H / n_kv must be 16 or a multiple of {TILE} (got H {heads}, n_kv {groups}, H/n_kv {per})"
-    _need(per == TILE // 2 or per % TILE == 0, wrong, "such groups")
+    require(
+        per == TILE // 2 or per % TILE == 0,
+        wrong,
+        f"16 or a multiple of {TILE} query heads per kv head",
+        "Pad the query heads, or use other kv heads.",
+    )
     form = len(indices.shape) == 4 and tuple(indices.shape[:3]) == (1, groups, q.shape[2])
-    _need(form, "indices must be [1,n_kv,S,TOPK]", f"[1, {groups}, {q.shape[2]}, k]")
-    _need(block > 0 and block % TILE == 0, f"block_size must be a multiple of {TILE} (got {block})", "whole tiles")
-    _need(keys % block == 0, f"block_size must divide T (got block_size {block}, T {keys})", "a divisor")
+    require(
+        form, "indices must be [1,n_kv,S,TOPK]", f"[1, {groups}, {q.shape[2]}, k]", "Reshape indices to that shape."
+    )
+    wrong = f"block_size must be a multiple of {TILE} (got {block})"
+    require(block > 0 and block % TILE == 0, wrong, f"a multiple of {TILE}", "Round block_size up to whole tiles.")
+    require(
+        keys % block == 0,
+        f"block_size must divide T (got block_size {block}, T {keys})",
+        f"a divisor of {keys}",
+        "Choose a block_size that divides the keys, or pad the cache.",
+    )
     slot, slots = call["cache_batch_idx"], k.shape[0]
     if slot is None:
-        _need(slots == 1, f"k/v batch must be 1 unless cache_batch_idx is set (got {slots})", "cache_batch_idx=")
+        wrong = f"k/v batch must be 1 unless cache_batch_idx is set (got {slots})"
+        require(slots == 1, wrong, "cache_batch_idx=", "Pass cache_batch_idx, or slice one batch of the cache.")
     else:
-        _need(slot < slots, f"cache_batch_idx ({slot}) must be < kv batch slots ({slots})", "a slot of the cache")
+        wrong = f"cache_batch_idx ({slot}) must be < kv batch slots ({slots})"
+        require(slot < slots, wrong, "a slot of the cache", "Pass a cache_batch_idx below the cache's first dim.")
     scale = call["scale"]
-    _need(scale is None or scale > 0, "scale must be > 0", "a positive number")
+    require(
+        scale is None or scale > 0, "scale must be > 0", "a positive number", "Pass a positive scale, or leave it out."
+    )
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -165,22 +198,33 @@ def sparse_sdpa_msa(
     shape, rows = tuple(mesh.shape), q.shape[2]
     sp_axis, piece, stripes = block_cyclic_sp_axis, block_cyclic_chunk_local, None
     wrong = "block_cyclic_sp_axis and block_cyclic_chunk_local must be set together"
-    _need((sp_axis is None) == (piece is None), wrong, "both or none")
+    require(
+        (sp_axis is None) == (piece is None),
+        wrong,
+        "both or none",
+        "Pass both block_cyclic arguments, or leave both out.",
+    )
     if sp_axis is not None and piece is not None:
         wrong = f"block_cyclic_sp_axis ({sp_axis}) out of range for mesh dims ({len(shape)})"
-        _need(0 <= sp_axis < len(shape), wrong, "a mesh axis")
+        require(0 <= sp_axis < len(shape), wrong, "a mesh axis", "Choose an axis of the mesh.")
         others = torch.Size(shape).numel() // shape[sp_axis]
         wrong = f"block_cyclic_chunk_local ({piece}) must equal q seq-len ({rows}) or tp*q seq-len ({others * rows})"
-        _need(piece in (rows, others * rows), wrong, "one of them")
+        require(
+            piece in (rows, others * rows),
+            wrong,
+            f"{rows} or {others * rows}",
+            "Pass one of these numbers as block_cyclic_chunk_local.",
+        )
         length = k.shape[2] // shape[sp_axis]
         wrong = f"block_cyclic: chunk_local ({piece}) must divide shard_len T/sp ({length})"
-        _need(length % piece == 0, wrong, "whole chunks")
+        require(length % piece == 0, wrong, f"a divisor of {length}", "Choose a chunk that divides the shard.")
         wrong = f"block_cyclic: block_size ({block_size}) must divide chunk_local ({piece})"
-        _need(piece % block_size == 0, wrong, "whole blocks")
+        require(piece % block_size == 0, wrong, f"a divisor of {piece}", "Choose a block_size that divides the chunk.")
         stripes = Stripes(shape[sp_axis], piece)
     config = compute_kernel_config
     exact = q.dtype is not DataType.FP8_E4M3 or config is None or config.fp32_dest_acc_en
-    _need(exact, "fp8 q requires fp32_dest_acc_en=true (32-bit DEST for the fp8 tilize)", "fp32_dest_acc_en=True")
+    wrong = "fp8 q requires fp32_dest_acc_en=true (32-bit DEST for the fp8 tilize)"
+    require(exact, wrong, "fp32_dest_acc_en=True", "Set fp32_dest_acc_en=True in compute_kernel_config.")
     result: Tensor = _attend(
         q=q, k=k, v=v, indices=indices, scale=scale, block_size=block_size, cache_batch_idx=cache_batch_idx,
         chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape, part=mesh.rank_block,

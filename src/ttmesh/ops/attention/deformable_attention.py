@@ -7,7 +7,8 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import pool_resample as goldens
@@ -30,14 +31,22 @@ def _check(call: Call) -> None:
     for name, shape, rank, form in (
         ("value", value, 4, "(N, h_in, w_in, D)"), ("grid", grid, 4, "(N, Q*P, 1, 2)"), ("attn", attn, 3, "(N, Q, P)"),
     ):  # fmt: skip
-        require(len(shape) == rank, f"{name} rank must be {rank} {form}, got {shape!r}", form, "Reshape it.")
-    require(grid[-1] == 2, "grid last dim must be 2 (x, y)", "two coordinates", "Reshape it.")
-    require(grid[-2] == 1, "grid 3rd dim must be 1 (single sample per row)", "one sample", "Reshape it.")
-    require(value[0] == grid[0] == attn[0], "N (batch*head) dim mismatch", "equal first dims", "Check the shapes.")
+        require(
+            len(shape) == rank, f"{name} rank must be {rank} {form}, got {shape!r}", form, "Reshape it to these dims."
+        )
+    require(grid[-1] == 2, "grid last dim must be 2 (x, y)", "two coordinates", "Reshape the grid to [..., 2].")
+    wrong = "grid 3rd dim must be 1 (single sample per row)"
+    require(grid[-2] == 1, wrong, "one sample", "Reshape the grid to one sample per row.")
+    require(
+        value[0] == grid[0] == attn[0],
+        "N (batch*head) dim mismatch",
+        "equal first dims",
+        "Reshape the three tensors to the same first dim.",
+    )
     wrong = f"value's last dim (D) must be a positive multiple of {WIDTH}, got {value[-1]}"
     require(value[-1] > 0 and value[-1] % WIDTH == 0, wrong, f"a multiple of {WIDTH}", "Pad the heads.")
     wrong = f"grid dim 1 (= Q*P = {grid[1]}) must equal attn Q*P (= {attn[1]} * {attn[2]} = {attn[1] * attn[2]})"
-    require(grid[1] == attn[1] * attn[2], wrong, "a point per weight", "Check the shapes.")
+    require(grid[1] == attn[1] * attn[2], wrong, "a point per weight", "Pass one point of the grid per weight.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

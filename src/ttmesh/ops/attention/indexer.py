@@ -10,9 +10,10 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
+from ttmesh.base.errors import require
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
@@ -38,44 +39,62 @@ class IndexerScoreProgramConfig:
     head_group_size: int = 1
 
 
-def _need(ok: bool, wrong: str, expected: str) -> None:
-    require(ok, wrong, expected, "Change the call.")
-
-
 def _check(call: Call) -> None:
     q, k, weights = call["q"].spec, call["k"].spec, call["weights"]
     arch, config = call.mesh.arch(), call["compute_kernel_config"]
-    _need(arch is Arch.BLACKHOLE, f"indexer_score is only supported on Blackhole, got {arch}", "a Blackhole system")
+    require(
+        arch is Arch.BLACKHOLE,
+        f"indexer_score is only supported on Blackhole, got {arch}",
+        "a Blackhole system",
+        "Choose a Blackhole system with TTMESH_SYSTEM or --system.",
+    )
     if config is not None:
         wrong = (
             "indexer_score requires fp32_dest_acc_en=false (bf16 DEST; the custom LLK is not validated for fp32 DEST)"
         )
-        _need(not config.fp32_dest_acc_en, wrong, "fp32_dest_acc_en=False")
+        require(
+            not config.fp32_dest_acc_en,
+            wrong,
+            "fp32_dest_acc_en=False",
+            "Set fp32_dest_acc_en=False in compute_kernel_config.",
+        )
         wrong = "indexer_score requires dst_full_sync_en=false (the kernel is built half-sync)"
-        _need(not config.dst_full_sync_en, wrong, "dst_full_sync_en=False")
-    _need(len(q.shape) == len(k.shape) == 4, "q, k must be rank 4", "4 dims")
-    _need(k.shape[1] == 1, f"k must be single-head [B, 1, T, D], got {k.shape[1]} heads", "one head")
-    _need(q.shape[3] == k.shape[3], f"q head dim {q.shape[3]} != k head dim {k.shape[3]}", "equal lengths")
-    _need(q.shape[0] == 1, f"q batch 1 only, got {q.shape[0]}", "one batch")
+        require(
+            not config.dst_full_sync_en,
+            wrong,
+            "dst_full_sync_en=False",
+            "Set dst_full_sync_en=False in compute_kernel_config.",
+        )
+    require(len(q.shape) == len(k.shape) == 4, "q, k must be rank 4", "4 dims", "Reshape it to four dims.")
+    wrong = f"k must be single-head [B, 1, T, D], got {k.shape[1]} heads"
+    require(k.shape[1] == 1, wrong, "one head", "Slice one head of k with ttnn.slice.")
+    wrong = f"q head dim {q.shape[3]} != k head dim {k.shape[3]}"
+    require(q.shape[3] == k.shape[3], wrong, "equal lengths", "Give q and k the same last dim.")
+    require(q.shape[0] == 1, f"q batch 1 only, got {q.shape[0]}", "one batch", "Call it once per batch.")
     slot = call["cache_batch_idx"]
     if slot is None:
         wrong = f"indexer_score k batch must be 1 unless cache_batch_idx is set (got {k.shape[0]})"
-        _need(k.shape[0] == 1, wrong, "cache_batch_idx=")
+        require(k.shape[0] == 1, wrong, "cache_batch_idx=", "Pass cache_batch_idx, or slice one batch of the cache.")
     else:
         wrong = f"indexer_score cache_batch_idx ({slot}) must be < k batch slots ({k.shape[0]})"
-        _need(slot < k.shape[0], wrong, "a slot of the cache")
-    _need(q.memory_config.interleaved, "indexer_score q must use interleaved memory", "interleaved memory")
+        require(slot < k.shape[0], wrong, "a slot of the cache", "Pass a cache_batch_idx below the cache's first dim.")
+    require_interleaved(q, "indexer_score q must use interleaved memory")
     for name, spec in (("q", q), ("k", k)):
-        _need(spec.dtype in HALVES, f"{name} must be bfloat16 or bfloat8_b (got {spec.dtype})", "one of them")
-    _need(q.layout is k.layout is Layout.TILE, "q, k must be TILE layout", "TILE_LAYOUT")
+        wrong = f"{name} must be bfloat16 or bfloat8_b (got {spec.dtype})"
+        require(spec.dtype in HALVES, wrong, "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast.")
+    wrong = "q, k must be TILE layout"
+    require(q.layout is k.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
     rows, keys, dim = q.shape[2], k.shape[2], q.shape[3]
     tiled = all(length % TILE == 0 for length in (rows, keys, dim))
-    _need(tiled, f"Sq {rows}, T {keys}, D {dim} must be tile-aligned", "whole tiles")
+    require(
+        tiled, f"Sq {rows}, T {keys}, D {dim} must be tile-aligned", f"multiples of {TILE}", "Pad them with ttnn.pad."
+    )
     if weights is not None:
         form = tuple(weights.spec.shape) == (*q.shape[:3], 1)
-        _need(form, "weights must be [B, Hi, Sq, 1] matching q [B, Hi, Sq, D]", str([*q.shape[:3], 1]))
-        _need(weights.dtype is DataType.BFLOAT16, f"weights must be bfloat16 (got {weights.dtype})", "bfloat16")
-        _need(weights.layout is Layout.TILE, "weights must be TILE layout", "TILE_LAYOUT")
+        wrong = "weights must be [B, Hi, Sq, 1] matching q [B, Hi, Sq, D]"
+        require(form, wrong, str([*q.shape[:3], 1]), "Reshape weights to that shape.")
+        require_dtype(weights, DataType.BFLOAT16, f"weights must be bfloat16 (got {weights.dtype})")
+        require_layout(weights, Layout.TILE, "weights must be TILE layout")
     _check_cut(call, rows, keys, q.shape[1])
     _check_window(call, rows, keys)
 
@@ -84,57 +103,81 @@ def _check_cut(call: Call, rows: int, keys: int, heads: int) -> None:
     config = call["program_config"] or IndexerScoreProgramConfig()
     high, wide, group = config.q_chunk_size, config.k_chunk_size, config.head_group_size
     wrong = f"q_chunk_size {high} / k_chunk_size {wide} must be tile-aligned"
-    _need(high > 0 and wide > 0 and high % TILE == wide % TILE == 0, wrong, "whole tiles")
-    _need(rows % high == 0, f"q_chunk_size {high} must divide Sq {rows}", "a divisor")
-    _need(wide <= keys, f"k_chunk_size {wide} out of range (T={keys})", f"at most {keys}")
-    _need(heads % (group or heads) == 0, f"head_group_size {group} must divide Hi {heads}", "a divisor")
+    require(
+        high > 0 and wide > 0 and high % TILE == wide % TILE == 0,
+        wrong,
+        f"multiples of {TILE}",
+        "Round both chunk sizes up to whole tiles.",
+    )
+    wrong = f"q_chunk_size {high} must divide Sq {rows}"
+    require(rows % high == 0, wrong, f"a divisor of {rows}", "Choose a q_chunk_size that divides the queries.")
+    require(wide <= keys, f"k_chunk_size {wide} out of range (T={keys})", f"at most {keys}", "Lower k_chunk_size.")
+    require(
+        heads % (group or heads) == 0,
+        f"head_group_size {group} must divide Hi {heads}",
+        f"a divisor of {heads}",
+        "Choose a head_group_size that divides the heads.",
+    )
     groups, block = call["num_groups"], call["block_size"]
     wrong = f"num_groups {groups} must be >= 1 and divide Hi {heads}"
-    _need(groups >= 1 and heads % groups == 0, wrong, "whole groups of heads")
+    require(
+        groups >= 1 and heads % groups == 0, wrong, f"a divisor of {heads}", "Choose num_groups that divides the heads."
+    )
     if groups > 1:
         resident = group in (0, heads)
         wrong = f"num_groups {groups}>1 requires all heads resident (head_group_size 0 or Hi); got HB={group}"
-        _need(resident, wrong, "head_group_size=0")
+        require(resident, wrong, "head_group_size=0", "Leave head_group_size at 0.")
         wrong = f"num_groups {groups}>1 requires k_chunk_size>=64 (the full-strip path); got k_chunk_size={wide}"
-        _need(wide >= 2 * TILE, wrong, "k_chunk_size=64 or more")
+        require(wide >= 2 * TILE, wrong, "k_chunk_size=64 or more", "Raise k_chunk_size to 64.")
     if block:
-        _need(block % TILE == 0, f"block_size {block} must be a multiple of {TILE}", "whole tiles")
-        _need(keys % block == 0, f"block_size {block} must divide T {keys}", "a divisor")
+        wrong = f"block_size {block} must be a multiple of {TILE}"
+        require(block % TILE == 0, wrong, f"a multiple of {TILE}", "Round block_size up to whole tiles.")
+        wrong = f"block_size {block} must divide T {keys}"
+        require(keys % block == 0, wrong, f"a divisor of {keys}", "Choose a block_size that divides the keys.")
         wrong = f"block_size {block} must divide k_chunk_size {wide} (a block can't straddle a work unit)"
-        _need(wide % block == 0, wrong, "whole blocks")
+        require(wide % block == 0, wrong, f"a divisor of {wide}", "Choose a block_size that divides k_chunk_size.")
         wrong = f"block_size pooling requires k_chunk_size {wide} to divide T {keys}"
-        _need(keys % wide == 0, wrong, "a divisor")
+        require(keys % wide == 0, wrong, f"a divisor of {keys}", "Choose a k_chunk_size that divides the keys.")
         wrong = (
             f"block_size pooling needs k_chunk_size/block_size (= {wide // block}) to be a multiple of {SLICE} so each "
             f"unit's row-major output slice is 16 B-aligned; set k_chunk_size to a multiple of {SLICE}*block_size"
         )
-        _need(wide // block % SLICE == 0, wrong, f"{SLICE} blocks at a time")
+        require(wide // block % SLICE == 0, wrong, f"a multiple of {SLICE} blocks per unit", "Raise k_chunk_size.")
         wrong = (
             f"blocks per work unit (k_chunk_size/block_size = {wide // block}) must be <= {TILE}; reduce k_chunk_size"
         )
-        _need(wide // block <= TILE, wrong, f"at most {TILE} blocks")
+        require(wide // block <= TILE, wrong, f"at most {TILE} blocks", "Lower k_chunk_size.")
 
 
 def _check_window(call: Call, rows: int, keys: int) -> None:
     first, last, length = call["first"], call["last"], call["kv_len"]
-    _need(first % TILE == 0, f"chunk_start_idx {first} must be tile-aligned", "whole tiles")
+    wrong = f"chunk_start_idx {first} must be tile-aligned"
+    require(first % TILE == 0, wrong, f"a multiple of {TILE}", "Start at the first key of a tile.")
     wrong = f"fullest-device chunk window [{last}, {last}+{rows}) exceeds T={keys} (base={first}, per-rank stride Sq={rows})"
-    _need(last + rows <= keys, wrong, "a window inside the keys")
+    require(
+        last + rows <= keys, wrong, "a window inside the keys", "Pass a smaller chunk_start_idx, or a longer cache."
+    )
     if length is not None:
-        _need(length % TILE == 0, f"indexer_score kv_len {length} must be tile-aligned", "whole tiles")
+        wrong = f"indexer_score kv_len {length} must be tile-aligned"
+        require(length % TILE == 0, wrong, f"a multiple of {TILE}", "Round kv_len up to whole tiles.")
         wrong = f"indexer_score kv_len {length} must be in (0, T={keys}] (the allocated k length)"
-        _need(0 < length <= keys, wrong, "a length of the cache")
+        require(0 < length <= keys, wrong, f"1 to {keys}", "Pass how many keys of the cache are valid.")
         wrong = (
             f"fullest-device causal window [{last}, {last}+{rows}) exceeds kv_len={length} (cannot attend past the valid "
             f"keys; base={first}, per-rank stride Sq={rows})"
         )
-        _need(last + rows <= length, wrong, "a longer kv_len")
+        require(
+            last + rows <= length,
+            wrong,
+            f"kv_len of {last + rows} or more",
+            "Raise kv_len, or pass a smaller chunk_start_idx.",
+        )
         block = call["block_size"]
         wrong = (
             f"indexer_score kv_len {length} must be a multiple of block_size {block} when block-max-pooling (a kv_len "
             "splitting a block drops the boundary block's score)"
         )
-        _need(not block or length % block == 0, wrong, "whole blocks")
+        require(not block or length % block == 0, wrong, f"a multiple of {block}", "Round kv_len up to whole blocks.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -208,17 +251,27 @@ def _run(q: Tensor, k: Tensor, weights: Tensor | None, **options: Any) -> Tensor
     most = 2 if weights is not None else 1
     named = "[SP, TP]" if most > 1 else "[SP]"
     wrong = f"indexer_score: seq_shard_axes takes at most {most} axis/axes {named}, got {len(axes)}"
-    _need(len(axes) <= most, wrong, "fewer axes")
+    require(len(axes) <= most, wrong, f"at most {most}", "Name fewer mesh axes.")
     wrong = (
         "indexer_score: block_cyclic_sp_axis and block_cyclic_chunk_local must both be set or both unset "
         f"(got sp_axis={sp_axis is not None}, chunk_local={piece is not None})"
     )
-    _need((sp_axis is None) == (piece is None), wrong, "both or none")
+    require(
+        (sp_axis is None) == (piece is None),
+        wrong,
+        "both or none",
+        "Pass both block_cyclic arguments, or leave both out.",
+    )
     wrong = (
         "indexer_score: seq_shard_axes[1] (TP sub-shard) requires a block-cyclic layout "
         "(block_cyclic_sp_axis/chunk_local)"
     )
-    _need(len(axes) < 2 or sp_axis is not None, wrong, "block_cyclic_sp_axis=")
+    require(
+        len(axes) < 2 or sp_axis is not None,
+        wrong,
+        "block_cyclic_sp_axis=",
+        "Pass block_cyclic_sp_axis and block_cyclic_chunk_local.",
+    )
     stripes = None if sp_axis is None else _stripes(shape, rows, axes, sp_axis, piece)
     ring = _ring(shape, axes)
     first = start
@@ -242,17 +295,27 @@ def _ring(shape: Sequence[int], axes: Sequence[int]) -> int:
 
 def _stripes(shape: tuple[int, ...], rows: int, axes: tuple[int, ...], sp_axis: int, piece: int) -> Stripes | None:
     wrong = f"indexer_score: block_cyclic_sp_axis ({sp_axis}) out of range for mesh rank {len(shape)}"
-    _need(0 <= sp_axis < len(shape), wrong, "a mesh axis")
+    require(0 <= sp_axis < len(shape), wrong, "a mesh axis", "Choose an axis of the mesh.")
     others = torch.Size(shape).numel() // shape[sp_axis]
     wrong = f"indexer_score: block_cyclic_chunk_local ({piece}) must be q_isl ({rows}) or tp*q_isl ({others * rows})"
-    _need(piece in (rows, others * rows), wrong, "one of them")
+    require(
+        piece in (rows, others * rows),
+        wrong,
+        f"{rows} or {others * rows}",
+        "Pass one of these numbers as block_cyclic_chunk_local.",
+    )
     both = piece == rows * others and others > 1
     wrong = (
         f"indexer_score: block_cyclic_chunk_local == tp*q_isl (tp={others} > 1) with seq_shard_axes=[SP] needs the TP axis "
         "too (seq_shard_axes=[SP, TP]) so the second axis's seq offset is applied; or pass seq_shard_axes=[] (flat "
         "linearization)."
     )
-    _need(not (both and len(axes) == 1), wrong, "seq_shard_axes=[SP, TP]")
+    require(
+        not (both and len(axes) == 1),
+        wrong,
+        "seq_shard_axes=[SP, TP]",
+        "Add the TP axis to seq_shard_axes, or leave it empty.",
+    )
     return Stripes(shape[sp_axis], piece) if shape[sp_axis] > 1 else None
 
 

@@ -26,26 +26,34 @@ def writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lanes:
     return cache.expand(*dims, *cache.shape[lane_axes:]).clone(memory_format=torch.contiguous_format)
 
 
-def _refuse(wrong: str, expected: str) -> None:
-    raise ShapeError(wrong, expected=expected, fix="Check the cache, the input and the index.")
-
-
 # -- contiguous caches -------------------------------------------------------------------------------------------------
 
 
 def _check_fill(call: Call) -> None:
     cache, x = call.specs[0], call.specs[1]
     if x.shape[-1] != cache.shape[-1] or x.shape[1] != cache.shape[1]:
-        _refuse(
-            f"fill_cache got an input of shape {x.shape} for a cache of shape {cache.shape}", "equal heads and widths"
+        raise ShapeError(
+            f"fill_cache got an input of shape {x.shape} for a cache of shape {cache.shape}",
+            expected="equal heads and widths",
+            fix="Give the input the heads and head size of the cache.",
         )
     if call["update_idx"] % 32:
-        _refuse(f"Update index ({call['update_idx']}) must be a multiple of tile height", "a multiple of 32")
+        raise ShapeError(
+            f"Update index ({call['update_idx']}) must be a multiple of tile height",
+            expected="a multiple of 32",
+            fix="Start at the first row of a tile.",
+        )
     if call["update_idx"] + x.shape[-2] > cache.padded_shape[-2]:
-        _refuse(f"Input seq len ({x.shape[-2]}) must be within cache seq len ({cache.shape[-2]})", "a shorter input")
+        raise ShapeError(
+            f"Input seq len ({x.shape[-2]}) must be within cache seq len ({cache.shape[-2]})",
+            expected=f"at most {cache.shape[-2]} rows",
+            fix="Allocate a longer cache, or slice the input.",
+        )
     if not 0 <= call["batch_idx"] < cache.shape[0]:
-        _refuse(
-            f"Batch idx ({call['batch_idx']}) must be within cache batch size ({cache.shape[0]})", "a smaller index"
+        raise ShapeError(
+            f"Batch idx ({call['batch_idx']}) must be within cache batch size ({cache.shape[0]})",
+            expected=f"0 to {cache.shape[0] - 1}",
+            fix="Pass the index of a user of the cache.",
         )
 
 
@@ -66,11 +74,17 @@ def _fill(
 def _check_update(call: Call) -> None:
     cache, x = call.specs[0], call.specs[1]
     if x.shape[-1] != cache.shape[-1] or x.shape[1] != cache.shape[1]:
-        _refuse(
-            f"update_cache got an input of shape {x.shape} for a cache of shape {cache.shape}", "equal heads and widths"
+        raise ShapeError(
+            f"update_cache got an input of shape {x.shape} for a cache of shape {cache.shape}",
+            expected="equal heads and widths",
+            fix="Give the input the heads and head size of the cache.",
         )
     if not 0 <= call["update_idx"] < cache.padded_shape[-2]:
-        _refuse(f"Update idx ({call['update_idx']}) must be within cache length ({cache.shape[-2]})", "a smaller index")
+        raise ShapeError(
+            f"Update idx ({call['update_idx']}) must be within cache length ({cache.shape[-2]})",
+            expected=f"0 to {cache.shape[-2] - 1}",
+            fix="Allocate a longer cache, or pass a smaller update_idx.",
+        )
 
 
 @device_operation(

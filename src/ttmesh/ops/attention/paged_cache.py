@@ -53,10 +53,6 @@ def chosen_lanes(coords: Coords | None, mesh_shape: tuple[int, ...], device: tor
     return chosen
 
 
-def _refuse(wrong: str, expected: str) -> None:
-    raise ShapeError(wrong, expected=expected, fix="Check the cache, the page table and the options.")
-
-
 def check_paging(call: Call, *, per_user: bool = True) -> None:
     """What TT-NN refuses of options that need pages, and of views whose blocks have another size."""
     paged = call["page_table"] is not None
@@ -67,19 +63,28 @@ def check_paging(call: Call, *, per_user: bool = True) -> None:
         ("cache_position_modulo", modulo),
     ):
         if value is not None and not paged:
-            _refuse(f"{name} is only supported in paged mode", "a page_table")
+            raise ShapeError(
+                f"{name} is only supported in paged mode",
+                expected="a page_table",
+                fix="Pass a page_table, or leave the option out.",
+            )
     cache, x = call.specs[0], call.specs[1]
     if block is not None or heads is not None:
         have = math.prod(cache.shape[1:])
         seen = heads or (cache.shape[1] if per_user else x.shape[1])  # a prompt's input says its own heads
         want = seen * (block or cache.shape[2]) * x.shape[-1]
         if have != want:
-            _refuse(f"paged cache geometry mismatch: {want} elems/block asked, {have} in the buffer", "equal sizes")
+            raise ShapeError(
+                f"paged cache geometry mismatch: {want} elems/block asked, {have} in the buffer",
+                expected="equal sizes",
+                fix="Correct block_size and num_kv_heads.",
+            )
     size = block or cache.shape[2]
     if modulo is not None and (modulo <= 0 or modulo % size):
-        _refuse(
+        raise ShapeError(
             f"cache_position_modulo ({modulo}) must be a positive multiple of effective block_size ({size})",
-            f"a multiple of {size}",
+            expected=f"a multiple of {size}",
+            fix="Round cache_position_modulo to whole blocks.",
         )
 
 
@@ -94,21 +99,34 @@ def _check_update(call: Call) -> None:
     check_paging(call)
     cache, x = call.specs[0], call.specs[1]
     if len(x.shape) != 4 or x.shape[0] != 1:
-        _refuse(f"paged_update_cache got an input of shape {x.shape}", "[1, users, heads, head size]")
+        raise ShapeError(
+            f"paged_update_cache got an input of shape {x.shape}",
+            expected="[1, users, heads, head size]",
+            fix="Reshape it to that shape.",
+        )
     shard = x.memory_config.shard_spec
     if shard is not None and shard.grid.num_cores() != x.shape[1]:
-        _refuse(
+        raise ShapeError(
             f"Input must be sharded over one core per user: num_cores is {shard.grid.num_cores()}, users {x.shape[1]}",
-            f"{x.shape[1]} cores",
+            expected=f"{x.shape[1]} cores",
+            fix="Shard the input with one core per user.",
         )
     if call["page_table"] is None and not call["share_cache"] and cache.shape[0] < x.shape[1]:
-        _refuse(f"Cache batch size ({cache.shape[0]}) is smaller than the input's ({x.shape[1]})", "a cache per user")
+        raise ShapeError(
+            f"Cache batch size ({cache.shape[0]}) is smaller than the input's ({x.shape[1]})",
+            expected="a cache per user",
+            fix="Allocate a cache for every user, or pass share_cache=True.",
+        )
 
 
 def _need_positions(update_idxs: Sequence[int], update_idxs_tensor: Tensor | None) -> list[int]:
     """The positions as a list; asked at every call, for they are no part of a plan's key."""
     if not update_idxs and update_idxs_tensor is None:
-        _refuse("paged_update_cache got no positions", "update_idxs or update_idxs_tensor")
+        raise ShapeError(
+            "paged_update_cache got no positions",
+            expected="update_idxs or update_idxs_tensor",
+            fix="Pass one of the two.",
+        )
     return list(update_idxs)
 
 

@@ -38,14 +38,14 @@ def _check(call: Call) -> None:
             f"batch_idx_tensor must have exactly {x.shape[0]} element{'s' if x.shape[0] > 1 else ''}, "
             f"got {index.shape.volume()}",
             expected="one user per input batch",
-            fix="Check the tensor.",
+            fix="Pass one index per batch.",
         )
     length = call["valid_seq_len_tensor"]
     if length is not None and length.shape.volume() != 1:
         raise ShapeError(
             f"valid_seq_len_tensor must have exactly 1 element, got {length.shape.volume()}",
             expected="one length",
-            fix="Check the tensor.",
+            fix="Pass a tensor of one element.",
         )
 
 

@@ -57,7 +57,7 @@ def check_attention(call: Call) -> None:
             raise ShapeError(
                 f"Inputs to SDPA must be tilized and of rank 4; got {spec.shape} in {spec.layout}",
                 expected="[batch, heads, sequence, head size] in TILE layout",
-                fix="Reshape or tilize.",
+                fix="Convert it with ttnn.reshape and ttnn.to_layout.",
             )
     if q.shape[1] % k.shape[1]:
         raise ShapeError(
@@ -68,7 +68,7 @@ def check_attention(call: Call) -> None:
     if call["is_causal"] and call["attn_mask"] is not None:
         raise MeshError(
             "is_causal and attn_mask cannot both be present. Got is_causal: true, attn_mask: true",
-            expected="one of them",
+            expected="is_causal or attn_mask",
             fix="Pass is_causal=False, or no mask.",
         )
     if call["is_causal"] and q.shape[-2] != k.shape[-2]:
@@ -164,8 +164,8 @@ def _check_chunked(call: Call) -> None:
     if (call["chunk_start_idx"] is None) == (call["chunk_start_idx_tensor"] is None):
         raise MeshError(
             "chunked SDPA needs exactly one of chunk_start_idx and chunk_start_idx_tensor",
-            expected="one of them",
-            fix="Pass one.",
+            expected="a start as a number or as a tensor",
+            fix="Pass one of the two and leave the other out.",
         )
 
 

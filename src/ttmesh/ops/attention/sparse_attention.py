@@ -29,31 +29,51 @@ class SparseKVFormat(PrintedEnum):
     SCALED_FP8 = 2
 
 
-def _refuse(wrong: str, expected: str) -> None:
-    raise MeshError(wrong, expected=expected, fix="Change the call.")
-
-
 def _check_sparse(call: Call) -> None:
     q, kv, indices = call.specs[:3]
     if call.mesh.arch() is not Arch.BLACKHOLE:
-        _refuse("sparse_sdpa is Blackhole-only", "a Blackhole system")
+        raise ShapeError(
+            "sparse_sdpa is Blackhole-only",
+            expected="a Blackhole system",
+            fix="Choose a Blackhole system with TTMESH_SYSTEM or --system.",
+        )
     for spec in (q, kv, indices):
         if spec.layout is not Layout.ROW_MAJOR:
-            _refuse("sparse_sdpa q/indices and KV cache must be ROW_MAJOR", "ROW_MAJOR tensors")
+            raise ShapeError(
+                "sparse_sdpa q/indices and KV cache must be ROW_MAJOR",
+                expected="ROW_MAJOR tensors",
+                fix="Convert them with ttnn.to_layout.",
+            )
     if len(kv.shape) != 4 or kv.shape[1] != 1 or kv.shape[3] != q.shape[3]:
-        _refuse(f"kv must be [B,1,T,{q.shape[3]}] (got {kv.shape})", "one head as wide as the queries")
+        raise ShapeError(
+            f"kv must be [B,1,T,{q.shape[3]}] (got {kv.shape})",
+            expected="one head as wide as the queries",
+            fix="Reshape kv to that shape.",
+        )
     if not 0 < call["v_dim"] <= q.shape[3]:
-        _refuse(f"v_dim must be in (0, K_DIM={q.shape[3]}] (got {call['v_dim']})", "a part of the row")
+        raise ShapeError(
+            f"v_dim must be in (0, K_DIM={q.shape[3]}] (got {call['v_dim']})",
+            expected=f"1 to {q.shape[3]}",
+            fix="Pass the length of the values.",
+        )
     slot = call["cache_batch_idx"]
     if slot is None and kv.shape[0] != 1:
-        _refuse(f"kv batch must be 1 unless cache_batch_idx is set (got {kv.shape[0]})", "cache_batch_idx=")
+        raise ShapeError(
+            f"kv batch must be 1 unless cache_batch_idx is set (got {kv.shape[0]})",
+            expected="cache_batch_idx=",
+            fix="Pass cache_batch_idx, or slice one batch of the cache.",
+        )
     if slot is not None and slot >= kv.shape[0]:
-        _refuse(f"cache_batch_idx ({slot}) must be < kv batch slots ({kv.shape[0]})", "a slot of the cache")
+        raise ShapeError(
+            f"cache_batch_idx ({slot}) must be < kv batch slots ({kv.shape[0]})",
+            expected="a slot of the cache",
+            fix="Pass a cache_batch_idx below the cache's first dim.",
+        )
     if call["kv_format"] is SparseKVFormat.SCALED_FP8 or call["block_cyclic_sp_axis"] is not None:
         raise NotEmulatedError(
             "sparse_sdpa with scaled fp8 rows or block-cyclic caches is not emulated",
             expected="BF16 or FP8_E4M3 rows in order",
-            fix="Use one of those.",
+            fix="Store the rows in order, in one of these formats.",
         )
 
 

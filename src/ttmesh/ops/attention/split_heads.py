@@ -31,7 +31,7 @@ def _check_split(call: Call) -> None:
                 f"Dimension mismatch: KV tensor batch dimension ({kv.shape[0]}) must match Q tensor batch dimension "
                 f"({x.shape[0]}).",
                 expected="equal batches",
-                fix="Check the inputs.",
+                fix="Pass keys and values of the same batch.",
             )
         size = x.shape[2] // heads
     else:

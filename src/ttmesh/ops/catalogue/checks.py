@@ -6,25 +6,32 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import ShapeError, one_of
+from ttmesh.base.errors import one_of, require
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
 
 
-def require(ok: bool, wrong: str, expected: str, fix: str) -> None:
-    """Raise with these parts unless it is so."""
-    if not ok:
-        raise ShapeError(wrong, expected=expected, fix=fix)
+def require_layout(spec: TensorSpec | Tensor, layout: Layout, wrong: str) -> None:
+    """Refuse a tensor in the other layout."""
+    require(spec.layout is layout, wrong, f"{layout.name}_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
 def require_tiles(call: Call, wrong: str) -> None:
     """Refuse a first tensor in ROW_MAJOR layout."""
-    require(call.specs[0].layout is Layout.TILE, wrong, "layout=ttnn.TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+    require_layout(call.specs[0], Layout.TILE, wrong)
 
 
-def require_dtype(spec: TensorSpec, allowed: Collection[DataType], wrong: str) -> None:
+def require_interleaved(spec: TensorSpec, wrong: str) -> None:
+    """Refuse a sharded tensor."""
+    require_interleaved(spec, wrong)
+
+
+def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[DataType], wrong: str) -> None:
     """Refuse formats that an operation does not take."""
-    require(spec.dtype in allowed, wrong, one_of(allowed), "Convert it with ttnn.typecast.")
+    formats = (allowed,) if isinstance(allowed, DataType) else allowed
+    expected = allowed.name.lower() if isinstance(allowed, DataType) else one_of(allowed)
+    require(spec.dtype in formats, wrong, expected, "Convert it with ttnn.typecast.")
 
 
 def dim_of(dim: int, rank: int, wrong: str | None = None) -> int:
@@ -36,12 +43,8 @@ def dim_of(dim: int, rank: int, wrong: str | None = None) -> int:
         "a tensor with dims",
         "Reshape it to [1] first.",
     )
-    require(
-        low <= dim <= high,
-        wrong or f"Dimension out of range (expected to be in range of [{low},{high}], but got {dim})",
-        f"a dim in [{low}, {high}]",
-        "Check the rank.",
-    )
+    wrong = wrong or f"Dimension out of range (expected to be in range of [{low},{high}], but got {dim})"
+    require(low <= dim <= high, wrong, f"a dim in [{low}, {high}]", "Check the rank.")
     return dim if dim < 0 else dim - max(rank, 1)
 
 

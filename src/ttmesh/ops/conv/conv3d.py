@@ -10,9 +10,8 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, one_of, require
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
@@ -75,12 +74,8 @@ def prepare_conv3d_weights(
     shape = tuple(weight_tensor.shape)
     channels = -(-shape[-4] * groups // alignment) * alignment
     block = block_of(shape[-3:], C_in_block, channels)
-    require(
-        channels % block == 0,
-        "C_in_aligned must be divisible by C_in_block",
-        f"a divisor of {channels}",
-        "Choose a number that divides it.",
-    )
+    wrong = "C_in_aligned must be divisible by C_in_block"
+    require(channels % block == 0, wrong, f"a divisor of {channels}", "Choose a number that divides it.")
     options = {"groups": groups, "block": block, "alignment": alignment}
     return prepare_on_host(_WEIGHTS, weight_tensor, mesh, None, options)
 
@@ -88,34 +83,18 @@ def prepare_conv3d_weights(
 def _check(call: Call) -> None:
     x, weight, bias = call["input"].spec, call["weight"].spec, call["bias"]
     kernel, dilation, padding, groups = call["kernel"], call["dilation"], call["padding"], call["groups"]
-    require(
-        len(x.shape) == 5,
-        f"Activation tensor must have 5 dimensions. got {len(x.shape)}",
-        "[N, D, H, W, C]",
-        "Reshape it to five dims.",
-    )
-    require(
-        x.layout is Layout.ROW_MAJOR,
-        "Activation tensor must be row-major.",
-        "ROW_MAJOR layout",
-        "Convert it with ttnn.to_layout.",
-    )
+    wrong = f"Activation tensor must have 5 dimensions. got {len(x.shape)}"
+    require(len(x.shape) == 5, wrong, "[N, D, H, W, C]", "Reshape it to five dims.")
+    wrong = "Activation tensor must be row-major."
+    require(x.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR layout", "Convert it with ttnn.to_layout.")
     floats = (DataType.BFLOAT16, DataType.FLOAT32)
-    require(
-        x.dtype in floats,
-        f"Activation tensor must be bfloat16 or float32. got {x.dtype}",
-        "one of them",
-        "Choose one of them.",
-    )
+    wrong = f"Activation tensor must be bfloat16 or float32. got {x.dtype}"
+    require(x.dtype in floats, wrong, one_of(floats), "Convert it with ttnn.typecast.")
     same = f"Input and weight tensors must have the same dtype. got {x.dtype} vs {weight.dtype}"
     require(x.dtype is weight.dtype, same, "equal formats", "Convert with ttnn.typecast.")
     mode = call["padding_mode"]
-    require(
-        mode in ("zeros", "replicate"),
-        f"Padding mode must be zeros or replicate. got {mode}",
-        "one of them",
-        "Choose one of them.",
-    )
+    wrong = f"Padding mode must be zeros or replicate. got {mode}"
+    require(mode in ("zeros", "replicate"), wrong, "'zeros' or 'replicate'", "Pass one of these names.")
     for what, count in (("Input", x.shape[4]), ("Output", call["out_channels"])):
         wrong = f"{what} channels must be divisible by groups. Got {what.lower()} channels {count} and groups {groups}"
         require(count % groups == 0, wrong, "whole groups", "Choose groups that divide the channels.")
@@ -153,7 +132,12 @@ def _check_halo(call: Call, x: TensorSpec) -> None:
         f"Halo mode requires a kernel with spatial reuse and no dilation. got kernel_size={tuple(kernel)}, "
         f"dilation={tuple(dilation)}"
     )
-    require(max(kernel) > 1 and max(dilation) == 1, wrong, "such a kernel", "Use a kernel of that size.")
+    require(
+        max(kernel) > 1 and max(dilation) == 1,
+        wrong,
+        "a kernel larger than 1, and no dilation",
+        "Leave halo_buffer out.",
+    )
     outer, height, width = x.shape[0] * x.shape[1], x.shape[2], x.shape[3]
     needed = 2 * outer * (down * width + across * (height + 2 * down))
     pages = prod(call["halo"].shape[:-1])

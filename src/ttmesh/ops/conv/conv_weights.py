@@ -155,7 +155,9 @@ def prepare_bias(bias: Tensor, device: MeshDevice, dtype: DataType | None) -> Te
     """A bias [1, 1, 1, out] as a row of whole tiles on the device."""
     if len(bias.shape) != 4:
         raise ShapeError(
-            f"Host conv bias should be 4D tensor; got {bias.shape}", expected="[1, 1, 1, channels]", fix="Reshape it."
+            f"Host conv bias should be 4D tensor; got {bias.shape}",
+            expected="[1, 1, 1, channels]",
+            fix="Reshape it to four dims.",
         )
     return prepare_on_host(_BIAS, bias, device, dtype, {})
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import movement as goldens
@@ -18,16 +19,12 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 def _check_fill(call: Call) -> None:
     n, c, h, w = (call[name] for name in "NCHW")
     high, wide = call["hOnes"], call["wOnes"]
-    require(
-        min(n, c, h, w) > 0,
-        f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}",
-        "positive dims",
-        "Ask for at least one element in every dim.",
-    )
+    wrong = f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}"
+    require(min(n, c, h, w) > 0, wrong, "positive dims", "Ask for at least one element in every dim.")
     wrong = f"Fill dimensions must be <= tensor dimensions: hFill={high} <= H={h}, wFill={wide} <= W={w}"
     require(high <= h and wide <= w, wrong, "a corner inside", "Make the corner smaller, or the tensor larger.")
     wrong = f"Input tensor dtype must be BFLOAT16 but got {call.specs[0].dtype}"
-    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+    require_dtype(call.specs[0], DataType.BFLOAT16, wrong)
 
 
 def _fill_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

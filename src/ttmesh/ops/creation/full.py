@@ -75,7 +75,7 @@ def filled(
         raise NotEmulatedError(
             "full/zeros/ones: FP8_E4M3 is an output-only dtype, used exclusively by the DeepSeek V3 prefill combine and "
             "dispatch ops; host-side construction via fill is not supported.",
-            expected="another format",
+            expected="a format other than fp8_e4m3",
             fix="Use bfloat8_b.",
         )
     if device is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
-from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.base.errors import MeshError, NotEmulatedError, one_of, require
 from ttmesh.base.placement import Shard
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
@@ -17,7 +17,6 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.creation.full import asked_spec
 from ttmesh.ops.creation.uniform_range import inclusive_range
-from ttmesh.ops.elementwise.binary_rules import fatal
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.distribution.mappers import MeshMapperConfig
 from ttmesh.tensor.spec.distribution_shape import compute_distribution_to_mesh_mapping
@@ -94,9 +93,8 @@ def rand(
 ) -> Tensor:
     """Numbers in [low, high): the same on every device, or of its own per shard with a mesh_mapper."""
     chosen = dtype or bfloat16
-    fatal(
-        chosen in GENERATED, f"[ttnn::rand] Output dtype {chosen} is not supported.", "another format", "Use bfloat16."
-    )
+    wrong = f"[ttnn::rand] Output dtype {chosen} is not supported."
+    require(chosen in GENERATED, wrong, one_of(GENERATED), "Pass one of these formats.")
     low, high = inclusive_range(low, high, chosen)
     mesh_dims, topology = (
         [1] * device.shape.dims(),
@@ -117,12 +115,8 @@ def _cut(mapper: MeshMapperConfig, device: MeshDevice, local: list[int]) -> tupl
     """Mesh dims and topology of a cut tensor; the local shape is changed in place."""
     wanted = mapper.mesh_shape_override or device.shape
     placements = mapper.placements
-    fatal(
-        len(placements) == wanted.dims(),
-        f"ttnn::rand: placements size ({len(placements)}) must match mesh dimensions ({wanted.dims()})",
-        "a placement per axis",
-        "Add or drop placements.",
-    )
+    wrong = f"ttnn::rand: placements size ({len(placements)}) must match mesh dimensions ({wanted.dims()})"
+    require(len(placements) == wanted.dims(), wrong, "a placement per axis", "Add or drop placements.")
     if wanted != device.shape:
         raise NotEmulatedError(
             f"ttnn.rand over {wanted!r} of a {device.shape!r} mesh is not emulated",
@@ -132,13 +126,9 @@ def _cut(mapper: MeshMapperConfig, device: MeshDevice, local: list[int]) -> tupl
     dims = [1] * wanted.dims()
     for axis, placement in enumerate(placements):
         if isinstance(placement, Shard):
-            fatal(
-                placement.dim < len(local),
-                f"ttnn::rand: MeshMapperConfig shard dim {placement.dim} exceeds tensor rank {len(local)}",
-                "a dim of the shape",
-                "Choose another.",
-            )
-            fatal(
+            wrong = f"ttnn::rand: MeshMapperConfig shard dim {placement.dim} exceeds tensor rank {len(local)}"
+            require(placement.dim < len(local), wrong, "a dim of the shape", "Shard a dim of the tensor.")
+            require(
                 local[placement.dim] % wanted[axis] == 0,
                 f"ttnn::rand: shape[{placement.dim}]={local[placement.dim]} is not divisible by mesh dimension size "
                 f"{wanted[axis]}",
@@ -215,7 +205,9 @@ UNIFORM = device_operation(
 def uniform(input: Tensor, from_: float, to: float, seed: int, memory_config: MemoryConfig | None) -> Tensor:
     """Numbers in [from, to) into the tensor itself."""
     known = input.dtype in (bfloat16, float32)
-    fatal(known, "Uniform: Input tensor must be Float32 or Bfloat16", "one of them", "Convert with ttnn.typecast.")
+    require(
+        known, "Uniform: Input tensor must be Float32 or Bfloat16", "float32 or bfloat16", "Convert with ttnn.typecast."
+    )
     first, last = inclusive_range(from_, to, input.dtype)
     if memory_config is not None and memory_config != input.memory_config():
         raise MeshError(
@@ -242,12 +234,8 @@ def _dropout_lane(
 
 
 def _check_dropout(call: Call) -> None:
-    fatal(
-        0 <= call["probability"] <= 1,
-        f"Dropout probability must be between 0 and 1, got {call['probability']}",
-        "a probability",
-        "Use a number from 0 to 1.",
-    )
+    wrong = f"Dropout probability must be between 0 and 1, got {call['probability']}"
+    require(0 <= call["probability"] <= 1, wrong, "a probability", "Use a number from 0 to 1.")
 
 
 dropout = op(

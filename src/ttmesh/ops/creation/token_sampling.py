@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
@@ -70,12 +70,8 @@ def manual_seed(
     if isinstance(user_ids, Tensor):
         users = _listed(user_ids)
     else:
-        require(
-            user_ids is None or 0 <= user_ids < USERS,
-            "User IDs scalar must be in the range [0, 31].",
-            "0..31",
-            "Use an id from 0 to 31.",
-        )
+        wrong = "User IDs scalar must be in the range [0, 31]."
+        require(user_ids is None or 0 <= user_ids < USERS, wrong, "0..31", "Use an id from 0 to 31.")
         users = list(range(USERS)) if user_ids is None else [user_ids]
     seed_users([seeds] * len(users), users)
     return None
@@ -89,28 +85,15 @@ def _listed(tensor: Tensor) -> list[int]:
 def _check(call: Call) -> None:
     values, indices, k, p, temp = call.specs
     require_dtype(values, {DataType.BFLOAT16}, "Only BFLOAT16 is supported for inputs!")
-    require(
-        values.layout is Layout.TILE,
-        "Only TILE_LAYOUT is supported for inputs!",
-        "TILE_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
+    require_layout(values, Layout.TILE, "Only TILE_LAYOUT is supported for inputs!")
     require_dtype(indices, INDEX_TYPES, "Only UINT32 & INT32 dtypes are supported for input indices!")
-    require(
-        indices.layout is Layout.ROW_MAJOR,
-        "Only ROW_MAJOR is supported for input indices!",
-        "ROW_MAJOR",
-        "Convert it with ttnn.to_layout.",
-    )
+    wrong = "Only ROW_MAJOR is supported for input indices!"
+    require(indices.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR", "Convert it with ttnn.to_layout.")
     wrong = "Input values and indices must have the same shape!"
     require(tuple(values.shape) == tuple(indices.shape), wrong, "equal shapes", "Allocate one with the other's shape.")
     rank = len(values.shape)
-    require(
-        rank == 4,
-        f"Sampling input_values must be rank-4; got rank {rank}",
-        "[1, 1, users, width]",
-        "Reshape it to four dims.",
-    )
+    wrong = f"Sampling input_values must be rank-4; got rank {rank}"
+    require(rank == 4, wrong, "[1, 1, users, width]", "Reshape it to four dims.")
     n, c, users, width = values.shape
     wrong = f"Sampling requires input dims 0 and 1 (N, C) to be 1; got [{n}, {c}, {users}, {width}]!"
     require(n == c == 1, wrong, "[1, 1, users, width]", "Reshape it to four dims.")
@@ -122,12 +105,8 @@ def _check(call: Call) -> None:
     for name, spec in (("p", p), ("temp", temp)):
         require_dtype(spec, {DataType.BFLOAT16}, f"Only BFLOAT16 dtypes are supported for {name}!")
     for name, spec in (("k", k), ("p", p), ("temp", temp)):
-        require(
-            spec.layout is Layout.ROW_MAJOR,
-            f"Only ROW_MAJOR layout is supported for {name}!",
-            "ROW_MAJOR",
-            "Convert it with ttnn.to_layout.",
-        )
+        wrong = f"Only ROW_MAJOR layout is supported for {name}!"
+        require(spec.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR", "Convert it with ttnn.to_layout.")
         wrong = f"{name} must have shape [{users}] (one per user)!"
         require(tuple(spec.shape) == (users,), wrong, f"[{users}]", "Reshape it to that shape.")
 

@@ -6,7 +6,7 @@ import math
 import struct
 
 from ttmesh.base.dtypes import DataType
-from ttmesh.ops.elementwise.binary_rules import fatal
+from ttmesh.base.errors import require
 
 NORMAL = 0x0080_0000  # place of the smallest normal float32 among all of them; bfloat16 has the same
 SMALLEST = 2.0**-126
@@ -42,16 +42,16 @@ def inclusive_range(low: float, high: float, dtype: DataType) -> tuple[float, fl
     """The first and the last number of [low, high); formats other than bfloat16 are drawn as float32."""
     span = f"[{low}, {high})"
     finite = math.isfinite(low) and math.isfinite(high)
-    fatal(finite, f"Uniform range endpoints must be finite, got {span}", "two numbers", "Choose other bounds.")
+    require(finite, f"Uniform range endpoints must be finite, got {span}", "two numbers", "Choose other bounds.")
     wrong = f"Uniform range lower bound must be less than upper bound, got {span}"
-    fatal(low < high, wrong, "low < high", "Swap them.")
+    require(low < high, wrong, "low < high", "Swap them.")
     step = BFLOAT16_STEP if dtype is DataType.BFLOAT16 else 1
     first, last = _at(_first(_place(low), step)), _at(_last(_place(high), step))
     wrong = f"Requested range {span} contains no value representable in the output dtype without subnormals"
-    fatal(first <= last, wrong, "a wider range", "Choose other bounds.")
+    require(first <= last, wrong, "a wider range", "Choose other bounds.")
     scale = last - first
     wrong = f"Requested range {span} is too wide for a finite FP32 scale"
-    fatal(scale <= 3.4028234663852886e38, wrong, "a narrower range", "Choose other bounds.")
+    require(scale <= 3.4028234663852886e38, wrong, "a narrower range", "Choose other bounds.")
     wrong = f"Requested range {span} requires a subnormal scale unsupported by the SFPU"
-    fatal(scale == 0 or scale >= SMALLEST, wrong, "a wider range", "Choose other bounds.")
+    require(scale == 0 or scale >= SMALLEST, wrong, "a wider range", "Choose other bounds.")
     return first, last

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.elementwise.binary import OPERANDS, fused
-from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast, fatal
+from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast
 from ttmesh.ops.elementwise.ternary import together
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import wide
@@ -104,7 +105,7 @@ def _polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
 
 
 def _check_polyval(call: Call) -> None:
-    fatal(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
+    require(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
 
 
 @op("ttnn.polyval", golden=goldens.polyval, check=_check_polyval, runtime=("coeffs",), recheck=True)
@@ -115,25 +116,17 @@ def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
 
 def _check_outer(call: Call) -> None:
     a, b = call.specs
-    fatal(
-        len(a.shape) >= 1 and len(b.shape) >= 1,
-        f"ttnn.outer: inputs must be at least 1D, but got shapes {a.shape!r} and {b.shape!r}",
-        "vectors",
-        "Reshape them.",
-    )
-    fatal(
+    wrong = f"ttnn.outer: inputs must be at least 1D, but got shapes {a.shape!r} and {b.shape!r}"
+    require(len(a.shape) >= 1 and len(b.shape) >= 1, wrong, "vectors", "Reshape them to one dim.")
+    require(
         {a.dtype, b.dtype} <= {bfloat16, bfloat8_b, float32, int32, uint32},
         f"ttnn.outer: unsupported dtype (got {a.dtype} and {b.dtype}); supported dtypes are BFLOAT16, BFLOAT8_B, FLOAT32, "
         "INT32, UINT32",
-        "one of those",
+        "a supported dtype for both",
         "Convert with ttnn.typecast.",
     )
-    fatal(
-        a.dtype is b.dtype,
-        f"ttnn.outer: inputs must have the same dtype, but got {a.dtype} and {b.dtype}",
-        "one format",
-        "Convert with ttnn.typecast.",
-    )
+    wrong = f"ttnn.outer: inputs must have the same dtype, but got {a.dtype} and {b.dtype}"
+    require(a.dtype is b.dtype, wrong, "one format", "Convert with ttnn.typecast.")
 
 
 @op(

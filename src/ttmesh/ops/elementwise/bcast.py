@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ttmesh.base.dtypes import Layout, PrintedEnum
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.checks import require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
@@ -49,7 +49,7 @@ _MATHS: dict[BcastOpMath, Function] = {
 def _check_bcast(call: Call) -> None:
     for name, spec in zip("AB", call.specs, strict=True):
         wrong = f"Input tensor {name} layout must be TILE but got {spec.layout}"
-        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+        require_layout(spec, Layout.TILE, wrong)
 
 
 @op("ttnn.bcast", golden=goldens.bcast, check=_check_bcast)

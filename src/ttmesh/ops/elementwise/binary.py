@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.ops.catalogue.definition import OpFunction, alias, catalogue, op
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.binary_rules import (
@@ -29,7 +29,6 @@ from ttmesh.ops.elementwise.binary_rules import (
     binary_spec,
     check_binary,
     check_options,
-    fatal,
     is_tensor,
 )
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
@@ -225,13 +224,9 @@ def _check_divisor(call: Call) -> None:
     divisor = call["input_tensor_b"]
     if call.specs[0].dtype is not uint32 or is_tensor(divisor):
         return
-    fatal(
-        not isinstance(divisor, float),
-        "Expected integer scalar divisor (uint32 or int32)",
-        "a whole number",
-        "Convert the tensor to a float format.",
-    )
-    fatal(divisor > 0, f"Divisor must be positive, got {divisor}", "a positive number", "Change it.")
+    wrong = "Expected integer scalar divisor (uint32 or int32)"
+    require(not isinstance(divisor, float), wrong, "a whole number", "Convert the tensor to a float format.")
+    require(divisor > 0, f"Divisor must be positive, got {divisor}", "a positive number", "Pass a divisor above 0.")
 
 
 def _enter(name: str, kind: BinaryKind) -> OpFunction:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.elementwise.ternary import together
@@ -117,15 +117,23 @@ def gradient_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 def _check(call: Call) -> None:
     asked = call["are_required_outputs"]
-    wrong = None
-    if asked is not None and not any(asked):
-        wrong = "At least one gradient is expected to be calculated."
-    elif call["rounding_mode"] not in (None, "trunc", "floor"):
-        wrong = "Incorrect rounding mode (expected None, 'trunc', or 'floor')"
-    elif call["approximate"] not in (None, "none", "tanh"):
-        wrong = "Incorrect approximation type (expected 'none', 'tanh')"
-    if wrong:
-        raise MeshError(wrong, expected="a gradient to compute", fix="Change the option.")
+    wrong = "At least one gradient is expected to be calculated."
+    require(asked is None or any(asked), wrong, "are_required_outputs with a True", "Ask for at least one gradient.")
+    rounding, approximation = call["rounding_mode"], call["approximate"]
+    wrong = "Incorrect rounding mode (expected None, 'trunc', or 'floor')"
+    require(
+        rounding in (None, "trunc", "floor"),
+        wrong,
+        f"one of these, not {rounding!r}",
+        "Pass one of them as rounding_mode.",
+    )
+    wrong = "Incorrect approximation type (expected 'none', 'tanh')"
+    require(
+        approximation in (None, "none", "tanh"),
+        wrong,
+        f"one of these, not {approximation!r}",
+        "Pass one of them as approximate.",
+    )
 
 
 def _enter(name: str, gradients: Gradients) -> OpFunction:

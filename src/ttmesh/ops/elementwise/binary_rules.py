@@ -21,7 +21,7 @@ from ttmesh.base.dtypes import (
     uint16,
     uint32,
 )
-from ttmesh.base.errors import MeshError, ShapeError, one_of
+from ttmesh.base.errors import ShapeError, one_of, require
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.tensor.calls.launch_op import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -41,12 +41,6 @@ BITS_32 = frozenset({uint32, int32})
 INT32 = frozenset({int32})
 
 
-def fatal(ok: bool, wrong: str, expected: str, fix: str) -> None:
-    """Raise with these parts unless it is so."""
-    if not ok:
-        raise MeshError(wrong, expected=expected, fix=fix)
-
-
 def check_binary(
     op_type: str, formats: frozenset[DataType], *, mixed: bool, also: Callable[[Call], None] | None = None
 ) -> Callable[[Call], None]:
@@ -61,16 +55,12 @@ def check_binary(
 
     def check(call: Call) -> None:
         for letter, spec in zip("AB", call.specs, strict=False):
-            fatal(
-                spec.dtype in formats,
-                f"Input tensor {letter} dtype {spec.dtype} is not supported for binary operation {name}",
-                one_of(sorted(formats)),
-                "Convert it with ttnn.typecast.",
-            )
+            wrong = f"Input tensor {letter} dtype {spec.dtype} is not supported for binary operation {name}"
+            require(spec.dtype in formats, wrong, one_of(sorted(formats)), "Convert it with ttnn.typecast.")
         if len(call.specs) > 1:
             a, b = call.specs[0].dtype, call.specs[1].dtype
             promoted = op_type in ("MUL", "DIV", "ISCLOSE") and {a, b} & FLOAT and {a, b} & {int32, uint32}
-            fatal(
+            require(
                 a is b or bool(promoted) or (mixed and a in FLOAT and b in FLOAT) or {a, b} == {uint8, uint16},
                 f"Mixed dtype is not supported for binary operation {name}, dtype A: {a}, dtype B: {b}",
                 "operands of one format",
@@ -102,22 +92,18 @@ def _check_shapes(call: Call) -> None:
 
 def check_options(call: Call) -> None:
     """What holds for the options of every binary operation."""
-    fatal(
+    require(
         call["sub_core_grids"] is None or call["sub_device_id"] is None,
         "Cannot specify both sub_core_grids and sub_device_id",
-        "one of them",
-        "Leave one out.",
+        "sub_core_grids or sub_device_id",
+        "Leave one of the two out.",
     )
     given = call.outputs[0] if call.outputs else None
     if given is None or given is call.tensors[0]:
         return
-    fatal(
-        call["dtype"] is None or call["dtype"] is given.dtype,
-        "If both output dtype and output tensor provided dtype should match",
-        f"dtype={given.dtype}",
-        "Leave dtype out.",
-    )
-    fatal(
+    wrong = "If both output dtype and output tensor provided dtype should match"
+    require(call["dtype"] is None or call["dtype"] is given.dtype, wrong, f"dtype={given.dtype}", "Leave dtype out.")
+    require(
         any(spec.layout is Layout.TILE for spec in call.specs),
         "Optional output tensor with Row Major input is not supported right now for Elementwise operations",
         "an operand in TILE layout",

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, bfloat16, float32, int32
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
-from ttmesh.ops.elementwise.binary_rules import binary_spec, fatal, is_tensor
+from ttmesh.ops.elementwise.binary_rules import binary_spec, is_tensor
 from ttmesh.ops.elementwise.ternary import together
 from ttmesh.ops.goldens import movement, reduction
 from ttmesh.ops.goldens import operands as goldens
@@ -56,7 +56,7 @@ def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
 
 
 def _check_betas(call: Call) -> None:
-    fatal(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
+    require(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
 
 
 @op("ttnn.situ_glu", golden=goldens.situ_glu, out=binary_spec(), check=_check_betas)
@@ -125,7 +125,7 @@ def _check_snake_beta(call: Call) -> None:
         ),
     )  # fmt: skip
     for ok, wrong, fix in rules:
-        fatal(ok, wrong, "x, alpha and beta of one format in tiles, parameters per column or per element", fix)
+        require(ok, wrong, "x, alpha and beta of one format in tiles, parameters per column or per element", fix)
 
 
 @op(
@@ -145,7 +145,7 @@ def _check_prelu(call: Call) -> None:
         count = 1
         for length in weight.shape:
             count *= length
-        fatal(
+        require(
             count == channels,
             f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {count} and channel size = "
             f"{channels}.",
@@ -213,18 +213,18 @@ clamp, clip = _enter_clamp("clamp"), _enter_clamp("clip")
 
 
 def _check_square_tiles(call: Call) -> None:
-    fatal(call.specs[0].layout is Layout.TILE, "shape match", "TILE layout", "Convert with ttnn.to_layout.")
+    require(call.specs[0].layout is Layout.TILE, "shape match", "TILE layout", "Convert with ttnn.to_layout.")
     rank = len(call.specs[0].shape)
     wrong = (
         f"Unsupported dim {2 if rank < 3 else 3} at index {0 if rank < 3 else 1}. After possible adjustment, needs to be at "
         f"least 0 and less than rank {rank}, or exactly 0 for a rank 0 tensor."
     )
-    fatal(rank > 3, wrong, "four dims or more", "Reshape it to four dims.")
+    require(rank > 3, wrong, "four dims or more", "Reshape it to four dims.")
 
 
 def _check_four_dims(call: Call) -> None:
     four = len(call.specs[0].shape) == 4
-    fatal(four, "Cannot support non-rank 4 Tensor", "four dims", "Reshape it to four dims.")
+    require(four, "Cannot support non-rank 4 Tensor", "four dims", "Reshape it to four dims.")
     _check_square_tiles(call)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import FLOATS, DataType
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import quantize as goldens
@@ -29,27 +29,40 @@ def _gives(default: DataType) -> SpecRule:
     return rule
 
 
-def _refuse(wrong: str, expected: str) -> None:
-    raise MeshError(wrong, expected=expected, fix="Change the call.")
-
-
 def _check_formats(operation: str, x: DataType, out: DataType | None, axis: int | None) -> None:
     if operation == "Quantize":
         if x not in FLOATS:
-            _refuse("Quantize only takes floating-point number inputs", "a float tensor")
+            raise ShapeError(
+                "Quantize only takes floating-point number inputs",
+                expected="a float tensor",
+                fix="Convert it with ttnn.typecast.",
+            )
     elif x not in QUANTIZED:
-        _refuse(f"{operation} only supports int32, int8 or uint8 inputs for now, got DataType::{x.name}", "integers")
+        raise ShapeError(
+            f"{operation} only supports int32, int8 or uint8 inputs for now, got DataType::{x.name}",
+            expected="int32, int8 or uint8",
+            fix="Convert it with ttnn.typecast.",
+        )
     if operation == "Dequantize":
         if out not in (None, DataType.FLOAT32, DataType.BFLOAT16):
-            _refuse("Dequantize only supports bf16/f32 outputs for now", f"one of them, not {out}")
+            raise ShapeError(
+                "Dequantize only supports bf16/f32 outputs for now",
+                expected="dtype=ttnn.bfloat16 or ttnn.float32",
+                fix="Pass one of these formats, or leave dtype out.",
+            )
         return
     if out is not None and out not in QUANTIZED:
-        _refuse(f"{operation} only supports int32, int8 or uint8 outputs for now, got DataType::{out.name}", "integers")
+        raise ShapeError(
+            f"{operation} only supports int32, int8 or uint8 outputs for now, got DataType::{out.name}",
+            expected="int32, int8 or uint8",
+            fix="Pass one of these formats as dtype.",
+        )
     if axis is not None and out in RANGES:
-        _refuse(
+        raise ShapeError(
             f"Per-channel (axis) {operation.lower()} does not support int8/uint8 output yet; use int32 output or "
             f"per-tensor {operation.lower()}",
-            "dtype=int32",
+            expected="dtype=int32",
+            fix="Pass dtype=ttnn.int32, or leave axis out.",
         )
 
 
@@ -60,18 +73,34 @@ def _check(operation: str, *names: str) -> Callable[[Call], None]:
         rank = len(x.shape)
         if axis is not None:
             if not -rank <= axis < rank:
-                _refuse(f"Axis {axis} is outside the range [{-rank}, {rank - 1}]", "a dim of the input")
+                raise ShapeError(
+                    f"Axis {axis} is outside the range [{-rank}, {rank - 1}]",
+                    expected="a dim of the input",
+                    fix="Choose an axis of the input.",
+                )
             for name in names:
                 given = call[name]
                 if isinstance(given, Tensor) and len(given.shape) != 1:
-                    _refuse("Per-channel quantization expects 1D scale tensors", "one value per channel")
+                    raise ShapeError(
+                        "Per-channel quantization expects 1D scale tensors",
+                        expected="one value per channel",
+                        fix="Reshape the scale to one dim.",
+                    )
         for name in names:
             given = call[name]
             zero = "zero_point" in name
             if zero and isinstance(given, Tensor) and given.dtype is not DataType.INT32:
-                _refuse("Quantization only takes int32 zero-points for now", "int32")
+                raise ShapeError(
+                    "Quantization only takes int32 zero-points for now",
+                    expected="int32",
+                    fix="Pass an int, or convert the tensor with ttnn.typecast.",
+                )
             if zero and isinstance(given, float):
-                _refuse("Quantization only takes int32 zero-points for now", "an int")
+                raise ShapeError(
+                    "Quantization only takes int32 zero-points for now",
+                    expected="an int",
+                    fix="Pass an int, or convert the tensor with ttnn.typecast.",
+                )
 
     return check
 

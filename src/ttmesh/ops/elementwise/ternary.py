@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, fatal, is_tensor
+from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, is_tensor
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import ranked
 from ttmesh.ops.lane_functions.unary_functions import nan_packed, wide
@@ -65,13 +66,13 @@ def where(predicate: Tensor, true_value: Any, false_value: Any, lane_axes: int) 
 
 def _check_addcmul(call: Call) -> None:
     dtypes = [spec.dtype for spec in call.specs]
-    fatal(
+    require(
         dtypes[0] in (bfloat16, bfloat8_b, float32, int32, uint32),
         f"Addcmul supports only BFLOAT16, BFLOAT8_B, FLOAT32, INT32, and UINT32 dtypes. Got {dtypes[0]}",
         "one of those formats",
         "Convert with ttnn.typecast.",
     )
-    fatal(
+    require(
         len(set(dtypes)) == 1,
         f"Addcmul TTT requires all input tensors to have the same dtype. Got input_a={dtypes[0]}, input_b={dtypes[1]}, "
         f"input_c={dtypes[2]}",
@@ -105,12 +106,8 @@ def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lan
 
 
 def _check_addcdiv(call: Call) -> None:
-    fatal(
-        all(spec.dtype is not int32 for spec in call.specs),
-        "Addcdiv TTT does not support INT32 inputs.",
-        "floats",
-        "Convert with ttnn.typecast.",
-    )
+    wrong = "Addcdiv TTT does not support INT32 inputs."
+    require(all(spec.dtype is not int32 for spec in call.specs), wrong, "floats", "Convert with ttnn.typecast.")
     _check_shapes(call)
 
 
@@ -134,7 +131,7 @@ def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lan
 def _check_lerp(call: Call) -> None:
     start = call["input"].dtype
     for name, what in (("end", "end"), ("weight", "weight")):
-        fatal(
+        require(
             not is_tensor(call[name]) or call[name].dtype is start,
             f"Expected the same dtype as start (input), for {what}",
             f"{start}",

@@ -6,7 +6,8 @@ import torch
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
-from ttmesh.ops.catalogue.checks import require, require_tiles
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like
 from ttmesh.ops.goldens import linear_algebra as goldens
@@ -57,10 +58,15 @@ def _check_cached(call: Call) -> None:
     require(tokens <= b[2], wrong, f"at most {b[2]}", "Allocate a longer cache.")
     require(a[0] == 1, "Input q_len must be 1!", "one new token", "Use ttnn.matmul.")
     require(b[1] == 1, "Number of kv_heads must be 1!", "one kv head", "Use group_attn_matmul.")
-    require(round_up(a[2], TILE) == b[0], "Num of users must match!", f"{b[0]} users", "Check the shapes.")
+    require(
+        round_up(a[2], TILE) == b[0],
+        "Num of users must match!",
+        f"{b[0]} users",
+        "Pad the input to as many users as the cache has.",
+    )
     if call["transpose_hw"]:
         wrong = "For pre-attention matmul, dimension K for B is in B.shape[3], so A.shape[3] must match B.shape[3]"
-        require(a[3] == b[3], wrong, f"{b[3]} columns", "Check the shapes.")
+        require(a[3] == b[3], wrong, f"{b[3]} columns", "Reshape A to the head size of B.")
     else:
         wrong = (
             "For post-attention matmul, dimension K (A.shape[3]) is the kv_seq_len in this case and must match the "
@@ -117,15 +123,25 @@ def _check_decode(call: Call) -> None:
         f"{form or 'full_width_sharded'} matmul_decode requires {'M_tiles' if form else 'out_block_h'} (= "
         f"{'ceil(M / tile_height)' if form else 'M_tiles'}) <= {MOST_ROWS}"
     )
-    require(high <= MOST_ROWS, f"{limit}, but got M_tiles={high}", "fewer rows", "Cut the rows.")
+    require(
+        high <= MOST_ROWS,
+        f"{limit}, but got M_tiles={high}",
+        f"at most {MOST_ROWS} tiles of rows",
+        "Slice the rows with ttnn.slice.",
+    )
     if batch > 1:
         wrong = f"batched matmul_decode with batch {batch} > 1 requires rank-4 weights, but got rank {len(b.shape)}"
-        require(len(b.shape) == 4, wrong, "rank-4 weights", "Reshape them.")
+        require(len(b.shape) == 4, wrong, "rank-4 weights", "Reshape them to four dims.")
         wrong = f"batched matmul_decode: weight height {b.shape[-2]} must be a multiple of K {rows}"
-        require(b.shape[-2] % rows == 0, f"{wrong} (weight height = Bc * K)", "such", "Fold the weights again.")
+        require(
+            b.shape[-2] % rows == 0,
+            f"{wrong} (weight height = Bc * K)",
+            f"a multiple of {rows}",
+            "Fold the weights again.",
+        )
         per_block = b.shape[-2] // rows
         wrong = f"batched matmul_decode: batch {batch} must be a multiple of Bc {per_block} (Bc = weight_height / K)"
-        require(batch % per_block == 0, wrong, "such", "Fold the weights again.")
+        require(batch % per_block == 0, wrong, f"a multiple of {per_block}", "Fold the weights again.")
         return
     if call["partial_width_sharded"] and rows >= b.shape[-2]:
         require(rows % b.shape[-2] == 0, "K_a must be divisible by K_b", "whole blocks", "Fold the weights again.")
@@ -134,10 +150,10 @@ def _check_decode(call: Call) -> None:
             "partial_width_sharded matmul_decode requires an even number of K-blocks (the cross-core reduction sums "
             f"partials pairwise), but got K_blocks={blocks}"
         )
-        require(blocks == 1 or blocks % 2 == 0, wrong, "an even number", "Use other shards.")
+        require(blocks == 1 or blocks % 2 == 0, wrong, "an even number", "Choose shards of another height.")
         return
     wrong = "Input tensor B must have the same K dimension as the operation attributes"
-    require(b.shape[-2] == rows, wrong, f"{rows} rows", "Check the shapes.")
+    require(b.shape[-2] == rows, wrong, f"{rows} rows", "Reshape B to that height.")
 
 
 def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -10,8 +10,8 @@ import torch
 
 from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import require
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.activations import Activation, apply, function_of

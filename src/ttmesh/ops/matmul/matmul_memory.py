@@ -12,8 +12,8 @@ from math import prod
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.errors import require
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
-from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.configs.matmul_program_configs import (
     Blocked,

@@ -8,9 +8,8 @@ from math import prod
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import Layout, TensorMemoryLayout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.spec_rules import Inferred, with_shards
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.configs.activations import Activation, apply
@@ -50,7 +51,7 @@ def _check_minimal(call: Call) -> None:
     if not call["fuse_swiglu"]:
         return
     wrong = "minimal_matmul cannot combine fuse_swiglu with a unary fused_activation"
-    require(call["fused_activation"] is None, wrong, "one of them", "Leave fused_activation out.")
+    require(call["fused_activation"] is None, wrong, "no fused_activation", "Leave fused_activation out.")
     columns = call.specs[1].shape[-1]
     wrong = f"minimal_matmul fuse_swiglu requires weight width N={columns} to be a multiple of 2*TILE_WIDTH={2 * TILE}"
     require(columns % (2 * TILE) == 0, wrong, "tiles of gate and up in turn", "Pad both to whole tiles.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.tensor.calls.launch_op import Call
@@ -19,8 +19,18 @@ WEIGHTS = (DataType.BFLOAT4_B, DataType.BFLOAT8_B, DataType.BFLOAT16)
 
 def _check(call: Call) -> None:
     buffer, specs = call["global_cb"], call.specs
-    require(len(specs) > 0, "Must have at least one input tensor", "weights and their addresses", "Pass them.")
-    require(call["num_layers"] > 0, "Prefetcher must run for at least 1 layer", "num_layers >= 1", "Raise it.")
+    require(
+        len(specs) > 0,
+        "Must have at least one input tensor",
+        "weights and their addresses",
+        "Pass the weights, then the tensor of addresses.",
+    )
+    require(
+        call["num_layers"] > 0,
+        "Prefetcher must run for at least 1 layer",
+        "num_layers >= 1",
+        "Pass the number of layers.",
+    )
     require(
         buffer is not None,
         "Global circular buffer must be provided",

@@ -9,7 +9,8 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import Arch, BufferType, DataType, Layout, PrintedEnum
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
@@ -32,51 +33,62 @@ class RoutedExpertActivation(PrintedEnum):
     SituGlu = 2
 
 
-def _need(ok: bool, wrong: str, expected: str) -> None:
-    require(ok, wrong, expected, "Change the call.")
-
-
 def _check_numbers(call: Call, *names: str) -> None:
     for name in names:
         spec = call[name].spec
-        _need(spec.dtype is DataType.UINT32, f"{name} must be UINT32, got {spec.dtype}", "uint32")
+        require_dtype(spec, DataType.UINT32, f"{name} must be UINT32, got {spec.dtype}")
         rows = spec.layout is Layout.ROW_MAJOR
-        _need(rows, f"{name} must be ROW_MAJOR layout, got {spec.layout}", "ROW_MAJOR_LAYOUT")
-        _need(spec.memory_config == DRAM_MEMORY_CONFIG, f"{name} must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
+        wrong = f"{name} must be ROW_MAJOR layout, got {spec.layout}"
+        require(rows, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+        require(
+            spec.memory_config == DRAM_MEMORY_CONFIG,
+            f"{name} must be DRAM interleaved",
+            "DRAM_MEMORY_CONFIG",
+            "Move it with ttnn.to_memory_config.",
+        )
         flat = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[0] == 1)
-        _need(flat, f"{name} must be 1D or 2D with first dimension == 1, got shape {spec.shape!r}", "a row")
+        wrong = f"{name} must be 1D or 2D with first dimension == 1, got shape {spec.shape!r}"
+        require(flat, wrong, "one row", "Reshape it to one row.")
 
 
 def _check_tokens(call: Call, name: str) -> None:
     spec = call[name].spec
-    _need(spec.dtype in HALVES, f"{name} must be BFLOAT8_B or BFLOAT16, got {spec.dtype}", "one of them")
-    _need(spec.layout is Layout.TILE, f"{name} must be TILE layout, got {spec.layout}", "TILE_LAYOUT")
-    _need(spec.memory_config == DRAM_MEMORY_CONFIG, f"{name} must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
-    _need(len(spec.shape) == 2, f"{name} must be 2D, got rank {len(spec.shape)}", "[rows, columns]")
+    wrong = f"{name} must be BFLOAT8_B or BFLOAT16, got {spec.dtype}"
+    require(spec.dtype in HALVES, wrong, "bfloat8_b or bfloat16", "Convert it with ttnn.typecast.")
+    require_layout(spec, Layout.TILE, f"{name} must be TILE layout, got {spec.layout}")
+    require(
+        spec.memory_config == DRAM_MEMORY_CONFIG,
+        f"{name} must be DRAM interleaved",
+        "DRAM_MEMORY_CONFIG",
+        "Move it with ttnn.to_memory_config.",
+    )
+    wrong = f"{name} must be 2D, got rank {len(spec.shape)}"
+    require(len(spec.shape) == 2, wrong, "[rows, columns]", "Reshape it to two dims.")
     rows, columns = spec.shape
     wrong = f"{name} rows/tokens ({rows}) must be a multiple of TILE_HEIGHT ({TILE})"
-    _need(rows % TILE == 0, wrong, "whole tiles")
+    require(rows % TILE == 0, wrong, f"a multiple of {TILE}", "Pad it with ttnn.pad.")
     wrong = f"{name} hidden_dim ({columns}) must be a multiple of TILE_WIDTH ({TILE})"
-    _need(columns % TILE == 0, wrong, "whole tiles")
+    require(columns % TILE == 0, wrong, f"a multiple of {TILE}", "Pad it with ttnn.pad.")
 
 
 def _check_slice(call: Call) -> None:
     _check_numbers(call, "start", "counts", "global_expert_idx_table")
     start, counts = (call[name].shape[-1] for name in ("start", "counts"))
     wrong = f"start and counts must have the same last dimension, got start={start} and counts={counts}"
-    _need(start == counts, wrong, "equal lengths")
+    require(start == counts, wrong, "equal lengths", "Give the tensors the same number of experts.")
     expert, last = call["local_expert_id"], call["global_expert_idx_table"].shape[-1] - 1
     wrong = f"local_expert_id ({expert}) must be in the range [0, {last}] (global_expert_idx_table last dimension - 1)"
-    _need(0 <= expert <= last, wrong, "a local expert")
+    require(0 <= expert <= last, wrong, f"0 to {last}", "Choose an expert of this device.")
 
 
 def _check_extract(call: Call) -> None:
     _check_tokens(call, "global_tensor")
     _check_slice(call)
     most = call["max_dispatched_tokens_per_expert"]
-    _need(most > 0, "max_dispatched_tokens_per_expert must be > 0", "a number of rows")
+    wrong = "max_dispatched_tokens_per_expert must be > 0"
+    require(most > 0, wrong, "1 or more", "Pass the most rows that one expert can get.")
     wrong = f"max_dispatched_tokens_per_expert ({most}) must be a multiple of TILE_HEIGHT ({TILE})"
-    _need(most % TILE == 0, wrong, "whole tiles")
+    require(most % TILE == 0, wrong, f"a multiple of {TILE}", "Round it up to whole tiles.")
 
 
 def _check_insert(call: Call) -> None:
@@ -84,9 +96,11 @@ def _check_insert(call: Call) -> None:
     _check_tokens(call, "local_tensor")
     whole, own = call["global_tensor"].spec, call["local_tensor"].spec
     wrong = f"global_tensor and local_tensor must have the same dtype, got global={whole.dtype} local={own.dtype}"
-    _need(whole.dtype is own.dtype, wrong, "equal formats")
+    require(whole.dtype is own.dtype, wrong, "equal formats", "Convert one with ttnn.typecast.")
     wrong = f"local_tensor hidden_dim ({own.shape[1]}) must match global_tensor hidden_dim ({whole.shape[1]})"
-    _need(own.shape[1] == whole.shape[1], wrong, "equal columns")
+    require(
+        own.shape[1] == whole.shape[1], wrong, f"{whole.shape[1]} columns", "Reshape local_tensor to that many columns."
+    )
     _check_slice(call)
 
 
@@ -163,11 +177,13 @@ def _biased(product: Lanes, bias: Lanes | None, lane_axes: int) -> Lanes:
 
 def _check_ffn(call: Call) -> None:
     x = call.specs[0]
-    _need(x.dtype in HALVES, f"routed_expert_ffn: x must be BFLOAT16 or BFLOAT8_B, got {x.dtype}", "one of them")
+    wrong = f"routed_expert_ffn: x must be BFLOAT16 or BFLOAT8_B, got {x.dtype}"
+    require(x.dtype in HALVES, wrong, "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast.")
     wrong = f"routed_expert_ffn_chunked: x must have rank >= 2, got {len(x.shape)}"
-    _need(len(x.shape) >= 2, wrong, "rows")
+    require(len(x.shape) >= 2, wrong, "rows", "Reshape it to two dims or more.")
     for i, length in enumerate(x.shape[:-2]):
-        _need(length == 1, f"routed_expert_ffn_chunked: x leading dim {i} must be 1, got {length}", "one batch")
+        wrong = f"routed_expert_ffn_chunked: x leading dim {i} must be 1, got {length}"
+        require(length == 1, wrong, "one batch", "Reshape it to one matrix.")
 
 
 @op(f"{PREFILL}.routed_expert_ffn", golden=goldens.expert_ffn, check=_check_ffn, outputs=("output",))
@@ -184,11 +200,16 @@ def _matrix(weights: Lanes, lane_axes: int) -> Lanes:
 
 
 def _check_moe(call: Call) -> None:
-    _need(call.mesh.arch() is Arch.BLACKHOLE, "unified_routed_expert_ffn requires Blackhole", "a Blackhole system")
+    require(
+        call.mesh.arch() is Arch.BLACKHOLE,
+        "unified_routed_expert_ffn requires Blackhole",
+        "a Blackhole system",
+        "Choose a Blackhole system with TTMESH_SYSTEM or --system.",
+    )
     _check_numbers(call, "expert_region_offsets", "expert_token_counts", "global_expert_idx_table")
     gates, ups, downs = (call[name] for name in ("gate_projs", "up_projs", "down_projs"))
     wrong = f"gate_projs, up_projs and down_projs have {len(gates)}, {len(ups)} and {len(downs)} experts"
-    _need(len(gates) == len(ups) == len(downs) > 0, wrong, "one of each per expert")
+    require(len(gates) == len(ups) == len(downs) > 0, wrong, "one of each per expert", "Pass equally long lists.")
 
 
 @op(f"{PREFILL}.unified_routed_expert_moe", golden=goldens.unified_expert_moe, check=_check_moe)
@@ -233,24 +254,26 @@ def _check_reduce(call: Call) -> None:
         "indices and expert_dispatch_table must be provided together or omitted together; "
         f"got indices={indices is not None}, expert_dispatch_table={table is not None}"
     )
-    _need((indices is None) == (table is None), wrong, "both or none")
+    require((indices is None) == (table is None), wrong, "both or none", "Pass both tensors, or leave both out.")
     rank = len(combined.shape)
-    _need(rank >= 2, f"combine_output rank must be at least 2 (expert + embedding dimensions), got {rank}", "more dims")
-    _need(dim < rank, f"expert_dim {dim} must be less than combine_output rank {rank}", "a dim of it")
+    wrong = f"combine_output rank must be at least 2 (expert + embedding dimensions), got {rank}"
+    require(rank >= 2, wrong, "two dims or more", "Reshape it with ttnn.reshape.")
+    wrong = f"expert_dim {dim} must be less than combine_output rank {rank}"
+    require(dim < rank, wrong, f"a dim below {rank}", "Choose a dim of combine_output.")
     own = len(weights.shape)
     wrong = f"weights rank must match combine_output rank: got weights rank {own} and combine_output rank {rank}"
-    _need(own == rank, wrong, "equal ranks")
+    require(own == rank, wrong, "equal ranks", "Reshape one with ttnn.reshape.")
     for name, spec in (("combine_output", combined), ("weights", weights)):
-        _need(spec.layout is Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
-        _need(spec.dtype is DataType.BFLOAT16, f"{name} must be bfloat16", "bfloat16")
+        require_layout(spec, Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR")
+        require_dtype(spec, DataType.BFLOAT16, f"{name} must be bfloat16")
     if indices is not None:
-        _need(indices.layout is Layout.ROW_MAJOR, "indices must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+        require_layout(indices, Layout.ROW_MAJOR, "indices must be ROW_MAJOR")
         wrong = f"indices must be uint16 (matching moe_grouped_topk output), got {indices.dtype}"
-        _need(indices.dtype is DataType.UINT16, wrong, "uint16")
-        _need(table.dtype is DataType.INT32, "expert_dispatch_table must be int32", "int32")
+        require_dtype(indices, DataType.UINT16, wrong)
+        require_dtype(table, DataType.INT32, "expert_dispatch_table must be int32")
     wide = combined.shape[-1]
     wrong = f"Embedding dimension {wide} must be divisible by tile width ({TILE}); remainder is {wide % TILE}"
-    _need(wide % TILE == 0, wrong, "whole tiles")
+    require(wide % TILE == 0, wrong, f"a multiple of {TILE}", "Pad the embedding with ttnn.pad.")
 
 
 def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -285,22 +308,44 @@ def post_combine_reduce(
 
 def _check_tiles(call: Call) -> None:
     x, where, name = call.specs[0], call["output_memory_config"], "DeepseekMoEPostCombineTilize"
-    _need(len(x.shape) >= 2, f"{name} requires rank >= 2, but has {len(x.shape)}", "rows")
-    _need(x.dtype is DataType.BFLOAT16, f"{name} requires dtype to be bfloat16, but has {x.dtype}", "bfloat16")
-    _need(x.memory_config.interleaved, f"{name} requires input to be interleaved", "interleaved memory")
-    _need(x.layout is Layout.ROW_MAJOR, f"{name} requires input layout to be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
+    wrong = f"{name} requires rank >= 2, but has {len(x.shape)}"
+    require(len(x.shape) >= 2, wrong, "rows", "Reshape it to two dims or more.")
+    require_dtype(x, DataType.BFLOAT16, f"{name} requires dtype to be bfloat16, but has {x.dtype}")
+    require_interleaved(x, f"{name} requires input to be interleaved")
+    require_layout(x, Layout.ROW_MAJOR, f"{name} requires input layout to be ROW_MAJOR")
     shards = where.nd_shard_spec
-    _need(where.is_sharded() and shards is not None, f"{name} requires sharded output", "an NdShardSpec")
-    _need(where.buffer_type is BufferType.L1, f"{name} requires L1 output", "L1")
+    require(
+        where.is_sharded() and shards is not None,
+        f"{name} requires sharded output",
+        "an NdShardSpec",
+        "Pass a memory_config with an NdShardSpec.",
+    )
+    require(
+        where.buffer_type is BufferType.L1,
+        f"{name} requires L1 output",
+        "an L1 memory_config",
+        "Use ttnn.BufferType.L1 in memory_config.",
+    )
     shape = tuple(shards.shard_shape)
-    _need(len(shape) == 2, f"{name} requires dimension 2 output shard shape", "[rows, columns]")
+    wrong = f"{name} requires dimension 2 output shard shape"
+    require(len(shape) == 2, wrong, "[rows, columns]", "Give the NdShardSpec a shard shape of two dims.")
     rows, columns = x.shape.volume() // x.shape[-1], x.shape[-1]
     wrong = f"{name} requires output shard width to be even multiple of tiles"
-    _need(shape[1] % TILE == 0 and columns % shape[1] == 0, wrong, "whole tiles")
+    require(
+        shape[1] % TILE == 0 and columns % shape[1] == 0,
+        wrong,
+        f"a multiple of {TILE} that divides {columns}",
+        "Choose another shard width.",
+    )
     wrong = f"{name} requires output shard height to be a single tile high"
-    _need(shape[0] == TILE and rows % TILE == 0, wrong, f"{TILE} rows")
+    require(shape[0] == TILE and rows % TILE == 0, wrong, f"{TILE} rows", "Set the shard height to that.")
     wrong = f"{name} requires one output shard per core"
-    _need(columns // shape[1] * (rows // TILE) == shards.grid.num_cores(), wrong, "as many cores as shards")
+    require(
+        columns // shape[1] * (rows // TILE) == shards.grid.num_cores(),
+        wrong,
+        "as many cores as shards",
+        "Choose a grid with one core per shard.",
+    )
 
 
 def _tiles_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

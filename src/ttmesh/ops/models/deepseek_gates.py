@@ -9,7 +9,8 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import one_of, require
+from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
@@ -28,44 +29,48 @@ AFFINITIES: dict[str, Callable[[Lanes], Lanes]] = {
 }
 
 
-def _need(ok: bool, wrong: str, expected: str) -> None:
-    require(ok, wrong, expected, "Change the call.")
-
-
 def _check_common(call: Call) -> None:
     experts, chosen, func = call.specs[0].shape[-1], call["n_activated_experts"], call["score_func"]
     wrong = f"Unsupported score_func '{func}'. Expected 'sigmoid' or 'sqrtsoftplus'."
-    _need(func in AFFINITIES, wrong, "one of them")
+    require(func in AFFINITIES, wrong, one_of(AFFINITIES), "Pass one of these names.")
     wrong = f"Number of experts must be a multiple of the tile width (32). Got {experts}"
-    _need(experts % TILE == 0, wrong, "whole tiles")
-    _need(chosen > 0, "n_activated_experts must be > 0", "a number of experts")
-    _need(chosen <= experts, f"n_activated_experts ({chosen}) must be <= experts ({experts})", "fewer experts")
+    require(experts % TILE == 0, wrong, f"a multiple of {TILE}", "Pad the experts with ttnn.pad.")
+    require(chosen > 0, "n_activated_experts must be > 0", "a number of experts", "Pass 1 or more.")
+    wrong = f"n_activated_experts ({chosen}) must be <= experts ({experts})"
+    require(chosen <= experts, wrong, f"at most {experts}", "Lower n_activated_experts.")
     padding = call["padding_config"]
     if padding is not None:
-        _need(padding.dtype is DataType.UINT32, "Padding config tensor must be UINT32", "uint32")
+        require_dtype(padding, DataType.UINT32, "Padding config tensor must be UINT32")
         rows = padding.layout is Layout.ROW_MAJOR
-        _need(rows, "Padding config tensor must be ROW_MAJOR layout", "ROW_MAJOR_LAYOUT")
+        wrong = "Padding config tensor must be ROW_MAJOR layout"
+        require(rows, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
         wrong = "Padding config tensor must contain at least [num_real_tokens, pad_side]"
-        _need(padding.shape.volume() >= 2, wrong, "two numbers")
+        require(padding.shape.volume() >= 2, wrong, "two numbers", "Pass [num_real_tokens, pad_side].")
 
 
 def _check_topk(call: Call) -> None:
     scores, bias = call["scores"].spec, call["bias"].spec
     for name, spec in (("Scores", scores), ("Bias", bias)):
-        _need(spec.dtype in WIDE, f"{name} tensor must be FLOAT32 or BFLOAT16", "one of them")
-        _need(spec.layout is Layout.TILE, f"{name} tensor must be TILE layout", "TILE_LAYOUT")
-    _need(tuple(scores.shape) == tuple(bias.shape), "Scores and bias must have the same shape", "equal shapes")
+        wrong = f"{name} tensor must be FLOAT32 or BFLOAT16"
+        require(spec.dtype in WIDE, wrong, "float32 or bfloat16", "Convert it with ttnn.typecast.")
+        require_layout(spec, Layout.TILE, f"{name} tensor must be TILE layout")
+    wrong = "Scores and bias must have the same shape"
+    require(tuple(scores.shape) == tuple(bias.shape), wrong, "equal shapes", "Reshape one with ttnn.reshape.")
     _check_common(call)
     experts, chosen, groups = scores.shape[-1], call["n_activated_experts"], call["n_groups"]
     wrong = f"n_activated_experts must be <= 64 (topk limit). Got {chosen}"
-    _need(chosen <= 2 * TILE, wrong, "fewer experts")
+    require(chosen <= 2 * TILE, wrong, f"at most {2 * TILE}", "Lower n_activated_experts.")
     if groups != 1:
         summed, kept = call["summed_experts_per_group"], call["topk_groups"]
-        _need(summed == 2, f"summed_experts_per_group must be 2 at the moment. Got {summed}", "2")
-        _need(groups == 8, f"n_groups must be 8 at the moment. Got {groups}", "8 or 1")
-        _need(kept == 4, f"topk_groups must be 4 at the moment. Got {kept}", "4")
-        _need(experts == 256, f"Experts must be 256. Got {experts}", "256 experts")
-        _need(chosen == 8, f"n_activated_experts must be 8 at the moment. Got {chosen}", "8")
+        wrong = f"summed_experts_per_group must be 2 at the moment. Got {summed}"
+        require(summed == 2, wrong, "2", "Pass summed_experts_per_group=2.")
+        require(
+            groups == 8, f"n_groups must be 8 at the moment. Got {groups}", "8 or 1", "Pass n_groups=8 or n_groups=1."
+        )
+        require(kept == 4, f"topk_groups must be 4 at the moment. Got {kept}", "4", "Pass topk_groups=4.")
+        require(experts == 256, f"Experts must be 256. Got {experts}", "256 experts", "Use 256 experts, or n_groups=1.")
+        wrong = f"n_activated_experts must be 8 at the moment. Got {chosen}"
+        require(chosen == 8, wrong, "8", "Pass n_activated_experts=8.")
 
 
 def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -162,19 +167,22 @@ def moe_grouped_topk(
 
 def _check_hash(call: Call) -> None:
     scores, ids, table = call.specs[:3]
-    _need(scores.dtype is DataType.FLOAT32, "Scores tensor must be FLOAT32", "float32")
-    _need(scores.layout is Layout.TILE, "Scores tensor must be TILE layout", "TILE_LAYOUT")
-    _need(ids.dtype is DataType.UINT32, "input_ids tensor must be UINT32", "uint32")
-    _need(ids.layout is Layout.ROW_MAJOR, "input_ids tensor must be ROW_MAJOR layout", "ROW_MAJOR_LAYOUT")
-    _need(table.dtype is DataType.UINT16, "tid2eid tensor must be UINT16", "uint16")
-    _need(table.layout is Layout.ROW_MAJOR, "tid2eid tensor must be ROW_MAJOR layout", "ROW_MAJOR_LAYOUT")
+    require_dtype(scores, DataType.FLOAT32, "Scores tensor must be FLOAT32")
+    require_layout(scores, Layout.TILE, "Scores tensor must be TILE layout")
+    require_dtype(ids, DataType.UINT32, "input_ids tensor must be UINT32")
+    require_layout(ids, Layout.ROW_MAJOR, "input_ids tensor must be ROW_MAJOR layout")
+    require_dtype(table, DataType.UINT16, "tid2eid tensor must be UINT16")
+    require_layout(table, Layout.ROW_MAJOR, "tid2eid tensor must be ROW_MAJOR layout")
     _check_common(call)
     chosen, rows = call["n_activated_experts"], scores.shape.volume() // scores.shape[-1]
-    _need(chosen <= TILE, f"n_activated_experts must be <= 32 (single index tile). Got {chosen}", "fewer experts")
+    wrong = f"n_activated_experts must be <= 32 (single index tile). Got {chosen}"
+    require(chosen <= TILE, wrong, f"at most {TILE}", "Lower n_activated_experts.")
     wrong = f"tid2eid last dim ({table.shape[-1]}) must be >= n_activated_experts ({chosen})"
-    _need(table.shape[-1] >= chosen, wrong, "a wider table")
+    require(
+        table.shape[-1] >= chosen, wrong, f"{chosen} columns or more", "Widen the table, or lower n_activated_experts."
+    )
     wrong = f"input_ids ({ids.shape.volume()} ids) must supply at least one id per score token row ({rows})"
-    _need(ids.shape.volume() >= rows, wrong, "more ids")
+    require(ids.shape.volume() >= rows, wrong, f"{rows} ids or more", "Pass one id per row of scores.")
 
 
 @op("ttnn.experimental.deepseek_prefill.moe_hash_gate", golden=goldens.hash_gate, check=_check_hash, out=_gate_spec)
@@ -203,22 +211,27 @@ def moe_hash_gate(
 def _check_count(call: Call) -> None:
     x, mask = call.specs[:2]
     experts, per_token = call["n_routed_experts"], call["num_experts_per_token"]
-    _need(x.dtype is DataType.UINT16, "Only UINT16 is supported for input!", "uint16")
-    _need(x.layout is Layout.TILE, "Only TILE layout is supported for input!", "TILE_LAYOUT")
+    require_dtype(x, DataType.UINT16, "Only UINT16 is supported for input!")
+    require_layout(x, Layout.TILE, "Only TILE layout is supported for input!")
     wrong = f"Input tensor must be 2D [sp_dim, topk_dim], got {len(x.shape)} dimensions"
-    _need(len(x.shape) == 2, wrong, "two dims")
-    _need(x.memory_config.interleaved, "Input tensor must be interleaved!", "interleaved memory")
+    require(len(x.shape) == 2, wrong, "two dims", "Reshape it to two dims.")
+    require_interleaved(x, "Input tensor must be interleaved!")
     wrong = f"Token count ({x.shape[0]}) must be divisible by the {COUNTERS}-core grid used by masked_bincount"
-    _need(x.shape[0] % COUNTERS == 0, wrong, f"a multiple of {COUNTERS}")
-    _need(experts > 0, "n_routed_experts must be > 0", "a number of experts")
+    require(x.shape[0] % COUNTERS == 0, wrong, f"a multiple of {COUNTERS}", "Pad the tokens with ttnn.pad.")
+    require(experts > 0, "n_routed_experts must be > 0", "a number of experts", "Pass 1 or more.")
     wrong = f"num_experts_per_token must be in (0, {x.shape[1]}], got {per_token}"
-    _need(0 < per_token <= x.shape[1], wrong, "columns of the input")
-    _need(mask.dtype is DataType.INT32, "Expert dispatch table must be INT32!", "int32")
-    _need(mask.layout is Layout.ROW_MAJOR, "Expert dispatch table must be ROW_MAJOR!", "ROW_MAJOR_LAYOUT")
+    require(0 < per_token <= x.shape[1], wrong, f"1 to {x.shape[1]}", "Pass how many columns of the input are used.")
+    require_dtype(mask, DataType.INT32, "Expert dispatch table must be INT32!")
+    require_layout(mask, Layout.ROW_MAJOR, "Expert dispatch table must be ROW_MAJOR!")
     rank, last = len(mask.shape), mask.shape[-1]
     form = f"[>={experts}] or [1, >={experts}]"
     wrong = f"Expert dispatch table must have shape {form}, got {rank}D tensor with last dim {last}"
-    _need(last >= experts and mask.shape.volume() == last and rank <= 2, wrong, "one number per expert")
+    require(
+        last >= experts and mask.shape.volume() == last and rank <= 2,
+        wrong,
+        "one number per expert",
+        "Reshape the table to one row.",
+    )
 
 
 def _count_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

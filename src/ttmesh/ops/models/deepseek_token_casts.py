@@ -6,7 +6,8 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import quantize as goldens
@@ -22,27 +23,30 @@ PREFILL = "ttnn.experimental.deepseek_prefill"
 WIDE = {DataType.BFLOAT16, DataType.FLOAT32}
 
 
-def _need(ok: bool, wrong: str, expected: str) -> None:
-    require(ok, wrong, expected, "Change the call.")
-
-
 def _check_place(call: Call, operation: str) -> None:
     arch, where = call.mesh.arch(), call["memory_config"]
     wrong = f"{operation}: FP8_E4M3 path requires Blackhole hardware, got arch {arch}"
-    _need(arch is Arch.BLACKHOLE, wrong, "a Blackhole system")
+    require(
+        arch is Arch.BLACKHOLE, wrong, "a Blackhole system", "Choose a Blackhole system with TTMESH_SYSTEM or --system."
+    )
     wrong = f"{operation}: output memory config must be DRAM interleaved"
-    _need(where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG")
+    require(
+        where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG", "Move it with ttnn.to_memory_config."
+    )
 
 
 def _check_to(call: Call) -> None:
     x, name = call.specs[0], "per_token_cast_to_fp8"
     _check_place(call, name)
-    _need(x.memory_config == DRAM_MEMORY_CONFIG, "input_tensor must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
-    _need(x.dtype in WIDE, f"{name}: input dtype must be BFLOAT16 or FLOAT32, got {x.dtype}", "one of them")
-    _need(len(x.shape) >= 2, f"{name}: input rank must be >= 2, got {len(x.shape)}", "rows")
+    wrong = "input_tensor must be DRAM interleaved"
+    require(x.memory_config == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG", "Move it with ttnn.to_memory_config.")
+    wrong = f"{name}: input dtype must be BFLOAT16 or FLOAT32, got {x.dtype}"
+    require(x.dtype in WIDE, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
+    wrong = f"{name}: input rank must be >= 2, got {len(x.shape)}"
+    require(len(x.shape) >= 2, wrong, "rows", "Reshape it to two dims or more.")
     wide = x.shape[-1]
     wrong = f"{name}: hidden dim H={wide} must be a multiple of BLOCK_W={BLOCK}"
-    _need(wide > 0 and wide % BLOCK == 0, wrong, "whole blocks")
+    require(wide > 0 and wide % BLOCK == 0, wrong, f"a multiple of {BLOCK}", "Pad the rows with ttnn.pad.")
 
 
 def _to_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -78,36 +82,54 @@ def _check_back(call: Call) -> None:
     numbers = (call["expert_region_offsets"], call["expert_token_counts"], call["global_expert_idx_table"])
     if aware:
         wrong = f"{name}: provide exactly one of `input_scale` or `metadata`"
-        _need((scale is None) != (metadata is None), wrong, "one of them")
+        require(
+            (scale is None) != (metadata is None),
+            wrong,
+            "input_scale or metadata",
+            "Pass one of the two and leave the other out.",
+        )
         wrong = (
             f"{name}: token_count_aware=true requires expert_region_offsets, expert_token_counts and "
             "global_expert_idx_table"
         )
-        _need(all(each is not None for each in numbers), wrong, "all three")
-        _need(call["experts_per_chip"] > 0, f"{name}: experts_per_chip must be > 0", "a number of experts")
+        require(
+            all(each is not None for each in numbers),
+            wrong,
+            "three tensors",
+            "Pass all three, or leave token_count_aware out.",
+        )
+        wrong = f"{name}: experts_per_chip must be > 0"
+        require(call["experts_per_chip"] > 0, wrong, "a number of experts", "Pass 1 or more.")
     else:
         wrong = f"{name}: input_scale is required (unless token_count_aware with metadata)"
-        _need(scale is not None, wrong, "input_scale=")
+        require(scale is not None, wrong, "input_scale=", "Pass input_scale.")
         wrong = f"{name}: metadata / expert_* tensors are only valid when token_count_aware=true"
-        _need(metadata is None and all(each is None for each in numbers), wrong, "none of them")
+        require(
+            metadata is None and all(each is None for each in numbers),
+            wrong,
+            "no metadata and no expert tensors",
+            "Pass token_count_aware=True, or leave them out.",
+        )
     _check_place(call, name)
-    _need(x.dtype is DataType.FP8_E4M3, f"{name}: input_e4m3 dtype must be FP8_E4M3", "fp8_e4m3")
+    require_dtype(x, DataType.FP8_E4M3, f"{name}: input_e4m3 dtype must be FP8_E4M3")
     dtype = call["output_dtype"]
-    _need(dtype is None or dtype in WIDE, f"{name}: output_dtype must be BFLOAT16 or FLOAT32", "one of them")
-    _need(len(x.shape) >= 2, f"{name}: input_e4m3 rank must be >= 2", "rows")
+    wrong = f"{name}: output_dtype must be BFLOAT16 or FLOAT32"
+    require(dtype is None or dtype in WIDE, wrong, "bfloat16 or float32", "Pass another output_dtype.")
+    require(len(x.shape) >= 2, f"{name}: input_e4m3 rank must be >= 2", "rows", "Reshape it to two dims or more.")
     if scale is None:
         blocks, last = x.shape[-1] // BLOCK, metadata.shape[-1]
         wrong = f"{name}: metadata last dim ({last}) must be >= H/BLOCK_W ({blocks}) to hold the scale tail"
-        _need(last >= blocks, wrong, "wider rows")
+        require(last >= blocks, wrong, f"{blocks} columns or more", "Widen the metadata.")
         return
-    _need(scale.dtype is DataType.FLOAT32, f"{name}: input_scale dtype must be FLOAT32", "float32")
+    require_dtype(scale, DataType.FLOAT32, f"{name}: input_scale dtype must be FLOAT32")
     shape, other = x.shape, scale.spec.shape
     wrong = f"{name}: input_e4m3 ({len(shape)}D) and input_scale ({len(other)}D) must have the same rank"
-    _need(len(shape) == len(other), wrong, "equal ranks")
+    require(len(shape) == len(other), wrong, "equal ranks", "Reshape one with ttnn.reshape.")
     for i, (a, b) in enumerate(zip(shape[:-1], other[:-1], strict=True)):
-        _need(a == b, f"{name}: leading dim {i} mismatch ({a} vs {b})", "equal rows")
+        wrong = f"{name}: leading dim {i} mismatch ({a} vs {b})"
+        require(a == b, wrong, "equal rows", "Give all inputs the same dims before the last.")
     wrong = f"{name}: e4m3 last dim ({shape[-1]}) must equal scale last dim ({other[-1]}) * BLOCK_W ({BLOCK})"
-    _need(shape[-1] == other[-1] * BLOCK, wrong, "a scale per block")
+    require(shape[-1] == other[-1] * BLOCK, wrong, f"{other[-1] * BLOCK} columns", "Pass one scale per block.")
 
 
 def _back_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -151,17 +173,36 @@ def per_token_cast_back(
 def _check_pack(call: Call) -> None:
     parts = (("latent", DataType.FP8_E4M3, LATENT), ("scales", DataType.FLOAT32, LATENT // BLOCK))
     for (name, dtype, last), spec in zip((*parts, ("rope", DataType.BFLOAT16, ROPE)), call.specs, strict=True):
-        _need(spec.layout is Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR", "ROW_MAJOR_LAYOUT")
-        _need(spec.memory_config == DRAM_MEMORY_CONFIG, f"{name} must be DRAM interleaved", "DRAM_MEMORY_CONFIG")
-        _need(spec.dtype is dtype, f"{name} has the wrong dtype", str(dtype))
-        _need(spec.shape[-1] == last, f"{name} last dim must be {last}, got {spec.shape[-1]}", str(last))
+        require_layout(spec, Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR")
+        require(
+            spec.memory_config == DRAM_MEMORY_CONFIG,
+            f"{name} must be DRAM interleaved",
+            "DRAM_MEMORY_CONFIG",
+            "Move it with ttnn.to_memory_config.",
+        )
+        require(spec.dtype is dtype, f"{name} has the wrong dtype", str(dtype), "Convert it with ttnn.typecast.")
+        wrong = f"{name} last dim must be {last}, got {spec.shape[-1]}"
+        require(spec.shape[-1] == last, wrong, str(last), "Reshape it to that length.")
     arch, where = call.mesh.arch(), call["memory_config"]
-    _need(arch is Arch.BLACKHOLE, "pack_scaled_fp8_kv_cache requires Blackhole", "a Blackhole system")
+    require(
+        arch is Arch.BLACKHOLE,
+        "pack_scaled_fp8_kv_cache requires Blackhole",
+        "a Blackhole system",
+        "Choose a Blackhole system with TTMESH_SYSTEM or --system.",
+    )
     wrong = "pack_scaled_fp8_kv_cache: output must be DRAM interleaved"
-    _need(where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG")
+    require(
+        where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG", "Move it with ttnn.to_memory_config."
+    )
     shapes = [tuple(spec.shape) for spec in call.specs]
-    _need(len({len(shape) for shape in shapes}) == 1, "all inputs must have the same rank", "equal ranks")
-    _need(len({shape[:-1] for shape in shapes}) == 1, "all inputs must have identical leading shapes", "equal rows")
+    wrong = "all inputs must have the same rank"
+    require(len({len(shape) for shape in shapes}) == 1, wrong, "equal ranks", "Reshape one with ttnn.reshape.")
+    require(
+        len({shape[:-1] for shape in shapes}) == 1,
+        "all inputs must have identical leading shapes",
+        "equal rows",
+        "Give all inputs the same dims before the last.",
+    )
 
 
 def _pack_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

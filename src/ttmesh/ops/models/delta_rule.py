@@ -9,7 +9,8 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import model_blocks as goldens
@@ -69,26 +70,28 @@ def _check(call: Call) -> None:
     heads, value_heads, key_dim, value_dim = _dims(q.shape, v.shape, beta.shape)
     chunk, rows = call["chunk_size"], q.shape[1]
 
-    def need(ok: bool, wrong: str, expected: str) -> None:
-        require(ok, wrong, expected, "Change the call.")
-
     wrong = f"{RULE}: use_qk_l2norm not yet supported; pre-normalize q/k on host"
-    need(not call["use_qk_l2norm"], wrong, "use_qk_l2norm=False")
+    require(not call["use_qk_l2norm"], wrong, "use_qk_l2norm=False", "Normalise q and k before the call.")
     for name, spec in zip(("q", "k", "v", "g", "beta"), call.specs, strict=False):
-        need(spec.layout is Layout.TILE, f"{RULE}: {name} must be TILE layout", "TILE_LAYOUT")
-    need(value_heads % heads == 0, f"HV ({value_heads}) must be divisible by H ({heads})", "whole groups of heads")
-    need(chunk % TILE == 0, "chunk_size must be a multiple of 32", "whole tiles")
-    need(key_dim % TILE == 0, "key_dim must be a multiple of 32", "whole tiles")
-    need(value_dim % TILE == 0, "val_dim must be a multiple of 32", "whole tiles")
+        require_layout(spec, Layout.TILE, f"{RULE}: {name} must be TILE layout")
+    wrong = f"HV ({value_heads}) must be divisible by H ({heads})"
+    require(value_heads % heads == 0, wrong, "whole groups of heads", "Choose value heads that the key heads divide.")
+    wrong = "chunk_size must be a multiple of 32"
+    require(chunk % TILE == 0, wrong, "a multiple of 32", "Round chunk_size up to whole tiles.")
+    require(key_dim % TILE == 0, "key_dim must be a multiple of 32", "a multiple of 32", "Pad the keys with ttnn.pad.")
+    require(
+        value_dim % TILE == 0, "val_dim must be a multiple of 32", "a multiple of 32", "Pad the values with ttnn.pad."
+    )
     if len(v.shape) == 3:
         wrong = f"OPT-A flat v requires T ({rows}) to be a multiple of chunk_size ({chunk})"
-        need(rows % chunk == 0, wrong, "whole chunks")
+        require(rows % chunk == 0, wrong, f"a multiple of {chunk}", "Pad the sequence with ttnn.pad.")
     if len(q.shape) == 3:
         wrong = f"flat q width {q.shape[2]} != H*K ({heads}*{key_dim}); flat q/k path assumes K==V"
-        need(q.shape[2] == heads * key_dim, wrong, "keys as long as values")
-        need(chunk == TILE, "OPT-A flat q/k needs the phased path + in-kernel norm (Ct==1)", "chunk_size=32")
+        require(q.shape[2] == heads * key_dim, wrong, f"{heads * key_dim} columns", "Pass q and k with four dims.")
+        wrong = "OPT-A flat q/k needs the phased path + in-kernel norm (Ct==1)"
+        require(chunk == TILE, wrong, "chunk_size=32", "Pass chunk_size=32, or q and k with four dims.")
         wrong = f"OPT-A flat q/k requires T ({rows}) to be a multiple of chunk_size ({chunk})"
-        need(rows % chunk == 0, wrong, "whole chunks")
+        require(rows % chunk == 0, wrong, f"a multiple of {chunk}", "Pad the sequence with ttnn.pad.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -164,11 +167,11 @@ CHUNK = 128  # rows of a chunk and lengths of keys and values that TT-NN's kerne
 def _check_scan(call: Call) -> None:
     names = ("L_unit", "v_beta_sc", "k_bd_sc", "intra_attn", "q_decay", "k_decay_t", "dl_exp", "L_inv")
     for name, spec in zip(names, call.specs, strict=False):
-        require(spec.layout is Layout.TILE, f"{name} must be tiled", "TILE_LAYOUT", "Use ttnn.to_layout.")
+        require_layout(spec, Layout.TILE, f"{name} must be tiled")
         wrong = f"{name} must be float32, got {spec.dtype}"
-        require(spec.dtype is DataType.FLOAT32, wrong, "float32", "Convert it with ttnn.typecast.")
+        require_dtype(spec, DataType.FLOAT32, wrong)
         wrong = f"{name} rank mismatch: {len(spec.shape)} vs 4"
-        require(len(spec.shape) == 4, wrong, "[heads, chunks, .., ..]", "Reshape it.")
+        require(len(spec.shape) == 4, wrong, "[heads, chunks, .., ..]", "Reshape it to four dims.")
     front, values, keys = tuple(call.specs[0].shape[:2]), call.specs[1].shape[-1], call.specs[2].shape[-1]
     for name, length in (("chunk_size", call.specs[0].shape[-1]), ("key_dim", keys), ("val_dim", values)):
         wrong = f"{name} must be exactly {CHUNK}, got {length}"
@@ -177,7 +180,8 @@ def _check_scan(call: Call) -> None:
     tails = (square, square, square, square, square, square, (1, 1), (CHUNK, TILE))
     for name, spec, tail in zip(names, call.specs, tails, strict=False):
         for i, (length, wanted) in enumerate(zip(spec.shape, (*front, *tail), strict=True)):
-            require(length == wanted, f"{name} dim[{i}] expected {wanted} got {length}", "such", "Check the shapes.")
+            wrong = f"{name} dim[{i}] expected {wanted} got {length}"
+            require(length == wanted, wrong, str(wanted), "Reshape it to that length.")
 
 
 def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -7,10 +7,10 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.attention.attention_heads import as_heads
 from ttmesh.ops.attention.rotary_embedding import by_pairs
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import normalization as goldens
@@ -19,10 +19,6 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 WIDE = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
-
-
-def _need(ok: bool, wrong: str, expected: str = "another tensor") -> None:
-    require(ok, wrong, expected, "Check the call.")
 
 
 def _heads_of_tiles(*values: Lanes) -> Lanes:
@@ -37,9 +33,11 @@ def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def _check_layer_pre(call: Call) -> None:
     x = call.specs[0]
     interleaved = x.memory_config.interleaved
-    _need(interleaved, "DIT layernorm pre-all-gather does not support sharded inputs.", "interleaved memory")
-    _need(x.layout is Layout.TILE, "Only tilized inputs supported.", "TILE_LAYOUT")
-    _need(x.dtype in WIDE, "Input data format not supported.", "bfloat16, bfloat8_b or float32")
+    wrong = "DIT layernorm pre-all-gather does not support sharded inputs."
+    require(interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
+    require_layout(x, Layout.TILE, "Only tilized inputs supported.")
+    wrong = "Input data format not supported."
+    require(x.dtype in WIDE, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
     _exact(call, x, "pre")
 
 
@@ -49,7 +47,12 @@ def _exact(call: Call, x: TensorSpec, when: str) -> None:
         f"dit_layernorm_{when}_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
         "otherwise precision is silently lost in the unpacker format conversion."
     )
-    _need(x.dtype is not DataType.FLOAT32 or config is None or config.fp32_dest_acc_en, wrong, "fp32_dest_acc_en=True")
+    require(
+        x.dtype is not DataType.FLOAT32 or config is None or config.fp32_dest_acc_en,
+        wrong,
+        "fp32_dest_acc_en=True",
+        "Set fp32_dest_acc_en=True in compute_kernel_config.",
+    )
 
 
 @op(
@@ -68,34 +71,53 @@ def _check_layer_post(call: Call) -> None:
     x, stats = call.specs[:2]
     weight, bias = call["weight"], call["bias"]
     interleaved = x.memory_config.interleaved
-    _need(interleaved, "DIT layernorm post-all-gather does not support sharded inputs.", "interleaved memory")
-    _need(x.layout is Layout.TILE, f"Input tensor must have TILE layout, got: {x.layout}", "TILE_LAYOUT")
-    _need(x.dtype in WIDE, f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {x.dtype}")
-    _need(stats.layout is Layout.TILE, f"Stats tensor must have TILE layout, got: {stats.layout}", "TILE_LAYOUT")
-    _need(stats.dtype in WIDE, "Stats tensor must be BF16, BF8_B, or FLOAT32.")
+    wrong = "DIT layernorm post-all-gather does not support sharded inputs."
+    require(interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
+    require_layout(x, Layout.TILE, f"Input tensor must have TILE layout, got: {x.layout}")
+    wrong = f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {x.dtype}"
+    require(x.dtype in WIDE, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
+    require_layout(stats, Layout.TILE, f"Stats tensor must have TILE layout, got: {stats.layout}")
+    wrong = "Stats tensor must be BF16, BF8_B, or FLOAT32."
+    require(stats.dtype in WIDE, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
     wide = stats.shape[-1]
-    _need(wide % (2 * TILE) == 0, f"Stats inner dimension must be multiple of 64 (two tiles), got: {wide}")
+    require(
+        wide % (2 * TILE) == 0,
+        f"Stats inner dimension must be multiple of 64 (two tiles), got: {wide}",
+        "a multiple of 64",
+        "Compute the statistics with the pre_all_gather operation.",
+    )
     for i, name in ((0, "batch sizes"), (1, "dim1"), (2, "dim2")):
         wrong = f"Stats and input {name} must match, got stats: {stats.shape[i]} vs input: {x.shape[i]}"
-        _need(stats.shape[i] == x.shape[i], wrong, "statistics of these rows")
+        require(
+            stats.shape[i] == x.shape[i], wrong, "statistics of these rows", "Compute the statistics from this input."
+        )
     if weight is None:
-        _need(bias is None, "Beta must not be provided without gamma.", "weight=")
+        require(
+            bias is None, "Beta must not be provided without gamma.", "weight=", "Pass weight too, or leave bias out."
+        )
     for name, term in (("Gamma", weight), ("Beta", bias)):
         if term is None:
             continue
         form = term.spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
-        _need(form, f"{name} must be BF16 or FLOAT32.", "such")
+        require(form, f"{name} must be BF16 or FLOAT32.", "bfloat16 or float32", "Convert it with ttnn.typecast.")
         shape = term.spec.shape
         if term.spec.layout is Layout.TILE:
             wrong = f"{name} hidden dimension must match input. Got {shape[-1]} vs {x.shape[-1]}"
-            _need(shape[-1] == x.shape[-1], wrong, f"{x.shape[-1]} columns")
+            require(shape[-1] == x.shape[-1], wrong, f"{x.shape[-1]} columns", "Reshape it to that many columns.")
             batch = shape[-3] if len(shape) > 2 else 1
             wrong = f"{name} batch dimension (dim[-3]) must be 1 or match input batch ({x.shape[1]}), got: {batch}"
-            _need(batch in (1, x.shape[1]), wrong, "one row, or one per batch")
+            require(
+                batch in (1, x.shape[1]),
+                wrong,
+                "one row, or one per batch",
+                "Expand it with ttnn.repeat, or pass one row.",
+            )
         else:
-            _need(shape.volume() == x.shape[-1], f"{name} dimensions must align with input.", f"{x.shape[-1]} numbers")
+            wrong = f"{name} dimensions must align with input."
+            require(shape.volume() == x.shape[-1], wrong, f"{x.shape[-1]} numbers", "Reshape it to that many values.")
     if weight is not None:
-        _need(bias is not None, "Beta must be provided when gamma is provided.", "bias=")
+        wrong = "Beta must be provided when gamma is provided."
+        require(bias is not None, wrong, "bias=", "Pass bias too, or leave both out.")
     _exact(call, x, "post")
 
 
@@ -130,8 +152,9 @@ def dit_layernorm_post_allgather(
 
 def _check_rms_pre(call: Call) -> None:
     x = call.specs[0]
-    _need(x.layout is Layout.TILE, "Only tilized inputs supported.", "TILE_LAYOUT")
-    _need(x.dtype in FLOATS, "Input data format not supported.", "a floating point format")
+    require_layout(x, Layout.TILE, "Only tilized inputs supported.")
+    wrong = "Input data format not supported."
+    require(x.dtype in FLOATS, wrong, "a floating point format", "Convert it with ttnn.typecast.")
 
 
 @op(
@@ -150,28 +173,42 @@ def _check_rms_post(call: Call) -> None:
     x, stats = call["input_tensor"].spec, call["stats"].spec
     heads, weight = call["num_heads_per_device"], call["weight"]
     rope = {name: call[name] for name in ("transformation_mat", "rope_cos", "rope_sin")}
-    _need(x.layout is Layout.TILE, f"Input tensor 0 tensor must have TILE layout, got: {x.layout}", "TILE_LAYOUT")
-    _need(x.dtype is DataType.BFLOAT16, f"Input tensor 0 tensor must be BFLOAT16, got: {x.dtype}", "bfloat16")
+    require_layout(x, Layout.TILE, f"Input tensor 0 tensor must have TILE layout, got: {x.layout}")
+    require_dtype(x, DataType.BFLOAT16, f"Input tensor 0 tensor must be BFLOAT16, got: {x.dtype}")
     wide = stats.shape[-1]
-    _need(wide % TILE == 0, f"Stats inner dimension must be divisible by TILE_WIDTH (32), got: {wide}", "whole tiles")
-    _need(len(stats.shape) == len(x.shape), "Stats and input must have same number of dimensions", "equal ranks")
+    require(
+        wide % TILE == 0,
+        f"Stats inner dimension must be divisible by TILE_WIDTH (32), got: {wide}",
+        f"a multiple of {TILE}",
+        "Compute the statistics with the pre_all_gather operation.",
+    )
+    wrong = "Stats and input must have same number of dimensions"
+    require(len(stats.shape) == len(x.shape), wrong, "equal ranks", "Reshape one with ttnn.reshape.")
     for i in range(len(x.shape) - 1):
         wrong = f"Stats and input dim{i} must match, got stats: {stats.shape[i]} vs input: {x.shape[i]}"
-        _need(stats.shape[i] == x.shape[i], wrong, "statistics of these rows")
-    _need(heads > 0, f"Number of heads must be greater than 0, got: {heads}", "a number of heads")
+        require(
+            stats.shape[i] == x.shape[i], wrong, "statistics of these rows", "Compute the statistics from this input."
+        )
+    wrong = f"Number of heads must be greater than 0, got: {heads}"
+    require(heads > 0, wrong, "a number of heads", "Pass num_heads of 1 or more.")
     wrong = f"Input last dimension must be divisible by number of heads, got hidden_dim: {x.shape[-1]} vs num_heads: {heads}"
-    _need(x.shape[-1] % heads == 0, wrong, "whole heads")
-    _need(len(x.shape) == 4, f"Input must have rank 4, got: {len(x.shape)}", "rank 4")
-    _need(x.shape[1] == 1, f"Input dim 1 must be 1, got: {x.shape[1]}", "[1, 1, rows, columns]")
-    _need(x.shape[0] == 1, f"Expecting input batch dimension to be 1, got: {x.shape[0]}", "[1, 1, rows, columns]")
+    require(x.shape[-1] % heads == 0, wrong, "whole heads", "Choose num_heads that divides the last dim.")
+    require(len(x.shape) == 4, f"Input must have rank 4, got: {len(x.shape)}", "rank 4", "Reshape it to four dims.")
+    wrong = f"Input dim 1 must be 1, got: {x.shape[1]}"
+    require(x.shape[1] == 1, wrong, "[1, 1, rows, columns]", "Reshape it to [1, 1, rows, columns].")
+    wrong = f"Expecting input batch dimension to be 1, got: {x.shape[0]}"
+    require(x.shape[0] == 1, wrong, "[1, 1, rows, columns]", "Reshape it to [1, 1, rows, columns].")
     if weight is not None:
         shape = weight.spec.shape
-        _need(len(shape) == 2, f"Weight tensor must have 2 dimensions, got: {len(shape)}", "one row")
+        wrong = f"Weight tensor must have 2 dimensions, got: {len(shape)}"
+        require(len(shape) == 2, wrong, "[1, columns]", "Reshape it to [1, columns].")
         wrong = f"Weight tensor must have same last dimension as input, got: {shape[-1]} vs {x.shape[-1]}"
-        _need(shape[-1] == x.shape[-1], wrong, f"{x.shape[-1]} columns")
+        require(shape[-1] == x.shape[-1], wrong, f"{x.shape[-1]} columns", "Reshape it to that many columns.")
     if rope["transformation_mat"] is not None:
-        _need(rope["rope_cos"] is not None, "Rope cos tensor is required when ROPE fusion is enabled", "rope_cos=")
-        _need(rope["rope_sin"] is not None, "Rope sin tensor is required when ROPE fusion is enabled", "rope_sin=")
+        wrong = "Rope cos tensor is required when ROPE fusion is enabled"
+        require(rope["rope_cos"] is not None, wrong, "rope_cos=", "Pass rope_cos.")
+        wrong = "Rope sin tensor is required when ROPE fusion is enabled"
+        require(rope["rope_sin"] is not None, wrong, "rope_sin=", "Pass rope_sin.")
     elif rope["rope_cos"] is not None or rope["rope_sin"] is not None:
         raise ShapeError(
             "rope_cos and rope_sin have no effect without transformation_mat",

@@ -11,7 +11,7 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout, MathFidelity
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import one_of, require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.configs.compute_config import init_device_compute_kernel_config
@@ -39,8 +39,8 @@ def _tiled(length: int) -> bool:
     return length > 0 and length % TILE == 0
 
 
-def _need(operation: str, ok: bool, wrong: str, expected: str) -> None:
-    require(ok, f"{operation}: {wrong}", expected, "Change the call.")
+def _require(operation: str, ok: bool, wrong: str, expected: str, fix: str) -> None:
+    require(ok, f"{operation}: {wrong}", expected, fix)
 
 
 def _check_common(call: Call, operation: str) -> None:
@@ -49,10 +49,16 @@ def _check_common(call: Call, operation: str) -> None:
         wrong = f"output memory layout must be INTERLEAVED, got {where.memory_layout.name}"
         if operation == NORM:
             wrong = "output memory configuration must be interleaved"
-        _need(operation, where.interleaved, wrong, "interleaved memory")
+        _require(operation, where.interleaved, wrong, "interleaved memory", "Pass an interleaved memory_config.")
     if config is not None:
         wrong = "packer_l1_acc=true is unsupported because the compute kernel does not accumulate through L1"
-        _need(operation, not config.packer_l1_acc, wrong, "packer_l1_acc=False")
+        _require(
+            operation,
+            not config.packer_l1_acc,
+            wrong,
+            "packer_l1_acc=False",
+            "Set packer_l1_acc=False in compute_kernel_config.",
+        )
 
 
 def _check_conv(call: Call) -> None:
@@ -61,28 +67,100 @@ def _check_conv(call: Call) -> None:
     for i, (name, spec) in enumerate(zip(NAMES, call.specs, strict=True)):
         layout = Layout.ROW_MAJOR if i < 2 else Layout.TILE
         wrong = f"{name} must use {layout.name} layout, got Layout::{spec.layout.name}"
-        _need(CONV, spec.layout is layout, wrong, f"{layout.name}_LAYOUT")
-        _need(CONV, spec.memory_config.interleaved, f"{name} must use interleaved memory", "such")
-        _need(CONV, spec.dtype is DataType.BFLOAT16, f"{name} must be BFLOAT16, got {spec.dtype.name}", "bfloat16")
+        _require(CONV, spec.layout is layout, wrong, f"{layout.name}_LAYOUT", "Convert it with ttnn.to_layout.")
+        _require(
+            CONV,
+            spec.memory_config.interleaved,
+            f"{name} must use interleaved memory",
+            "interleaved memory",
+            "Move it with ttnn.to_memory_config.",
+        )
+        _require(
+            CONV,
+            spec.dtype is DataType.BFLOAT16,
+            f"{name} must be BFLOAT16, got {spec.dtype.name}",
+            "bfloat16",
+            "Convert it with ttnn.typecast.",
+        )
     widths = [call["q_width"], call["k_width"], call["v_width"]]
-    _need(CONV, all(width > 0 for width in widths), "Q/K/V widths must be positive", "three widths")
-    _need(CONV, all(map(_tiled, widths)), "Q/K/V widths must be tile aligned", f"multiples of {TILE}")
+    _require(
+        CONV,
+        all(width > 0 for width in widths),
+        "Q/K/V widths must be positive",
+        "widths of 1 or more",
+        "Pass q_width, k_width and v_width.",
+    )
+    _require(
+        CONV,
+        all(map(_tiled, widths)),
+        "Q/K/V widths must be tile aligned",
+        f"multiples of {TILE}",
+        "Pad the channels with ttnn.pad.",
+    )
     chunk, channels = call["program_config"].channel_chunk_size, sum(widths)
-    _need(CONV, chunk > 0, "channel_chunk_size must be positive", "a number of channels")
-    _need(CONV, chunk % TILE == 0, "channel_chunk_size must be tile aligned", f"a multiple of {TILE}")
-    _need(CONV, chunk <= channels, "channel_chunk_size must not exceed Q+K+V width", f"at most {channels}")
-    _need(CONV, channels % chunk == 0, "channel_chunk_size must divide Q+K+V width exactly", f"a divisor of {channels}")
+    _require(
+        CONV,
+        chunk > 0,
+        "channel_chunk_size must be positive",
+        f"a multiple of {TILE}",
+        "Set channel_chunk_size in program_config.",
+    )
+    _require(
+        CONV,
+        chunk % TILE == 0,
+        "channel_chunk_size must be tile aligned",
+        f"a multiple of {TILE}",
+        "Choose another channel_chunk_size in program_config.",
+    )
+    _require(
+        CONV,
+        chunk <= channels,
+        "channel_chunk_size must not exceed Q+K+V width",
+        f"at most {channels}",
+        "Choose another channel_chunk_size in program_config.",
+    )
+    _require(
+        CONV,
+        channels % chunk == 0,
+        "channel_chunk_size must divide Q+K+V width exactly",
+        f"a divisor of {channels}",
+        "Choose another channel_chunk_size in program_config.",
+    )
     form = len(x.shape) == 3 and x.shape[0] == 1 and x.shape[2] == channels
-    _need(CONV, form, "input must be [1,T,Q+K+V]", f"[1, T, {channels}]")
+    _require(CONV, form, "input must be [1,T,Q+K+V]", f"[1, T, {channels}]", "Reshape it to that shape.")
     past = tuple(history.shape) == (1, TAPS - 1, channels)
-    _need(CONV, past, "history must be [1,3,Q+K+V]", f"[1, {TAPS - 1}, {channels}]")
-    _need(CONV, _tiled(x.shape[1]), "sequence must be positive and tile aligned", f"a multiple of {TILE}")
+    _require(CONV, past, "history must be [1,3,Q+K+V]", f"[1, {TAPS - 1}, {channels}]", "Reshape it to that shape.")
+    _require(
+        CONV,
+        _tiled(x.shape[1]),
+        "sequence must be positive and tile aligned",
+        f"a multiple of {TILE}",
+        "Pad the sequence with ttnn.pad.",
+    )
     for i, spec in enumerate(taps):
-        _need(CONV, spec.shape[-1] == channels, f"tap{i} last dimension must equal Q+K+V", str(channels))
-        _need(CONV, spec.shape.volume() == channels, f"tap{i} logical volume must equal Q+K+V", str(channels))
+        _require(
+            CONV,
+            spec.shape[-1] == channels,
+            f"tap{i} last dimension must equal Q+K+V",
+            str(channels),
+            "Reshape the tap to that many values.",
+        )
+        _require(
+            CONV,
+            spec.shape.volume() == channels,
+            f"tap{i} logical volume must equal Q+K+V",
+            str(channels),
+            "Reshape the tap to that many values.",
+        )
     config = call["compute_kernel_config"]
     wrong = "math_approx_mode=true is unsupported because silu_tile always uses precise sigmoid"
-    _need(CONV, config is None or not config.math_approx_mode, wrong, "math_approx_mode=False")
+    _require(
+        CONV,
+        config is None or not config.math_approx_mode,
+        wrong,
+        "math_approx_mode=False",
+        "Set math_approx_mode=False in compute_kernel_config.",
+    )
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
@@ -136,24 +214,80 @@ def _check_norm(call: Call) -> None:
     x, gate, weight = call.specs[:3]
     formats = ({DataType.FLOAT32, DataType.BFLOAT16}, {DataType.BFLOAT16}, {DataType.BFLOAT16})
     for name, spec, allowed in zip(("input", "gate", "weight"), call.specs, formats, strict=False):
-        _need(NORM, spec.layout is Layout.TILE, f"{name} must use TILE layout", "TILE_LAYOUT")
-        _need(NORM, spec.memory_config.interleaved, f"{name} must use interleaved memory", "such")
-        _need(NORM, spec.dtype in allowed, f"{name} has unsupported dtype {spec.dtype.name}", "another format")
+        _require(
+            NORM,
+            spec.layout is Layout.TILE,
+            f"{name} must use TILE layout",
+            "TILE_LAYOUT",
+            "Convert it with ttnn.to_layout.",
+        )
+        _require(
+            NORM,
+            spec.memory_config.interleaved,
+            f"{name} must use interleaved memory",
+            "interleaved memory",
+            "Move it with ttnn.to_memory_config.",
+        )
+        _require(
+            NORM,
+            spec.dtype in allowed,
+            f"{name} has unsupported dtype {spec.dtype.name}",
+            one_of(allowed),
+            "Convert it with ttnn.typecast.",
+        )
     _check_common(call, NORM)
     heads, epsilon, dtype = call["num_heads"], call["epsilon"], call["output_dtype"]
-    _need(NORM, heads > 0, "num_heads must be positive", "a number of heads")
+    _require(NORM, heads > 0, "num_heads must be positive", "num_heads of 1 or more", "Pass the number of heads.")
     wide = dtype in (None, DataType.FLOAT32, DataType.BFLOAT16)
-    _need(NORM, wide, "output_dtype must be FLOAT32 or BFLOAT16", "one of them")
-    _need(NORM, math.isfinite(epsilon) and epsilon > 0, "epsilon must be finite and positive", "such")
-    _need(NORM, len(x.shape) == 3, "input must be [B*H,T,V]", "3 dims")
-    _need(NORM, x.shape[0] % heads == 0, "leading dimension must be divisible by num_heads", f"a multiple of {heads}")
-    _need(NORM, len(gate.shape) == 3, "gate must be [B,T,H*V]", "3 dims")
-    _need(NORM, len(weight.shape) == 1, "weight must be [V]", "1 dim")
+    _require(
+        NORM,
+        wide,
+        "output_dtype must be FLOAT32 or BFLOAT16",
+        "float32 or bfloat16",
+        "Pass one of these formats, or leave output_dtype out.",
+    )
+    _require(
+        NORM,
+        math.isfinite(epsilon) and epsilon > 0,
+        "epsilon must be finite and positive",
+        "a finite number above 0",
+        "Pass a small positive epsilon.",
+    )
+    _require(NORM, len(x.shape) == 3, "input must be [B*H,T,V]", "3 dims", "Reshape it to that shape.")
+    _require(
+        NORM,
+        x.shape[0] % heads == 0,
+        "leading dimension must be divisible by num_heads",
+        f"a multiple of {heads}",
+        "Choose num_heads that divides the leading dim.",
+    )
+    _require(NORM, len(gate.shape) == 3, "gate must be [B,T,H*V]", "3 dims", "Reshape it to three dims.")
+    _require(NORM, len(weight.shape) == 1, "weight must be [V]", "1 dim", "Reshape it to one dim.")
     form = (x.shape[0] // heads, x.shape[1], heads * x.shape[2])
-    _need(NORM, tuple(gate.shape) == form, "gate must have shape [B,T,H*V]", str(list(form)))
-    _need(NORM, weight.shape.volume() == x.shape[2], "weight volume must equal V", str(x.shape[2]))
-    _need(NORM, _tiled(x.shape[1]), "sequence must be positive and tile aligned", f"a multiple of {TILE}")
-    _need(NORM, _tiled(x.shape[2]), "value_dim must be positive and tile aligned", f"a multiple of {TILE}")
+    _require(
+        NORM, tuple(gate.shape) == form, "gate must have shape [B,T,H*V]", str(list(form)), "Reshape it to that shape."
+    )
+    _require(
+        NORM,
+        weight.shape.volume() == x.shape[2],
+        "weight volume must equal V",
+        str(x.shape[2]),
+        "Pass one weight per value.",
+    )
+    _require(
+        NORM,
+        _tiled(x.shape[1]),
+        "sequence must be positive and tile aligned",
+        f"a multiple of {TILE}",
+        "Pad the sequence with ttnn.pad.",
+    )
+    _require(
+        NORM,
+        _tiled(x.shape[2]),
+        "value_dim must be positive and tile aligned",
+        f"a multiple of {TILE}",
+        "Pad the values with ttnn.pad.",
+    )
 
 
 def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

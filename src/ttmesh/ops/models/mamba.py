@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
@@ -24,12 +24,8 @@ HIDDEN = 5120  # channels of the one model it was made for; 32 times as many col
 def _check_mul(call: Call) -> None:
     a, b = (spec.shape[-1] for spec in call.specs[:2])
     fits = a in (LATENT, LATENT * b)
-    require(
-        fits,
-        f"widths {a} and {b} do not fit",
-        f"{LATENT} columns, or {LATENT} for each of the other's",
-        "Pad it with ttnn.pad.",
-    )
+    wrong = f"widths {a} and {b} do not fit"
+    require(fits, wrong, f"{LATENT} columns, or {LATENT} for each of the other's", "Pad it with ttnn.pad.")
 
 
 @op("ttnn.experimental.repeat_and_interleave_eltwise_mul", golden=goldens.repeat_and_interleave_mul, check=_check_mul)

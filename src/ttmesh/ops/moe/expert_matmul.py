@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
-from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
@@ -27,10 +28,10 @@ def _check_sparse(call: Call) -> None:
     a, b, sparsity = call.specs[:3]
     for name, spec in (("A", a), ("B", b)):
         wrong = f"Input tensor {name} must be TILE layout, got {spec.layout}"
-        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+        require_layout(spec, Layout.TILE, wrong)
         require_dtype(spec, FLOATS, f"Input tensor {name} must be a floating point type, got {spec.dtype}")
     wrong = f"Sparsity tensor must be ROW_MAJOR layout, got {sparsity.layout}"
-    require(sparsity.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+    require_layout(sparsity, Layout.ROW_MAJOR, wrong)
     a_sparse, b_sparse = call["is_input_a_sparse"], call["is_input_b_sparse"]
     wrong = "sparse_matmul requires at least one of is_input_a_sparse or is_input_b_sparse to be true"
     require(a_sparse or b_sparse, wrong, "a sparse operand", "Set is_input_a_sparse or is_input_b_sparse.")
@@ -123,27 +124,19 @@ def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequenc
     """How many blocks a given output holds when it is compact; None for one with a place for every block."""
     if given is not None:
         own, wanted = given.spec.tile.tile_shape[0], a.spec.tile.tile_shape[0]
-        require(
-            own == wanted,
-            f"the override output tile height ({own}) must equal to the in0 tile height ({wanted})",
-            f"tiles of {wanted} rows",
-            "Allocate the output with the input's tile.",
-        )
+        wrong = f"the override output tile height ({own}) must equal to the in0 tile height ({wanted})"
+        require(own == wanted, wrong, f"tiles of {wanted} rows", "Allocate the output with the input's tile.")
     if given is None or tuple(given.shape) == tuple(expanded):
         return None
     short = (1, nnz or 0, a.shape[-2], b.shape[-1])
     wrong = f"Optional output tensor shape {given.shape!r} must match expanded output shape {list(expanded)}"
-    require(
-        nnz is not None,
-        f"{wrong} when nnz is not provided",
-        "the expanded shape, or nnz=",
-        "Pass nnz=, or allocate the output for all blocks.",
-    )
+    wrong = f"{wrong} when nnz is not provided"
+    require(nnz is not None, wrong, "the expanded shape, or nnz=", "Pass nnz=, or allocate the output for all blocks.")
     require(
         tuple(given.shape) == short,
         f"{wrong} or compact output shape {list(short)} when nnz={nnz}",
-        "one of them",
-        "Choose one of them.",
+        "the expanded or the compact shape",
+        "Allocate the output with one of the two shapes.",
     )
     return nnz
 
@@ -173,12 +166,8 @@ def sparse_matmul(
         whole = (*a[:-3], count, a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, count, a[-2], b[-1])
         wrong = f"Optional output tensor shape {given.shape if given else None!r} must match the indexed output shape"
         fits = given is None or tuple(given.shape) == tuple(whole)
-        require(
-            fits,
-            f"{wrong} {list(whole)} when indices are provided (num_active={count})",
-            "that shape",
-            "Allocate the output with it.",
-        )
+        wrong = f"{wrong} {list(whole)} when indices are provided (num_active={count})"
+        require(fits, wrong, "that shape", "Allocate the output with it.")
         compact = None
     else:
         whole = (*a[:-2], a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, b[-3], a[-2], b[-1])
@@ -207,7 +196,7 @@ def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) 
     on_device = "Device Operations expect device tensors as inputs: indices tensor must be on device"
     require(indices.device() is not None, on_device, "a device tensor", "Move it with ttnn.to_device.")
     wrong = f"indices must be ROW_MAJOR layout, got {indices.layout}"
-    require(indices.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+    require_layout(indices, Layout.ROW_MAJOR, wrong)
     require_dtype(indices.spec, {DataType.UINT16}, f"indices must be UINT16 dtype, got {indices.dtype}")
     wrong = (
         "indices must occupy a single ROW_MAJOR stick (all dimensions except the last must be 1), got shape "
@@ -218,7 +207,7 @@ def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) 
         f"nnz ({nnz}) must not be supplied together with indices: the indexed/gather loop count is num_active (the "
         "length of indices), so nnz would be ignored"
     )
-    require(nnz is None, wrong, "one of the two", "Leave one of them out.")
+    require(nnz is None, wrong, "nnz or indices", "Leave nnz out.")
     count, groups = indices.shape.volume(), b.shape[-3]
     wrong = f"indices length / num_active ({count}) must be <= the number of sparse groups in input B ({groups})"
     require(count <= groups, wrong, f"at most {groups} indices", "Use fewer of them.")

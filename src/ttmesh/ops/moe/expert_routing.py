@@ -6,8 +6,8 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
-from ttmesh.base.errors import MeshError
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import MeshError, require
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
@@ -87,29 +87,21 @@ NO_INDEX = 0xFFFFFFFF
 
 def _check_top(call: Call) -> None:
     x, k, length = call.specs[0], call["k"], call["valid_length"]
-    require(
-        call.mesh.arch() is Arch.BLACKHOLE,
-        "topk_large_indices is Blackhole-only",
-        "a Blackhole system",
-        "Use ttnn.topk.",
-    )
+    wrong = "topk_large_indices is Blackhole-only"
+    require(call.mesh.arch() is Arch.BLACKHOLE, wrong, "a Blackhole system", "Use ttnn.topk.")
     require(
         x.layout is Layout.ROW_MAJOR and x.dtype is DataType.BFLOAT16,
         "the input is not ROW_MAJOR BFLOAT16",
-        "such",
+        "bfloat16 in ROW_MAJOR layout",
         "Convert with ttnn.to_layout and ttnn.typecast.",
     )
-    require(
-        16 <= k <= 2048 and k % 16 == 0,
-        f"k must be a multiple of 16 in [16, 2048]; got {k}",
-        "such a k",
-        "Round k up to a multiple of 16.",
-    )
+    wrong = f"k must be a multiple of 16 in [16, 2048]; got {k}"
+    require(16 <= k <= 2048 and k % 16 == 0, wrong, "16, 32, ... 2048", "Round k up to a multiple of 16.")
     columns = x.shape[-1] if length is None else length
     require(
         k <= columns <= x.shape[-1],
         f"valid_length must be in [k, {x.shape[-1]}]; got {columns}",
-        "such a length",
+        f"{k} to {x.shape[-1]}",
         "Leave valid_length out to search all columns.",
     )
 
@@ -131,29 +123,30 @@ ROUTED, WORDS = 128, 8  # experts that the fused router takes, and indices to a 
 
 def _check_router(call: Call) -> None:
     k, experts = call["k"], call["num_experts"]
-    require(1 <= k <= CHOSEN, f"topk_router_gpt requires k in range [1, 32], got {k}", "such a k", "Choose fewer.")
+    wrong = f"topk_router_gpt requires k in range [1, 32], got {k}"
+    require(1 <= k <= CHOSEN, wrong, f"1 to {CHOSEN}", "Choose fewer experts per token.")
     wrong = f"topk_router_gpt only supports num_experts={ROUTED} (hardcoded 4-group architecture), got {experts}"
     require(experts == ROUTED, wrong, f"{ROUTED} experts", "Use ttnn.linear and ttnn.topk.")
     for name, spec in zip(("Input", "Weight", "Bias"), call.specs, strict=True):
         wrong = f"{name} tensor must have TILE layout, got {spec.layout}"
-        require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+        require_layout(spec, Layout.TILE, wrong)
         wrong = f"{name} tensor must have BFLOAT16 dtype, got {spec.dtype}"
-        require(spec.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+        require_dtype(spec, DataType.BFLOAT16, wrong)
         wrong = f"{name} tensor must be rank 2, got rank {len(spec.shape)}"
-        require(len(spec.shape) == 2, wrong, "rank 2", "Reshape it.")
+        require(len(spec.shape) == 2, wrong, "rank 2", "Reshape it to two dims.")
     x, weight, bias = (spec.shape for spec in call.specs)
     wrong = f"topk_router_gpt only supports batch_size=32 (hardcoded for decode mode), got {x[0]}"
     require(x[0] == CHOSEN, wrong, "32 rows", "Pad the batch.")
     wrong = f"Input hidden_dim must be divisible by 32 (tile size), got {x[1]}"
     require(x[1] % CHOSEN == 0, wrong, "whole tiles", "Pad the rows.")
     wrong = f"Weight tensor dim 0 must match input hidden_dim {x[1]}, got {weight[0]}"
-    require(weight[0] == x[1], wrong, "equal inner dims", "Check the shapes.")
+    require(weight[0] == x[1], wrong, f"{x[1]} rows", "Give the weight one row per column of the input.")
     wrong = f"Weight tensor dim 1 must match num_experts {experts}, got {weight[1]}"
-    require(weight[1] == experts, wrong, "a column per expert", "Check the shapes.")
+    require(weight[1] == experts, wrong, f"{experts} columns", "Give the weight one column per expert.")
     wrong = f"Bias tensor dim 0 must match batch size {x[0]}, got {bias[0]}"
     require(bias[0] == x[0], wrong, "a row per token", "Expand the bias.")
     wrong = f"Bias tensor dim 1 must match num_experts {experts}, got {bias[1]}"
-    require(bias[1] == experts, wrong, "a column per expert", "Check the shapes.")
+    require(bias[1] == experts, wrong, f"{experts} columns", "Give the bias one column per expert.")
 
 
 def _router_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

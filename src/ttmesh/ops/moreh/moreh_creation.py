@@ -8,8 +8,8 @@ from math import ceil
 import torch
 
 from ttmesh.base.dtypes import INTEGERS, DataType, Layout, bfloat16
+from ttmesh.base.errors import require
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.creation.full import asked_spec, filled
@@ -68,7 +68,12 @@ def _check_arange(
     require((end - start) * step >= 0, wrong, f"a step from {start} towards {end}", "Change the sign of step.")
     for refused in (DataType.BFLOAT8_B, DataType.UINT32):
         wrong = f"moreh arange not support {refused.name.lower()} dtype."
-        require(dtype is not refused, wrong, "another format", "Convert with ttnn.typecast.")
+        require(
+            dtype is not refused,
+            wrong,
+            f"a format other than {refused.name.lower()}",
+            "Convert the result with ttnn.typecast.",
+        )
     if output is not None:
         wrong = "If output is provided as input, its dtype should match the dtype parameter."
         require(dtype is output.dtype, wrong, f"dtype={output.dtype}", "Pass the output's dtype.")

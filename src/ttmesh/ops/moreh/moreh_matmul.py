@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import moreh as goldens
@@ -254,12 +255,8 @@ def moreh_getitem(
     rank = input.dim() - lane_axes
     places = sorted(dim_of(dim, rank) for dim in index_dims)
     together = places == list(range(places[0], places[0] + len(places)))
-    require(
-        together,
-        f"moreh_getitem: index_dims {list(index_dims)} are not neighbours",
-        "neighbouring dims",
-        "Index dims that lie side by side, or permute first.",
-    )
+    wrong = f"moreh_getitem: index_dims {list(index_dims)} are not neighbours"
+    require(together, wrong, "neighbouring dims", "Index dims that lie side by side, or permute first.")
     return _picked(input, index_tensors, index_dims, lane_axes)
 
 

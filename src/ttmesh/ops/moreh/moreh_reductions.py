@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ops.catalogue.checks import dims_of, require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dims_of
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import moreh as goldens
@@ -62,12 +63,8 @@ def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> 
 
 
 def _check_sum_backward(call: Call) -> None:
-    require(
-        call["input"] is not None or call["keepdim"],
-        "moreh_sum_backward needs the input's shape",
-        "input=",
-        "Pass input=, or keepdim=True.",
-    )
+    wrong = "moreh_sum_backward needs the input's shape"
+    require(call["input"] is not None or call["keepdim"], wrong, "input=", "Pass input=, or keepdim=True.")
 
 
 @op(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import PrintedEnum
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import from_front

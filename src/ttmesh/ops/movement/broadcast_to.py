@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import movement as goldens
@@ -16,12 +16,8 @@ from ttmesh.tensor.calls.launch_op import Call
 def _check_broadcast_to(call: Call) -> None:
     shape, wanted = tuple(call.specs[0].shape), tuple(call["output_shape"])
     for what, config in (("input", call.specs[0].memory_config), ("output", call["memory_config"])):
-        require(
-            config is None or not config.is_sharded(),
-            f"bcast_to: Invalid {what} memory config {config}. {what.capitalize()} tensor sharding not supported",
-            "interleaved memory",
-            "Use ttnn.DRAM_MEMORY_CONFIG.",
-        )
+        wrong = f"bcast_to: Invalid {what} memory config {config}. {what.capitalize()} tensor sharding not supported"
+        require(config is None or not config.is_sharded(), wrong, "interleaved memory", "Use ttnn.DRAM_MEMORY_CONFIG.")
     require(
         len(shape) <= len(wanted),
         f"Input tensor shape {list(shape)}({len(shape)}) must be at least as large as the broadcast shape "
@@ -36,12 +32,8 @@ def _check_broadcast_to(call: Call) -> None:
         "Fold outer dims with ttnn.reshape.",
     )
     for i, (length, target) in enumerate(zip(shape, wanted[len(wanted) - len(shape) :], strict=True)):
-        require(
-            length in (1, target),
-            f"Input dimension {i} (size {length}) cannot be broadcast to output dimension {i} (size {target})",
-            f"length 1 or {target}",
-            "Only dims of length 1 are repeated.",
-        )
+        wrong = f"Input dimension {i} (size {length}) cannot be broadcast to output dimension {i} (size {target})"
+        require(length in (1, target), wrong, f"length 1 or {target}", "Only dims of length 1 are repeated.")
 
 
 @op(

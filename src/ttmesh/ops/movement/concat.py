@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sequence
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import aligned
@@ -24,27 +25,15 @@ from ttmesh.tensor.tensor import Tensor
 
 def _check_concat(call: Call) -> None:
     tensors, dim = call["tensors"], call["dim"]
-    require(
-        len(tensors) > 0,
-        "ttnn.concat: expected a non-empty list of Tensors!",
-        "at least one tensor",
-        "Leave the call out for an empty list.",
-    )
-    require(
-        call["output_tensor"] is None,
-        "optional output tensor currently unsupported!",
-        "output_tensor=None",
-        "Copy the result with ttnn.copy.",
-    )
+    wrong = "ttnn.concat: expected a non-empty list of Tensors!"
+    require(len(tensors) > 0, wrong, "at least one tensor", "Leave the call out for an empty list.")
+    wrong = "optional output tensor currently unsupported!"
+    require(call["output_tensor"] is None, wrong, "output_tensor=None", "Copy the result with ttnn.copy.")
     first = call.specs[0]
     rank = len(first.shape)
     at = dim_of(dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}")
-    require(
-        all(len(spec.shape) == rank for spec in call.specs),
-        "Input tensor ranks must be equal",
-        f"rank {rank}",
-        "Reshape them to one rank.",
-    )
+    wrong = "Input tensor ranks must be equal"
+    require(all(len(spec.shape) == rank for spec in call.specs), wrong, f"rank {rank}", "Reshape them to one rank.")
     others = [tuple(n for i, n in enumerate(spec.shape, -rank) if i != at) for spec in call.specs]
     wrong = "All dimensions must be the same size except for the dimension along which the contenation is taking place."
     require(
@@ -54,12 +43,8 @@ def _check_concat(call: Call) -> None:
         "Pad or slice the tensors first.",
     )
     dtypes = {spec.dtype for spec in call.specs}
-    require(
-        len(dtypes) == 1,
-        f"All Tensors should have same dtypes.: {sorted(map(str, dtypes))}",
-        "one dtype",
-        "Convert with ttnn.typecast.",
-    )
+    wrong = f"All Tensors should have same dtypes.: {sorted(map(str, dtypes))}"
+    require(len(dtypes) == 1, wrong, "one dtype", "Convert with ttnn.typecast.")
 
 
 def joined(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tensor:
@@ -98,12 +83,8 @@ def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: in
 @composite("ttnn.stack", golden=goldens.stack)
 def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
     """Tensors side by side along a new dim."""
-    require(
-        len(input_tensors) > 0,
-        "Stack expects at least one tensor",
-        "one tensor or more",
-        "Leave the call out for an empty list.",
-    )
+    wrong = "Stack expects at least one tensor"
+    require(len(input_tensors) > 0, wrong, "one tensor or more", "Leave the call out for an empty list.")
     rank = len(input_tensors[0].shape)
     wrong = f"Dimension out of range (expected to be in range of [{-rank - 1},{rank}], but got {dim})"
     require(-rank - 1 <= dim <= rank, wrong, f"a dim in [{-rank - 1}, {rank}]", "Check the rank.")
@@ -121,12 +102,8 @@ def split(
     at = dim_of(dim, len(shape))
     extent = shape[at]
     if isinstance(split_size, int):
-        require(
-            split_size > 0,
-            f"split_size must be positive, got {split_size}",
-            "a size of at least 1",
-            "Ask for parts of at least one element.",
-        )
+        wrong = f"split_size must be positive, got {split_size}"
+        require(split_size > 0, wrong, "a size of at least 1", "Ask for parts of at least one element.")
         sizes = [min(split_size, extent - start) for start in range(0, extent, split_size)]
     else:
         sizes = [int(size) for size in split_size]

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.goldens import movement as goldens
@@ -96,7 +97,7 @@ def move(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Tensor:
 
 def _check_fill(call: Call) -> None:
     wrong = "FillPad should only be used for tile layout"
-    require(call.specs[0].layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+    require_layout(call.specs[0], Layout.TILE, wrong)
 
 
 def _filled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

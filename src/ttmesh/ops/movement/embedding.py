@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
-from ttmesh.base.errors import ShapeError
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import gather_scatter as goldens

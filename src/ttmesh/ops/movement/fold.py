@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import movement as goldens
@@ -57,24 +57,16 @@ def _check_fold(call: Call) -> None:
     require(
         not (call["use_transpose_as_fold"] and call["collapse_output"]),
         wrong,
-        "one of the two",
-        "Leave one of them out.",
+        "use_transpose_as_fold or collapse_output",
+        "Leave one of the two out.",
     )
     top, bottom, left, right, _, _ = _margins(call["padding"])
     rows, columns = (shape[2], shape[3]) if call["use_transpose_as_fold"] else (shape[1], shape[2])
     height, width = rows + top + bottom, columns + left + right
-    require(
-        height % high == 0,
-        f"Fold: Input height ({height}) must be divisible by stride_h ({high}).",
-        "a multiple",
-        "Pad it.",
-    )
-    require(
-        width % wide == 0,
-        f"Fold: Input width ({width}) must be divisible by stride_w ({wide}).",
-        "a multiple",
-        "Pad it.",
-    )
+    wrong = f"Fold: Input height ({height}) must be divisible by stride_h ({high})."
+    require(height % high == 0, wrong, f"a multiple of {high}", "Pad the height.")
+    wrong = f"Fold: Input width ({width}) must be divisible by stride_w ({wide})."
+    require(width % wide == 0, wrong, f"a multiple of {wide}", "Pad the width.")
 
 
 def _folded_shards(call: Call) -> MemoryConfig | None:

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sequence
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of, require_dtype, require_interleaved
 from ttmesh.ops.catalogue.definition import alias, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like
 from ttmesh.ops.goldens import gather_scatter as goldens
@@ -127,12 +128,8 @@ def indexed_fill(
 
 def _check_nonzero(call: Call) -> None:
     rank = len(call.specs[0].shape)
-    require(
-        rank == 4,
-        f"non_zero_indices: input must be rank-4, got rank {rank}",
-        "a 4D tensor",
-        "Reshape it with ttnn.unsqueeze_to_4D.",
-    )
+    wrong = f"non_zero_indices: input must be rank-4, got rank {rank}"
+    require(rank == 4, wrong, "a 4D tensor", "Reshape it with ttnn.unsqueeze_to_4D.")
 
 
 def _nonzero_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -176,7 +173,7 @@ def _check_isin(call: Call) -> None:
     require(elements.dtype is test.dtype, wrong, "equal formats", "Convert one with ttnn.typecast.")
     for name, spec in (("Elements", elements), ("Test elements", test)):
         wrong = f"{name} tensor is sharded"
-        require(spec.memory_config.interleaved, wrong, "interleaved tensors", "Use ttnn.to_memory_config.")
+        require_interleaved(spec, wrong)
     given = call["out"]
     if given is not None:
         require(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import autodiff as goldens

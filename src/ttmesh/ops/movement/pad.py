@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.ops.goldens import movement as goldens
@@ -20,12 +20,8 @@ from ttmesh.tensor.tensor import Tensor
 def amounts(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int], ...]:
     """How much is added before and after each dim; a shorter list is for the last dims."""
     pairs = [(0, int(one)) if isinstance(one, int) else (int(one[0]), int(one[1])) for one in padding]
-    require(
-        len(pairs) <= rank,
-        "ttnn.pad: padding len can't be larger than input tensor rank",
-        f"at most {rank} pairs",
-        "Use fewer of them.",
-    )
+    wrong = "ttnn.pad: padding len can't be larger than input tensor rank"
+    require(len(pairs) <= rank, wrong, f"at most {rank} pairs", "Use fewer of them.")
     return (*[(0, 0)] * (rank - len(pairs)), *pairs)
 
 
@@ -99,11 +95,7 @@ def pad(
         "an interleaved tensor, or no sub_core_grids",
         "Leave sub_core_grids out: shards say which cores work.",
     )
-    require(
-        sub_core_grids is None or use_multicore,
-        "ttnn.pad: sub_core_grids needs use_multicore=True",
-        "use_multicore=True",
-        "Leave use_multicore out.",
-    )
+    wrong = "ttnn.pad: sub_core_grids needs use_multicore=True"
+    require(sub_core_grids is None or use_multicore, wrong, "use_multicore=True", "Leave use_multicore out.")
     asked = {"input_tensor": input_tensor, "padding": pairs, "value": value, "memory_config": memory_config}
     return _PAD(**asked)

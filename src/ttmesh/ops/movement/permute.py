@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
-from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like
 from ttmesh.ops.goldens import movement as goldens
@@ -24,12 +25,8 @@ def _check_permute(call: Call) -> None:
     wrong = "The number of dimensions in the tensor input does not match the length of the desired ordering"
     require(len(dims) == rank, wrong, f"{rank} dims", "Name every dim.")
     placed = sorted(dim + rank if dim < 0 else dim for dim in dims)
-    require(
-        placed == list(range(rank)),
-        "Invalid permutation: duplicate or out of range value",
-        "every dim once",
-        "Name every dim once.",
-    )
+    wrong = "Invalid permutation: duplicate or out of range value"
+    require(placed == list(range(rank)), wrong, "every dim once", "Name every dim once.")
 
 
 def _permute_alias(call: Call) -> Sequence[int] | None:
@@ -118,12 +115,8 @@ def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts
     rank = input_tensor.dim() - lane_axes
     dims = tuple(dim_of(one, rank) for one in _listed(dim))
     by = _listed(shifts)
-    require(
-        len(by) == len(dims),
-        f"roll: {len(by)} shifts for {len(dims)} dims",
-        "one shift per dim",
-        "Give as many shifts as dims.",
-    )
+    wrong = f"roll: {len(by)} shifts for {len(dims)} dims"
+    require(len(by) == len(dims), wrong, "one shift per dim", "Give as many shifts as dims.")
     return torch.roll(input_tensor, by, dims)
 
 
@@ -163,12 +156,8 @@ def _channels_last(values: torch.Tensor) -> torch.Tensor:
 def _check_hwc(call: Call) -> None:
     _check_chw(call)
     in_dram = call.specs[0].memory_config.buffer_type is BufferType.DRAM
-    require(
-        not in_dram or call["memory_config"] is not None,
-        "When input tensor is in DRAM, output memory_config must be explicitly specified",
-        "memory_config=",
-        "Pass a memory_config in L1.",
-    )
+    wrong = "When input tensor is in DRAM, output memory_config must be explicitly specified"
+    require(not in_dram or call["memory_config"] is not None, wrong, "memory_config=", "Pass a memory_config in L1.")
     asked = call["memory_config"].shard_spec if call["memory_config"] is not None else None
     step = call.mesh.chip.l1_alignment // element_bytes(call.specs[0].dtype)
     require(

@@ -8,8 +8,7 @@ from math import prod
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, PrintedEnum, TensorMemoryLayout
-from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, with_shards
 from ttmesh.ops.goldens import movement as goldens
@@ -50,24 +49,16 @@ def inferred_shape(shape: Sequence[int], volume: int) -> tuple[int, ...]:
     wanted = tuple(int(extent) for extent in shape)
     if -1 not in wanted:
         return wanted
-    require(
-        wanted.count(-1) == 1,
-        f"Only one dimension can be inferred in reshape: {list(wanted)}",
-        "one -1",
-        "Leave one dim to be worked out, name the others.",
-    )
+    wrong = f"Only one dimension can be inferred in reshape: {list(wanted)}"
+    require(wanted.count(-1) == 1, wrong, "one -1", "Leave one dim to be worked out, name the others.")
     rest = prod(extent for extent in wanted if extent != -1)
     wrong = (
         f"cannot reshape tensor of 0 elements into shape ({','.join(map(str, wanted))},) because the unspecified "
         "dimension size -1 can be any value and is ambiguous"
     )
     require(rest != 0, wrong, "no 0 beside a -1", "Name every dim where one is 0.")
-    require(
-        volume % rest == 0,
-        f"Invalid arguments to reshape: {volume} elements to {list(wanted)}",
-        "equal volumes",
-        "Check the product of the dims.",
-    )
+    wrong = f"Invalid arguments to reshape: {volume} elements to {list(wanted)}"
+    require(volume % rest == 0, wrong, "equal volumes", "Check the product of the dims.")
     return tuple(volume // rest if extent == -1 else extent for extent in wanted)
 
 
@@ -130,19 +121,11 @@ def reshaped(
     if tuple(spec.shape) == wanted and (padded is None or tuple(spec.padded_shape) == tuple(padded)):
         return tensor
     if volume == 0:
-        require(
-            prod(wanted) == 0,
-            "Tensor volume is 0, but shape's volume is not",
-            "a shape with a 0",
-            "Keep a 0 in the shape.",
-        )
+        wrong = "Tensor volume is 0, but shape's volume is not"
+        require(prod(wanted) == 0, wrong, "a shape with a 0", "Keep a 0 in the shape.")
         return viewed(tensor, spec.with_shape(wanted))
-    require(
-        prod(wanted) != 0,
-        "Tensor volume is not 0, but shape volume is 0",
-        f"{volume} elements",
-        "Check the product of the dims.",
-    )
+    wrong = "Tensor volume is not 0, but shape volume is 0"
+    require(prod(wanted) != 0, wrong, f"{volume} elements", "Check the product of the dims.")
     if padded is not None and tuple(padded) == wanted:
         padded = None
     same = _same_memory(spec, wanted, padded)
@@ -157,7 +140,9 @@ def reshaped(
         wrong = "Attempting to reshape between two shapes with different volumes"
         if same is None or not tiles:
             raise ShapeError(
-                f"{wrong}: {list(spec.shape)} and {list(wanted)}", expected="equal volumes", fix="Check the shape."
+                f"{wrong}: {list(spec.shape)} and {list(wanted)}",
+                expected="equal volumes",
+                fix="Choose dims whose product is the tensor's volume.",
             )
         return viewed(tensor, same)
     result: Tensor = _RESHAPE(input_tensor=tensor, shape=wanted, memory_config=memory_config)
@@ -238,12 +223,8 @@ def experimental_view(
 ) -> Tensor:
     """The same buffer in another shape, without TT-NN's checks of what that does to padding."""
     wanted = inferred_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
-    require(
-        prod(wanted) == prod(input_tensor.shape),
-        "Invalid arguments to reshape",
-        "equal volumes",
-        "Check the product of the dims.",
-    )
+    wrong = "Invalid arguments to reshape"
+    require(prod(wanted) == prod(input_tensor.shape), wrong, "equal volumes", "Check the product of the dims.")
     return viewed(input_tensor, _view_spec(input_tensor.spec, wanted))
 
 
@@ -273,12 +254,8 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
         require(all(one in (-1, 0) for one in dims), wrong, "dim 0", "Use dim 0 or -1.")
         return input_tensor
     for i, one in enumerate(dims):
-        require(
-            i == 0 or one != dims[i - 1],
-            f"dim {one} appears multiple times in the list of dims",
-            "each dim once",
-            "Name every dim once.",
-        )
+        wrong = f"dim {one} appears multiple times in the list of dims"
+        require(i == 0 or one != dims[i - 1], wrong, "each dim once", "Name every dim once.")
         wrong = f"Dimension out of range (expected to be in range of [{-rank},{rank - 1}], but got {one})"
         require(0 <= one < rank, wrong, "a dim of the tensor", "Check the rank.")
         if shape[one] == 1:
@@ -303,7 +280,9 @@ def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
     rank = len(tensor.shape)
     if rank > 4:
         raise MeshError(
-            f"Tensor rank is greater than 4: {list(tensor.shape)}", expected="at most four dims", fix="Reshape it."
+            f"Tensor rank is greater than 4: {list(tensor.shape)}",
+            expected="at most four dims",
+            fix="Reshape it to four dims.",
         )
     return reshaped(tensor, (*[1] * (4 - rank), *tensor.shape))
 

@@ -9,7 +9,7 @@ import torch
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
-from ttmesh.ops.catalogue.checks import require
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.configs.matmul_program_configs import corner
@@ -38,12 +38,8 @@ def shards_over(
         TensorMemoryLayout.WIDTH_SHARDED: wide,
         TensorMemoryLayout.BLOCK_SHARDED: high * wide,
     }
-    require(
-        scheme in counts,
-        "Unsupported sharding scheme",
-        "HEIGHT, WIDTH or BLOCK_SHARDED",
-        "Choose one of these layouts.",
-    )
+    wrong = "Unsupported sharding scheme"
+    require(scheme in counts, wrong, "HEIGHT, WIDTH or BLOCK_SHARDED", "Choose one of these layouts.")
     by_rows = orientation is ShardOrientation.ROW_MAJOR
     cores = num_cores_to_corerangeset(counts[scheme], corner(grid), by_rows)
     return MemoryConfig(scheme, BufferType.L1, ShardSpec(cores, shard_shape, orientation))

@@ -7,7 +7,8 @@ from math import prod
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of, require_dtype
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import gather_scatter as goldens

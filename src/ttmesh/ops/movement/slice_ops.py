@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import ShapeError
-from ttmesh.ops.catalogue.checks import dim_of, require
+from ttmesh.base.errors import ShapeError, require
+from ttmesh.ops.catalogue.checks import dim_of
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec, with_shards
 from ttmesh.ops.goldens import movement as goldens
@@ -28,25 +28,13 @@ Box = tuple[Any, ...]  # an ellipsis for the mesh dims, then one slice per dim
 def box_of(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None) -> Box:
     """The index of a part: one slice per dim, negative indices counted from the end, cut to the shape."""
     rank = len(shape)
-    require(
-        len(starts) == len(ends),
-        f"Start {len(starts)} and end {len(ends)} must have the same size",
-        "equal lengths",
-        "Give both the same number of entries.",
-    )
-    require(
-        rank == len(starts),
-        f"Input rank {rank} and begins {len(starts)} must have the same size",
-        "one start per dim",
-        "Give a start for every dim.",
-    )
+    wrong = f"Start {len(starts)} and end {len(ends)} must have the same size"
+    require(len(starts) == len(ends), wrong, "equal lengths", "Give both the same number of entries.")
+    wrong = f"Input rank {rank} and begins {len(starts)} must have the same size"
+    require(rank == len(starts), wrong, "one start per dim", "Give a start for every dim.")
     strides = [1] * rank if steps is None else list(steps)
-    require(
-        len(strides) == rank,
-        f"Step {len(strides)} must have the same size as start and end",
-        "one step per dim",
-        "Give a step for every dim.",
-    )
+    wrong = f"Step {len(strides)} must have the same size as start and end"
+    require(len(strides) == rank, wrong, "one step per dim", "Give a step for every dim.")
     box = []
     for extent, start, end, step in zip(shape, starts, ends, strides, strict=True):
         require(step > 0, f"Step {step} must be positive", "steps of at least 1", "Use steps of at least 1.")
@@ -226,12 +214,8 @@ def _check_narrow(call: Call) -> None:
     extent = spec.padded_shape[at]
     start = call["start"] + extent if call["start"] < 0 else call["start"]
     place = f"dimension {at % rank} with"
-    require(
-        start < extent,
-        f"Narrow start index {start} out of bounds for {place} size {extent}",
-        "a start inside",
-        "Start inside the dim.",
-    )
+    wrong = f"Narrow start index {start} out of bounds for {place} size {extent}"
+    require(start < extent, wrong, "a start inside", "Start inside the dim.")
     wrong = f"Narrow length {length} out of bounds for {place} start index {start} and size {extent}"
     require(0 < length <= extent - start, wrong, "a length that fits", "Ask for fewer elements, or start earlier.")
     if spec.layout is Layout.TILE and at >= -2:

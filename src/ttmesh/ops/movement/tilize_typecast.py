@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
+from ttmesh.base.errors import require
 from ttmesh.chip.formats.storage import round_through, to_lane
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.ops.catalogue.checks import require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, like_first, out_spec, with_shards
 from ttmesh.ops.goldens import quantize as goldens
@@ -209,12 +209,8 @@ def _rows_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 def _check_untilize(call: Call) -> None:
     layout = call.specs[0].layout
-    require(
-        layout is Layout.TILE,
-        f"Can only untilize tile major data, got {layout}",
-        "a tensor in tiles",
-        "Convert it with ttnn.to_layout.",
-    )
+    wrong = f"Can only untilize tile major data, got {layout}"
+    require(layout is Layout.TILE, wrong, "a tensor in tiles", "Convert it with ttnn.to_layout.")
 
 
 @op("ttnn.untilize", golden=goldens.unchanged, check=_check_untilize, out=_rows_spec)

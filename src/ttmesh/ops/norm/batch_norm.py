@@ -32,7 +32,7 @@ def _check(call: Call) -> None:
         raise MeshError(
             "running_mean and running_var must be defined in evaluation mode",
             expected="both running tensors, or training=True",
-            fix="Pass them.",
+            fix="Pass both, or training=True.",
         )
 
 

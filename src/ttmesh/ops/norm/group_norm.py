@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import normalization as goldens
@@ -20,17 +20,19 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 TILE = 32
 
 
-def _refuse(wrong: str, expected: str, fix: str = "Change the call.") -> None:
-    raise MeshError(wrong, expected=expected, fix=fix)
-
-
 def _check(call: Call) -> None:
     x, groups = call["input_tensor"].spec, call["num_groups"]
     if x.layout is Layout.TILE and call["inplace"]:
-        _refuse("Tile layout requires non-inplace tensors", "inplace=False", "Pass inplace=False.")
+        raise ShapeError(
+            "Tile layout requires non-inplace tensors", expected="inplace=False", fix="Pass inplace=False."
+        )
     channels = x.shape[-1]
     if channels % TILE:
-        _refuse(f"channels ({channels}) must be divisible by the tile size ({TILE})", "a multiple of 32")
+        raise ShapeError(
+            f"channels ({channels}) must be divisible by the tile size ({TILE})",
+            expected="a multiple of 32",
+            fix="Pad the channels with ttnn.pad.",
+        )
     if channels % groups:
         raise ShapeError(
             f"channels must be divisible by number of groups, got {channels} channels and {groups} groups",
@@ -39,15 +41,22 @@ def _check(call: Call) -> None:
         )
     if x.shape[1] != 1:
         raise ShapeError(
-            f"group_norm got an input of shape {x.shape}", expected="[batch, 1, rows, channels]", fix="Reshape it."
+            f"group_norm got an input of shape {x.shape}",
+            expected="[batch, 1, rows, channels]",
+            fix="Reshape it to that shape.",
         )
     if x.padded_shape[-2] % TILE:
-        _refuse(
+        raise ShapeError(
             f"H*W ({x.padded_shape[1]}*{x.padded_shape[2]}) must be a multiple of the tile height ({TILE})",
-            "a multiple of 32",
+            expected="a multiple of 32",
+            fix="Pad the rows with ttnn.pad.",
         )
     if call["use_welford"] and call["negative_mask"] is not None:
-        _refuse("Negative mask is not supported with use_welford=True", "one of them")
+        raise ShapeError(
+            "Negative mask is not supported with use_welford=True",
+            expected="negative_mask=None",
+            fix="Leave negative_mask or use_welford out.",
+        )
     if call["core_grid"] is None and x.memory_config.interleaved and call["input_mask"] is not None:
         return  # TT-NN chooses the grid itself
 

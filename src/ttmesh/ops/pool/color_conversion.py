@@ -11,7 +11,8 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
-from ttmesh.ops.catalogue.checks import require, require_dtype
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import model_blocks as goldens
@@ -106,20 +107,22 @@ def _check(call: Call) -> None:
     require_dtype(spec, {DataType.BFLOAT16}, "Input must be bfloat16")
     rows = spec.layout is Layout.ROW_MAJOR
     require(rows, "Input must be row-major (CHWT)", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
-    require(len(shape) == 4, "Input must be 4D (C, H, W, T)", "4 dims", "Reshape it.")
+    require(len(shape) == 4, "Input must be 4D (C, H, W, T)", "4 dims", "Reshape it to four dims.")
     require(shape[0] == 3, "Input must have C=3 (RGB)", "three planes first", "Permute it.")
     for name, length in (("H", shape[1]), ("W", shape[2])):
         wrong = f"{name} must be even and >= 2 for 4:2:0 subsampling (got {length})"
         require(length >= 2 and length % 2 == 0, wrong, "an even number", "Pad the picture.")
     inside = spec.memory_config
-    require(inside.interleaved, f"Input memory must be interleaved, got {inside}", "such", "Use to_memory_config.")
+    wrong = f"Input memory must be interleaved, got {inside}"
+    require(inside.interleaved, wrong, "interleaved memory", "Use ttnn.to_memory_config.")
     if where is not None:
         wrong = f"Sharded output is not supported; output memory must be interleaved, got {where}"
         require(where.interleaved, wrong, "an interleaved MemoryConfig", "Shard the planes afterwards.")
     given = call["coefficients"]
     for name in ("y", "cb", "cr") if given is not None else ():
         for i, term in enumerate(getattr(given, name)):
-            require(math.isfinite(term), f"{name} coefficient [{i}] is not finite", "numbers", "Check the matrix.")
+            wrong = f"{name} coefficient [{i}] is not finite"
+            require(math.isfinite(term), wrong, "finite numbers", "Correct the coefficients.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -50,7 +50,7 @@ def _check_upsample(call: Call) -> None:
         raise MeshError(
             f"Unsupported mode: only supported modes are nearest and bilinear, got {call['mode']}",
             expected="'nearest' or 'bilinear'",
-            fix="Choose one.",
+            fix="Pass one of these names.",
         )
     if call["mode"] == "bilinear" and any(factor != int(factor) for factor in _factors(call["scale_factor"])):
         raise MeshError(
@@ -117,7 +117,9 @@ def _check_sample(call: Call) -> None:
     per_point = 6 if call["use_precomputed_grid"] else 2
     if call.specs[1].shape[-1] % per_point:
         raise ShapeError(
-            f"the grid's last dim is {call.specs[1].shape[-1]}", expected=f"a multiple of {per_point}", fix="Check it."
+            f"the grid's last dim is {call.specs[1].shape[-1]}",
+            expected=f"a multiple of {per_point}",
+            fix=f"Give every point {per_point} numbers.",
         )
 
 
@@ -212,7 +214,7 @@ def _check_rotate(call: Call) -> None:
         raise MeshError(
             f"interpolation_mode {call['interpolation_mode']!r} is unknown",
             expected="'nearest' or 'bilinear'",
-            fix="Choose one.",
+            fix="Pass one of these names.",
         )
 
 

@@ -8,7 +8,8 @@ from math import isnan
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype, require_tiles
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of, require_dtype, require_tiles
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import like
 from ttmesh.ops.goldens import reduction as goldens
@@ -56,12 +57,8 @@ def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes
 
 def _check_image(call: Call) -> None:
     spec = call.specs[0]
-    require(
-        len(spec.shape) == 4 and spec.shape[0] == 1,
-        f"intimg expects one image [1, H, W, C], got {spec.shape!r}",
-        "[1, H, W, C]",
-        "Take one image at a time.",
-    )
+    wrong = f"intimg expects one image [1, H, W, C], got {spec.shape!r}"
+    require(len(spec.shape) == 4 and spec.shape[0] == 1, wrong, "[1, H, W, C]", "Take one image at a time.")
     require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
 
 
@@ -88,24 +85,12 @@ def _check_ema(call: Call) -> None:
     require_dtype(spec, {DataType.BFLOAT16}, f"Input tensor must be BFLOAT16, got: {spec.dtype}")
     require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
     rank = len(spec.shape)
-    require(
-        rank == 4,
-        f"EMA input must be 4D [1, B, C, T], got rank {rank}",
-        "a 4D tensor",
-        "Reshape it with ttnn.unsqueeze_to_4D.",
-    )
-    require(
-        spec.shape[0] == 1,
-        f"EMA expects leading dimension to be 1, got {spec.shape[0]}",
-        "[1, B, C, T]",
-        "Reshape it so that the first dim is 1.",
-    )
-    require(
-        not isnan(call["alpha"]),
-        "EMA alpha must be a valid number, got NaN",
-        "a number",
-        "Compute alpha from finite numbers.",
-    )
+    wrong = f"EMA input must be 4D [1, B, C, T], got rank {rank}"
+    require(rank == 4, wrong, "a 4D tensor", "Reshape it with ttnn.unsqueeze_to_4D.")
+    wrong = f"EMA expects leading dimension to be 1, got {spec.shape[0]}"
+    require(spec.shape[0] == 1, wrong, "[1, B, C, T]", "Reshape it so that the first dim is 1.")
+    wrong = "EMA alpha must be a valid number, got NaN"
+    require(not isnan(call["alpha"]), wrong, "a number", "Compute alpha from finite numbers.")
 
 
 @op("ttnn.ema", golden=goldens.ema, check=_check_ema, out=like(layout=Layout.TILE), outputs=("out",))

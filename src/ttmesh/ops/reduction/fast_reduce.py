@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ops.catalogue.checks import dims_of, require
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dims_of, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import reduction
@@ -17,15 +18,11 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 def _check_reduce(call: Call) -> None:
-    require(
-        call.specs[0].layout is Layout.TILE,
-        "fast_reduce_nc: input must be tilized",
-        "TILE_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
+    require_layout(call.specs[0], Layout.TILE, "fast_reduce_nc: input must be tilized")
     rank, dims = len(call.specs[0].shape), tuple(call["dims"])
-    require(bool(dims), "fast_reduce_nc dims should not be empty", "dims to reduce", "Name one.")
-    require(rank > 2, f"FastReduceNC input rank must be greater than 2, but has {rank}", "outer dims", "Reshape it.")
+    require(bool(dims), "fast_reduce_nc dims should not be empty", "dims to reduce", "Name one dim or more.")
+    wrong = f"FastReduceNC input rank must be greater than 2, but has {rank}"
+    require(rank > 2, wrong, "three dims or more", "Use ttnn.sum for other shapes.")
     for dim in dims:
         wrong = f"FastReduceNC reduces only outer dims: dim must be between 0 and {rank - 3}, but has {dim}"
         require(0 <= dim <= rank - 3, wrong, f"a dim in [0, {rank - 3}]", "Use ttnn.sum for other dims.")

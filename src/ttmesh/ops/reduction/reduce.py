@@ -8,8 +8,8 @@ from math import prod as product
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
-from ttmesh.base.errors import ShapeError
-from ttmesh.ops.catalogue.checks import dim_of, dims_of, require, require_dtype
+from ttmesh.base.errors import ShapeError, require
+from ttmesh.ops.catalogue.checks import dim_of, dims_of, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec, with_shards
 from ttmesh.ops.goldens import reduction as goldens
@@ -212,7 +212,12 @@ def _check_product(call: Call) -> None:
         wrong = f"Dimension for prod is out of range (expected to be in range of [{-rank}, {rank - 1}])"
         dim_of(dim, rank, wrong)
         wrong = "ttnn.prod with a dim argument does not support bfloat4_b"
-        require(spec.dtype is not DataType.BFLOAT4_B, wrong, "another format", "Typecast first.")
+        require(
+            spec.dtype is not DataType.BFLOAT4_B,
+            wrong,
+            "a format other than bfloat4_b",
+            "Convert it with ttnn.typecast.",
+        )
     allowed = {DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B}
     wrong = (
         "Error - unsupported data type for prod, expected BFLOAT16, FLOAT32, BFLOAT8_B or BFLOAT4_B but got "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.checks import dim_of, require, require_dtype
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import dim_of, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
 from ttmesh.ops.goldens import reduction as goldens

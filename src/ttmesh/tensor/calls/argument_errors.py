@@ -35,7 +35,7 @@ def shapes_misfit(name: str, arguments: Mapping[str, Any], problem: Exception) -
     return ShapeError(
         f"{name} cannot be computed: {str(problem).partition(chr(10))[0].rstrip('.')}",
         expected="tensors and options that go together",
-        fix=f"Got {given}." if given else "Check the arguments.",
+        fix=f"Got {given}." if given else "Pass arguments that this operation takes; help() of it lists them.",
     )
 
 

@@ -134,7 +134,9 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
         elif own is not mesh:
             check_same_mesh(mesh, own)
     if mesh is None:
-        raise MeshError(f"{name} got no tensor", expected="at least one device tensor", fix="Check the arguments.")
+        raise MeshError(
+            f"{name} got no tensor", expected="at least one device tensor", fix="Pass a tensor that is on a mesh."
+        )
     mesh.check_open()
     return mesh
 

@@ -152,7 +152,11 @@ class MemoryConfig:
         }
         for wrong, holds in refusals.items():
             if enable and holds:
-                raise MeshError(wrong, expected="height, width or block shards in L1", fix="Change the configuration.")
+                raise MeshError(
+                    wrong,
+                    expected="height, width or block shards in L1",
+                    fix="Use create_sharded_memory_config for an L1 tensor.",
+                )
         self.per_core_allocation = enable
 
     def is_sharded(self) -> bool:

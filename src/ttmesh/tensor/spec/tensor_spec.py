@@ -66,7 +66,9 @@ class TensorSpec:
             memory_config = MemoryConfig(memory_layout, buffer_type, shard_spec, nd_shard_spec=nd_shard_spec)
         elif any(given is not None for given in (memory_layout, buffer_type, shard_spec, nd_shard_spec)):
             raise MeshError(
-                "memory_config was given together with parts of one", expected="one of the two", fix="Drop the parts."
+                "memory_config was given together with parts of one",
+                expected="memory_config, or its fields",
+                fix="Leave the fields out.",
             )
         check_dtype(dtype, layout, tile)
         self.shape, self.dtype, self.layout, self.tile = Shape(shape), dtype, layout, tile or DEFAULT_TILE

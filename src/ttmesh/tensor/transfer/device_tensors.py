@@ -88,12 +88,18 @@ def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim
     """Host tensors as the parts of one, row-major."""
     if len(tensors) != mesh_shape.mesh_size():
         raise _shards_error(
-            f"Number of tensor shards must match mesh size: {len(tensors)}", f"{mesh_shape.mesh_size()}"
+            f"Number of tensor shards must match mesh size: {len(tensors)}",
+            f"{mesh_shape.mesh_size()}",
+            "Pass one tensor per device.",
         )
     if any(tensor.storage_type() is not StorageType.HOST for tensor in tensors):
-        raise _shards_error("All tensor shards must be on host", "host tensors")
+        raise _shards_error("All tensor shards must be on host", "host tensors", "Bring them with from_device() first.")
     if any(tensor.spec != tensors[0].spec for tensor in tensors):
-        raise _shards_error("All tensor shards must have the same tensor spec", "equal shapes, formats and layouts")
+        raise _shards_error(
+            "All tensor shards must have the same tensor spec",
+            "equal shapes, formats and layouts",
+            "Make all shards with the same shape, dtype and layout.",
+        )
     lanes = torch.stack([_only_part(tensor) for tensor in tensors]).reshape(*mesh_shape, *tensors[0].shape)
     topology = TensorTopology.create_sharded_tensor_topology(mesh_shape, shard_dim)
     return Tensor.on_host(kind_of(tensors[0].spec, topology), lanes, mesh_shape)
@@ -102,22 +108,42 @@ def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim
 def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Tensor:
     """Device tensors on one buffer as one tensor over all their coordinates."""
     if not tensors:
-        raise _shards_error("At least one tensor shard must be provided", "one tensor or more")
+        raise _shards_error(
+            "At least one tensor shard must be provided",
+            "one tensor or more",
+            "Pass the tensors of get_device_tensors().",
+        )
     first = tensors[0]
     mesh = first.device()
     if mesh is None or any(tensor.device() is None for tensor in tensors):
-        raise _shards_error("All tensor shards must be on device", "device tensors")
+        raise _shards_error(
+            "All tensor shards must be on device", "device tensors", "Move them with to_device() first."
+        )
     if any(tensor.spec != first.spec for tensor in tensors):
-        raise _shards_error("All tensor shards must have the same spec", "equal shapes, formats and layouts")
+        raise _shards_error(
+            "All tensor shards must have the same spec",
+            "equal shapes, formats and layouts",
+            "Pass shards of one tensor.",
+        )
     if any(tensor.buffer is not first.buffer for tensor in tensors):
-        raise _shards_error("tensor shards must be allocated on the same mesh buffer.", "parts of get_device_tensors()")
+        raise _shards_error(
+            "tensor shards must be allocated on the same mesh buffer.",
+            "parts of get_device_tensors()",
+            "Pass shards of one tensor.",
+        )
     coords = [coord for tensor in tensors for coord in tensor.coords()]
     if len(set(coords)) != len(coords):
         twice = next(coord for coord in coords if coords.count(coord) > 1)
-        raise _shards_error(f"Found a tensor shard at duplicate coordinate {list(twice)}", "each coordinate once")
+        raise _shards_error(
+            f"Found a tensor shard at duplicate coordinate {list(twice)}",
+            "each coordinate once",
+            "Pass every shard once.",
+        )
     if not 0 <= shard_dim < len(first.shape):
         raise _shards_error(
-            f"shard_dim ({shard_dim}) is out of range for tensor logical rank {len(first.shape)}", "a dim it has"
+            f"shard_dim ({shard_dim}) is out of range for tensor logical rank {len(first.shape)}",
+            "a dim it has",
+            "Choose a dim of the tensor.",
         )
     topology = TensorTopology.create_sharded_tensor_topology(MeshShape([len(coords)]), shard_dim)
     presence = None if len(coords) == len(mesh.local_ids()) else frozenset(coords)
@@ -127,9 +153,13 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
 def _only_part(tensor: Tensor) -> torch.Tensor:
     coords = tensor.coords()
     if len(coords) != 1:
-        raise _shards_error(f"a tensor cut for {tensor.mesh_shape!r} has {len(coords)} parts", f"one part ({ALONE!r})")
+        raise _shards_error(
+            f"a tensor cut for {tensor.mesh_shape!r} has {len(coords)} parts",
+            f"one part ({ALONE!r})",
+            "Split it with get_device_tensors() first.",
+        )
     return tensor.lane(coords[0])
 
 
-def _shards_error(wrong: str, expected: str) -> ShapeError:
-    return ShapeError(wrong, expected=expected, fix="Check the tensors.")
+def _shards_error(wrong: str, expected: str, fix: str) -> ShapeError:
+    return ShapeError(wrong, expected=expected, fix=fix)

@@ -83,7 +83,7 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
             raise MeshError(
                 f"Unable to load the tensor from {path}.  The file {wrong}.",
                 expected="a .tensorbin file",
-                fix="Check it.",
+                fix="Correct the path, or write the file with ttnn.dump_tensor.",
             )
     return load_tensor_flatbuffer(path, device)
 
@@ -118,7 +118,9 @@ def as_tensor(
     """`from_torch` with a cache file: read when it is there, else written."""
     if device is not None and memory_config is None:
         raise MeshError(
-            "memory_config must be specified when device is specified", expected="memory_config=", fix="Name one."
+            "memory_config must be specified when device is specified",
+            expected="memory_config=",
+            fix="Pass ttnn.DRAM_MEMORY_CONFIG, say.",
         )
 
     def made(on: MeshDevice | None, mapper: Mapper | None) -> Tensor:

@@ -55,12 +55,17 @@ def from_torch(
         _check_col_tilize(spec, dtype, values, layout)
     config = memory_config
     if config is not None and config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
-        raise _argument_error("ttnn.from_torch: Shard spec must not be None for sharded tensors", "a shard spec")
+        raise _argument_error(
+            "ttnn.from_torch: Shard spec must not be None for sharded tensors",
+            "a shard spec",
+            "Pass a memory_config with a shard spec.",
+        )
     if dtype is DataType.FP8_E4M3 and values.dtype != torch.float32:
         raise _argument_error(
             f"ttnn.from_torch: source dtype {values.dtype} is not supported when target is ttnn.fp8_e4m3; only float32 "
             "input is supported. Cast to torch.float32 first.",
             "float32",
+            "Convert the tensor with float() first.",
         )
     made, _, _ = from_values(
         values, dtype, None, layout, memory_config, tile, cq_id, pad_value, mesh_mapper or default_mapper.get(),
@@ -81,7 +86,11 @@ def to_torch(
 ) -> Any:
     """The values as a new torch tensor (a list of them for ListMeshToTensor); copied once."""
     if device is not None and tensor.device() not in (None, device):
-        raise _argument_error(f"ttnn.to_torch: the tensor is on {tensor.device()!r}", f"a tensor on {device!r}")
+        raise _argument_error(
+            f"ttnn.to_torch: the tensor is on {tensor.device()!r}",
+            f"a tensor on {device!r}",
+            "Pass the device of the tensor, or leave device out.",
+        )
     values = tensor.to_torch(mesh_composer=mesh_composer or default_composer.get(), dtype=dtype, cq_id=cq_id)
     if torch_rank is None:
         return values
@@ -117,13 +126,21 @@ def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, t
     """Host lanes that can be written to a device tensor, checked against it; one that is not cut goes everywhere."""
     mesh = device_tensor.device()
     if mesh is None:
-        raise _argument_error("copy_host_to_device_tensor: the second tensor is on the host", "a device tensor")
+        raise _argument_error(
+            "copy_host_to_device_tensor: the second tensor is on the host",
+            "a device tensor",
+            "Move it with to_device(), or allocate it on the device.",
+        )
     _check_alike(host_tensor, device_tensor)
     if host_tensor.mesh_shape == mesh.shape:
         return mesh, lane_transfers.lanes_on(mesh, host_tensor.lanes, host_tensor.rank_block)
     if host_tensor.mesh_shape.mesh_size() == 1:
         return mesh, host_tensor.lanes.reshape(*(1 for _ in mesh.shape), *host_tensor.shape)
-    raise _argument_error(f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}", f"{mesh.shape!r}")
+    raise _argument_error(
+        f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}",
+        f"{mesh.shape!r}",
+        "Shard it with a mapper of this mesh.",
+    )
 
 
 def copy_device_to_host_tensor(
@@ -132,12 +149,18 @@ def copy_device_to_host_tensor(
     """Overwrite a host tensor with device values."""
     mesh = device_tensor.device()
     if mesh is None or host_tensor.device() is not None:
-        raise _argument_error("copy_device_to_host_tensor needs a device and a host tensor", "that order")
+        raise _argument_error(
+            "copy_device_to_host_tensor needs a device and a host tensor",
+            "that order",
+            "Pass the device tensor first and the host tensor second.",
+        )
     _check_alike(host_tensor, device_tensor)
     coords = device_tensor.coords()
     if host_tensor.mesh_shape != mesh.shape and len(coords) != 1:
         raise _argument_error(
-            f"a host tensor cut for {host_tensor.mesh_shape!r} cannot take {mesh!r}", f"{mesh.shape!r}"
+            f"a host tensor cut for {host_tensor.mesh_shape!r} cannot take {mesh!r}",
+            f"{mesh.shape!r}",
+            "Allocate it with a mapper of this mesh.",
         )
 
     def keep(lanes: torch.Tensor) -> None:
@@ -179,7 +202,9 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
     """The same values in a new place, after the old one was given back."""
     mesh = tensor.device()
     if mesh is None:
-        raise _argument_error("ttnn.reallocate: the tensor is on the host", "a device tensor")
+        raise _argument_error(
+            "ttnn.reallocate: the tensor is on the host", "a device tensor", "Move it with to_device() first."
+        )
     source, old = tensor.spec, tensor.buffer.cell
     spec = source if memory_config is None else source.with_memory_config(memory_config)
     mesh.program_cache.compile("ttnn.reallocate", (("ttnn.reallocate", tensor.kind, spec),))
@@ -218,7 +243,11 @@ def tile_size(dtype: DataType) -> int:
 def element_size(dtype: DataType) -> int:
     """Bytes of one element; block floats have none of their own."""
     if dtype not in ELEMENT_BYTES:
-        raise _argument_error(f"element_size: {dtype} is packed in blocks", "a format with a size per element")
+        raise _argument_error(
+            f"element_size: {dtype} is packed in blocks",
+            "a format with a size per element",
+            "Use a TensorSpec to compute sizes.",
+        )
     return ELEMENT_BYTES[dtype]
 
 
@@ -250,25 +279,43 @@ def _from_parts(
 def _check_spec(spec: TensorSpec, values: torch.Tensor, **others: object) -> None:
     if tuple(spec.shape) != tuple(values.shape):
         raise _argument_error(
-            f"ttnn.from_torch: spec shape {spec.shape} must be the same as tensor shape {values.shape}", "equal shapes"
+            f"ttnn.from_torch: spec shape {spec.shape} must be the same as tensor shape {values.shape}",
+            "equal shapes",
+            "Reshape the tensor, or pass another spec.",
         )
     for name, value in others.items():
         if value is not None:
-            raise _argument_error(f"ttnn.from_torch: {name} must be None when spec is specified", f"no {name}")
+            raise _argument_error(
+                f"ttnn.from_torch: {name} must be None when spec is specified",
+                f"no {name}",
+                "Leave it out: the spec has it.",
+            )
 
 
 def _check_col_tilize(spec: object, dtype: DataType | None, values: torch.Tensor, layout: Layout | None) -> None:
     if spec is not None:
-        raise _argument_error("ttnn.from_torch: col_tilize=True is not supported with spec", "no spec")
+        raise _argument_error(
+            "ttnn.from_torch: col_tilize=True is not supported with spec",
+            "no spec",
+            "Pass dtype and layout instead of a spec.",
+        )
     if dtype not in BLOCK_FLOATS:
         raise _argument_error(
-            "ttnn.from_torch: col_tilize=True requires BFP dtype (bfloat8_b or bfloat4_b)", "a block float"
+            "ttnn.from_torch: col_tilize=True requires BFP dtype (bfloat8_b or bfloat4_b)",
+            "a block float",
+            "Pass dtype=ttnn.bfloat8_b.",
         )
     if values.dim() < 2:
-        raise _argument_error("ttnn.from_torch: col_tilize=True requires tensor.ndim >= 2", "two dims or more")
+        raise _argument_error(
+            "ttnn.from_torch: col_tilize=True requires tensor.ndim >= 2",
+            "two dims or more",
+            "Reshape it to two dims or more.",
+        )
     if layout not in (None, Layout.TILE):
         raise _argument_error(
-            "ttnn.from_torch: col_tilize=True requires layout to be None or ttnn.TILE_LAYOUT", "tiles"
+            "ttnn.from_torch: col_tilize=True requires layout to be None or ttnn.TILE_LAYOUT",
+            "tiles",
+            "Leave layout out.",
         )
 
 
@@ -289,10 +336,14 @@ def _check_alike(host: Tensor, device: Tensor) -> None:
 def _squeeze_to_rank(values: torch.Tensor, rank: int) -> torch.Tensor:
     while values.dim() > rank:
         if values.shape[0] != 1:
-            raise _argument_error("ttnn: Unable to squeeze to desired rank!", f"{values.dim() - rank} leading ones")
+            raise _argument_error(
+                "ttnn: Unable to squeeze to desired rank!",
+                f"{values.dim() - rank} leading ones",
+                "Reshape it with torch.reshape.",
+            )
         values = values.squeeze(0)
     return values
 
 
-def _argument_error(wrong: str, expected: str) -> MeshError:
-    return MeshError(wrong, expected=expected, fix="Change the arguments.")
+def _argument_error(wrong: str, expected: str, fix: str) -> MeshError:
+    return MeshError(wrong, expected=expected, fix=fix)
