@@ -24,7 +24,7 @@ def require_tiles(call: Call, wrong: str) -> None:
 
 def require_interleaved(spec: TensorSpec, wrong: str) -> None:
     """Refuse a sharded tensor."""
-    require_interleaved(spec, wrong)
+    require(spec.memory_config.interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
 
 
 def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[DataType], wrong: str) -> None:
