@@ -11,7 +11,7 @@ import pytest
 
 import ttmesh.ttnn as ttnn
 from ttmesh import cli
-from ttmesh.ops.catalogue.coverage import MISSING, REASONS, rows
+from ttmesh.ops.catalogue.coverage import MISSING, REASONS, list_rows
 from ttmesh.ops.catalogue.families import load
 from ttmesh.ops.catalogue.signatures import registered_names
 
@@ -84,7 +84,7 @@ def test_no_effect_is_a_page_of_reasons(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_only_missing_names_have_reasons() -> None:
-    found = {row.name: row for row in rows(load(), lambda name: False)}
+    found = {row.name: row for row in list_rows(load(), lambda name: False)}
 
     assert all(found[name].status == MISSING for name in REASONS)
 

@@ -18,7 +18,7 @@ from test_goldens import CASES
 import ttmesh
 from ttmesh.ops import goldens
 from ttmesh.ops.catalogue import families
-from ttmesh.ops.catalogue.coverage import uncompared
+from ttmesh.ops.catalogue.coverage import list_uncompared_operations
 from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam, function_of
 from ttmesh.ops.goldens.elementwise import activation_function
 
@@ -82,7 +82,7 @@ def test_every_golden_is_run_by_a_case_or_its_operation_is_compared_elsewhere() 
     run = {case.operation for case in CASES if case.golden is None}
     idle = {name for name, entry in families.load().items() if entry.golden is not None and entry.same_as is None}
 
-    assert idle - run - uncompared() == set()
+    assert idle - run - list_uncompared_operations() == set()
 
 
 PARAMETERS = {

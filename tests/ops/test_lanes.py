@@ -5,22 +5,22 @@ from __future__ import annotations
 import torch
 
 from ttmesh.ops.lane_functions.lane_broadcast import (
-    aligned,
-    flat,
-    flat_together,
-    folded,
-    from_front,
-    mesh_dims,
-    ranked,
-    unflat,
-    unfolded,
+    align_and_flatten,
+    align_mesh_dims,
+    common_mesh_dims,
+    equalize_ranks,
+    flatten_lanes,
+    fold_into_batch,
+    to_negative_dim,
+    unflatten_lanes,
+    unfold_from_batch,
 )
 
 
 def test_local_ranks_are_aligned_behind_the_mesh_dims() -> None:
     a, b = torch.zeros(2, 4, 3, 5, 7), torch.zeros(1, 4, 7)
 
-    wide, narrow = ranked([a, b], 2)
+    wide, narrow = equalize_ranks([a, b], 2)
 
     assert wide is a
     assert narrow.shape == (1, 4, 1, 1, 7)
@@ -30,29 +30,29 @@ def test_local_ranks_are_aligned_behind_the_mesh_dims() -> None:
 def test_mesh_dims_of_replicated_and_sharded_operands_meet() -> None:
     tensors = [torch.zeros(1, 4, 3), torch.zeros(2, 1, 3)]
 
-    assert mesh_dims(tensors, 2) == (2, 4)
-    assert [tuple(t.shape) for t in aligned(tensors, 2)] == [(2, 4, 3), (2, 4, 3)]
-    assert aligned(tensors, 2)[0].data_ptr() == tensors[0].data_ptr()
+    assert common_mesh_dims(tensors, 2) == (2, 4)
+    assert [tuple(t.shape) for t in align_mesh_dims(tensors, 2)] == [(2, 4, 3), (2, 4, 3)]
+    assert align_mesh_dims(tensors, 2)[0].data_ptr() == tensors[0].data_ptr()
 
 
 def test_flat_and_unflat_are_inverse() -> None:
     x = torch.arange(2 * 4 * 3).reshape(2, 4, 3)
 
-    (only,), dims = flat_together([x], 2)
+    (only,), dims = align_and_flatten([x], 2)
 
     assert only.shape == (8, 3)
-    assert torch.equal(unflat(only, dims), x)
-    assert flat(x[0], 1) is not None
+    assert torch.equal(unflatten_lanes(only, dims), x)
+    assert flatten_lanes(x[0], 1) is not None
 
 
 def test_folded_joins_the_first_local_dim() -> None:
     x = torch.arange(2 * 4 * 3 * 5).reshape(2, 4, 3, 5)
 
-    assert folded(x, 2).shape == (24, 5)
-    assert torch.equal(unfolded(folded(x, 2), (2, 4)), x)
+    assert fold_into_batch(x, 2).shape == (24, 5)
+    assert torch.equal(unfold_from_batch(fold_into_batch(x, 2), (2, 4)), x)
 
 
 def test_local_dims_become_negative() -> None:
     x = torch.zeros(2, 4, 3, 5)
 
-    assert [from_front(dim, x, 2) for dim in (0, 1, -1)] == [-2, -1, -1]
+    assert [to_negative_dim(dim, x, 2) for dim in (0, 1, -1)] == [-2, -1, -1]

@@ -9,7 +9,7 @@ import torch
 
 from ttmesh import ttnn
 from ttmesh.ops.catalogue import families
-from ttmesh.ops.catalogue.parameter_audit import named_in, page, unspoken
+from ttmesh.ops.catalogue.parameter_audit import collect_strings, find_unaccounted_parameters, format_no_effect_page
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION
 from ttmesh.tensor.calls.launch_op import Operation
 
@@ -19,7 +19,7 @@ NOT_YET = {"ttnn.sparse_matmul"}
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_parameter_is_used_checked_or_said_to_have_no_effect(name: str) -> None:
-    assert unspoken(CATALOGUE[name]) == []
+    assert find_unaccounted_parameters(CATALOGUE[name]) == []
 
 
 def test_tags_name_operations_that_exist() -> None:
@@ -27,7 +27,7 @@ def test_tags_name_operations_that_exist() -> None:
 
 
 def test_the_page_gives_every_reason() -> None:
-    text = page(CATALOGUE.values())
+    text = format_no_effect_page(CATALOGUE.values())
 
     assert "`compute_kernel_config`" in text
     assert "math_fidelity" in text
@@ -40,7 +40,7 @@ TYPES_ONLY = {"ttnn.lerp", "ttnn.clamp", "ttnn.clip", "ttnn.quantize", "ttnn.deq
 
 def test_checks_of_values_that_no_key_holds_are_asked_at_every_call() -> None:
     operations = [thing for thing in gc.get_objects() if type(thing) is Operation]  # parts of composites have no list
-    wanted = [operation for operation in operations if named_in(operation.check) & operation.runtime]
+    wanted = [operation for operation in operations if collect_strings(operation.check) & operation.runtime]
 
     asked = {operation.name for operation in wanted if operation.recheck}
 

@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list or a page."""
-    found = coverage.rows(catalogue, resolves)
+    found = coverage.list_rows(catalogue, resolves)
     if args.markdown:
-        print(coverage.page(found), end="")
+        print(coverage.format_coverage_page(found), end="")
         return 0
     if args.no_effect:
-        print(parameter_audit.page(catalogue.values()), end="")
+        print(parameter_audit.format_no_effect_page(catalogue.values()), end="")
         return 0
     pattern = args.pattern if any(c in args.pattern for c in "*?[") else f"*{args.pattern}*"
     # all_* means ttnn.all_gather, and ttnn.experimental.all_gather_async too
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(row.name, row.status, row.remark, style=STYLES.get(row.status))
     console = printer()
     console.print(table)
-    console.print(coverage.summary(found))
+    console.print(coverage.format_summary(found))
     return 0
 
 

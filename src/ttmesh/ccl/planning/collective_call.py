@@ -19,7 +19,7 @@ from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.mesh.queue.command_queue import Body, Cells
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, composite
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
-from ttmesh.ops.catalogue.spec_rules import inherited
+from ttmesh.ops.catalogue.spec_rules import inherit_memory_config
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import PlanRoute
@@ -73,7 +73,7 @@ class Request:
                 )
             return given.spec
         spec = self.tensors[source].spec
-        config: MemoryConfig = self["memory_config"] or inherited(spec, shape)
+        config: MemoryConfig = self["memory_config"] or inherit_memory_config(spec, shape)
         made = spec.with_memory_config(MemoryConfig(buffer_type=config.buffer_type)).with_shape(shape)
         if self["dtype"] is not None:
             made = TensorSpec(shape, self["dtype"], made.layout, memory_config=made.memory_config)

@@ -10,7 +10,7 @@ import torch
 from ttmesh.base.dtypes import float32
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.launch_op import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -49,7 +49,7 @@ def same_as(*positions: int) -> SpecRule:
 
 def _weight_grad(x: torch.Tensor, grad: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """xᵀ · grad on each chip, all leading dims folded into rows."""
-    x, grad = aligned([x, grad], lane_axes)
+    x, grad = align_mesh_dims([x, grad], lane_axes)
     lanes = x.shape[:lane_axes]
     rows, columns = x.reshape(*lanes, -1, x.shape[-1]), grad.reshape(*lanes, -1, grad.shape[-1])
     return torch.matmul(rows.transpose(-1, -2), columns)

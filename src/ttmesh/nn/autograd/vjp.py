@@ -11,7 +11,7 @@ import torch
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.nn.autograd.node_rules import SOMETIMES_CONSTANT
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.lane_calls import parts_of
 from ttmesh.tensor.calls.launch_op import Call, Operation
@@ -30,7 +30,7 @@ def vjp(operation: Operation, places: tuple[int, ...], there: tuple[bool, ...]) 
         if "specs" in arguments:
             arguments["specs"] = arguments["specs"][: -len(seeds)]
         lanes = [value for value in _flattened(arguments) if isinstance(value, torch.Tensor)]
-        dims = mesh_dims([*lanes, *seeds], lane_axes)
+        dims = common_mesh_dims([*lanes, *seeds], lane_axes)
         leaves: list[torch.Tensor] = []
 
         def prepare(value: torch.Tensor, index: int) -> torch.Tensor:

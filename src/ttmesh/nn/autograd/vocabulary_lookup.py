@@ -7,7 +7,7 @@ import torch
 from ttmesh.nn.autograd.local_ops import local, same_as
 from ttmesh.nn.tape import note
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -36,7 +36,7 @@ def _places(
 
 def _lookup_lane(tokens: torch.Tensor, table: torch.Tensor, starts: torch.Tensor, lane_axes: int) -> torch.Tensor:
     shape = tokens.shape[lane_axes:]
-    tokens, table, starts = aligned([tokens, table, starts], lane_axes)
+    tokens, table, starts = align_mesh_dims([tokens, table, starts], lane_axes)
     places, held = _places(tokens, table, starts, lane_axes)
     rows = table.reshape(-1, table.shape[-1])[places] * held.unsqueeze(-1)
     return rows.reshape(*table.shape[:lane_axes], shape[0], 1, shape[-1], table.shape[-1])
@@ -46,7 +46,7 @@ def _spread_lane(
     table: torch.Tensor, tokens: torch.Tensor, starts: torch.Tensor, grad: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:
     """Gradients of rows added up in the table's shape."""
-    tokens, table, starts, grad = aligned([tokens, table, starts, grad], lane_axes)
+    tokens, table, starts, grad = align_mesh_dims([tokens, table, starts, grad], lane_axes)
     places, held = _places(tokens, table, starts, lane_axes)
     flat = torch.zeros(table.shape, dtype=torch.float32, device=table.device).reshape(-1, table.shape[-1])
     values = grad.float().reshape(*places.shape, grad.shape[-1]) * held.unsqueeze(-1)

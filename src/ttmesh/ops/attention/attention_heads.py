@@ -12,7 +12,7 @@ from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import qkv_heads as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -70,7 +70,7 @@ def _heads_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     config = call["memory_config"] or call.specs[0].memory_config
     if config.interleaved:
         return [
-            out_spec(call, shape, layout=Layout.TILE, memory_config=config, result=i)
+            make_output_spec(call, shape, layout=Layout.TILE, memory_config=config, result=i)
             for i, (shape, _) in enumerate(inferred)
         ]
     grid = call.mesh.compute_with_storage_grid_size()
@@ -216,7 +216,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     config = call["memory_config"] or x.memory_config
     shard = x.memory_config.shard_spec
     if config.interleaved or (config.shard_spec is not None and call["memory_config"] is not None) or shard is None:
-        return [out_spec(call, shape, layout=Layout.TILE, memory_config=config)]
+        return [make_output_spec(call, shape, layout=Layout.TILE, memory_config=config)]
     per_shard = max(shard.shape[0] // x.padded_shape[-2], 1)  # heads in one shard lie side by side afterwards
     own = ShardSpec(shard.grid, (shard.shape[0] // per_shard, shard.shape[1] * per_shard), shard.orientation)
     return [_spec(call, shape, MemoryConfig(config.memory_layout, config.buffer_type, own))]

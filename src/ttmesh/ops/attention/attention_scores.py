@@ -6,7 +6,7 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.ops.lane_functions.lane_broadcast import flat, mesh_dims
+from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims, flatten_lanes
 
 NEVER = float("-inf")
 
@@ -63,7 +63,7 @@ def window_allowed(rows: int, keys: int, window: int, device: torch.device, *, c
 def batched(tensor: Lanes, dims: tuple[int, ...], lane_axes: int) -> Lanes:
     """[*mesh, batch, ...] → [lanes · batch, ...] for these mesh dims."""
     expanded = tensor.expand(*dims, *tensor.shape[lane_axes:])
-    return flat(expanded, lane_axes).flatten(0, 1)
+    return flatten_lanes(expanded, lane_axes).flatten(0, 1)
 
 
 def batched_mask(mask: Lanes, dims: tuple[int, ...], lane_axes: int, batch: int) -> Lanes:
@@ -71,7 +71,7 @@ def batched_mask(mask: Lanes, dims: tuple[int, ...], lane_axes: int, batch: int)
     if mask.shape[lane_axes] == 1 and all(extent == 1 for extent in mask.shape[:lane_axes]):
         return mask.reshape(mask.shape[lane_axes:])
     wide = mask.expand(*dims, batch, *mask.shape[lane_axes + 1 :])
-    return flat(wide, lane_axes).flatten(0, 1)
+    return flatten_lanes(wide, lane_axes).flatten(0, 1)
 
 
 def unbatched(tensor: Lanes, dims: tuple[int, ...]) -> Lanes:
@@ -118,7 +118,7 @@ def attend_prefill(
 ) -> Lanes:
     """`attend` for lanes [*mesh, batch, heads, rows, dim]."""
     tensors = [part for part in (q, k, v, mask, sink) if part is not None]
-    dims = mesh_dims(tensors, lane_axes)
+    dims = common_mesh_dims(tensors, lane_axes)
     batch = q.shape[lane_axes]
     out = attend(
         batched(q, dims, lane_axes),
@@ -148,7 +148,7 @@ def attend_decode(
     mask: additive, [*mesh, users | 1, 1 | heads, keys]; sink: [*mesh, heads]; skipped: users that get zeros, [*mesh, users].
     """
     tensors = [part for part in (q, k, v, mask, sink, skipped) if part is not None]
-    dims = mesh_dims(tensors, lane_axes)
+    dims = common_mesh_dims(tensors, lane_axes)
     users, heads = q.shape[lane_axes + 1], q.shape[lane_axes + 2]
     key_heads = k.shape[lane_axes + 1]
     group = heads // key_heads

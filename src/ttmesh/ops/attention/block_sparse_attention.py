@@ -16,7 +16,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.goldens import sparse_sdpa as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, mesh_dims, unflat
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, common_mesh_dims, flatten_lanes, unflatten_lanes
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -144,8 +144,8 @@ def _attend(
         place = positions(chunk_start_idx, rows, ranks(mesh_shape, cluster_axis, part, q.device))
         place = place if cluster_axis is not None else place[(slice(0, 1),) * lane_axes]
         given.append(place)
-    dims = mesh_dims(given, lane_axes)
-    lanes = [flat(x, lane_axes) for x in aligned(given, lane_axes)]
+    dims = common_mesh_dims(given, lane_axes)
+    lanes = [flatten_lanes(x, lane_axes) for x in align_mesh_dims(given, lane_axes)]
     slot = cache_batch_idx or 0
     # The block ids of every lane and group side by side: one batch of [rows, blocks].
     keys, values = (x[:, slot].flatten(0, 1).float() for x in lanes[1:3])
@@ -159,7 +159,7 @@ def _attend(
         for i in range(0, rows, AT_ONCE)
     ]  # fmt: skip
     out = torch.unflatten(torch.cat(parts, 2), 0, (-1, groups)).flatten(1, 2)
-    return unflat(out.unsqueeze(1), dims)
+    return unflatten_lanes(out.unsqueeze(1), dims)
 
 
 def _rows(

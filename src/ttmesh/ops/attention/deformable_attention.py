@@ -10,9 +10,14 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import pool_resample as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned, folded, mesh_dims, unfolded
+from ttmesh.ops.lane_functions.lane_broadcast import (
+    align_mesh_dims,
+    common_mesh_dims,
+    fold_into_batch,
+    unfold_from_batch,
+)
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -50,7 +55,7 @@ def _check(call: Call) -> None:
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.ROW_MAJOR)]
+    return [make_output_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.ROW_MAJOR)]
 
 
 @op(
@@ -58,8 +63,10 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 )
 def multi_scale_deformable_attn(value: Lanes, grid: Lanes, attn: Lanes, align_corners: bool, lane_axes: int) -> Lanes:
     """Points of a picture at the grid's places, summed with attention's weights: [N, queries, depth]."""
-    dims = mesh_dims([value, grid, attn], lane_axes)
-    picture, places, weights = (folded(t, lane_axes).float() for t in aligned([value, grid, attn], lane_axes))
+    dims = common_mesh_dims([value, grid, attn], lane_axes)
+    picture, places, weights = (
+        fold_into_batch(t, lane_axes).float() for t in align_mesh_dims([value, grid, attn], lane_axes)
+    )
     sampled = F.grid_sample(picture.permute(0, 3, 1, 2), places, mode="bilinear", align_corners=align_corners)
     points = torch.unflatten(sampled.squeeze(-1), -1, tuple(weights.shape[1:]))  # [N, depth, queries, points]
-    return unfolded(torch.einsum("ndqp,nqp->nqd", points, weights), dims)
+    return unfold_from_batch(torch.einsum("ndqp,nqp->nqd", points, weights), dims)

@@ -18,7 +18,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.goldens import sparse_sdpa as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -232,7 +232,7 @@ def _score(
     hidden = column > place[..., None]
     if kv_len is not None:
         hidden = hidden | (column >= kv_len)
-    scores, hidden = aligned([scores, hidden[..., None, :, :]], lane_axes)
+    scores, hidden = align_mesh_dims([scores, hidden[..., None, :, :]], lane_axes)
     scores = scores.masked_fill(hidden, NOTHING)
     if block_size:
         scores = torch.unflatten(scores, -1, (-1, block_size)).amax(-1)

@@ -12,7 +12,7 @@ from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -20,7 +20,7 @@ from ttmesh.tensor.tensor import Tensor
 
 def writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lanes:
     """The cache with a lane for every lane of the others; a copy only when it was shared by devices until now."""
-    dims = mesh_dims([cache, *others], lane_axes)
+    dims = common_mesh_dims([cache, *others], lane_axes)
     if cache.shape[:lane_axes] == dims:
         return cache
     return cache.expand(*dims, *cache.shape[lane_axes:]).clone(memory_format=torch.contiguous_format)

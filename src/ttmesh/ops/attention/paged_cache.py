@@ -16,7 +16,7 @@ from ttmesh.ops.attention.kv_cache import writable
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import cache_updates as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -165,7 +165,7 @@ def _put_tokens(
         block, row = own.reshape(*[1] * lane_axes, -1), positions
     else:
         table = as_positions(page_table)
-        page = (positions.clamp(min=0) // size).expand(*mesh_dims([positions, table], lane_axes), users)
+        page = (positions.clamp(min=0) // size).expand(*common_mesh_dims([positions, table], lane_axes), users)
         table = table.expand(*page.shape[:lane_axes], *table.shape[lane_axes:])[..., :users, :]
         block = table.gather(-1, page[..., None])[..., 0]
         valid, row = valid & (block >= 0), positions % size

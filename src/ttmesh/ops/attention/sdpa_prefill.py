@@ -20,7 +20,7 @@ from ttmesh.ops.attention.attention_scores import (
     window_allowed,
 )
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
 from ttmesh.tensor.calls.launch_op import Call
@@ -33,7 +33,7 @@ BFLOAT16_TILE = tile_bytes(DataType.BFLOAT16, Tile((32, 32)))
 
 def attention_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """Like the query, but in DRAM unless memory_config says otherwise."""
-    return [out_spec(call, shape, memory_config=DRAM_MEMORY_CONFIG) for shape, _ in inferred]
+    return [make_output_spec(call, shape, memory_config=DRAM_MEMORY_CONFIG) for shape, _ in inferred]
 
 
 def prefill_scratch(call: Call) -> int:
@@ -221,7 +221,7 @@ def attend_chunk(
 
 def _joint_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [
-        out_spec(call, shape, source=source, memory_config=DRAM_MEMORY_CONFIG, result=i)
+        make_output_spec(call, shape, source=source, memory_config=DRAM_MEMORY_CONFIG, result=i)
         for i, ((shape, _), source) in enumerate(zip(inferred, (0, 3), strict=True))
     ]
 

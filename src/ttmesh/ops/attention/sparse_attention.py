@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import sdpa
 from ttmesh.ops.goldens import sparse_sdpa as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -79,7 +79,7 @@ def _check_sparse(call: Call) -> None:
 
 def _sparse(q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, slot: int, lane_axes: int) -> Lanes:
     """q [*mesh, 1, heads, rows, d] over the keys that indices [*mesh, 1, 1, rows, k] name; too large ones are none."""
-    q, kv, indices = aligned([q, kv, indices], lane_axes)
+    q, kv, indices = align_mesh_dims([q, kv, indices], lane_axes)
     keys = kv.select(lane_axes, slot).squeeze(lane_axes).float()
     chosen = indices.squeeze(lane_axes).squeeze(lane_axes).long()
     real = chosen < keys.shape[-2]

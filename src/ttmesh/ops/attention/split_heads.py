@@ -9,7 +9,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.attention.attention_heads import TILE, Three, as_heads, fused, interleaved
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import qkv_heads as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -53,7 +53,7 @@ def _sharded_heads(call: Call, inferred: Inferred) -> list[TensorSpec]:
     if shard is None or config.interleaved:
         where = config if config.interleaved else MemoryConfig(buffer_type=config.buffer_type)
         return [
-            out_spec(call, shape, layout=Layout.TILE, memory_config=where, result=i)
+            make_output_spec(call, shape, layout=Layout.TILE, memory_config=where, result=i)
             for i, (shape, _) in enumerate(inferred)
         ]
     cores = shard.grid.bounding_box().size()

@@ -34,7 +34,7 @@ def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[Data
     require(spec.dtype in formats, wrong, expected, "Convert it with ttnn.typecast.")
 
 
-def dim_of(dim: int, rank: int, wrong: str | None = None) -> int:
+def normalize_dim(dim: int, rank: int, wrong: str | None = None) -> int:
     """A dim, negative ones counted from the end, as the negative dim that lanes need."""
     low, high = (-rank, rank - 1) if rank else (-1, 0)
     require(  # the one dim of a rank-0 tensor would be a mesh axis of its lanes
@@ -48,7 +48,7 @@ def dim_of(dim: int, rank: int, wrong: str | None = None) -> int:
     return dim if dim < 0 else dim - max(rank, 1)
 
 
-def dims_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+def normalize_dims(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """The dims of a reduction as negative dims: one, several, or all for None and an empty list."""
     if dim is None or (not isinstance(dim, int) and not len(dim)):
         return tuple(range(-rank, 0))
@@ -59,7 +59,7 @@ def dims_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
             f"Unsupported dim {one} at index {i}. After possible adjustment, needs to be at least 0 and less than rank "
             f"{rank}, or exactly 0 for a rank 0 tensor."
         )
-        dims.append(dim_of(one, rank, wrong))
+        dims.append(normalize_dim(one, rank, wrong))
     ordered = sorted(dims)
     for i, (a, b) in enumerate(pairwise(ordered)):
         wrong = (

@@ -153,7 +153,7 @@ class OpFunction(Gate):
 
     def also_for(self, kind: type, run: Callable[..., Any]) -> None:
         """Hand calls with an argument of this type to another function, which gets the arguments it names."""
-        usual, other = self._run, _picking(run)
+        usual, other = self._run, _select_arguments(run)
 
         def choose(arguments: Arguments) -> Any:
             return (other if any(isinstance(value, kind) for value in arguments.values()) else usual)(arguments)
@@ -327,7 +327,7 @@ def composite(
     def enter(function: Callable[..., Any]) -> OpFunction:
         taken = frozenset(inspect.signature(function).parameters)
         own = taken.intersection(own_options)
-        run = _picking(function)
+        run = _select_arguments(function)
         entered = define(name, run, golden, function.__doc__, None, names, taken, direct=direct, own_options=own)
         entered.returns_tensor = function.__annotations__.get("return") == "Tensor"
         return entered
@@ -356,7 +356,7 @@ def get_golden_function(operation: Any) -> Golden:
             expected="an operation with a torch equivalent",
             fix="Compare with your own torch code.",
         )
-    return _lenient(golden)
+    return _ignore_device_options(golden)
 
 
 # Where results go and how they are computed is no concern of torch, but tests pass it on to goldens.
@@ -366,7 +366,7 @@ WITHOUT_MEANING_IN_TORCH = frozenset({
 })  # fmt: skip
 
 
-def _lenient(golden: Golden) -> Golden:
+def _ignore_device_options(golden: Golden) -> Golden:
     """The golden, deaf to options that have no meaning in torch and that it does not name."""
     try:
         parameters = inspect.signature(golden).parameters
@@ -383,7 +383,7 @@ def _lenient(golden: Golden) -> Golden:
     return answer
 
 
-def _picking(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
+def _select_arguments(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
     """A function of the arguments that it names, called with all of them."""
     wanted = frozenset(inspect.signature(function).parameters)
 

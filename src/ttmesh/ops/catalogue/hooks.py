@@ -31,7 +31,7 @@ class _PostHook(Watcher):
 
 
 @contextmanager
-def _watched_by(watcher: Watcher) -> Iterator[None]:
+def _watch(watcher: Watcher) -> Iterator[None]:
     observer.add(watcher)
     try:
         yield
@@ -41,12 +41,12 @@ def _watched_by(watcher: Watcher) -> Iterator[None]:
 
 def register_pre_operation_hook(hook: PreHook) -> AbstractContextManager[None]:
     """Call `hook(operation, args, kwargs)` before every operation inside the `with` block."""
-    return _watched_by(_PreHook(hook))
+    return _watch(_PreHook(hook))
 
 
 def register_post_operation_hook(hook: PostHook) -> AbstractContextManager[None]:
     """Call `hook(operation, args, kwargs, output)` after every operation inside the `with` block."""
-    return _watched_by(_PostHook(hook))
+    return _watch(_PostHook(hook))
 
 
 def enable_tracing() -> None:

@@ -13,15 +13,15 @@ class Tag(NamedTuple):
     reason: str
 
 
-def _none(reason: str) -> Tag:
+def _no_effect(reason: str) -> Tag:
     return Tag("no effect", reason)
 
 
-def _all(tag: Tag, parameters: str) -> dict[str, Tag]:
+def _tag_parameters(tag: Tag, parameters: str) -> dict[str, Tag]:
     return dict.fromkeys(parameters.split(), tag)
 
 
-def _each(operations: Iterable[str], tags: dict[str, Tag]) -> dict[str, dict[str, Tag]]:
+def _tag_operations(operations: Iterable[str], tags: dict[str, Tag]) -> dict[str, dict[str, Tag]]:
     return {f"ttnn.{name}": tags for name in operations}
 
 
@@ -33,16 +33,16 @@ PRECISION = (
     "How exactly the chip's vector unit approximates a function; here it is computed in float32 and rounded once."
 )
 
-FIDELITY = _none(
+FIDELITY = _no_effect(
     "math_fidelity, fp32_dest_acc_en, packer_l1_acc, dst_full_sync_en and math_approx_mode choose how many bits the chip's "
     "engines keep on the way. ttmesh accumulates in float32 and rounds once to the output format, at least as exactly as "
     "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here (ttnn.matmul and ttnn.linear follow it "
     "with TTMESH_NUMERICS=realistic or exact, docs/numerics.md). "
     "Results in block floats go through bfloat16 on their way to the packer, as without fp32_dest_acc_en."
 )
-SLICES = _none("How TT-NN cuts the work so that it fits into L1; the result is the same.")
-HALO = _none("Where intermediate buffers of sliding windows lie; they are not emulated.")
-DESCRIBED = _none("Describes the convolution the weights are prepared for; here weights keep their own order.")
+SLICES = _no_effect("How TT-NN cuts the work so that it fits into L1; the result is the same.")
+HALO = _no_effect("Where intermediate buffers of sliding windows lie; they are not emulated.")
+DESCRIBED = _no_effect("Describes the convolution the weights are prepared for; here weights keep their own order.")
 CONVOLUTION = (
     "input_memory_config input_layout in_channels out_channels batch_size input_height input_width kernel_size stride "
     "padding output_padding dilation has_bias groups input_dtype output_dtype slice_config dram_slice_config"
@@ -52,62 +52,66 @@ COMMON = {
     "compute_config": FIDELITY,
     "compute_kernel_config": FIDELITY,
     "config_tensor_in_dram": HALO,
-    "core_grid": _none(CORES),
+    "core_grid": _no_effect(CORES),
     "dram_slice_config": SLICES,
-    "fast_and_approximate_mode": _none(PRECISION),
-    "numeric_stable": _none("The largest element is always subtracted first; no input overflows."),
-    "program_config": _none("Cores and block sizes; operations that size buffers by it (products) read it."),
+    "fast_and_approximate_mode": _no_effect(PRECISION),
+    "numeric_stable": _no_effect("The largest element is always subtracted first; no input overflows."),
+    "program_config": _no_effect("Cores and block sizes; operations that size buffers by it (products) read it."),
     "reallocate_halo_output": HALO,
     "reallocate_output": HALO,
     "slice_config": SLICES,
-    "sub_core_grids": _none(CORES),
-    "sub_device_id": _none(
+    "sub_core_grids": _no_effect(CORES),
+    "sub_device_id": _no_effect(
         "Programs run in queue order whichever sub-device they name; loads and stalls are not emulated."
     ),
-    "subdevice_id": _none(
+    "subdevice_id": _no_effect(
         "Programs run in queue order whichever sub-device they name; loads and stalls are not emulated."
     ),
-    "use_low_perf": _none(CORES),
-    "use_multicore": _none(CORES),
+    "use_low_perf": _no_effect(CORES),
+    "use_multicore": _no_effect(CORES),
 }
 
-SAME_ANYWHERE = _none("TT-NN hands the part itself back, wherever it lies.")
-DEPRECATED = _none("Deprecated in TT-NN, which ignores it as well.")
-PREFETCH = _none("Where prefetched weights pass through; weights are read where they lie.")
+SAME_ANYWHERE = _no_effect("TT-NN hands the part itself back, wherever it lies.")
+DEPRECATED = _no_effect("Deprecated in TT-NN, which ignores it as well.")
+PREFETCH = _no_effect("Where prefetched weights pass through; weights are read where they lie.")
 OWN_MEMORY = Tag("used", "Where that result is allocated.")
-PADDING = _none("The padding of tiles holds no values here; it is written when bytes are asked for.")
+PADDING = _no_effect("The padding of tiles holds no values here; it is written when bytes are asked for.")
 
 PER_OPERATION: dict[str, dict[str, Tag]] = {
-    "ttnn.topk": {"sorted": _none("The chip sorts what it finds either way.")},
-    **_each(("prepare_conv_weights", "prepare_conv_bias"), _all(DESCRIBED, CONVOLUTION)),
-    **_each(("prepare_conv_transpose2d_weights", "prepare_conv_transpose2d_bias"), _all(DESCRIBED, CONVOLUTION)),
+    "ttnn.topk": {"sorted": _no_effect("The chip sorts what it finds either way.")},
+    **_tag_operations(("prepare_conv_weights", "prepare_conv_bias"), _tag_parameters(DESCRIBED, CONVOLUTION)),
+    **_tag_operations(
+        ("prepare_conv_transpose2d_weights", "prepare_conv_transpose2d_bias"), _tag_parameters(DESCRIBED, CONVOLUTION)
+    ),
     "ttnn.group_norm": {
-        **_all(
-            _none("Masks and reciprocals that TT-NN's kernels want; groups are told by their number here."),
+        **_tag_parameters(
+            _no_effect("Masks and reciprocals that TT-NN's kernels want; groups are told by their number here."),
             "reciprocals",
         ),
-        **_all(_none("Chooses between kernels with equal results."), "num_out_blocks"),
+        **_tag_parameters(_no_effect("Chooses between kernels with equal results."), "num_out_blocks"),
     },
     **{
         f"ttnn.experimental.{name}": {"math_fidelity": FIDELITY}
         for name in ("repeat_and_interleave_eltwise_mul", "hc_sum_reduce", "prefix_scan")
     },
-    "ttnn.experimental.dit_minimal_matmul_addcmul_fused": {"config": _none("How TT-NN cuts the product into blocks.")},
-    "ttnn.conj_bw": {"input_tensor": _none("The gradient of a conjugate does not depend on the input.")},
+    "ttnn.experimental.dit_minimal_matmul_addcmul_fused": {
+        "config": _no_effect("How TT-NN cuts the product into blocks.")
+    },
+    "ttnn.conj_bw": {"input_tensor": _no_effect("The gradient of a conjugate does not depend on the input.")},
     "ttnn.real": {"memory_config": SAME_ANYWHERE},
     "ttnn.imag": {"memory_config": SAME_ANYWHERE},
     "ttnn.sigmoid": {
-        "vector_mode": _none("Chooses the faces of a tile the vector unit visits; every element is computed."),
-        "mode": _none(PRECISION),
+        "vector_mode": _no_effect("Chooses the faces of a tile the vector unit visits; every element is computed."),
+        "mode": _no_effect(PRECISION),
     },
     **{f"ttnn.{name}": {"correction": DEPRECATED} for name in ("sum", "mean", "max", "min")},
     "ttnn.permute": {"pad_value": PADDING},
     "ttnn.transpose": {"pad_value": PADDING},
     "ttnn.slice": {"pad_value": PADDING},
     "ttnn.experimental.padded_slice": {"pad_value": PADDING},
-    "ttnn.repeat": {"implementation": _none("Chooses between kernels with equal results.")},
+    "ttnn.repeat": {"implementation": _no_effect("Chooses between kernels with equal results.")},
     "ttnn.reshape": {
-        "reshape_tile_mode": _none("Whether TT-NN keeps its index map between calls; here there is none."),
+        "reshape_tile_mode": _no_effect("Whether TT-NN keeps its index map between calls; here there is none."),
     },
     **{f"ttnn.{name}": {"global_cb": PREFETCH} for name in ("matmul", "linear")},
     "ttnn.sparse_matmul": {
@@ -116,82 +120,86 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.dram_prefetcher": {
         "num_layers": Tag("checked", "Positive; how often the weights would pass through."),
         "global_cb": Tag("checked", "Its mapping must fit the weights' shards; nothing passes through it."),
-        "enable_performance_mode": _none("Speed of the chip's own kernel."),
+        "enable_performance_mode": _no_effect("Speed of the chip's own kernel."),
     },
     "ttnn.transformer.sparse_sdpa": {
-        "k_chunk_size": _none("How many keys TT-NN's kernel takes at a time; the result is the same."),
+        "k_chunk_size": _no_effect("How many keys TT-NN's kernel takes at a time; the result is the same."),
         "block_cyclic_chunk_local": Tag("checked", "Only with block_cyclic_sp_axis, which is not emulated."),
     },
-    "ttnn.moreh_group_norm": _all(OWN_MEMORY, "mean_memory_config rstd_memory_config"),
-    "ttnn.moreh_group_norm_backward": _all(
+    "ttnn.moreh_group_norm": _tag_parameters(OWN_MEMORY, "mean_memory_config rstd_memory_config"),
+    "ttnn.moreh_group_norm_backward": _tag_parameters(
         OWN_MEMORY, "input_grad_memory_config gamma_grad_memory_config beta_grad_memory_config"
     ),
-    "ttnn.moreh_sgd": _all(OWN_MEMORY, "param_out_memory_config momentum_buffer_out_memory_config"),
+    "ttnn.moreh_sgd": _tag_parameters(OWN_MEMORY, "param_out_memory_config momentum_buffer_out_memory_config"),
     **{
-        f"ttnn.moreh_{name}": _all(
-            _none("The operation's name says which function; how work is cut changes no value."), "op strategy"
+        f"ttnn.moreh_{name}": _tag_parameters(
+            _no_effect("The operation's name says which function; how work is cut changes no value."), "op strategy"
         )
         for kind in ("softmax", "softmin", "logsoftmax")
         for name in (kind, f"{kind}_backward")
     },
     "ttnn.copy": {"input_b": Tag("used", "The values are written into it.")},
     "ttnn.embedding": {
-        "padding_idx": _none("TT-NN keeps this row in L1; the row is the same."),
-        "embeddings_type": _none("Which rows TT-NN keeps in L1; the rows are the same."),
+        "padding_idx": _no_effect("TT-NN keeps this row in L1; the row is the same."),
+        "embeddings_type": _no_effect("Which rows TT-NN keeps in L1; the rows are the same."),
     },
     **{
-        f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _none(CORES)}
+        f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _no_effect(CORES)}
         for name in ("attn_matmul", "attn_matmul_from_cache", "group_attn_matmul")
     },
     "ttnn.experimental.deepseek_prefill.moe_grouped_topk": {
-        "stable_sort": _none("Which of two equal scores comes first; here the lower expert does not always either.")
+        "stable_sort": _no_effect(
+            "Which of two equal scores comes first; here the lower expert does not always either."
+        )
     },
     "ttnn.experimental.deepseek_prefill.unified_routed_expert_moe": {
-        "max_dispatched_tokens_per_expert": _none("How large TT-NN's temporary buffers are; here there are none.")
+        "max_dispatched_tokens_per_expert": _no_effect("How large TT-NN's temporary buffers are; here there are none.")
     },
     "ttnn.addmm": {"output_tile": Tag("used", "The tiles of the result.")},
-    "ttnn.experimental.isin": {"assume_unique": _none("TT-NN ignores it as well.")},
+    "ttnn.experimental.isin": {"assume_unique": _no_effect("TT-NN ignores it as well.")},
     "ttnn.experimental.dit_layernorm_pre_allgather": {
-        "recip_tensor": _none("Precomputed reciprocals of counts; the division is done here.")
+        "recip_tensor": _no_effect("Precomputed reciprocals of counts; the division is done here.")
     },
-    "ttnn.transformer.chunk_gated_delta_rule": _all(
-        _none("Constants that TT-NN's kernel reads; here they are not needed."), "eye tril ones masks"
+    "ttnn.transformer.chunk_gated_delta_rule": _tag_parameters(
+        _no_effect("Constants that TT-NN's kernel reads; here they are not needed."), "eye tril ones masks"
     ),
-    "ttnn.experimental.minimal_matmul": {"config": _none(CORES)},
+    "ttnn.experimental.minimal_matmul": {"config": _no_effect(CORES)},
     "ttnn.fill_implicit_tile_padding": {"fill_value": PADDING},
     "ttnn.fold": {
         "use_transpose_as_fold": Tag("checked", "Another way to the same blocks; refused beside collapse_output."),
-        "grid_size": _none(CORES),
+        "grid_size": _no_effect(CORES),
         "override_memory_config": Tag("used", "Where the result is allocated."),
     },
     "ttnn.gather": {"sparse_grad": Tag("checked", "TT-NN refuses True.")},
-    "ttnn.interleaved_to_sharded": {"keep_l1_aligned": _none("Shards keep the alignment of their memory either way.")},
+    "ttnn.interleaved_to_sharded": {
+        "keep_l1_aligned": _no_effect("Shards keep the alignment of their memory either way.")
+    },
     "ttnn.matmul_batched_weights": {"global_cb": PREFETCH, "optional_output_tensor": DEPRECATED},
-    "ttnn.transformer.attention_softmax": {"program_config": _none(CORES)},
+    "ttnn.transformer.attention_softmax": {"program_config": _no_effect(CORES)},
     "ttnn.transformer.attention_softmax_": {
-        "program_config": _none(CORES),
-        "memory_config": _none("The result goes into the input's own memory."),
+        "program_config": _no_effect(CORES),
+        "memory_config": _no_effect("The result goes into the input's own memory."),
     },
     "ttnn.transformer.scaled_dot_product_attention_decode": {
-        "share_cache": _none("A cache of batch 1 is shared by broadcasting whether this is said or not.")
+        "share_cache": _no_effect("A cache of batch 1 is shared by broadcasting whether this is said or not.")
     },
     "ttnn.transformer.split_query_key_value_and_split_heads": {
-        "use_falcon7b_backend": _none("Chooses between kernels with equal results.")
+        "use_falcon7b_backend": _no_effect("Chooses between kernels with equal results.")
     },
     **{
-        f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _none(CORES)}
+        f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _no_effect(CORES)}
         for name in ("concatenate_heads", "split_query_key_value_and_split_heads")
     },
     **{
-        f"ttnn.experimental.{name}": {"batch_offset": _none("TT-NN's kernels take only 0, the default.")}
+        f"ttnn.experimental.{name}": {"batch_offset": _no_effect("TT-NN's kernels take only 0, the default.")}
         for name in ("paged_update_cache", "paged_fused_update_cache")
     },
     **{
-        f"ttnn.{name}": {"recip_tensor": _none("Precomputed reciprocals of counts; the division is done here.")}
+        f"ttnn.{name}": {"recip_tensor": _no_effect("Precomputed reciprocals of counts; the division is done here.")}
         for name in ("layer_norm", "layer_norm_pre_all_gather")
     },
     **{
-        f"ttnn.{name}": {"use_2d_core_grid": _none(CORES)}
+        f"ttnn.{name}": {"use_2d_core_grid": _no_effect(CORES)}
         for name in ("rms_norm_pre_all_gather", "rms_norm_post_all_gather")
     },
 }

@@ -20,22 +20,22 @@ Inferred = Sequence[tuple[tuple[int, ...], torch.dtype]]
 
 def like_first(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """The first tensor's format, layout and memory, unless dtype=, memory_config= or an output tensor say otherwise."""
-    return [out_spec(call, shape, result=i) for i, (shape, _) in enumerate(inferred)]
+    return [make_output_spec(call, shape, result=i) for i, (shape, _) in enumerate(inferred)]
 
 
-def like(position: int = 0, *, dtype: DataType | None = None, layout: Layout | None = None) -> SpecRule:
+def make_like_rule(position: int = 0, *, dtype: DataType | None = None, layout: Layout | None = None) -> SpecRule:
     """The tensor argument at this position decides, except for what is given here."""
 
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
         return [
-            out_spec(call, shape, source=position, dtype=dtype, layout=layout, result=i)
+            make_output_spec(call, shape, source=position, dtype=dtype, layout=layout, result=i)
             for i, (shape, _) in enumerate(inferred)
         ]
 
     return rule
 
 
-def out_spec(
+def make_output_spec(
     call: Call,
     shape: Sequence[int],
     *,
@@ -59,22 +59,24 @@ def out_spec(
         return given.spec
     spec = call.specs[source]
     chosen = call["dtype"] or call["output_dtype"] or dtype or spec.dtype
-    config = call["memory_config"] or call["output_memory_config"] or memory_config or inherited(spec, shape)
+    config = (
+        call["memory_config"] or call["output_memory_config"] or memory_config or inherit_memory_config(spec, shape)
+    )
     placed = layout if layout is not None else spec.layout
     tile = spec.tile if spec.layout is Layout.TILE and placed is Layout.TILE else None
     if config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
         plain = TensorSpec(shape, chosen, placed, tile=tile)
         sharded = spec.memory_config.shard_spec is not None
-        config = with_shards(config, plain, spec.memory_config) if sharded else spread(config, plain, call)
+        config = fit_shards(config, plain, spec.memory_config) if sharded else shard_over_all_cores(config, plain, call)
     return TensorSpec(shape, chosen, placed, tile=tile, memory_config=config)
 
 
-def spread(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
+def shard_over_all_cores(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
     """A sharded config without a shard spec for a result whose source is not sharded: over all cores that get a shard."""
     size = call.mesh.compute_with_storage_grid_size()
     everyone = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(size.x - 1, size.y - 1))])
     over_all = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(everyone, [0, 0]))
-    shard = with_shards(config, spec, over_all).shard_spec
+    shard = fit_shards(config, spec, over_all).shard_spec
     assert shard is not None, "it was just made"
     high, wide = (div_up(extent, part) for extent, part in zip(spec.physical_shape, shard.shape, strict=True))
     if config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
@@ -84,7 +86,7 @@ def spread(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
     return MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, shard.shape, shard.orientation))
 
 
-def with_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
+def fit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
     """A sharded config without a shard spec: the source's cores, with shards that fit this shape."""
     shards = source.shard_spec
     if shards is None:
@@ -102,7 +104,7 @@ def with_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) ->
     return MemoryConfig(config.memory_layout, config.buffer_type, fitted.memory_config.shard_spec)
 
 
-def inherited(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:
+def inherit_memory_config(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:
     """The source's memory; a sharded one only when the shape stays, else the same memory interleaved."""
     config = spec.memory_config
     if config.interleaved or tuple(spec.shape) == tuple(shape):

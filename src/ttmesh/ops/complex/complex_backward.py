@@ -11,38 +11,38 @@ from ttmesh.tensor.tensor import Tensor
 Grads = list[ComplexTensor]
 
 
-def _combined(name: str, a: Tensor, b: Tensor | float, memory_config: Memory) -> Tensor:
+def _call_binary(name: str, a: Tensor, b: Tensor | float, memory_config: Memory) -> Tensor:
     result: Tensor = binary[name](a, b, memory_config=memory_config)
     return result
 
 
 def _product(a: ComplexTensor, b: ComplexTensor, memory: Memory) -> ComplexTensor:
-    first, second = _combined("multiply", a.real, b.real, memory), _combined("multiply", a.imag, b.imag, memory)
-    cross, other = _combined("multiply", a.real, b.imag, memory), _combined("multiply", a.imag, b.real, memory)
-    return ComplexTensor((_combined("subtract", first, second, memory), _combined("add", cross, other, memory)))
+    first, second = _call_binary("multiply", a.real, b.real, memory), _call_binary("multiply", a.imag, b.imag, memory)
+    cross, other = _call_binary("multiply", a.real, b.imag, memory), _call_binary("multiply", a.imag, b.real, memory)
+    return ComplexTensor((_call_binary("subtract", first, second, memory), _call_binary("add", cross, other, memory)))
 
 
-def _scaled(z: ComplexTensor, factor: float, memory: Memory) -> ComplexTensor:
-    parts = (_combined("multiply", part, factor, memory) for part in (z.real, z.imag))
+def _scale(z: ComplexTensor, factor: float, memory: Memory) -> ComplexTensor:
+    parts = (_call_binary("multiply", part, factor, memory) for part in (z.real, z.imag))
     return ComplexTensor((next(parts), next(parts)))
 
 
 def _conjugate(z: ComplexTensor, memory: Memory) -> ComplexTensor:
-    return ComplexTensor((z.real, _combined("multiply", z.imag, -1.0, memory)))
+    return ComplexTensor((z.real, _call_binary("multiply", z.imag, -1.0, memory)))
 
 
 def _add_bw(
     grad_tensor: ComplexTensor, input_tensor: ComplexTensor, other_tensor: ComplexTensor, alpha: float,
     memory_config: Memory,
 ) -> Grads:  # fmt: skip
-    return [grad_tensor, _scaled(grad_tensor, alpha, memory_config)]
+    return [grad_tensor, _scale(grad_tensor, alpha, memory_config)]
 
 
 def _sub_bw(
     grad_tensor: ComplexTensor, input_tensor: ComplexTensor, other_tensor: ComplexTensor, alpha: float,
     memory_config: Memory,
 ) -> Grads:  # fmt: skip
-    return [grad_tensor, _scaled(grad_tensor, -alpha, memory_config)]
+    return [grad_tensor, _scale(grad_tensor, -alpha, memory_config)]
 
 
 def _mul_bw(
@@ -59,13 +59,13 @@ def _div_bw(
     first = _product(grad_tensor, _conjugate(inverse, memory_config), memory_config)
     quotient = _product(input_tensor, inverse, memory_config)
     second = _product(first, _conjugate(quotient, memory_config), memory_config)
-    return [first, _scaled(second, -1.0, memory_config)]
+    return [first, _scale(second, -1.0, memory_config)]
 
 
 def _reciprocal_bw(grad_tensor: ComplexTensor, input_tensor: ComplexTensor, memory_config: Memory) -> Grads:
     inverse = _conjugate(complex_reciprocal(input_tensor, memory_config), memory_config)
     result = _product(_product(grad_tensor, inverse, memory_config), inverse, memory_config)
-    return [_scaled(result, -1.0, memory_config)]
+    return [_scale(result, -1.0, memory_config)]
 
 
 unary_bw["abs"].also_for(ComplexTensor, complex_abs_bw)

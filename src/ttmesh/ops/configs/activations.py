@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import DataType, PrintedEnum
 from ttmesh.base.errors import MeshError, NotEmulatedError, near
 from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.goldens import elementwise as goldens
-from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS, wide
+from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS, to_float32
 
 
 class UnaryOpType(PrintedEnum):
@@ -89,8 +89,8 @@ _OWN: dict[str, Callable[..., torch.Tensor]] = {
     "SIGMOID": lambda x, *_: torch.sigmoid(x),
     "SOFTPLUS": lambda x, beta=1.0, threshold=20.0, *_: WITH_PARAMETERS["softplus"](x, beta, threshold),
     "SELU": lambda x, alpha=1.67326, scale=1.0507: WITH_PARAMETERS["selu"](x, scale, alpha),
-    "POWER": lambda x, exponent: torch.pow(wide(x), exponent),
-    "POWER_ITERATIVE": lambda x, exponent: torch.pow(wide(x), exponent),
+    "POWER": lambda x, exponent: torch.pow(to_float32(x), exponent),
+    "POWER_ITERATIVE": lambda x, exponent: torch.pow(to_float32(x), exponent),
     "RSUB": lambda x, value: value - x,
     "ADD_UNARY_SFPU": lambda x, value: x + value,
     "SUB_UNARY_SFPU": lambda x, value: x - value,
@@ -114,7 +114,7 @@ _OWN: dict[str, Callable[..., torch.Tensor]] = {
     "MINIMUM": lambda x, value: x.clamp(max=value),
     "CLAMP_TSS": lambda x, low, high: x.clamp(low, high),
     "WHERE_TSS": lambda x, yes, no: torch.where(x != 0, yes, no),
-    "MAC_TSS": lambda x, factor, term: wide(x) * factor + term,
+    "MAC_TSS": lambda x, factor, term: to_float32(x) * factor + term,
     "TYPECAST": lambda x, *dtypes: finish(x, DataType(int(dtypes[-1]))),
 }
 # What follows only chooses precision in TT-NN: a parameter of these is dropped.

@@ -17,7 +17,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
 from ttmesh.ops.conv.conv_weights import TILE, prepare_on_host, rearrangement
 from ttmesh.ops.goldens import convolution as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -175,7 +175,7 @@ def _convolve(
 ) -> Lanes:
     """Slide the kernel over [batch, depth, height, width, channels] of every lane."""
     given = [t for t in (input, weight, halo, offset) if t is not None]
-    dims = mesh_dims(given, lane_axes)
+    dims = common_mesh_dims(given, lane_axes)
     x = _unmasked(input.float(), offset, logical, lane_axes)
     if halo is not None:
         x, padding = _framed(x, halo.float(), padding, lane_axes), (padding[0], 0, 0)
@@ -221,7 +221,7 @@ def _unmasked(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane_axe
 def _framed(x: Lanes, halo: Lanes, padding: Three, lane_axes: int) -> Lanes:
     """The picture with its neighbours' rows and columns around it: sections top, bottom, left, right."""
     rows = halo.flatten(lane_axes, -2)
-    dims = mesh_dims([x, rows], lane_axes)
+    dims = common_mesh_dims([x, rows], lane_axes)
     x, rows = (t.expand(*dims, *t.shape[lane_axes:]) for t in (x, rows))
     batch, depth, height, width, channels = x.shape[lane_axes:]
     _, down, across = padding

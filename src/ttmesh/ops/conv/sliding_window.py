@@ -27,7 +27,7 @@ from ttmesh.ops.configs.conv_config import (
 from ttmesh.ops.conv import conv_weights
 from ttmesh.ops.conv.conv_buffers import circular_buffers
 from ttmesh.ops.conv.conv_sharding import TILE, ParallelConfig, Window, chosen, halo, parallel, same_cores
-from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -81,7 +81,7 @@ def _convolve(
 ) -> Lanes:
     """Slide the kernel over [batch, height, width, channels] of every lane."""
     batch, height, width, channels = size
-    dims = mesh_dims([x for x in (input, weight) if x is not None], lane_axes)
+    dims = common_mesh_dims([x for x in (input, weight) if x is not None], lane_axes)
     x = input[..., :channels].reshape(*input.shape[:lane_axes], batch, height, width, channels)
     filters = conv_weights.from_matrix(weight, out_channels, channels, kernel, groups)
     shared = all(extent == 1 for extent in filters.shape[:lane_axes])

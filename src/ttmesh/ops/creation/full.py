@@ -35,10 +35,10 @@ def without_program(call: Call) -> tuple[()]:
 
 def _full_lane(spec: TensorSpec, fill_value: float, lane_axes: int, torch_device: torch.device) -> torch.Tensor:
     number = int(fill_value) if spec.dtype in INTEGERS else fill_value
-    return torch.full((*[1] * lane_axes, *spec.shape), number, dtype=_wide(spec.dtype), device=torch_device)
+    return torch.full((*[1] * lane_axes, *spec.shape), number, dtype=_lane_dtype(spec.dtype), device=torch_device)
 
 
-def _wide(dtype: DataType) -> torch.dtype:
+def _lane_dtype(dtype: DataType) -> torch.dtype:
     """Lanes of every format but those that are rounded or wrapped on the way in."""
     if dtype in INTEGERS:
         return torch.int64
@@ -50,7 +50,7 @@ FULL = device_operation(
 )(_full_lane)
 
 
-def filled(
+def create_filled(
     shape: Sequence[int],
     fill_value: float,
     dtype: DataType | None,
@@ -105,7 +105,7 @@ def full(
     optional_tensor: Tensor | None,
 ) -> Tensor:
     """A tensor of one value."""
-    return filled(shape, fill_value, dtype, layout, device, memory_config, optional_tensor)
+    return create_filled(shape, fill_value, dtype, layout, device, memory_config, optional_tensor)
 
 
 @composite("ttnn.zeros", golden=goldens.zeros)
@@ -117,7 +117,7 @@ def zeros(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """A tensor of zeros."""
-    return filled(shape, 0, dtype, layout, device, memory_config)
+    return create_filled(shape, 0, dtype, layout, device, memory_config)
 
 
 @composite("ttnn.ones", golden=goldens.ones)
@@ -129,7 +129,7 @@ def ones(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """A tensor of ones."""
-    return filled(shape, 1, dtype, layout, device, memory_config)
+    return create_filled(shape, 1, dtype, layout, device, memory_config)
 
 
 def filled_like(
@@ -152,7 +152,7 @@ def filled_like(
         return made
     if memory_config is None and on_device:
         memory_config = tensor.memory_config()
-    return filled(tensor.shape, fill_value, chosen, wanted, device or tensor.device(), memory_config, out)
+    return create_filled(tensor.shape, fill_value, chosen, wanted, device or tensor.device(), memory_config, out)
 
 
 @composite("ttnn.full_like", golden=goldens.full_like)
@@ -199,7 +199,7 @@ def _arange_lane(
     spec: TensorSpec, start: int, end: int, step: int, lane_axes: int, torch_device: torch.device
 ) -> torch.Tensor:
     values = torch.arange(start, end, step, dtype=torch.int64, device=torch_device)
-    return values.reshape(*[1] * lane_axes, -1).to(_wide(spec.dtype))
+    return values.reshape(*[1] * lane_axes, -1).to(_lane_dtype(spec.dtype))
 
 
 ARANGE = device_operation("ttnn.arange", out=asked_spec, programs=without_program)(_arange_lane)
@@ -261,7 +261,7 @@ def empty_like(
     mesh = device or tensor.device()
     wanted = tensor.layout if layout is None else layout
     if mesh is None:
-        return filled(tensor.shape, 0, dtype or tensor.dtype, wanted, None, None)
+        return create_filled(tensor.shape, 0, dtype or tensor.dtype, wanted, None, None)
     config = memory_config or (tensor.memory_config() if tensor.device() is not None else DRAM_MEMORY_CONFIG)
     made = allocate_tensor_on_device(
         TensorSpec(tensor.shape, dtype or tensor.dtype, wanted, memory_config=config), mesh
@@ -282,7 +282,7 @@ def from_buffer(
     """A list of numbers as a tensor."""
     if dtype in BLOCK_FLOATS:
         raise MeshError("Unsupported DataType!", expected="a format with whole elements", fix="Use bfloat16.")
-    values = torch.tensor(buffer, dtype=_wide(dtype)).reshape(tuple(shape))
+    values = torch.tensor(buffer, dtype=_lane_dtype(dtype)).reshape(tuple(shape))
     made = from_torch(
         values, dtype, layout=layout or Layout.ROW_MAJOR, device=device, memory_config=memory_config
     )  # fmt: skip

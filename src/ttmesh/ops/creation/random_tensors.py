@@ -14,7 +14,7 @@ from ttmesh.base.placement import Shard
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.creation.full import asked_spec
 from ttmesh.ops.creation.uniform_range import inclusive_range
 from ttmesh.tensor.calls.launch_op import Call
@@ -249,7 +249,7 @@ def _bernoulli_lane(input: torch.Tensor, seed: int, lane_axes: int, torch_device
 
 
 def _bernoulli_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, shape, dtype=float32) for shape, _ in inferred]
+    return [make_output_spec(call, shape, dtype=float32) for shape, _ in inferred]
 
 
 BERNOULLI = device_operation("ttnn.bernoulli", out=_bernoulli_spec, runtime=("seed",), outputs=("output",))(

@@ -11,8 +11,8 @@ from ttmesh.base.errors import MeshError, require
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -54,8 +54,8 @@ def manual_seed(
                 fix="Pass a tensor of user ids, or one seed.",
             )
         require_dtype(seeds.spec, {DataType.UINT32}, "Seeds tensor must be of type UINT32.")
-        given = _listed(seeds)
-        users = list(range(len(given))) if user_ids is None else _listed(user_ids)
+        given = _to_list(seeds)
+        users = list(range(len(given))) if user_ids is None else _to_list(user_ids)
         wrong = (
             "Seeds tensor and User IDs tensor must have the same number of elements. Got seeds volume: "
             f"{len(given)} and user_ids volume: {len(users)}"
@@ -68,7 +68,7 @@ def manual_seed(
             "Device must be provided when seeds is a uint32_t value.", expected="device=", fix="Pass the mesh."
         )
     if isinstance(user_ids, Tensor):
-        users = _listed(user_ids)
+        users = _to_list(user_ids)
     else:
         wrong = "User IDs scalar must be in the range [0, 31]."
         require(user_ids is None or 0 <= user_ids < USERS, wrong, "0..31", "Use an id from 0 to 31.")
@@ -77,7 +77,7 @@ def manual_seed(
     return None
 
 
-def _listed(tensor: Tensor) -> list[int]:
+def _to_list(tensor: Tensor) -> list[int]:
     values: list[int] = tensor.cpu().lanes.flatten().tolist()[: tensor.shape.volume()]
     return values
 
@@ -112,7 +112,7 @@ def _check(call: Call) -> None:
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
+    return [make_output_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
 
 
 @op("ttnn.sampling", check=_check, out=_spec, runtime=("seed",))
@@ -126,7 +126,7 @@ def sampling(
     lane_axes: int,
 ) -> torch.Tensor:
     """One index per user, drawn from softmax(values * temp) cut to the k likeliest and to a total chance of p."""
-    values, indices, k, p, temp = aligned([input_values_tensor, input_indices_tensor, k, p, temp], lane_axes)
+    values, indices, k, p, temp = align_mesh_dims([input_values_tensor, input_indices_tensor, k, p, temp], lane_axes)
     local = (*values.shape[:lane_axes], 1, 1, values.shape[-2], 1)
     logits, order = torch.sort(values.float() * temp.float().reshape(local), stable=True, descending=True)
     place = torch.arange(values.shape[-1], device=values.device)

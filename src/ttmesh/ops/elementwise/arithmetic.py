@@ -12,11 +12,11 @@ from torch import Tensor
 from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.elementwise.binary import OPERANDS, fused
+from ttmesh.ops.elementwise.binary import OPERANDS, fuse_activations
 from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast
 from ttmesh.ops.elementwise.ternary import together
 from ttmesh.ops.goldens import operands as goldens
-from ttmesh.ops.lane_functions.unary_functions import wide
+from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.tensor.calls.launch_op import Call
 
 EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
@@ -27,7 +27,7 @@ def _check(call: Call) -> None:
 
 
 def _scaled_sum(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    return torch.add(wide(a), wide(b), alpha=alpha)
+    return torch.add(to_float32(a), to_float32(b), alpha=alpha)
 
 
 @op(
@@ -44,7 +44,7 @@ def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_
 
 
 def _scaled_difference(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    return torch.sub(wide(a), wide(b), alpha=alpha)
+    return torch.sub(to_float32(a), to_float32(b), alpha=alpha)
 
 
 @op(
@@ -61,14 +61,14 @@ def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_
 
 
 def _div_no_nan(a: Tensor, b: Any) -> Tensor:
-    a = wide(a)
+    a = to_float32(a)
     if not isinstance(b, Tensor):
         return a / b if b else torch.zeros_like(a)
     return torch.where(b == 0, 0.0, a / b)
 
 
 def _floor_div(a: Tensor, b: Any) -> Tensor:
-    a = wide(a)
+    a = to_float32(a)
     if not isinstance(b, Tensor):
         if not b:
             return torch.where(a == 0, math.nan, torch.sign(a) * math.inf)
@@ -79,7 +79,7 @@ def _floor_div(a: Tensor, b: Any) -> Tensor:
 
 def _nextafter(a: Tensor, b: Tensor) -> Tensor:
     """TT-NN's own: a step of the chip's epsilon, in the direction opposite to torch's."""
-    a = wide(a)
+    a = to_float32(a)
     return torch.where(a < b, a - EPSILON, torch.where(a > b, a + EPSILON, a))
 
 
@@ -88,7 +88,7 @@ for _name, _function, _golden in (
     ("floor_div", _floor_div, goldens.BINARY["floor_div"]),
     ("nextafter", _nextafter, goldens.nextafter),
 ):
-    _lane = fused(_function)
+    _lane = fuse_activations(_function)
     _lane.__doc__ = f"{_name} of two tensors, or of a tensor and a number."
     op(
         f"ttnn.{_name}", golden=_golden, out=binary_spec(), check=_check, runtime=("input_tensor_b",),
@@ -97,7 +97,7 @@ for _name, _function, _golden in (
 
 
 def _polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
-    x = wide(x)
+    x = to_float32(x)
     result = torch.full_like(x, coeffs[0])
     for coefficient in coeffs[1:]:
         result = result * x + coefficient

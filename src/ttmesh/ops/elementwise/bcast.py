@@ -11,7 +11,7 @@ from ttmesh.base.dtypes import Layout, PrintedEnum
 from ttmesh.ops.catalogue.checks import require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.tensor.calls.launch_op import Call
 
 
@@ -57,5 +57,5 @@ def bcast(
     input_a: torch.Tensor, input_b: torch.Tensor, math_op: BcastOpMath, dim: BcastOpDim, lane_axes: int
 ) -> torch.Tensor:
     """A plus, minus or times B, whose row, column or corner is repeated."""
-    a, b = ranked([input_a, input_b], lane_axes)
+    a, b = equalize_ranks([input_a, input_b], lane_axes)
     return _MATHS[math_op](a, _spread(b, dim))

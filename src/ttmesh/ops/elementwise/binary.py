@@ -34,8 +34,8 @@ from ttmesh.ops.elementwise.binary_rules import (
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
 from ttmesh.ops.elementwise.program_keys import binary_programs
 from ttmesh.ops.goldens import operands as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
-from ttmesh.ops.lane_functions.unary_functions import nan_packed, wide
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
+from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
 
@@ -68,7 +68,7 @@ def _shifted_right(a: Tensor, b: Any) -> Tensor:
     return torch.bitwise_right_shift(a.long() & 0xFFFFFFFF, b)
 
 
-def _shifted(a: Tensor, b: Any) -> Tensor:
+def _shift_right(a: Tensor, b: Any) -> Tensor:
     """Sign-filled: uint32 is shifted as if it were int32, as the chip does."""
     if a.dtype is torch.int64:
         a, b = a.to(torch.int32), b.to(torch.int32) if isinstance(b, Tensor) else b
@@ -83,7 +83,7 @@ def _cut_to_bfloat16(number: float) -> float:
     return number
 
 
-def _bounded(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
+def _make_extremum(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
     """The larger or smaller of two; a number may lie outside of what the tensor's format holds."""
 
     def bound(a: Tensor, b: Any) -> Tensor:
@@ -92,23 +92,23 @@ def _bounded(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[T
         if isinstance(b, float) and a.dtype is torch.bfloat16:
             b = _cut_to_bfloat16(b)
         if a.requires_grad:  # at the bound half of the gradient passes, as for two tensors
-            return pick(wide(a), torch.full((), b, device=a.device))
-        return (wide(a) if isinstance(b, float) else a).clamp(**{side: b})
+            return pick(to_float32(a), torch.full((), b, device=a.device))
+        return (to_float32(a) if isinstance(b, float) else a).clamp(**{side: b})
 
     return bound
 
 
 def _pow(a: Any, b: Any) -> Tensor:
     """Negative powers of 0 are NaN where the chip takes logarithms: for all exponents but whole numbers."""
-    base, exponent = (wide(value) if isinstance(value, Tensor) else value for value in (a, b))
+    base, exponent = (to_float32(value) if isinstance(value, Tensor) else value for value in (a, b))
     result = torch.pow(base, exponent)
     if not isinstance(a, Tensor) or not (isinstance(b, Tensor) or (b < 0 and b != int(b))):
         return result
-    return nan_packed(torch.where((base == 0) & (exponent < 0), math.nan, result), a.dtype)
+    return pack_nan(torch.where((base == 0) & (exponent < 0), math.nan, result), a.dtype)
 
 
 def _ldexp(a: Tensor, b: Any) -> Tensor:
-    return wide(a) * torch.exp2(wide(b) if isinstance(b, Tensor) else torch.tensor(float(b)))
+    return to_float32(a) * torch.exp2(to_float32(b) if isinstance(b, Tensor) else torch.tensor(float(b)))
 
 
 def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
@@ -126,7 +126,7 @@ BINARY = {
     "multiply": BinaryKind(torch.mul, "MUL", ARITHMETIC, mixed=True, in_place=True),
     "rsub": BinaryKind(lambda a, b: b - a, "RSUB", ARITHMETIC, mixed=True, in_place=True),
     "squared_difference": BinaryKind(
-        lambda a, b: torch.square(wide(a) - b) if a.dtype.is_floating_point else torch.square(a - b),
+        lambda a, b: torch.square(to_float32(a) - b) if a.dtype.is_floating_point else torch.square(a - b),
         "SQUARED_DIFFERENCE", ARITHMETIC, mixed=True, in_place=True,
     ),
     "eq": BinaryKind(torch.eq, "EQ", RELATIONAL, mixed=True, in_place=True),
@@ -138,32 +138,37 @@ BINARY = {
     "logical_and": BinaryKind(_pair(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
     "logical_or": BinaryKind(_pair(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
     "logical_xor": BinaryKind(_pair(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
-    "logaddexp": BinaryKind(_pair(lambda a, b: torch.logaddexp(wide(a), wide(b))), "LOGADDEXP", FLOAT, in_place=True),
-    "logaddexp2": BinaryKind(_pair(lambda a, b: torch.logaddexp2(wide(a), wide(b))), "LOGADDEXP2", FLOAT, in_place=True),
+    "logaddexp": BinaryKind(
+        _pair(lambda a, b: torch.logaddexp(to_float32(a), to_float32(b))), "LOGADDEXP", FLOAT, in_place=True
+    ),
+    "logaddexp2": BinaryKind(
+        _pair(lambda a, b: torch.logaddexp2(to_float32(a), to_float32(b))), "LOGADDEXP2", FLOAT, in_place=True
+    ),
     "ldexp": BinaryKind(_ldexp, "LDEXP", FLOAT, in_place=True),
-    "bias_gelu": BinaryKind(lambda a, b: functional.gelu(wide(a) + b), "BIAS_GELU", FLOAT, in_place=True),
+    "bias_gelu": BinaryKind(lambda a, b: functional.gelu(to_float32(a) + b), "BIAS_GELU", FLOAT, in_place=True),
     "xlogy": BinaryKind(_pair(torch.xlogy), "XLOGY", FLOAT),
     "atan2": BinaryKind(torch.atan2, "ATAN2", FLOAT),
-    "hypot": BinaryKind(lambda a, b: torch.hypot(wide(a), wide(b)), "HYPOT", FLOAT),
-    "maximum": BinaryKind(_bounded(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
-    "minimum": BinaryKind(_bounded(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "hypot": BinaryKind(lambda a, b: torch.hypot(to_float32(a), to_float32(b)), "HYPOT", FLOAT),
+    "maximum": BinaryKind(_make_extremum(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "minimum": BinaryKind(_make_extremum(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
     "gcd": BinaryKind(torch.gcd, "GCD", INT32, takes_dtype=False),
     "lcm": BinaryKind(torch.lcm, "LCM", INT32, takes_dtype=False),
     "pow": BinaryKind(_pow, "POWER", FLOAT, takes_dtype=False),
-    "remainder": BinaryKind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else wide(a), b),
+    "remainder": BinaryKind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else to_float32(a), b),
                       "REMAINDER", FLOAT_32_BIT, also=lambda call: _check_divisor(call)),
-    "fmod": BinaryKind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else wide(a), b), "FMOD", FLOAT_INT32),
+    "fmod": BinaryKind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else to_float32(a), b),
+                       "FMOD", FLOAT_INT32),
     "bitwise_and": BinaryKind(lambda a, b: a & b, "BITWISE_AND", BITS),
     "bitwise_or": BinaryKind(lambda a, b: a | b, "BITWISE_OR", BITS),
     "bitwise_xor": BinaryKind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
     "bitwise_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "bitwise_right_shift": BinaryKind(_shifted, "RIGHT_SHIFT", BITS),
+    "bitwise_right_shift": BinaryKind(_shift_right, "RIGHT_SHIFT", BITS),
     "logical_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
     "logical_right_shift": BinaryKind(_shifted_right, "LOGICAL_RIGHT_SHIFT", BITS_32),
 }  # fmt: skip
 
 
-def fused(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
+def fuse_activations(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     """The lane function around one of two operands: rank alignment, a number for either, activations."""
 
     def lane(
@@ -177,7 +182,7 @@ def fused(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         a, b = input_tensor_a, input_tensor_b
         if type(b) is Tensor and type(a) is Tensor and a.dim() != b.dim():
-            a, b = ranked((a, b), lane_axes)
+            a, b = equalize_ranks((a, b), lane_axes)
         if dtype is float32 and a.dtype is torch.bfloat16:
             a = a.float()
         if input_tensor_a_activations:
@@ -205,13 +210,13 @@ def alone(function: Callable[[Any, Any], Tensor]) -> Specialise:
             axes = case.lane_axes
             return lambda a, b: function(a, b.unsqueeze(axes))
         if function in COMPARISONS and case.one_format(bfloat16, float32, int32):
-            return functools.partial(_compared, function)
+            return functools.partial(_compare, function)
         return function
 
     return specialise
 
 
-def _compared(compare: Callable[..., Tensor], a: Tensor, b: Any) -> Tensor:
+def _compare(compare: Callable[..., Tensor], a: Tensor, b: Any) -> Tensor:
     """1 and 0 in the operands' own format, which torch writes several times faster than it makes them of bools."""
     return compare(a, b, out=a.new_empty(0))
 
@@ -230,7 +235,7 @@ def _check_divisor(call: Call) -> None:
 
 
 def _enter(name: str, kind: BinaryKind) -> OpFunction:
-    lane = fused(kind.function)
+    lane = fuse_activations(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)
     programs = binary_programs(kind.op_type)
@@ -269,21 +274,21 @@ def isclose(
                 expected="a tolerance",
                 fix="Use a small positive number.",
             )
-    a, b = ranked((input_tensor_a, input_tensor_b), lane_axes)
+    a, b = equalize_ranks((input_tensor_a, input_tensor_b), lane_axes)
     if a.dtype is not b.dtype:
-        a, b = wide(a), wide(b)
+        a, b = to_float32(a), to_float32(b)
     return torch.isclose(a, b, rtol, atol, equal_nan)
 
 
-def _divided(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
+def _divide(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
     if rounding_mode is None:
         return torch.div(a, b)
     integers = not (a.dtype.is_floating_point or isinstance(b, float))
-    return torch.div(a if integers else wide(a), b, rounding_mode=rounding_mode)
+    return torch.div(a if integers else to_float32(a), b, rounding_mode=rounding_mode)
 
 
 def _divided_on_chip(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
-    return nan_packed(_divided(a, b, rounding_mode), a.dtype)
+    return pack_nan(_divide(a, b, rounding_mode), a.dtype)
 
 
 _quotient = alone(lambda a, b: _divided_on_chip(a, b, None))
@@ -334,7 +339,7 @@ def _div_lane(
     input_tensor_b_activations: Sequence[Activation] = (),
 ) -> Tensor:
     """The quotient, rounded towards zero or down on request."""
-    return fused(lambda a, b: _divided_on_chip(a, b, rounding_mode))(
+    return fuse_activations(lambda a, b: _divided_on_chip(a, b, rounding_mode))(
         input_tensor_a, input_tensor_b, lane_axes, None, activations, input_tensor_a_activations,
         input_tensor_b_activations,
     )  # fmt: skip

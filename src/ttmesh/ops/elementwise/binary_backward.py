@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import OpFunction, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.elementwise.ternary import together
 from ttmesh.ops.elementwise.unary_backward import GRADIENTS
 from ttmesh.ops.goldens import autodiff as goldens
-from ttmesh.ops.lane_functions.unary_functions import wide
+from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -110,7 +110,7 @@ def gradient_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     sources = [i + 1 for i, _ in enumerate(call.specs[1:]) if i >= len(asked) or asked[i]]
     sources = sources if len(sources) == len(inferred) else list(range(1, 1 + len(inferred)))
     return [
-        out_spec(call, shape, source=source if source < len(call.specs) else 1, result=i)
+        make_output_spec(call, shape, source=source if source < len(call.specs) else 1, result=i)
         for i, (source, (shape, _)) in enumerate(zip(sources, inferred, strict=True))
     ]
 
@@ -147,7 +147,8 @@ def _enter(name: str, gradients: Gradients) -> OpFunction:
     ) -> list[Tensor | None]:
         operands = [input_tensor] + ([other_tensor] if isinstance(other_tensor, Tensor) else [])
         g, a, b = together(
-            lane_axes, *(wide(x) if isinstance(x, Tensor) else x for x in (grad_tensor, input_tensor, other_tensor))
+            lane_axes,
+            *(to_float32(x) if isinstance(x, Tensor) else x for x in (grad_tensor, input_tensor, other_tensor)),
         )
         found = gradients(g, a, b, **options)
         return [
@@ -201,7 +202,7 @@ for _name, _gradients, _golden in (
     ) -> list[Tensor]:
         """Gradients of all three operands."""
         operands = (input_tensor_a, input_tensor_b, input_tensor_c)
-        g, a, b, c = together(lane_axes, *map(wide, (grad_tensor, *operands)))
+        g, a, b, c = together(lane_axes, *map(to_float32, (grad_tensor, *operands)))
         parts = _gradients(g, a, b, c, alpha)
         return [summed_to(part, operand, lane_axes) for part, operand in zip(parts, operands, strict=True)]
 
@@ -220,8 +221,10 @@ def lerp_bw(
 ) -> list[Tensor]:
     """Gradients of start and end, and of the weight where it is a tensor."""
     operands = [x for x in (input_tensor_a, input_tensor_b, input_tensor_c) if isinstance(x, Tensor)]
-    weight = wide(input_tensor_c) if isinstance(input_tensor_c, Tensor) else input_tensor_c
-    g, a, b, w = together(lane_axes, wide(grad_tensor), wide(input_tensor_a), wide(input_tensor_b), weight)
+    weight = to_float32(input_tensor_c) if isinstance(input_tensor_c, Tensor) else input_tensor_c
+    g, a, b, w = together(
+        lane_axes, to_float32(grad_tensor), to_float32(input_tensor_a), to_float32(input_tensor_b), weight
+    )
     parts = [g * (1 - w), g * w, g * (b - a)]
     return [summed_to(part, operand, lane_axes) for part, operand in zip(parts, operands, strict=False)]
 
@@ -230,7 +233,7 @@ def _where_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     asked = call["are_required_outputs"]
     sources = [i + 2 for i, wanted in enumerate(asked) if wanted]
     return [
-        out_spec(call, shape, source=source, result=i)
+        make_output_spec(call, shape, source=source, result=i)
         for i, (source, (shape, _)) in enumerate(zip(sources, inferred, strict=True))
     ]
 
@@ -251,7 +254,7 @@ def where_bw(
     lane_axes: int,
 ) -> list[Tensor | None]:
     """Gradients of the two values."""
-    g, chosen = together(lane_axes, wide(grad_tensor), input_tensor_a)
+    g, chosen = together(lane_axes, to_float32(grad_tensor), input_tensor_a)
     parts = (torch.where(chosen != 0, g, 0.0), torch.where(chosen == 0, g, 0.0))
     operands = (input_tensor_b, input_tensor_c)
     return [

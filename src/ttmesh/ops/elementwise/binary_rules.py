@@ -205,12 +205,12 @@ def _memory(call: Call, shape: Sequence[int], layout: Layout) -> MemoryConfig:
     padded = TensorSpec(shape, DataType.BFLOAT16, layout).padded_shape
     for spec in sources:
         if spec.memory_config.shard_spec is not None:
-            shards = adjusted(spec.memory_config.shard_spec, spec.padded_shape, padded)
+            shards = scale_shards(spec.memory_config.shard_spec, spec.padded_shape, padded)
             return MemoryConfig(asked.memory_layout, asked.buffer_type, shards)
     return MemoryConfig(asked.memory_layout, asked.buffer_type, _over_all_cores(call, asked.memory_layout, padded))
 
 
-def adjusted(shards: ShardSpec, before: Sequence[int], after: Sequence[int]) -> ShardSpec:
+def scale_shards(shards: ShardSpec, before: Sequence[int], after: Sequence[int]) -> ShardSpec:
     """A shard spec scaled from one shape to another (tt-metal e4f9f0b ternary_op_utils.cpp)."""
     rows = max(shards.shape[0] * prod(after[:-1]) // prod(before[:-1]), TILE_ROWS)
     columns = max(shards.shape[1] * after[-1] // before[-1], TILE_ROWS)

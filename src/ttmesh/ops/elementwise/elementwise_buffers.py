@@ -15,14 +15,14 @@ TILE = Tile((32, 32))  # what a page holds, also of rows
 def unary_buffers(call: Call) -> int:
     """Two pages of the input and of the result; shards are used where they lie."""
     spec = call.specs[0]
-    size = _streamed(spec) + _result(call)
+    size = _count_stream_bytes(spec) + _result(call)
     return size + PAGES * _page(spec.dtype) if call.name == "ttnn.logit" else size  # it keeps an intermediate
 
 
 def binary_buffers(call: Call) -> int:
     """Two pages of each tensor, one of a number, and two more of an operand that is spread inside its tiles."""
     first = call.specs[0]
-    size = sum(map(_streamed, call.specs[:2])) + _result(call)
+    size = sum(map(_count_stream_bytes, call.specs[:2])) + _result(call)
     for name in ("input_tensor_a_activations", "input_tensor_b_activations"):
         size += _page(first.dtype) if call[name] else 0
     if len(call.specs) == 1:
@@ -32,7 +32,7 @@ def binary_buffers(call: Call) -> int:
     return size + PAGES * (a_spread * _page(first.dtype) + b_spread * _page(call.specs[1].dtype))
 
 
-def _streamed(spec: TensorSpec) -> int:
+def _count_stream_bytes(spec: TensorSpec) -> int:
     return 0 if spec.memory_config.is_sharded() else PAGES * _page(spec.dtype)
 
 

@@ -16,7 +16,7 @@ from ttmesh.ops.elementwise.binary_rules import binary_spec, is_tensor
 from ttmesh.ops.elementwise.ternary import together
 from ttmesh.ops.goldens import movement, reduction
 from ttmesh.ops.goldens import operands as goldens
-from ttmesh.ops.lane_functions.unary_functions import wide
+from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.tensor.calls.launch_op import Call
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -39,7 +39,7 @@ def _check_halves(call: Call) -> None:
 
 def _enter_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
     def lane(input_tensor: Tensor) -> Tensor:
-        whole = wide(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
+        whole = to_float32(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
         value, open_ = whole.chunk(2, dim=-1)
         return value * gate(open_)
 
@@ -51,7 +51,7 @@ gates = {name: _enter_gate(name, gate) for name, gate in GATES.items()}
 
 
 def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
-    gate, up = wide(gate), wide(up)
+    gate, up = to_float32(gate), to_float32(up)
     return beta1 * torch.tanh(gate / beta1) * torch.sigmoid(gate) * (beta2 * torch.tanh(up / beta2))
 
 
@@ -67,7 +67,7 @@ def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float, lane_axes: in
 
 
 def _clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    return functional.silu(wide(gate).clamp(max=limit)) * wide(up).clamp(-limit, limit)
+    return functional.silu(to_float32(gate).clamp(max=limit)) * to_float32(up).clamp(-limit, limit)
 
 
 @op("ttnn.clamped_silu_glu", golden=goldens.clamped_silu_glu, out=binary_spec(), runtime=("limit",))
@@ -78,7 +78,7 @@ def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float, lane_axes: int) -> 
 
 
 def _snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    x = wide(input_tensor)
+    x = to_float32(input_tensor)
     return x + torch.square(torch.sin(x * alpha)) / beta
 
 
@@ -157,10 +157,10 @@ def _check_prelu(call: Call) -> None:
 @op("ttnn.prelu", golden=goldens.prelu, check=_check_prelu)
 def prelu(input_tensor_a: Tensor, weight: Any, lane_axes: int) -> Tensor:
     """x, times the channel's weight where negative; channels are dim 1."""
-    x = wide(input_tensor_a)
+    x = to_float32(input_tensor_a)
     if isinstance(weight, Tensor):
         mesh, rank = weight.shape[:lane_axes], x.dim() - lane_axes
-        weight = wide(weight).reshape(*mesh, *([1, -1] if rank == 2 else [1, -1, *[1] * (rank - 2)]))
+        weight = to_float32(weight).reshape(*mesh, *([1, -1] if rank == 2 else [1, -1, *[1] * (rank - 2)]))
     elif isinstance(weight, (list, tuple)):
         weight = weight[0]
     if x.requires_grad:  # torch gives the weight as the slope at 0; the sign of a 0 does not matter here
@@ -189,7 +189,7 @@ def _clamp_dtype(call: Call) -> DataType | None:
 
 def _clamp(x: Tensor, low: Any, high: Any) -> Tensor:
     if any(isinstance(bound, float) for bound in (low, high)):
-        x = wide(x)
+        x = to_float32(x)
     if isinstance(low, Tensor):
         x = torch.maximum(x, low)
     elif low is not None:
@@ -228,8 +228,8 @@ def _check_four_dims(call: Call) -> None:
     _check_square_tiles(call)
 
 
-def _normalised(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    x = wide(x)
+def _normalize(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    x = to_float32(x)
     mean = x.mean(dims, keepdim=True)
     return (x - mean) / x.var(dims, correction=0, keepdim=True).sqrt()
 
@@ -237,17 +237,17 @@ def _normalised(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 @op("ttnn.normalize_hw", golden=reduction.normalize_hw, check=_check_square_tiles)
 def normalize_hw(input_tensor: Tensor) -> Tensor:
     """(x - mean) / std over the last two dims, biased."""
-    return _normalised(input_tensor, (-2, -1))
+    return _normalize(input_tensor, (-2, -1))
 
 
 @op("ttnn.normalize_global", golden=reduction.normalize_global, check=_check_four_dims)
 def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
     """(x - mean) / std over every element of a device, biased."""
-    return _normalised(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
+    return _normalize(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
 
 
 def _spread_hw(x: Tensor, *, root: bool) -> Tensor:
-    variance = wide(x).var((-2, -1), correction=0, keepdim=True)
+    variance = to_float32(x).var((-2, -1), correction=0, keepdim=True)
     return variance.sqrt() if root else variance
 
 

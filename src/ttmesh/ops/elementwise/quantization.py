@@ -11,7 +11,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import FLOATS, DataType
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.tensor.calls.launch_op import Call, SpecRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -24,7 +24,7 @@ QUANTIZED = {DataType.INT32, DataType.INT8, DataType.UINT8}
 
 def _gives(default: DataType) -> SpecRule:
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
-        return [out_spec(call, inferred[0][0], dtype=default)]
+        return [make_output_spec(call, inferred[0][0], dtype=default)]
 
     return rule
 
@@ -105,7 +105,7 @@ def _check(operation: str, *names: str) -> Callable[[Call], None]:
     return check
 
 
-def _along(value: Any, x: Lanes, axis: int | None, lane_axes: int) -> Any:
+def _broadcast_along(value: Any, x: Lanes, axis: int | None, lane_axes: int) -> Any:
     """A number, or per-tensor or per-channel values that broadcast over x."""
     if not isinstance(value, Lanes):
         return value
@@ -116,12 +116,12 @@ def _along(value: Any, x: Lanes, axis: int | None, lane_axes: int) -> Any:
     return value.float().reshape(*value.shape[:lane_axes], *shape)
 
 
-def _quantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
+def _quantize(x: Lanes, scale: Any, zero: Any) -> Lanes:
     result: Lanes = torch.round(x.float() / scale) + zero
     return result
 
 
-def _saturated(values: Lanes, dtype: DataType | None) -> Lanes:
+def _saturate(values: Lanes, dtype: DataType | None) -> Lanes:
     """Narrow formats keep the nearest number they hold."""
     return values if dtype not in RANGES else values.clamp(*RANGES[dtype])
 
@@ -137,11 +137,11 @@ def quantize(
     input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, dtype: DataType | None, lane_axes: int
 ) -> Lanes:
     """round(x / scale) + zero_point."""
-    parts = (_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point))
-    return _saturated(_quantized(input_tensor, *parts), dtype)
+    parts = (_broadcast_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point))
+    return _saturate(_quantize(input_tensor, *parts), dtype)
 
 
-def _dequantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
+def _dequantize(x: Lanes, scale: Any, zero: Any) -> Lanes:
     result: Lanes = (x.float() - zero) * scale
     return result
 
@@ -155,10 +155,10 @@ def _dequantized(x: Lanes, scale: Any, zero: Any) -> Lanes:
 )
 def dequantize(input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, lane_axes: int) -> Lanes:
     """(x - zero_point) · scale."""
-    return _dequantized(input_tensor, *(_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point)))
+    return _dequantize(input_tensor, *(_broadcast_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point)))
 
 
-def _requantized(x: Lanes, in_scale: Any, in_zero: Any, out_scale: Any, out_zero: Any) -> Lanes:
+def _requantize(x: Lanes, in_scale: Any, in_zero: Any, out_scale: Any, out_zero: Any) -> Lanes:
     result: Lanes = torch.round((x.float() - in_zero) * (in_scale / out_scale)) + out_zero
     return result
 
@@ -182,4 +182,6 @@ def requantize(
 ) -> Lanes:
     """Integers of one scale and zero point in another."""
     given = (in_scale, in_zero_point, out_scale, out_zero_point)
-    return _saturated(_requantized(input_tensor, *(_along(v, input_tensor, axis, lane_axes) for v in given)), dtype)
+    return _saturate(
+        _requantize(input_tensor, *(_broadcast_along(v, input_tensor, axis, lane_axes) for v in given)), dtype
+    )

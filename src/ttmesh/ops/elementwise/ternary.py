@@ -14,14 +14,14 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, is_tensor
 from ttmesh.ops.goldens import operands as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
-from ttmesh.ops.lane_functions.unary_functions import nan_packed, wide
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
+from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 
 
 def together(lane_axes: int, *values: Any) -> list[Any]:
     """Operands with equal local ranks; numbers stay."""
-    tensors = iter(ranked([value for value in values if isinstance(value, Tensor)], lane_axes))
+    tensors = iter(equalize_ranks([value for value in values if isinstance(value, Tensor)], lane_axes))
     return [next(tensors) if isinstance(value, Tensor) else value for value in values]
 
 
@@ -61,7 +61,7 @@ def where(predicate: Tensor, true_value: Any, false_value: Any, lane_axes: int) 
     chosen, yes, no = together(lane_axes, predicate, true_value, false_value)
     result = torch.where(chosen.bool(), yes, no)
     numbers = [value for value in (yes, no) if isinstance(value, float)]
-    return nan_packed(result, chosen.dtype) if any(map(math.isnan, numbers)) else result
+    return pack_nan(result, chosen.dtype) if any(map(math.isnan, numbers)) else result
 
 
 def _check_addcmul(call: Call) -> None:
@@ -87,7 +87,7 @@ def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
         # A float value reaches the chip as float32.
         factor = int(torch.tensor(value, dtype=torch.float32)) if isinstance(value, float) else value
         return input_a + (input_b * input_c) * factor
-    return torch.addcmul(wide(input_a), wide(input_b), wide(input_c), value=value)
+    return torch.addcmul(to_float32(input_a), to_float32(input_b), to_float32(input_c), value=value)
 
 
 @op(
@@ -112,7 +112,7 @@ def _check_addcdiv(call: Call) -> None:
 
 
 def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
-    return wide(input_a) + value * wide(input_b) / wide(input_c)
+    return to_float32(input_a) + value * to_float32(input_b) / to_float32(input_c)
 
 
 @op(
@@ -141,7 +141,9 @@ def _check_lerp(call: Call) -> None:
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    return wide(input) + (wide(weight) if isinstance(weight, Tensor) else weight) * (wide(end) - wide(input))
+    return to_float32(input) + (to_float32(weight) if isinstance(weight, Tensor) else weight) * (
+        to_float32(end) - to_float32(input)
+    )
 
 
 @op(
@@ -164,7 +166,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
     if not a.dtype.is_floating_point:
         result: Tensor = a * b + c
     else:
-        result = wide(a) * b + c
+        result = to_float32(a) * b + c
     return result
 
 

@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import ELEMENT_BYTES, Arch, DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.elementwise_buffers import unary_buffers
 from ttmesh.ops.elementwise.program_keys import unary_programs
@@ -147,7 +147,7 @@ def unary_chain(input_tensor: torch.Tensor, ops_chain: Sequence[Activation]) -> 
 
 
 def _bitcast_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, shape, dtype=call["dtype"]) for shape, _ in inferred]
+    return [make_output_spec(call, shape, dtype=call["dtype"]) for shape, _ in inferred]
 
 
 def _check_bitcast(call: Call) -> None:

@@ -13,9 +13,9 @@ from torch.special import polygamma
 
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import OpFunction, op
-from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import autodiff as goldens
-from ttmesh.ops.lane_functions.unary_functions import SELU_ALPHA, SELU_SCALE, wide
+from ttmesh.ops.lane_functions.unary_functions import SELU_ALPHA, SELU_SCALE, to_float32
 from ttmesh.tensor.calls.launch_op import Call
 
 Gradient = Callable[..., Tensor]  # of (grad, x, parameters…)
@@ -206,13 +206,13 @@ def _enter(name: str, gradient: Gradient) -> OpFunction:
     _, _, *rest = inspect.signature(gradient).parameters.values()
 
     def lane(grad_tensor: Tensor, input_tensor: Tensor, **parameters: Any) -> list[Tensor]:
-        return [gradient(wide(grad_tensor), wide(input_tensor), **parameters)]
+        return [gradient(to_float32(grad_tensor), to_float32(input_tensor), **parameters)]
 
     lane.__doc__ = f"The gradient of {name}, in a list."
     return op(
         f"ttnn.{name}_bw",
         golden=goldens.UNARY_BW[name],
-        out=like(1),
+        out=make_like_rule(1),
         check=CHECKS.get(name),
         recheck=name == "pow",
         runtime=[p.name for p in rest if p.name not in ("approximate", "rounding_mode")],
@@ -227,10 +227,10 @@ unary_bw = {name: _enter(name, gradient) for name, gradient in GRADIENTS.items()
 @op(
     "ttnn.experimental.gelu_bw",
     golden=goldens.experimental_gelu_bw,
-    out=like(1),
+    out=make_like_rule(1),
     check=_check_experimental_gelu,
     outputs=("input_grad",),
 )
 def experimental_gelu_bw(grad_output_tensor: Tensor, input_tensor: Tensor, approximate: str) -> Tensor:
     """The gradient of gelu by one fused program; a tensor, not a list."""
-    return _gelu(wide(grad_output_tensor), wide(input_tensor), approximate)
+    return _gelu(to_float32(grad_output_tensor), to_float32(input_tensor), approximate)

@@ -163,7 +163,7 @@ def sum_backward(output_grad: Tensor, input: Tensor, dim: Dims = None, keepdim: 
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, divisor: int | None = None) -> Tensor:
     dims = _dims(dim, input)
     kept = torch.mean(input, dims, True) if divisor is None else torch.sum(input, dims, True) / divisor
-    return _dropped(kept, dims, keepdim)
+    return _drop_dims(kept, dims, keepdim)
 
 
 def mean_backward(
@@ -176,7 +176,7 @@ def mean_backward(
 
 def norm(input: Tensor, p: float, dim: Dims = None, keepdim: bool = False) -> Tensor:
     dims = _dims(dim, input)
-    return _dropped(torch.linalg.vector_norm(input, p, dims, True), dims, keepdim)
+    return _drop_dims(torch.linalg.vector_norm(input, p, dims, True), dims, keepdim)
 
 
 def norm_backward(
@@ -197,10 +197,10 @@ def norm_backward(
 
 def sum_(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     dims = _dims(dim, input)
-    return _dropped(torch.sum(input, dims, True), dims, keepdim)
+    return _drop_dims(torch.sum(input, dims, True), dims, keepdim)
 
 
-def _dropped(kept: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+def _drop_dims(kept: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
     """Without the reduced dims, but with height and width."""
     outer = [n for i, n in enumerate(kept.shape[:-2]) if keepdim or i not in dims]
     return kept.reshape(*outer, *kept.shape[-2:])

@@ -15,7 +15,7 @@ from ttmesh.ops.goldens.elementwise import activate, exact, gelu, keep_dtype, so
 Function = Callable[..., Tensor]
 
 
-def fused(function: Function) -> Function:
+def fuse_activations(function: Function) -> Function:
     """A function of two operands with the activations that TT-NN fuses around it."""
 
     def golden(input_tensor_a: Any, input_tensor_b: Any, *_: Any, **options: Any) -> Tensor:
@@ -93,13 +93,13 @@ _TWO: dict[str, Function] = {
     "div_no_nan": lambda a, b: torch.nan_to_num(torch.div(a, b), 0.0, 0.0, 0.0),
     "floor_div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
 }
-BINARY: dict[str, Function] = {name: fused(function) for name, function in _TWO.items()}
+BINARY: dict[str, Function] = {name: fuse_activations(function) for name, function in _TWO.items()}
 IN_PLACE: dict[str, Function] = {name: _in_place(golden) for name, golden in BINARY.items()}
 nextafter = torch.nextafter
 
 
 def div(a: Any, b: Any, rounding_mode: str | None = None, **options: Any) -> Tensor:
-    return fused(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(a, b, **options)
+    return fuse_activations(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(a, b, **options)
 
 
 def isclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False, **_: Any) -> Tensor:

@@ -41,7 +41,7 @@ def _split(
     query = _heads_at(x, (head * size for head in range(heads)), size)
     if not whole_tiles:
         return query, key.mT if transpose_k else key, value
-    return _tiled(query, key, value, transpose_k=transpose_k)
+    return _pad_to_tiles(query, key, value, transpose_k=transpose_k)
 
 
 def _split_by_group(x: Tensor, heads: int, kv_heads: int | None, *, transpose_k: bool) -> Three:
@@ -52,7 +52,7 @@ def _split_by_group(x: Tensor, heads: int, kv_heads: int | None, *, transpose_k:
     starts = [group * (own + 2) * size for group in range(groups)]
     query = _heads_at(x, (start + i * size for start in starts for i in range(own)), size)
     key, value = (_heads_at(x, (start + (own + i) * size for start in starts), size) for i in range(2))
-    return _tiled(query, key, value, transpose_k=transpose_k)
+    return _pad_to_tiles(query, key, value, transpose_k=transpose_k)
 
 
 def _split_pairs(x: Tensor, kv: Tensor, heads: int, kv_heads: int | None, *, transpose_k: bool) -> Three:
@@ -85,7 +85,7 @@ def concat_heads_decode(input_tensor: Tensor, *, num_heads: int, **_: Any) -> Te
     return result
 
 
-def _tiled(query: Tensor, key: Tensor, value: Tensor, *, transpose_k: bool) -> Three:
+def _pad_to_tiles(query: Tensor, key: Tensor, value: Tensor, *, transpose_k: bool) -> Three:
     """TT-NN's heads have whole tiles of columns."""
 
     def wide(x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def typecast(
     return whole.clamp(min=0) if wanted is DataType.UINT32 and input_tensor.is_floating_point() else whole
 
 
-def unchanged(input_tensor: Tensor) -> Tensor:
+def identity(input_tensor: Tensor) -> Tensor:
     return input_tensor
 
 

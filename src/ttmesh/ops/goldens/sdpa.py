@@ -97,7 +97,7 @@ def in_order(cache: Tensor, table: Tensor) -> Tensor:
     return torch.stack([torch.cat([cache[p] if p >= 0 else empty for p in pages], 1) for pages in table.long()])
 
 
-def _regrouped(cache: Tensor, geometry: Any, head_dim: int) -> Tensor:
+def _regroup(cache: Tensor, geometry: Any, head_dim: int) -> Tensor:
     """The tiles of each page, in memory order, as pages of other heads, lengths and widths."""
     if geometry is None:
         return cache
@@ -132,7 +132,7 @@ def chunked_sdpa(
     **_: Any,
 ) -> Tensor:
     start = int(chunk_start_idx_tensor.flatten()[0]) if chunk_start_idx_tensor is not None else chunk_start_idx or 0
-    caches = (_regrouped(x, paged_cache_geometry, input_tensor_q.shape[-1]) for x in (input_tensor_k, input_tensor_v))
+    caches = (_regroup(x, paged_cache_geometry, input_tensor_q.shape[-1]) for x in (input_tensor_k, input_tensor_v))
     k, v = (in_order(cache, page_table_tensor) for cache in caches)
     visible = _earlier(input_tensor_q.shape[-2], k.shape[-2], start)
     return weighted_values(input_tensor_q, k, v, visible=visible, scale=scale)
@@ -257,7 +257,7 @@ def paged_sdpa_decode(
     paged_cache_geometry: Any = None,
     **options: Any,
 ) -> Tensor:
-    caches = (_regrouped(x, paged_cache_geometry, input_tensor_q.shape[-1]) for x in (input_tensor_k, input_tensor_v))
+    caches = (_regroup(x, paged_cache_geometry, input_tensor_q.shape[-1]) for x in (input_tensor_k, input_tensor_v))
     k, v = (in_order(cache, page_table_tensor) for cache in caches)
     return sdpa_decode(input_tensor_q, k, v, **options)
 

@@ -167,14 +167,14 @@ class GraphRecorder(Watcher):
             start = self.function_start(CREATE, []) if len(self.stack) > 1 else self._transfer(record)
             self._records[record.buffer_id] = record
             buffer = self._buffer(record)
-            node = self._add("buffer_allocate", _placed(record))
+            node = self._add("buffer_allocate", _describe_allocation(record))
             self.nodes[node]["connections"].append(buffer)
             self.nodes[start]["connections"].append(node)
             self._placed_at(record, node)
             self._created[record.buffer_id] = start, self.function_end()
         elif isinstance(record, Freed) and record.buffer_id in self._records:
             made = self._records.pop(record.buffer_id)
-            node = self._add("buffer_deallocate", _placed(made))
+            node = self._add("buffer_deallocate", _describe_allocation(made))
             self.nodes[node]["connections"].append(self._buffer(made))
             self.nodes[self.stack[-1]]["connections"].append(node)
 
@@ -198,7 +198,9 @@ class GraphRecorder(Watcher):
 
     def _buffer(self, record: Allocated) -> int:
         if record.buffer_id not in self._buffers:
-            facts = {key: _placed(record)[key] for key in ("size", "type", "buffer_type", "layout", "device_id")}
+            facts = {
+                key: _describe_allocation(record)[key] for key in ("size", "type", "buffer_type", "layout", "device_id")
+            }
             self._buffers[record.buffer_id] = self._add("buffer", facts)
             self.nodes[self.stack[-1]]["connections"].append(self._buffers[record.buffer_id])
         return self._buffers[record.buffer_id]
@@ -242,7 +244,7 @@ class GraphRecorder(Watcher):
         return node
 
 
-def _placed(record: Allocated) -> dict[str, Any]:
+def _describe_allocation(record: Allocated) -> dict[str, Any]:
     return {
         "size": record.size_bytes,
         "address": record.address,

@@ -236,7 +236,7 @@ def _line(node: Node) -> str:
 def visualize(captured_graph: Graph, *, file_name: str | Path | None = None) -> str:
     """The graph in Graphviz' language; with a file name also drawn by `dot`, in the format its suffix says."""
     text = "digraph capture {\n  node [shape=box, fontname=monospace];\n"
-    text += "".join(f"  {line};\n" for line in _drawn(captured_graph)) + "}\n"
+    text += "".join(f"  {line};\n" for line in _draw(captured_graph)) + "}\n"
     if file_name is not None:
         path = Path(file_name)
         drawer = shutil.which("dot")
@@ -250,7 +250,7 @@ def visualize(captured_graph: Graph, *, file_name: str | Path | None = None) -> 
     return text
 
 
-def _drawn(graph: Graph) -> Iterable[str]:
+def _draw(graph: Graph) -> Iterable[str]:
     for vertex in extract_levelized_graph(graph):
         yield f"n{vertex['counter']} [label={json.dumps(vertex['name'])}]"
         for to in vertex["out_edges"]:

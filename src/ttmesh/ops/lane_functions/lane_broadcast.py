@@ -8,53 +8,53 @@ from math import prod
 import torch
 
 
-def ranked(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torch.Tensor]:
+def equalize_ranks(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torch.Tensor]:
     """The tensors with local ranks made equal by dims of length 1 behind the mesh dims, ready to broadcast."""
     rank = max(tensor.dim() for tensor in tensors)
     return [_with_rank(tensor, rank, lane_axes) for tensor in tensors]
 
 
-def mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[int, ...]:
+def common_mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[int, ...]:
     """The mesh dims that the tensors have together: 1 where all are replicated."""
     return tuple(max(lengths) for lengths in zip(*(tensor.shape[:lane_axes] for tensor in tensors), strict=True))
 
 
-def aligned(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torch.Tensor]:
+def align_mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torch.Tensor]:
     """The tensors with equal mesh dims, for operations that do not broadcast; views, nothing is copied."""
-    dims = mesh_dims(tensors, lane_axes)
+    dims = common_mesh_dims(tensors, lane_axes)
     return [
         tensor if tensor.shape[:lane_axes] == dims else tensor.expand(*dims, *tensor.shape[lane_axes:])
         for tensor in tensors
     ]
 
 
-def flat(tensor: torch.Tensor, lane_axes: int) -> torch.Tensor:
+def flatten_lanes(tensor: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Mesh dims folded into one: [lanes, *local]. A view unless the tensor was expanded along some mesh dims only."""
     return tensor.flatten(0, lane_axes - 1) if lane_axes > 1 else tensor
 
 
-def unflat(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """The inverse of `flat`, for results whose local shape may be another one."""
+def unflatten_lanes(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """The inverse of `flatten_lanes`, for results whose local shape may be another one."""
     return tensor.reshape(*dims, *tensor.shape[1:])
 
 
-def flat_together(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-    """The tensors aligned and flattened, and the mesh dims to give back to `unflat`."""
-    dims = mesh_dims(tensors, lane_axes)
-    return [flat(tensor, lane_axes) for tensor in aligned(tensors, lane_axes)], dims
+def align_and_flatten(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+    """The tensors aligned and flattened, and the mesh dims to give back to `unflatten_lanes`."""
+    dims = common_mesh_dims(tensors, lane_axes)
+    return [flatten_lanes(tensor, lane_axes) for tensor in align_mesh_dims(tensors, lane_axes)], dims
 
 
-def folded(tensor: torch.Tensor, lane_axes: int) -> torch.Tensor:
+def fold_into_batch(tensor: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Mesh dims and the first local dim in one batch dim: [lanes * n, ...], for torch functions with one batch dim."""
     return tensor.flatten(0, lane_axes)
 
 
-def unfolded(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """The inverse of `folded`."""
+def unfold_from_batch(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """The inverse of `fold_into_batch`."""
     return tensor.reshape(*dims, tensor.shape[0] // prod(dims), *tensor.shape[1:])
 
 
-def from_front(dim: int, tensor: torch.Tensor, lane_axes: int) -> int:
+def to_negative_dim(dim: int, tensor: torch.Tensor, lane_axes: int) -> int:
     """A local dim (negative ones allowed) as the negative dim that lanes need."""
     rank = tensor.dim() - lane_axes
     assert -rank <= dim < rank, f"dim {dim} of a tensor of rank {rank} would reach the mesh axes"

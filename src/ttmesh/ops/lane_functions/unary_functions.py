@@ -21,41 +21,41 @@ SMALLEST_NORMAL = 2.0**-126  # of float32 and bfloat16
 SELU_SCALE, SELU_ALPHA = 1.0507, 1.67326  # TT-NN's defaults, shorter than torch's
 
 
-def wide(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """Float32 for formulas of several steps."""
     return x if x.dtype is torch.float32 else x.float()
 
 
-def flushed(x: Tensor) -> Tensor:
+def flush_subnormals(x: Tensor) -> Tensor:
     """Subnormal results are 0 on the chip."""
     return torch.where(x.abs() < SMALLEST_NORMAL, 0.0, x)
 
 
 def exp2(x: Tensor) -> Tensor:
     """2 to the power of every element."""
-    return flushed(torch.exp2(x))
+    return flush_subnormals(torch.exp2(x))
 
 
 def i1(x: Tensor) -> Tensor:
     """The modified Bessel function of order 1; the chip clamps its argument, so the result stays finite."""
-    result: Tensor = torch.special.i1(wide(x).clamp(-88.5, 88.5))
+    result: Tensor = torch.special.i1(to_float32(x).clamp(-88.5, 88.5))
     return result
 
 
-def nan_packed(x: Tensor, lanes: torch.dtype) -> Tensor:
+def pack_nan(x: Tensor, lanes: torch.dtype) -> Tensor:
     """The packer writes infinity for a NaN in bfloat16."""
     return x if lanes is not torch.bfloat16 else torch.nan_to_num(x, math.inf, math.inf, -math.inf)
 
 
 def cbrt(x: Tensor) -> Tensor:
     """The real cube root."""
-    x = wide(x)
+    x = to_float32(x)
     return torch.sgn(x) * torch.pow(torch.abs(x), 1 / 3)
 
 
 def hardmish(x: Tensor) -> Tensor:
     """x · clamp(x/2 + 1, 0, 1)."""
-    x = wide(x)
+    x = to_float32(x)
     return x * (0.5 * x + 1).clamp(0, 1)
 
 
@@ -77,31 +77,31 @@ def gelu(x: Tensor, variant: Any = None) -> Tensor:
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta·x)) / beta, x itself above the threshold."""
-    return functional.softplus(wide(x), beta, threshold)
+    return functional.softplus(to_float32(x), beta, threshold)
 
 
 def multigammaln(x: Tensor) -> Tensor:
     """The logarithm of the multivariate gamma function of order 4."""
-    x = wide(x)
+    x = to_float32(x)
     steps = (torch.lgamma(x - k / 2) for k in range(4))
     return sum(steps, start=torch.full_like(x, 3.434189657547))  # 3·log π, TT-NN's constant
 
 
 def xielu(x: Tensor, alpha_p: float = 0.8, alpha_n: float = 0.8) -> Tensor:
     """Expanded integral of ELU."""
-    x = wide(x)
+    x = to_float32(x)
     below = alpha_n * torch.expm1(x.clamp(max=-1e-6)) - alpha_n * x + 0.5 * x
     return torch.where(x > 0, alpha_p * x * x + 0.5 * x, below)
 
 
 def selu(x: Tensor, scale: float = SELU_SCALE, alpha: float = SELU_ALPHA) -> Tensor:
     """scale · elu(x, alpha)."""
-    return scale * functional.elu(wide(x), alpha)
+    return scale * functional.elu(to_float32(x), alpha)
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x kept away from 0 and 1 by eps; with eps above 1/2 the upper bound wins, as in TT-NN."""
-    x = wide(x)
+    x = to_float32(x)
     if eps is not None:
         x = x.clamp(eps, 1 - eps)
     return torch.log(x / (1 - x))
@@ -114,7 +114,7 @@ def heaviside(x: Tensor, value: float) -> Tensor:
 
 def softcap(x: Tensor, beta: float) -> Tensor:
     """beta · tanh(x / beta)."""
-    return beta * torch.tanh(wide(x) / beta)
+    return beta * torch.tanh(to_float32(x) / beta)
 
 
 def tanhshrink(x: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def leaky_relu(x: Tensor, negative_slope: float) -> Tensor:
     """x, times a slope where negative; unsigned integers stay as they are."""
     if not x.dtype.is_floating_point:
         return torch.where(x < 0, x * negative_slope, x.double()).to(x.dtype)
-    return functional.leaky_relu(wide(x), negative_slope)
+    return functional.leaky_relu(to_float32(x), negative_slope)
 
 
 def rotate90(x: Tensor) -> Tensor:
@@ -147,12 +147,12 @@ def rotate90(x: Tensor) -> Tensor:
 
 def rdiv(x: Tensor, value: float, rounding_mode: str | None = None) -> Tensor:
     """value / x."""
-    return torch.div(torch.full_like(wide(x), value), wide(x), rounding_mode=rounding_mode)
+    return torch.div(torch.full_like(to_float32(x), value), to_float32(x), rounding_mode=rounding_mode)
 
 
 def round_to(x: Tensor, decimals: int = 0) -> Tensor:
     """Rounded half to even."""
-    return torch.round(wide(x), decimals=decimals) if x.dtype.is_floating_point else x
+    return torch.round(to_float32(x), decimals=decimals) if x.dtype.is_floating_point else x
 
 
 # No parameters: the names of TT-NN operations.
@@ -167,37 +167,37 @@ PLAIN: dict[str, Function] = {
     "identity": lambda x: x, "isfinite": torch.isfinite, "isinf": torch.isinf, "isnan": torch.isnan,
     "isneginf": lambda x: x == -math.inf, "isposinf": lambda x: x == math.inf, "lez": lambda x: x <= 0,
     "lgamma": torch.lgamma, "log": torch.log, "log10": torch.log10, "log1p": torch.log1p, "log2": torch.log2,
-    "log_sigmoid": lambda x: functional.logsigmoid(wide(x)), "logical_not": torch.logical_not,
-    "ltz": lambda x: x < 0, "mish": lambda x: functional.mish(wide(x)), "multigammaln": multigammaln,
+    "log_sigmoid": lambda x: functional.logsigmoid(to_float32(x)), "logical_not": torch.logical_not,
+    "ltz": lambda x: x < 0, "mish": lambda x: functional.mish(to_float32(x)), "multigammaln": multigammaln,
     "neg": torch.neg, "nez": lambda x: x != 0, "rad2deg": torch.rad2deg, "reciprocal": torch.reciprocal,
     "relu": torch.relu, "relu6": functional.relu6, "rsqrt": torch.rsqrt, "sigmoid": torch.sigmoid,
     "sigmoid_accurate": torch.sigmoid, "sign": torch.sign, "signbit": torch.signbit, "silu": functional.silu,
-    "sin": torch.sin, "sinh": sinh, "softsign": lambda x: wide(x) / (1 + wide(x).abs()), "sqrt": torch.sqrt,
+    "sin": torch.sin, "sinh": sinh, "softsign": lambda x: to_float32(x) / (1 + to_float32(x).abs()), "sqrt": torch.sqrt,
     "square": torch.square, "swish": functional.silu, "tan": torch.tan, "tanh": torch.tanh,
     "tanhshrink": tanhshrink, "trunc": torch.trunc,
 }  # fmt: skip
 
 # With parameters, in TT-NN's order; the names are the operations'.
 WITH_PARAMETERS: dict[str, Function] = {
-    "celu": lambda x, alpha=1.0: functional.celu(wide(x), alpha),
-    "elu": lambda x, alpha=1.0: functional.elu(wide(x), alpha),
+    "celu": lambda x, alpha=1.0: functional.celu(to_float32(x), alpha),
+    "elu": lambda x, alpha=1.0: functional.elu(to_float32(x), alpha),
     "fill": lambda x, fill_value: torch.full_like(x, fill_value),
     "gelu": gelu,
-    "hardshrink": lambda x, lambd=0.5: functional.hardshrink(wide(x), lambd),
+    "hardshrink": lambda x, lambd=0.5: functional.hardshrink(to_float32(x), lambd),
     "hardtanh": hardtanh,
     "heaviside": heaviside,
     "leaky_relu": leaky_relu,
     "logit": logit,
-    "polygamma": lambda x, k: torch.special.polygamma(k, wide(x)),
+    "polygamma": lambda x, k: torch.special.polygamma(k, to_float32(x)),
     "rdiv": rdiv,
     "relu_max": lambda x, upper_limit: torch.relu(x.clamp(max=upper_limit)),
     "relu_min": lambda x, lower_limit: x.clamp(min=lower_limit),
     "round": round_to,
-    "rpow": lambda x, exponent: torch.pow(exponent, wide(x)),
+    "rpow": lambda x, exponent: torch.pow(exponent, to_float32(x)),
     "selu": selu,
     "softcap": softcap,
     "softplus": softplus,
-    "softshrink": lambda x, lambd=0.5: functional.softshrink(wide(x), lambd),
-    "threshold": lambda x, threshold, value: functional.threshold(wide(x), threshold, value),
+    "softshrink": lambda x, lambd=0.5: functional.softshrink(to_float32(x), lambd),
+    "threshold": lambda x, threshold, value: functional.threshold(to_float32(x), threshold, value),
     "xielu": xielu,
 }

@@ -9,9 +9,9 @@ from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import linear_algebra as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up, round_up
@@ -37,13 +37,13 @@ def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return joined.transpose(-3, -2).unsqueeze(-4)
 
 
-@op("ttnn.experimental.attn_matmul", golden=goldens.attn_matmul, out=like(layout=Layout.TILE))
+@op("ttnn.experimental.attn_matmul", golden=goldens.attn_matmul, out=make_like_rule(layout=Layout.TILE))
 def attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
     """Attention of one new token: every user's heads times his own matrix."""
     return _per_user(input_tensor_a, input_tensor_b)
 
 
-@op("ttnn.experimental.group_attn_matmul", golden=goldens.attn_matmul, out=like(layout=Layout.TILE))
+@op("ttnn.experimental.group_attn_matmul", golden=goldens.attn_matmul, out=make_like_rule(layout=Layout.TILE))
 def group_attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
     """The same with heads that share kv heads in groups."""
     return _per_user(input_tensor_a, input_tensor_b)
@@ -79,7 +79,7 @@ def _check_cached(call: Call) -> None:
     "ttnn.experimental.attn_matmul_from_cache",
     golden=goldens.attn_matmul_from_cache,
     check=_check_cached,
-    out=like(layout=Layout.TILE),
+    out=make_like_rule(layout=Layout.TILE),
 )
 def attn_matmul_from_cache(
     input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, num_tokens: int, transpose_hw: bool
@@ -180,7 +180,7 @@ def matmul_decode(
     input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, partial_width_sharded: bool, lane_axes: int
 ) -> torch.Tensor:
     """A few rows times weights that lie in the L1 of many cores, whole, cut along K, or one per batch."""
-    a, b = ranked([input_tensor_a, input_tensor_b], lane_axes)
+    a, b = equalize_ranks([input_tensor_a, input_tensor_b], lane_axes)
     rows = a.shape[-1]
     batch = int(a.shape[-4] * a.shape[-3]) if input_tensor_a.dim() == lane_axes + 4 else 1
     weights = _unfolded(b, rows, batch, partial=partial_width_sharded)

@@ -18,7 +18,7 @@ from ttmesh.ops.configs.activations import Activation, apply, function_of
 from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_engine import differentiates, engine_matmul_of, without_resources
 from ttmesh.ops.matmul.matmul_rules import (
     check_product,
@@ -81,7 +81,7 @@ def _ideal_of(case: Case) -> Callable[..., torch.Tensor]:
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         result = product(widened(turned(a, turn_a), dtype), widened(turned(b, turn_b), dtype), axes)
         if bias is not None:
-            left, right = ranked([result, bias], axes)
+            left, right = equalize_ranks([result, bias], axes)
             result = left + right
         return apply(result, chosen)
 
@@ -110,7 +110,7 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
         else:
             result = product(turned(a, turn_a), turned(b, turn_b), axes)
         if bias is not None:
-            result = result + (bias.reshape(-1) if bias.numel() == width else ranked([result, bias], axes)[1])
+            result = result + (bias.reshape(-1) if bias.numel() == width else equalize_ranks([result, bias], axes)[1])
         return result if act is None else act(result)
 
     return compute
@@ -174,7 +174,7 @@ def linear(
     a, b = turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b)
     result = product(widened(a, dtype), widened(b, dtype), lane_axes)
     if bias is not None:
-        left, right = ranked([result, bias], lane_axes)
+        left, right = equalize_ranks([result, bias], lane_axes)
         result = left + right
     return apply(result, activations_of(activation, program_config))
 

@@ -17,7 +17,7 @@ from ttmesh.chip.numerics.fpu_elementwise import add_elements
 from ttmesh.chip.numerics.packer import pack
 from ttmesh.chip.numerics.unpacker import unpack
 from ttmesh.ops.lane_functions.gemm import matrix_product, same_rank
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase, tiles_per_block
 from ttmesh.tensor.calls.launch_op import Case
 
@@ -41,7 +41,7 @@ def engine_matmul_of(case: Case, activation: Callable[[torch.Tensor], torch.Tens
         else:
             dest = realistic_matmul.dest_of_lanes(left, right, config, gemm=_gemm)
         if bias is not None and bias_dtype is not None:
-            result, row = ranked([dest, bias], case.lane_axes)
+            result, row = equalize_ranks([dest, bias], case.lane_axes)
             dest = _add_bias(result, row, bias_dtype, config) if exact else result + row.float()
         if activation is not None:
             dest = activation(dest)

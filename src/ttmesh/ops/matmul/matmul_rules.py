@@ -10,7 +10,7 @@ from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.ops.catalogue.spec_rules import Inferred, with_shards
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.tensor.calls.launch_op import Call
@@ -120,7 +120,7 @@ def shards_over_grid(memory: MemoryConfig, spec: TensorSpec, call: Call) -> Memo
     """Shards for a sharded result without a shard spec: over A's or B's cores, else over as few as hold it evenly."""
     for operand in call.specs[:2]:
         if operand.memory_config.shard_spec is not None:
-            return with_shards(memory, spec, operand.memory_config)
+            return fit_shards(memory, spec, operand.memory_config)
     grid = call.mesh.compute_with_storage_grid_size()
     rows, columns = (extent // 32 for extent in spec.physical_shape)
     if memory.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
@@ -131,7 +131,7 @@ def shards_over_grid(memory: MemoryConfig, spec: TensorSpec, call: Call) -> Memo
         count = div_up(tiles, div_up(tiles, grid.x * grid.y))
         cores = num_cores_to_corerangeset(count, grid, True)
     source = MemoryConfig(memory.memory_layout, memory.buffer_type, ShardSpec(cores, (32, 32)))
-    return with_shards(memory, spec, source)
+    return fit_shards(memory, spec, source)
 
 
 def output_tile(call: Call, a: TensorSpec, b: TensorSpec) -> Tile | None:

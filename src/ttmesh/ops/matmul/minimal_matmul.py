@@ -8,13 +8,13 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of
+from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul import widened
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.tensor.calls.launch_op import Call
@@ -26,7 +26,7 @@ TILE = 32  # columns
 
 
 def _minimal_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], layout=Layout.TILE)]
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE)]
 
 
 def _minimal(
@@ -39,7 +39,7 @@ def _minimal(
 ) -> torch.Tensor:
     result = product(values, weight, lane_axes)
     if bias is not None:
-        left, right = ranked([result, bias], lane_axes)
+        left, right = equalize_ranks([result, bias], lane_axes)
         result = left + right
     if gated:
         gate, up = torch.unflatten(result, -1, (-1, 2, TILE)).unbind(-2)
@@ -109,7 +109,7 @@ def minimal_matmul_split(
     )
     shape = list(whole.shape)
     require(
-        dim_of(dim, len(shape)) == -1,
+        normalize_dim(dim, len(shape)) == -1,
         "minimal_matmul_split splits the last dim only",
         "dim=-1",
         "Move that dim to the end with ttnn.transpose.",

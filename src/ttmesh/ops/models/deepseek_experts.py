@@ -13,9 +13,9 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.device_programs import like_written
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -106,7 +106,7 @@ def _check_insert(call: Call) -> None:
 
 def _region(starts: Lanes, counts: Lanes, table: Lanes, expert: int, lane_axes: int) -> tuple[Lanes, Lanes]:
     """Where a local expert's rows begin and how many whole tiles of rows there are, [*mesh, 1] each."""
-    starts, counts, table = aligned([x.flatten(lane_axes).long() for x in (starts, counts, table)], lane_axes)
+    starts, counts, table = align_mesh_dims([x.flatten(lane_axes).long() for x in (starts, counts, table)], lane_axes)
     at = table[..., expert, None]
     return starts.gather(-1, at), -(-counts.gather(-1, at) // TILE) * TILE
 
@@ -125,7 +125,7 @@ def extract(
     first, rows = _region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
     row = torch.arange(max_dispatched_tokens_per_expert, device=global_tensor.device)
     at = (first + row).clamp(max=global_tensor.shape[-2] - 1)
-    whole, at, rows = aligned([global_tensor, at, rows], lane_axes)
+    whole, at, rows = align_mesh_dims([global_tensor, at, rows], lane_axes)
     picked = torch.take_along_dim(whole, at[..., None], dim=-2)
     return torch.where((row < rows)[..., None], picked, torch.zeros((), dtype=picked.dtype, device=picked.device))
 
@@ -147,7 +147,7 @@ def insert(
 
 def _put(whole: Lanes, own: Lanes, first: Lanes, rows: Lanes, lane_axes: int) -> Lanes:
     row = torch.arange(whole.shape[-2], device=whole.device)
-    whole, own, at, rows = aligned([whole, own, row - first, rows], lane_axes)
+    whole, own, at, rows = align_mesh_dims([whole, own, row - first, rows], lane_axes)
     inside = ((at >= 0) & (at < rows))[..., None]
     picked = torch.take_along_dim(own, at.clamp(0, own.shape[-2] - 1)[..., None], dim=-2)
     return torch.where(inside, picked.to(whole.dtype), whole)
@@ -239,7 +239,7 @@ def unified_routed_expert_moe(
         first, count = region
         row = torch.arange(rows.shape[-2], device=rows.device)
         inside = ((row >= first) & (row < first + count))[..., None]
-        out, own, inside = aligned([out, own, inside], lane_axes)
+        out, own, inside = align_mesh_dims([out, own, inside], lane_axes)
         out = torch.where(inside, own, out)
     return out
 
@@ -278,7 +278,7 @@ def _check_reduce(call: Call) -> None:
 
 def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     where = call["output_memory_config"] or L1_MEMORY_CONFIG
-    return [out_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=where)]
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=where)]
 
 
 @op(f"{PREFILL}.post_combine_reduce", golden=goldens.post_combine_reduce, check=_check_reduce, out=_reduce_spec)
@@ -291,10 +291,10 @@ def post_combine_reduce(
     lane_axes: int,
 ) -> Lanes:
     """The sum of experts' results, weighted; those of experts elsewhere, or without weight, are not looked at."""
-    combined, share = aligned([combine_output.float(), weights.float()], lane_axes)
+    combined, share = align_mesh_dims([combine_output.float(), weights.float()], lane_axes)
     open_ = share != 0
     if indices is not None and expert_dispatch_table is not None:
-        table, chosen = aligned(
+        table, chosen = align_mesh_dims(
             [expert_dispatch_table.flatten(lane_axes), indices.flatten(lane_axes).long()], lane_axes
         )
         local = table.gather(-1, chosen) != -1
@@ -349,7 +349,7 @@ def _check_tiles(call: Call) -> None:
 
 
 def _tiles_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], layout=Layout.TILE)]
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE)]
 
 
 @op(

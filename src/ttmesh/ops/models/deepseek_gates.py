@@ -13,9 +13,9 @@ from ttmesh.base.errors import one_of, require
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -76,7 +76,7 @@ def _check_topk(call: Call) -> None:
 def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     formats = (DataType.BFLOAT16, DataType.UINT16)
     return [
-        out_spec(call, shape, dtype=t, result=i)
+        make_output_spec(call, shape, dtype=t, result=i)
         for i, ((shape, _), t) in enumerate(zip(inferred, formats, strict=True))
     ]
 
@@ -116,7 +116,7 @@ def _topk(
     lane_axes: int,
 ) -> tuple[Lanes, Lanes]:
     plain = AFFINITIES[score_func](scores.float())
-    plain, biased = aligned([plain, plain + bias.float()], lane_axes)
+    plain, biased = align_mesh_dims([plain, plain + bias.float()], lane_axes)
     if n_groups > 1:
         grouped = torch.unflatten(biased, -1, (n_groups, -1))
         strength = torch.topk(grouped, summed_experts_per_group, dim=-1).values.sum(-1)
@@ -201,7 +201,7 @@ def moe_hash_gate(
     plain = AFFINITIES[score_func](scores.float())
     shape = plain.shape[lane_axes:-1]
     ids = input_ids.flatten(lane_axes)[..., : torch.Size(shape).numel()].long()
-    ids, table, plain = aligned([ids, tid2eid[..., :n_activated_experts].long(), plain], lane_axes)
+    ids, table, plain = align_mesh_dims([ids, tid2eid[..., :n_activated_experts].long(), plain], lane_axes)
     experts = torch.take_along_dim(table, ids[..., None], dim=-2)
     experts = experts.reshape(*experts.shape[:lane_axes], *shape, n_activated_experts)
     weights = _shared_out(plain.gather(-1, experts), route_scale, epsilon)

@@ -11,7 +11,7 @@ from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import quantize as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -161,7 +161,7 @@ def per_token_cast_back(
     if expert_region_offsets is None or expert_token_counts is None or global_expert_idx_table is None:
         return rows
     numbers = (expert_region_offsets, expert_token_counts, global_expert_idx_table)
-    starts, counts, table = aligned([x.flatten(lane_axes).long() for x in numbers], lane_axes)
+    starts, counts, table = align_mesh_dims([x.flatten(lane_axes).long() for x in numbers], lane_axes)
     own = table[..., :experts_per_chip]
     end = (starts.gather(-1, own) + -(-counts.gather(-1, own) // TILE) * TILE).amax(-1, keepdim=True)
     total = torch.Size(rows.shape[lane_axes:-1]).numel()
@@ -213,5 +213,5 @@ def _pack_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 @op(f"{PREFILL}.pack_scaled_fp8_kv_cache", check=_check_pack, out=_pack_spec)
 def pack_scaled_fp8_kv_cache(latent: Lanes, scales: Lanes, rope: Lanes, lane_axes: int) -> Lanes:
     """A cache's rows of 656 bytes: the latent in eight bits, its four scales, and the rotary part in sixteen."""
-    rows = aligned([latent, scales, rope], lane_axes)
+    rows = align_mesh_dims([latent, scales, rope], lane_axes)
     return torch.cat([x.contiguous().view(torch.uint8) for x in rows], -1).view(torch.float8_e4m3fn)

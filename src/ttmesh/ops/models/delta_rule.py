@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import model_blocks as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, mesh_dims, unflat
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, common_mesh_dims, flatten_lanes, unflatten_lanes
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -120,10 +120,10 @@ def chunk_gated_delta_rule(
 ) -> tuple[Lanes, Lanes | None]:
     """Outputs of every row, chunk by chunk, and the state behind the last one where it is asked for."""
     given = [q, k, v, g, beta] if initial_state is None else [q, k, v, g, beta, initial_state]
-    dims = mesh_dims(given, lane_axes)
+    dims = common_mesh_dims(given, lane_axes)
     local = [tuple(x.shape[lane_axes:]) for x in (q, v, beta)]
     heads, value_heads, key_dim, value_dim = _dims(*local)
-    lanes = [flat(x, lane_axes).float() for x in aligned(given, lane_axes)]
+    lanes = [flatten_lanes(x, lane_axes).float() for x in align_mesh_dims(given, lane_axes)]
     normed = len(local[0]) == 3
     q, k, v = _by_head(lanes[0], heads), _by_head(lanes[1], heads), _by_head(lanes[2], value_heads)
     if normed:
@@ -143,7 +143,9 @@ def chunk_gated_delta_rule(
     out, last = _scan(parts[0], parts[1], parts[2], gates[0], gates[1], state, chunk_size)
     out = torch.unflatten(out[:, :rows], 0, front)
     out = out.flatten(1, 2) if output_head_major else out.transpose(2, 3)
-    return unflat(out, dims), unflat(torch.unflatten(last, 0, front), dims) if output_final_state else None
+    return unflatten_lanes(out, dims), unflatten_lanes(
+        torch.unflatten(last, 0, front), dims
+    ) if output_final_state else None
 
 
 # -- the scan alone ----------------------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ def gated_delta_attn_seq(
 ) -> Chunks:
     """The scan of the rule over chunks that were prepared before: outputs and the last state."""
     given = [L_unit, v_beta_sc, k_bd_sc, intra_attn, q_decay, k_decay_t, dl_exp, L_inv]
-    lower, values, keys, scores, asked, kept, rest, inverse = (x.float() for x in aligned(given, lane_axes))
+    lower, values, keys, scores, asked, kept, rest, inverse = (x.float() for x in align_mesh_dims(given, lane_axes))
     shape = (*values.shape[:-3], keys.shape[-1], values.shape[-1])
     state = values.new_zeros(shape) if initial_state is None else initial_state.float()
     outputs = []

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import model_blocks as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
-from ttmesh.ops.norm.layer_norm import affine, check_parameters, rms_normed
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
+from ttmesh.ops.norm.layer_norm import affine, check_parameters, normalize_rms
 
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}
 
@@ -35,7 +35,7 @@ def dit_rms_norm_unary_fused(
     x = input_tensor.float()
     if residual_input_tensor is not None:
         x = x + residual_input_tensor.float()
-    normed = affine(rms_normed(x, epsilon), weight, bias, lane_axes)
+    normed = affine(normalize_rms(x, epsilon), weight, bias, lane_axes)
     return normed if activation is None else apply(normed, [activation])
 
 
@@ -51,7 +51,7 @@ def dit_minimal_matmul_addcmul_fused(
 ) -> Lanes:
     """base + scalar · (x @ w + bias) · gate."""
     given = [matmul_input_tensor, matmul_weight_tensor, addcmul_input_tensor1, addcmul_input_tensor2]
-    x, weight, base, gate = (t.float() for t in ranked(given, lane_axes))
+    x, weight, base, gate = (t.float() for t in equalize_ranks(given, lane_axes))
     product = x @ weight
     if bias_tensor is not None:
         rank = product.dim() - lane_axes

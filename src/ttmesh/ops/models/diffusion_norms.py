@@ -12,7 +12,7 @@ from ttmesh.ops.attention.attention_heads import as_heads
 from ttmesh.ops.attention.rotary_embedding import by_pairs
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -27,7 +27,7 @@ def _heads_of_tiles(*values: Lanes) -> Lanes:
 
 
 def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE)]
+    return [make_output_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE)]
 
 
 def _check_layer_pre(call: Call) -> None:

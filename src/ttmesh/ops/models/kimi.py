@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import DataType, Layout, MathFidelity
 from ttmesh.base.errors import one_of, require
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.compute_config import init_device_compute_kernel_config
 from ttmesh.ops.goldens import model_blocks as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned, ranked
-from ttmesh.ops.norm.layer_norm import rms_normed
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, equalize_ranks
+from ttmesh.ops.norm.layer_norm import normalize_rms
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -202,7 +202,7 @@ def qkv_causal_conv1d_silu(
     lane_axes: int,
 ) -> list[Lanes]:
     """silu of a causal convolution over four rows, channel by channel, cut into queries, keys and values."""
-    window = torch.cat(aligned([history.float(), input.float()], lane_axes), dim=-2)
+    window = torch.cat(align_mesh_dims([history.float(), input.float()], lane_axes), dim=-2)
     rows = input.shape[-2]
     taps = (tap.float().flatten(lane_axes)[..., None, None, :] for tap in (tap0, tap1, tap2, tap3))
     mixed = sum(tap * window[..., i : i + rows, :] for i, tap in enumerate(taps))
@@ -292,7 +292,7 @@ def _check_norm(call: Call) -> None:
 
 def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = call["output_dtype"] or DataType.FLOAT32
-    return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.TILE)]
+    return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.TILE)]
 
 
 @op(
@@ -307,5 +307,5 @@ def sigmoid_gated_rms_norm(
 ) -> Lanes:
     """RMS norm of every head, the heads side by side again, times sigmoid of a gate."""
     heads = torch.unflatten(input.float(), lane_axes, (-1, num_heads))
-    normed, scale = ranked([rms_normed(heads, epsilon), weight.float()], lane_axes)
+    normed, scale = equalize_ranks([normalize_rms(heads, epsilon), weight.float()], lane_axes)
     return (normed * scale).transpose(-3, -2).flatten(-2) * torch.sigmoid(gate.float())

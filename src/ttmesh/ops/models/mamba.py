@@ -10,7 +10,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -52,7 +52,7 @@ def hc_sum_reduce(input: Lanes) -> Lanes:
 
 
 def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0])]
+    return [make_output_spec(call, inferred[0][0])]
 
 
 @device_operation("ttnn.experimental.prefix_scan", out=_scan_spec)

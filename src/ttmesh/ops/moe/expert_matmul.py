@@ -13,7 +13,7 @@ from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.matmul.matmul import widened
 from ttmesh.ops.matmul.matmul_memory import check_blocks, extents
 from ttmesh.ops.matmul.matmul_rules import product_spec
@@ -52,7 +52,7 @@ def _check_sparse(call: Call) -> None:
     check_blocks(call["program_config"], extents(a, b, False, False))
 
 
-def sparse_product(
+def sparse_matmul_lanes(
     a: torch.Tensor, b: torch.Tensor, sparsity: torch.Tensor, a_sparse: bool, b_sparse: bool, lane_axes: int
 ) -> torch.Tensor:
     """Products of the blocks that the sparsity names; the others are zeros."""
@@ -75,7 +75,7 @@ def _widest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return (a, b) if a.dtype == b.dtype else (a.float(), b.float())
 
 
-def _sparse(
+def _multiply_sparse(
     input_tensor_a: torch.Tensor,
     input_tensor_b: torch.Tensor,
     sparsity: torch.Tensor,
@@ -88,27 +88,29 @@ def _sparse(
 ) -> torch.Tensor:
     a, b = widened(input_tensor_a, dtype), widened(input_tensor_b, dtype)
     if indices is not None:
-        return _indexed(a, b, indices, is_input_a_sparse, lane_axes)
-    result = sparse_product(a, b, sparsity, is_input_a_sparse, is_input_b_sparse, lane_axes)
-    return result if compact is None else _compacted(result, sparsity, compact, lane_axes)
+        return _multiply_indexed(a, b, indices, is_input_a_sparse, lane_axes)
+    result = sparse_matmul_lanes(a, b, sparsity, is_input_a_sparse, is_input_b_sparse, lane_axes)
+    return result if compact is None else _compact(result, sparsity, compact, lane_axes)
 
 
-def _indexed(a: torch.Tensor, b: torch.Tensor, indices: torch.Tensor, a_sparse: bool, lane_axes: int) -> torch.Tensor:
+def _multiply_indexed(
+    a: torch.Tensor, b: torch.Tensor, indices: torch.Tensor, a_sparse: bool, lane_axes: int
+) -> torch.Tensor:
     """Products of the experts that a list names, in its order."""
-    chosen, weights = aligned([indices.flatten(lane_axes), b], lane_axes)
+    chosen, weights = align_mesh_dims([indices.flatten(lane_axes), b], lane_axes)
     count = chosen.shape[-1]
     spread = chosen.long().reshape(*chosen.shape[:lane_axes], *[1] * (b.dim() - lane_axes - 3), count, 1, 1)
     shape = (*weights.shape[:-3], count, *weights.shape[-2:])
     picked = torch.gather(weights, -3, spread.expand(shape))
     every = torch.ones_like(chosen)
     if a_sparse:  # A has a block per listed expert already
-        return sparse_product(a, picked, every, True, True, lane_axes)
+        return sparse_matmul_lanes(a, picked, every, True, True, lane_axes)
     tokens = a.shape[lane_axes:-2].numel()
     flags = every.unsqueeze(-2).expand(*every.shape[:-1], tokens, count)
-    return sparse_product(a, picked, flags, False, True, lane_axes)
+    return sparse_matmul_lanes(a, picked, flags, False, True, lane_axes)
 
 
-def _compacted(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes: int) -> torch.Tensor:
+def _compact(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes: int) -> torch.Tensor:
     """The blocks that the sparsity names, one behind the other: [1, count, M, N]."""
     parts = blocks.flatten(lane_axes, -3)
     order = torch.argsort(sparsity.flatten(lane_axes) == 0, dim=-1, stable=True)[..., :count]
@@ -117,7 +119,7 @@ def _compacted(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_ax
     return torch.gather(parts, -3, where).unsqueeze(lane_axes)
 
 
-_SPARSE = device_operation("ttnn.sparse_matmul", out=product_spec, check=_check_sparse)(_sparse)
+_SPARSE = device_operation("ttnn.sparse_matmul", out=product_spec, check=_check_sparse)(_multiply_sparse)
 
 
 def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None) -> int | None:

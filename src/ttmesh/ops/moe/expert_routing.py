@@ -9,7 +9,7 @@ from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import MeshError, require
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
@@ -35,7 +35,9 @@ def _check(call: Call) -> None:
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [
-        out_spec(call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
+        make_output_spec(
+            call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=DRAM_MEMORY_CONFIG
+        )
     ]
 
 
@@ -62,7 +64,7 @@ def _gate(
 
 def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     weights, experts = inferred
-    return [out_spec(call, weights[0]), out_spec(call, experts[0], dtype=DataType.UINT16, result=1)]
+    return [make_output_spec(call, weights[0]), make_output_spec(call, experts[0], dtype=DataType.UINT16, result=1)]
 
 
 @op("ttnn.experimental.deepseek_grouped_gate", golden=goldens.grouped_gate, out=_gate_spec)
@@ -107,7 +109,7 @@ def _check_top(call: Call) -> None:
 
 
 def _top_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
+    return [make_output_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
 
 
 @op("ttnn.experimental.topk_large_indices", golden=goldens.topk_large_indices, check=_check_top, out=_top_spec)

@@ -11,8 +11,8 @@ from ttmesh.base.dtypes import INTEGERS, DataType, Layout, bfloat16
 from ttmesh.base.errors import require
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
-from ttmesh.ops.creation.full import asked_spec, filled
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
+from ttmesh.ops.creation.full import asked_spec, create_filled
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -30,13 +30,13 @@ def moreh_full(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """A tensor of one value."""
-    return filled(
+    return create_filled(
         shape, fill_value, dtype or bfloat16, Layout.TILE if layout is None else layout, device, memory_config
     )
 
 
 def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], layout=call["layout"])]
+    return [make_output_spec(call, inferred[0][0], layout=call["layout"])]
 
 
 @op(

@@ -10,7 +10,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -48,7 +48,9 @@ def _spec(names: Sequence[str]) -> Any:
         specs = []
         for name, (shape, _) in zip(wanted, inferred, strict=True):
             given, where = call[name], call[f"{name}_memory_config"]
-            specs.append(given.spec if given is not None else out_spec(call, shape, memory_config=where, result=9))
+            specs.append(
+                given.spec if given is not None else make_output_spec(call, shape, memory_config=where, result=9)
+            )
         return specs
 
     return rule

@@ -9,9 +9,9 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import training as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -31,7 +31,7 @@ def _weights(target: Lanes, weight: Lanes | None, classes: int, ignore_index: in
     if weight is None:
         return counts.float()
     row = weight.flatten(lane_axes)
-    index, row = aligned([index, row], lane_axes)
+    index, row = align_mesh_dims([index, row], lane_axes)
     chosen = row.float().gather(-1, index.flatten(lane_axes)).reshape(index.shape)
     return chosen * counts
 
@@ -40,7 +40,7 @@ def _losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index: int, la
     """-weight · x at the target's class, for every target."""
     classes = x.shape[lane_axes + 1]
     index, _ = _counted(target, classes, ignore_index)
-    x, index = aligned([x, index], lane_axes)
+    x, index = align_mesh_dims([x, index], lane_axes)
     chosen = x.float().gather(lane_axes + 1, index.unsqueeze(lane_axes + 1)).squeeze(lane_axes + 1)
     return -chosen * _weights(target, weight, classes, ignore_index, lane_axes)
 
@@ -104,7 +104,7 @@ def moreh_nll_loss(
 
 def _spread(target: Lanes, values: Lanes, classes: int, lane_axes: int) -> Lanes:
     """values [batch, ..] at every target's class, zeros elsewhere: [batch, classes, ..]."""
-    index, values = aligned([target, values], lane_axes)
+    index, values = align_mesh_dims([target, values], lane_axes)
     shape = list(index.shape)
     shape.insert(lane_axes + 1, classes)
     blank = torch.zeros(shape, dtype=torch.float32, device=values.device)
@@ -113,7 +113,11 @@ def _spread(target: Lanes, values: Lanes, classes: int, lane_axes: int) -> Lanes
 
 def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     where = DRAM_MEMORY_CONFIG
-    return [out_spec(call, inferred[0][0], source=1, dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=where)]
+    return [
+        make_output_spec(
+            call, inferred[0][0], source=1, dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=where
+        )
+    ]
 
 
 def _unreduced(

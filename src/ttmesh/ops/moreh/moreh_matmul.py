@@ -9,25 +9,25 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of
+from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.gemm import product
-from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat, ranked
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, equalize_ranks, flatten_lanes
 from ttmesh.ops.matmul.matmul import turned
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
-in_tiles = like(layout=Layout.TILE)
+in_tiles = make_like_rule(layout=Layout.TILE)
 
 
 def with_bias(values: torch.Tensor, bias: torch.Tensor | None, lane_axes: int) -> torch.Tensor:
     """The product plus its bias."""
     if bias is None:
         return values
-    left, right = ranked([values, bias], lane_axes)
+    left, right = equalize_ranks([values, bias], lane_axes)
     return left + right
 
 
@@ -50,7 +50,7 @@ def moreh_matmul(
     lane_axes: int,
 ) -> torch.Tensor:
     """The matrix product, batches broadcast both ways, plus a bias."""
-    a, b = ranked([turned(input, transpose_input), turned(other, transpose_other)], lane_axes)
+    a, b = equalize_ranks([turned(input, transpose_input), turned(other, transpose_other)], lane_axes)
     return with_bias(product(a, b, lane_axes), bias, lane_axes)
 
 
@@ -90,13 +90,13 @@ def _reduced_to(grad: torch.Tensor, shape: Sequence[int], lane_axes: int) -> tor
 
 def _left(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The gradient of A in A @ B."""
-    a, b = ranked([grad, other.transpose(-1, -2)], lane_axes)
+    a, b = equalize_ranks([grad, other.transpose(-1, -2)], lane_axes)
     return _reduced_to(product(a, b, lane_axes), like_.shape[lane_axes:], lane_axes)
 
 
 def _right(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The gradient of B in A @ B."""
-    a, b = ranked([other.transpose(-1, -2), grad], lane_axes)
+    a, b = equalize_ranks([other.transpose(-1, -2), grad], lane_axes)
     return _reduced_to(product(a, b, lane_axes), like_.shape[lane_axes:], lane_axes)
 
 
@@ -120,7 +120,7 @@ def _times(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_ax
 
 
 def _operation(name: str, lane: Any) -> DeviceOperation:
-    return device_operation(name, out=like(2), outputs=("output",))(lane)
+    return device_operation(name, out=make_like_rule(2), outputs=("output",))(lane)
 
 
 _OPERATIONS = {
@@ -234,8 +234,8 @@ def moreh_linear_backward(
 def _picked(values: torch.Tensor, indices: Sequence[torch.Tensor], dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """values[..., i, ..., j, ...] per device: the lane number is one more index."""
     rank = values.dim() - lane_axes
-    tensors = aligned([values, *indices], lane_axes)
-    lanes = [flat(tensor, lane_axes) for tensor in tensors]
+    tensors = align_mesh_dims([values, *indices], lane_axes)
+    lanes = [flatten_lanes(tensor, lane_axes) for tensor in tensors]
     source, where = lanes[0], [index.reshape(index.shape[0], -1).long() for index in lanes[1:]]
     devices = source.shape[0]
     places = [dim % rank for dim in dims]
@@ -253,7 +253,7 @@ def moreh_getitem(
 ) -> torch.Tensor:
     """The elements at these indices of neighbouring dims."""
     rank = input.dim() - lane_axes
-    places = sorted(dim_of(dim, rank) for dim in index_dims)
+    places = sorted(normalize_dim(dim, rank) for dim in index_dims)
     together = places == list(range(places[0], places[0] + len(places)))
     wrong = f"moreh_getitem: index_dims {list(index_dims)} are not neighbours"
     require(together, wrong, "neighbouring dims", "Index dims that lie side by side, or permute first.")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import training as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -78,7 +78,7 @@ moreh_adamw = _enter_adam("ttnn.moreh_adamw", decoupled=True, golden=goldens.ada
 
 def _sgd_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [
-        out_spec(call, shape, memory_config=call[f"{name}_memory_config"], result=i)
+        make_output_spec(call, shape, memory_config=call[f"{name}_memory_config"], result=i)
         for i, (name, (shape, _)) in enumerate(zip(SGD_OUTPUTS, inferred, strict=False))
     ]
 

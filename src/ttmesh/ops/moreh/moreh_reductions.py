@@ -9,24 +9,24 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dims_of
+from ttmesh.ops.catalogue.checks import normalize_dims
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
-from ttmesh.ops.reduction.cumulative import scanned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
+from ttmesh.ops.reduction.cumulative import scan
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
-in_tiles = like(layout=Layout.TILE)
+in_tiles = make_like_rule(layout=Layout.TILE)
 
 
 def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """A reduced gradient spread over the shape it was reduced from; a view."""
     mesh, rank = grad.shape[:lane_axes], len(shape)
-    dims = dims_of(dim, rank)
+    dims = normalize_dims(dim, rank)
     ones = [1 if i in dims else shape[i] for i in range(-rank, 0)]
     return grad.reshape(*mesh, *ones).expand(*mesh, *shape)
 
@@ -38,7 +38,7 @@ def _moreh_dims(dim: Dims, rank: int) -> tuple[int, ...]:
         require(one >= 0, wrong, f"a dim in [0, {rank - 1}]", "Count dims from the front.")
         wrong = f"dim must be smaller than input tensor rank {rank}."
         require(one < max(rank, 1), wrong, f"a dim in [0, {rank - 1}]", "Check the rank.")
-    return dims_of(dim, rank)
+    return normalize_dims(dim, rank)
 
 
 def _drop(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
@@ -104,7 +104,7 @@ def _mean_backward(
 ) -> torch.Tensor:
     whole = tuple(grad.shape[lane_axes:] if shape is None else shape)
     spread = _opened(grad, whole, dim, keepdim, lane_axes)
-    return spread.float() / reduced_count(spread, dims_of(dim, len(whole)))
+    return spread.float() / reduced_count(spread, normalize_dims(dim, len(whole)))
 
 
 _MEAN_BACKWARD = device_operation("ttnn.moreh_mean_backward", out=in_tiles, outputs=("input_grad",))(
@@ -145,7 +145,7 @@ def moreh_mean_backward(
 )
 def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
     """Running sum along a dim."""
-    return scanned(input, dims_of(dim, input.dim() - lane_axes)[0], False, torch.cumsum)
+    return scan(input, normalize_dims(dim, input.dim() - lane_axes)[0], False, torch.cumsum)
 
 
 @op(
@@ -156,7 +156,7 @@ def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
 )
 def moreh_cumsum_backward(output_grad: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
     """The gradient of a running sum: the running sum from the other end."""
-    return scanned(output_grad, dims_of(dim, output_grad.dim() - lane_axes)[0], True, torch.cumsum)
+    return scan(output_grad, normalize_dims(dim, output_grad.dim() - lane_axes)[0], True, torch.cumsum)
 
 
 # -- norm ----------------------------------------------------------------------------------------------------------------
@@ -240,14 +240,14 @@ def moreh_norm_backward(
 def _total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int) -> torch.Tensor:
     """The norm of all tensors as one vector, shape [1]."""
     rows = [part.reshape(*part.shape[:lane_axes], -1) for part in inputs]
-    parts = aligned([_norm(row, norm_type, (-1,)) for row in rows], lane_axes)
+    parts = align_mesh_dims([_norm(row, norm_type, (-1,)) for row in rows], lane_axes)
     return _norm(torch.cat(parts, -1), norm_type, (-1,))
 
 
 _TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=in_tiles, outputs=("total_norm",))(
     lambda inputs, norm_type, lane_axes: _total_norm(inputs, norm_type, lane_axes)
 )
-_SCALE = device_operation("ttnn.moreh_clip_grad_norm", out=like(0), writes="gradient")(
+_SCALE = device_operation("ttnn.moreh_clip_grad_norm", out=make_like_rule(0), writes="gradient")(
     lambda gradient, total, max_norm: _scaled(gradient, total, max_norm)
 )
 

@@ -11,7 +11,7 @@ from ttmesh.base.dtypes import PrintedEnum
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import from_front
+from ttmesh.ops.lane_functions.lane_broadcast import to_negative_dim
 from ttmesh.tensor.calls.argument_errors import types_misfit
 from ttmesh.tensor.calls.launch_op import Call
 
@@ -68,7 +68,7 @@ def _enter_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
     @op(name, golden=golden, check=_check_dim)
     def lane(input_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
         """Along a dim, in float32."""
-        return function(input_tensor.float(), from_front(dim, input_tensor, lane_axes))
+        return function(input_tensor.float(), to_negative_dim(dim, input_tensor, lane_axes))
 
     return lane
 
@@ -77,7 +77,7 @@ def _enter_backward(name: str, function: Backward, golden: Golden) -> OpFunction
     @op(name, golden=golden, outputs=("input_grad_tensor",), check=_check_dim)
     def lane(output_tensor: Lanes, output_grad_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
         """The gradient of the input, from the result and its gradient."""
-        along = from_front(dim, output_tensor, lane_axes)
+        along = to_negative_dim(dim, output_tensor, lane_axes)
         return function(output_tensor.float(), output_grad_tensor.float(), along)
 
     return lane

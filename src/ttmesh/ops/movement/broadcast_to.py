@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.tensor.calls.launch_op import Call
 
@@ -40,7 +40,7 @@ def _check_broadcast_to(call: Call) -> None:
     "ttnn.experimental.broadcast_to",
     golden=goldens.broadcast_to,
     check=_check_broadcast_to,
-    out=like(),
+    out=make_like_rule(),
     outputs=("output",),
 )
 def broadcast_to(input: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:

@@ -8,12 +8,12 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of
+from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.movement.permute import transpose
-from ttmesh.ops.movement.reshape import reshaped, unsqueeze
+from ttmesh.ops.movement.reshape import reshape_tensor, unsqueeze
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.ops.pool.resample import upsample
 from ttmesh.tensor.calls.conversions import to_memory_config
@@ -31,7 +31,7 @@ def _check_concat(call: Call) -> None:
     require(call["output_tensor"] is None, wrong, "output_tensor=None", "Copy the result with ttnn.copy.")
     first = call.specs[0]
     rank = len(first.shape)
-    at = dim_of(dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}")
+    at = normalize_dim(dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}")
     wrong = "Input tensor ranks must be equal"
     require(all(len(spec.shape) == rank for spec in call.specs), wrong, f"rank {rank}", "Reshape them to one rank.")
     others = [tuple(n for i, n in enumerate(spec.shape, -rank) if i != at) for spec in call.specs]
@@ -47,7 +47,7 @@ def _check_concat(call: Call) -> None:
     require(len(dtypes) == 1, wrong, "one dtype", "Convert with ttnn.typecast.")
 
 
-def joined(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tensor:
+def concat_lanes(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tensor:
     """The tensors one behind the other along a negative dim; with groups their parts alternate."""
     if groups == 1:
         return torch.cat(list(tensors), dim)
@@ -56,14 +56,14 @@ def joined(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tens
 
 
 def _concat_once(case: Case) -> Lane | None:
-    at, lane_axes = dim_of(case["dim"], len(case.specs[0].shape)), case.lane_axes
+    at, lane_axes = normalize_dim(case["dim"], len(case.specs[0].shape)), case.lane_axes
     if case["groups"] != 1 or len(case.specs) == 1:
         return None
 
     def cat(tensors: list[torch.Tensor]) -> torch.Tensor:
         dims = tensors[0].shape[:lane_axes]
         same = all(tensor.shape[:lane_axes] == dims for tensor in tensors)
-        return torch.cat(tensors if same else aligned(tensors, lane_axes), at)
+        return torch.cat(tensors if same else align_mesh_dims(tensors, lane_axes), at)
 
     return cat
 
@@ -76,8 +76,8 @@ def _concat_alias(call: Call) -> Sequence[int] | None:
 @op("ttnn.concat", golden=goldens.concat, check=_check_concat, host=True, specialise=_concat_once, alias=_concat_alias)
 def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: int) -> torch.Tensor:
     """Tensors one behind the other along a dim; with groups, group by group."""
-    at = dim_of(dim, tensors[0].dim() - lane_axes)
-    return tensors[0] if len(tensors) == 1 else joined(aligned(tensors, lane_axes), at, groups)
+    at = normalize_dim(dim, tensors[0].dim() - lane_axes)
+    return tensors[0] if len(tensors) == 1 else concat_lanes(align_mesh_dims(tensors, lane_axes), at, groups)
 
 
 @composite("ttnn.stack", golden=goldens.stack)
@@ -99,7 +99,7 @@ def split(
 ) -> list[Tensor]:
     """The tensor cut along a dim into parts of this size (the last may be smaller), or of these sizes."""
     shape = list(input_tensor.shape)
-    at = dim_of(dim, len(shape))
+    at = normalize_dim(dim, len(shape))
     extent = shape[at]
     if isinstance(split_size, int):
         wrong = f"split_size must be positive, got {split_size}"
@@ -127,7 +127,7 @@ def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
     require(
         chunks > 0, "Number of chunks must be greater than zero", "one chunk or more", "Ask for at least one chunk."
     )
-    extent = input_tensor.shape[dim_of(dim, len(input_tensor.shape))]
+    extent = input_tensor.shape[normalize_dim(dim, len(input_tensor.shape))]
     size = -(-extent // chunks)
     return split(input_tensor, size, dim) if size else [input_tensor]  # type: ignore[no-any-return]
 
@@ -135,7 +135,7 @@ def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
 # -- many times ------------------------------------------------------------------------------------------------------
 
 
-def _repeated(values: torch.Tensor, times: Sequence[int], lane_axes: int) -> torch.Tensor:
+def _repeat(values: torch.Tensor, times: Sequence[int], lane_axes: int) -> torch.Tensor:
     counts = tuple(int(n) for n in times)
     missing = values.dim() - lane_axes - len(counts)
     counts = (*[1] * missing, *counts)
@@ -190,12 +190,12 @@ def _repeat_alias(call: Call) -> Sequence[int] | None:
 )
 def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The whole tensor so many times along each dim."""
-    return _repeated(input_tensor, repeat_dims, lane_axes)
+    return _repeat(input_tensor, repeat_dims, lane_axes)
 
 
 @device_operation("ttnn.repeat_interleave")
 def _repeat_each(input_tensor: torch.Tensor, repeats: int, dim: int, lane_axes: int) -> torch.Tensor:
-    return torch.repeat_interleave(input_tensor, repeats, dim_of(dim, input_tensor.dim() - lane_axes))
+    return torch.repeat_interleave(input_tensor, repeats, normalize_dim(dim, input_tensor.dim() - lane_axes))
 
 
 def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
@@ -204,8 +204,8 @@ def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
     if dim in (1, 2):
         made: Tensor = upsample(tensor, [repeats, 1] if dim == 1 else [1, repeats])
     elif dim == 0:
-        larger = upsample(reshaped(tensor, (1, n, high * wide, channels)), [repeats, 1])
-        made = reshaped(larger, (n * repeats, high, wide, channels))
+        larger = upsample(reshape_tensor(tensor, (1, n, high * wide, channels)), [repeats, 1])
+        made = reshape_tensor(larger, (n * repeats, high, wide, channels))
     else:
         made = transpose(upsample(transpose(tensor, 2, 3), [1, repeats]), 2, 3)
     return made
@@ -222,7 +222,7 @@ def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_confi
     same = memory_config is None or memory_config == input_tensor.memory_config()
     if repeats == 1 and rank != 1 and same and input_tensor.device() is not None:
         return input_tensor
-    dim_of(dim, rank)
+    normalize_dim(dim, rank)
     if not input_tensor.memory_config().is_sharded() or repeats == 1:
         kept = memory_config or input_tensor.memory_config()
         plain: Tensor = _repeat_each(input_tensor=input_tensor, repeats=repeats, dim=dim, memory_config=kept)

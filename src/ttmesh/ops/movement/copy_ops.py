@@ -52,7 +52,7 @@ def _target_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [call.specs[1]]
 
 
-def _copied(input_a: torch.Tensor) -> torch.Tensor:
+def _copy(input_a: torch.Tensor) -> torch.Tensor:
     return input_a
 
 
@@ -62,7 +62,7 @@ def copy(input_a: torch.Tensor) -> torch.Tensor:
     return input_a
 
 
-_INTO = device_operation("ttnn.assign", out=_target_spec, check=_check_copy, writes="input_b")(_copied)
+_INTO = device_operation("ttnn.assign", out=_target_spec, check=_check_copy, writes="input_b")(_copy)
 _ASSIGN = device_operation("ttnn.assign", out=like_first)(lambda input_tensor: input_tensor)
 
 
@@ -131,7 +131,7 @@ def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_c
     return _FILLED(input_tensor=input_tensor, fill_value=fill_value, memory_config=memory_config)
 
 
-def _incremented(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
+def _increment(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
     if not skip_negative:
         return values + 1
     return torch.where((values >= 0) & (values < 2**31 - 1), values + 1, values)
@@ -140,4 +140,4 @@ def _incremented(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
 @op("ttnn.plus_one", golden=goldens.plus_one, writes="input_tensor")
 def plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool) -> torch.Tensor:
     """Add one to every element, in place; negative ones may be left out."""
-    return _incremented(input_tensor, skip_negative_entries)
+    return _increment(input_tensor, skip_negative_entries)

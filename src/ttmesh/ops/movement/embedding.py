@@ -7,9 +7,9 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import flat_together, unflat
+from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, unflatten_lanes
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -39,7 +39,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     layout = call["layout"] or weight.layout
     dtype = weight.dtype if layout is Layout.TILE else _in_rows(weight.dtype)
     memory = MemoryConfig(buffer_type=ids.memory_config.buffer_type) if call["memory_config"] is None else None
-    return [out_spec(call, inferred[0][0], source=1, dtype=dtype, layout=layout, memory_config=memory)]
+    return [make_output_spec(call, inferred[0][0], source=1, dtype=dtype, layout=layout, memory_config=memory)]
 
 
 def _in_rows(dtype: DataType) -> DataType:
@@ -79,7 +79,7 @@ def embedding(input_tensor: torch.Tensor, weight: torch.Tensor, lane_axes: int) 
 
 
 def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], source=2, dtype=call.specs[2].dtype, layout=Layout.TILE)]
+    return [make_output_spec(call, inferred[0][0], source=2, dtype=call.specs[2].dtype, layout=Layout.TILE)]
 
 
 @op("ttnn.embedding_bw", golden=goldens.embedding_bw, out=_grad_spec)
@@ -88,10 +88,10 @@ def embedding_bw(
 ) -> torch.Tensor:
     """The gradient of the table: each row the sum of the gradients of its uses."""
     length, width = weight_tensor.shape[-2:]
-    (ids, grads), dims = flat_together([input_tensor, output_gradient_tensor], lane_axes)
+    (ids, grads), dims = align_and_flatten([input_tensor, output_gradient_tensor], lane_axes)
     devices = ids.shape[0]
     first = torch.arange(devices, device=ids.device).unsqueeze(-1) * length
     total = torch.zeros(devices * length, width, device=ids.device)
     rows = (ids.reshape(devices, -1).long() + first).flatten()
     total.index_add_(0, rows, grads.float().reshape(-1, width))
-    return unflat(total.reshape(devices, 1, 1, length, width), dims)
+    return unflatten_lanes(total.reshape(devices, 1, 1, length, width), dims)

@@ -9,7 +9,7 @@ import torch
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -87,7 +87,7 @@ def _folded_shards(call: Call) -> MemoryConfig | None:
 def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = DataType.BFLOAT16 if call.specs[0].dtype in BLOCK_FLOATS else None
     memory = call["override_memory_config"] or _folded_shards(call)
-    return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR, memory_config=memory)]
+    return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR, memory_config=memory)]
 
 
 @op("ttnn.fold", golden=goldens.fold, check=_check_fold, out=_fold_spec)

@@ -8,11 +8,11 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of, require_dtype, require_interleaved
+from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_interleaved
 from ttmesh.ops.catalogue.definition import alias, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import gather_scatter as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -30,7 +30,7 @@ def _check_gather(call: Call) -> None:
         f"{rank} and index dim: {len(index.shape)}"
     )
     require(len(index.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
-    dim_of(call["dim"], rank, f"gather: dim {call['dim']} is out of range for tensor rank {rank}")
+    normalize_dim(call["dim"], rank, f"gather: dim {call['dim']} is out of range for tensor rank {rank}")
     require_dtype(index, INDEX_TYPES, f"Index tensor must be of type UINT32 or UINT16. Got: {index.dtype}")
     wrong = (
         "Input tensor and index tensor must have the same layout. Got input layout: "
@@ -52,8 +52,8 @@ def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -
     """The elements along a dim that the index names."""
     if input.dim() == lane_axes:
         return input
-    values, where = aligned([input, index], lane_axes)
-    return torch.gather(values, dim_of(dim, input.dim() - lane_axes), where.long())
+    values, where = align_mesh_dims([input, index], lane_axes)
+    return torch.gather(values, normalize_dim(dim, input.dim() - lane_axes), where.long())
 
 
 @op(
@@ -62,14 +62,14 @@ def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -
 )
 def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] by index [N, W] → [N, W, C]."""
-    values, where = aligned([input, index], lane_axes)
+    values, where = align_mesh_dims([input, index], lane_axes)
     return torch.gather(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]))
 
 
 @op("ttnn.tosa_scatter", golden=goldens.tosa_scatter)
 def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] with those that index [N, W] names replaced by [N, W, C]."""
-    values, where, source = aligned([input, index, src], lane_axes)
+    values, where, source = align_mesh_dims([input, index, src], lane_axes)
     return torch.scatter(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]), source)
 
 
@@ -79,8 +79,8 @@ def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, la
 @op("ttnn.index_fill", golden=goldens.index_fill, runtime=("value",))
 def index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float, lane_axes: int) -> torch.Tensor:
     """The input with a number in the rows of a dim that the index names."""
-    values, where = aligned([input, index], lane_axes)
-    at = dim_of(dim, input.dim() - lane_axes)
+    values, where = align_mesh_dims([input, index], lane_axes)
+    at = normalize_dim(dim, input.dim() - lane_axes)
     local = values.shape[lane_axes:]
     shape = [1] * len(local)
     shape[at] = where.shape[-1]
@@ -96,7 +96,7 @@ index_fill_new = alias("ttnn.index_fill_new", index_fill)
 def _check_indexed_fill(call: Call) -> None:
     ids, a, b = call.specs
     rank = len(a.shape)
-    at = dim_of(call["dim"], rank, f"indexed_fill: dim {call['dim']} is out of bounds for rank {rank}")
+    at = normalize_dim(call["dim"], rank, f"indexed_fill: dim {call['dim']} is out of bounds for rank {rank}")
     wrong = (
         f"indexed_fill: input_a and input_b must have the same rank; got input_a.rank() = {rank} and input_b.rank() = "
         f"{len(b.shape)}"
@@ -110,14 +110,14 @@ def _check_indexed_fill(call: Call) -> None:
     require(b.shape[at] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
 
 
-@op("ttnn.indexed_fill", golden=goldens.indexed_fill, check=_check_indexed_fill, out=like(1))
+@op("ttnn.indexed_fill", golden=goldens.indexed_fill, check=_check_indexed_fill, out=make_like_rule(1))
 def indexed_fill(
     batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int, lane_axes: int
 ) -> torch.Tensor:
     """The first tensor with the rows of a dim that the ids name replaced by the second's."""
-    ids, a, b = aligned([batch_id, input_tensor_a, input_tensor_b], lane_axes)
+    ids, a, b = align_mesh_dims([batch_id, input_tensor_a, input_tensor_b], lane_axes)
     rank = a.dim() - lane_axes
-    at = dim_of(dim, rank)
+    at = normalize_dim(dim, rank)
     where = ids.long().flatten(lane_axes)
     spread = where.reshape(*where.shape[:lane_axes], *[where.shape[-1] if i == at else 1 for i in range(-rank, 0)])
     return a.scatter(at, spread.expand(b.shape), b.to(a.dtype))
@@ -143,12 +143,12 @@ def nonzero_places(values: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, 
     hit = values.flatten(lane_axes) != 0
     order = torch.argsort(~hit, dim=-1, stable=True)
     kept = torch.gather(hit, -1, order)
-    places = torch.stack(_unravelled(order, local), -1) * kept.unsqueeze(-1)
+    places = torch.stack(_unravel(order, local), -1) * kept.unsqueeze(-1)
     count = hit.sum(-1).reshape(*mesh, 1, 1, 1, 1)
     return torch.nn.functional.pad(count, (0, 7)), places.reshape(*mesh, 1, 1, 1, -1)
 
 
-def _unravelled(flat: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
+def _unravel(flat: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
     parts: list[torch.Tensor] = []
     for extent in reversed(shape):
         parts.insert(0, flat % extent)
@@ -196,13 +196,13 @@ def _isin_programs(call: Call) -> tuple[Hashable, ...]:
     "ttnn.experimental.isin",
     golden=goldens.isin,
     check=_check_isin,
-    out=like(dtype=DataType.UINT32),
+    out=make_like_rule(dtype=DataType.UINT32),
     outputs=("out",),
     programs=_isin_programs,
 )
 def isin(elements: torch.Tensor, test_elements: torch.Tensor, invert: bool, lane_axes: int) -> torch.Tensor:
     """All bits set where an element is among the others, zero elsewhere."""
-    found, known = aligned([elements.flatten(lane_axes), test_elements.flatten(lane_axes)], lane_axes)
+    found, known = align_mesh_dims([elements.flatten(lane_axes), test_elements.flatten(lane_axes)], lane_axes)
     known = known.contiguous().sort(dim=-1).values
     place = torch.searchsorted(known, found.contiguous()).clamp(max=known.shape[-1] - 1)
     there = known.gather(-1, place) == found

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of
+from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation
-from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import autodiff as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import ranked
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.movement.copy_ops import copy
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -20,7 +20,7 @@ from ttmesh.tensor.tensor import Tensor
 Grads = list[Tensor | None]
 
 
-def _wanted(required: Sequence[bool], makers: Sequence[Callable[[], Tensor]]) -> Grads:
+def _compute_required(required: Sequence[bool], makers: Sequence[Callable[[], Tensor]]) -> Grads:
     """The gradients that were asked for, None for the others."""
     wrong = "At least one gradient is expected to be calculated."
     require(any(required), wrong, "are_required_outputs with a True", "Ask for at least one gradient.")
@@ -47,7 +47,7 @@ def concat_bw(
 ) -> Grads:
     """The two parts of the gradient."""
     shape = list(grad_tensor.shape)
-    at = dim_of(dim, len(shape))
+    at = normalize_dim(dim, len(shape))
     cut = input_tensor_a.shape[at]
 
     def part(start: int, end: int, given: Tensor | None) -> Tensor:
@@ -55,7 +55,7 @@ def concat_bw(
         starts[at], ends[at] = start, end
         return _into(slice_(grad_tensor, starts, ends, memory_config=memory_config), given)
 
-    return _wanted(
+    return _compute_required(
         are_required_outputs, (lambda: part(0, cut, input_a_grad), lambda: part(cut, shape[at], input_b_grad))
     )
 
@@ -72,7 +72,7 @@ def _folded_back(grad: torch.Tensor, shape: Sequence[int], times: Sequence[int],
     return wide.sum(tuple(range(-2 * len(shape), 0, 2)))
 
 
-_REPEAT_BW = device_operation("ttnn.repeat_bw", out=like(1))(
+_REPEAT_BW = device_operation("ttnn.repeat_bw", out=make_like_rule(1))(
     lambda grad_tensor, input_tensor, shape, lane_axes: _folded_back(
         grad_tensor, input_tensor.shape[lane_axes:], shape, lane_axes
     )
@@ -105,15 +105,15 @@ def _product_grad(grad: torch.Tensor, values: torch.Tensor, dim: int | None, lan
         first = grad.float().flatten(lane_axes)[..., 0]
         factor = whole * first
         return factor.reshape(*factor.shape, *[1] * rank) / wide
-    at = dim_of(dim, rank)
+    at = normalize_dim(dim, rank)
     total = wide.prod(at, keepdim=True)
-    grads, total = ranked([grad.float(), total], lane_axes)
+    grads, total = equalize_ranks([grad.float(), total], lane_axes)
     if grads.shape[at] != 1:
         grads = grads.narrow(at, 0, 1)
     return grads * total / wide
 
 
-_PROD_BW = device_operation("ttnn.prod_bw", out=like(1))(
+_PROD_BW = device_operation("ttnn.prod_bw", out=make_like_rule(1))(
     lambda grad_tensor, input_tensor, dim, lane_axes: _product_grad(grad_tensor, input_tensor, dim, lane_axes)
 )
 

@@ -36,7 +36,7 @@ def _check_pad(call: Call) -> None:
         )
 
 
-def _padded(input_tensor: torch.Tensor, padding: Sequence[tuple[int, int]], value: float) -> torch.Tensor:
+def _pad(input_tensor: torch.Tensor, padding: Sequence[tuple[int, int]], value: float) -> torch.Tensor:
     return torch.nn.functional.pad(input_tensor, [n for pair in reversed(padding) for n in pair], value=value)
 
 
@@ -47,7 +47,7 @@ def _pad_programs(call: Call) -> tuple[Hashable, ...]:
     return tuple((name, *key) for name in ("out of", "pad", "into")) if spec.dtype is DataType.BFLOAT8_B else (key,)
 
 
-_PAD = device_operation("ttnn.pad", out=like_first, check=_check_pad, programs=_pad_programs, host=True)(_padded)
+_PAD = device_operation("ttnn.pad", out=like_first, check=_check_pad, programs=_pad_programs, host=True)(_pad)
 
 
 def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:

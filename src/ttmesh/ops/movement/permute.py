@@ -8,11 +8,11 @@ import torch
 
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of
+from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, like
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.movement.permuted_shards import reordered
+from ttmesh.ops.movement.permuted_shards import permuted_spec
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -41,7 +41,7 @@ def _permute_alias(call: Call) -> Sequence[int] | None:
 
 def _transpose_alias(call: Call) -> Sequence[int] | None:
     shape = call.specs[0].shape
-    return shape if dim_of(call["dim1"], len(shape)) == dim_of(call["dim2"], len(shape)) else None
+    return shape if normalize_dim(call["dim1"], len(shape)) == normalize_dim(call["dim2"], len(shape)) else None
 
 
 def _roll_alias(call: Call) -> Sequence[int] | None:
@@ -49,7 +49,7 @@ def _roll_alias(call: Call) -> Sequence[int] | None:
     shape = call.specs[0].shape
     if call["dim"] is None:
         return None
-    dims, by = [dim_of(one, len(shape)) for one in _listed(call["dim"])], _listed(call["shifts"])
+    dims, by = [normalize_dim(one, len(shape)) for one in _to_tuple(call["dim"])], _to_tuple(call["shifts"])
     return shape if len(by) == len(dims) and not any(n % shape[dim] for dim, n in zip(dims, by, strict=True)) else None
 
 
@@ -60,14 +60,14 @@ def _permute_once(case: Case) -> Lane:
 
 
 def _transpose_once(case: Case) -> Lane:
-    dims = [dim_of(case[name], len(case.specs[0].shape)) for name in ("dim1", "dim2")]
+    dims = [normalize_dim(case[name], len(case.specs[0].shape)) for name in ("dim1", "dim2")]
     return lambda values: values.transpose(*dims)
 
 
 @op(
     "ttnn.permute",
     golden=goldens.permute,
-    out=reordered,
+    out=permuted_spec,
     check=_check_permute,
     specialise=_permute_once,
     alias=_permute_alias,
@@ -81,14 +81,14 @@ def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> 
 def _check_transpose(call: Call) -> None:
     rank = len(call.specs[0].shape)
     for name in ("dim1", "dim2"):
-        dim_of(call[name], rank)
+        normalize_dim(call[name], rank)
     require(rank > 1, "Can't convert shape rank", "two dims or more", "Reshape it to [1, n] first.")
 
 
 @op(
     "ttnn.transpose",
     golden=goldens.transpose,
-    out=reordered,
+    out=permuted_spec,
     check=_check_transpose,
     specialise=_transpose_once,
     alias=_transpose_alias,
@@ -96,13 +96,13 @@ def _check_transpose(call: Call) -> None:
 def transpose(input_tensor: torch.Tensor, dim1: int, dim2: int, lane_axes: int) -> torch.Tensor:
     """Two dims swapped."""
     rank = input_tensor.dim() - lane_axes
-    return input_tensor.transpose(dim_of(dim1, rank), dim_of(dim2, rank))
+    return input_tensor.transpose(normalize_dim(dim1, rank), normalize_dim(dim2, rank))
 
 
 Shifts = int | Sequence[int]
 
 
-def _listed(value: Shifts) -> tuple[int, ...]:
+def _to_tuple(value: Shifts) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
@@ -111,10 +111,10 @@ def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts
     """Moved along dims, what falls off one end comes in at the other; without a dim the tensor counts as flat."""
     if dim is None:
         whole = input_tensor.flatten(lane_axes)
-        return torch.roll(whole, sum(_listed(shifts)), -1).reshape(input_tensor.shape)
+        return torch.roll(whole, sum(_to_tuple(shifts)), -1).reshape(input_tensor.shape)
     rank = input_tensor.dim() - lane_axes
-    dims = tuple(dim_of(one, rank) for one in _listed(dim))
-    by = _listed(shifts)
+    dims = tuple(normalize_dim(one, rank) for one in _to_tuple(dim))
+    by = _to_tuple(shifts)
     wrong = f"roll: {len(by)} shifts for {len(dims)} dims"
     require(len(by) == len(dims), wrong, "one shift per dim", "Give as many shifts as dims.")
     return torch.roll(input_tensor, by, dims)
@@ -129,7 +129,7 @@ def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     held = call.specs[0].memory_config
     shard = held.shard_spec
     if shard is None or held.memory_layout is not TensorMemoryLayout.HEIGHT_SHARDED:
-        return list(like(layout=Layout.ROW_MAJOR)(call, inferred))
+        return list(make_like_rule(layout=Layout.ROW_MAJOR)(call, inferred))
     own = ShardSpec(shard.grid, (call.specs[0].shape[-1], shard.shape[0]), shard.orientation)
     where = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, held.buffer_type, own)
     dtype = call["dtype"] or call.specs[0].dtype
@@ -173,7 +173,7 @@ def _check_hwc(call: Call) -> None:
     "ttnn.experimental.convert_to_hwc",
     golden=goldens.convert_to_hwc,
     check=_check_hwc,
-    out=like(layout=Layout.ROW_MAJOR),
+    out=make_like_rule(layout=Layout.ROW_MAJOR),
 )
 def convert_to_hwc(input: torch.Tensor) -> torch.Tensor:
     """[1, B, C, HW] → [1, 1, B * HW, C], row-major."""

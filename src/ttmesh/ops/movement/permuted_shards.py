@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec, spread
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec, shard_over_all_cores
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -14,23 +14,23 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 TILE_ELEMENTS = 32 * 32
 
 
-def reordered(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def permuted_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """The spec of a permuted or transposed tensor: sharded memory stays sharded where shards can follow."""
     spec, shape = call.specs[0], inferred[0][0]
     held = spec.memory_config
     if call["memory_config"] is not None or held.shard_spec is None or held.created_with_nd_shard_spec:
-        return [out_spec(call, shape)]
+        return [make_output_spec(call, shape)]
     after = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
-    moved = _moved(call, len(shape))
+    moved = _find_moved_dims(call, len(shape))
     if _native(spec) and moved in ((-2, -1), (-3, -2), (-4, -3)):
-        memory = _turned(spec, held.shard_spec, after, moved)
+        memory = _transpose_shards(spec, held.shard_spec, after, moved)
     else:
         anew = MemoryConfig(held.memory_layout, held.buffer_type)
-        memory = _scaled(spec, held.shard_spec, after) or spread(anew, after, call)
-    return [out_spec(call, shape, memory_config=memory)]
+        memory = _scale_shards(spec, held.shard_spec, after) or shard_over_all_cores(anew, after, call)
+    return [make_output_spec(call, shape, memory_config=memory)]
 
 
-def _moved(call: Call, rank: int) -> tuple[int, ...]:
+def _find_moved_dims(call: Call, rank: int) -> tuple[int, ...]:
     """The dims that change their place, as negative dims."""
     if call["dims"] is None:
         return tuple(sorted({call[name] % rank - rank for name in ("dim1", "dim2")}))
@@ -47,7 +47,7 @@ def _native(spec: TensorSpec) -> bool:
     return held.buffer_type is not BufferType.DRAM and by_lines and even and whole
 
 
-def _turned(spec: TensorSpec, shards: ShardSpec, after: TensorSpec, moved: tuple[int, ...]) -> MemoryConfig:
+def _transpose_shards(spec: TensorSpec, shards: ShardSpec, after: TensorSpec, moved: tuple[int, ...]) -> MemoryConfig:
     """Two neighbouring dims swapped; L1 without shards where they do not come out in whole tiles."""
     held = spec.memory_config
     if moved == (-4, -3) or (moved == (-3, -2) and spec.layout is Layout.ROW_MAJOR):
@@ -56,10 +56,10 @@ def _turned(spec: TensorSpec, shards: ShardSpec, after: TensorSpec, moved: tuple
         turned = ShardSpec(shards.grid, (shards.shape[1], shards.shape[0]), shards.orientation)
         columns = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, held.buffer_type, turned)
         return columns if _in_whole_tiles(turned, after) else L1_MEMORY_CONFIG
-    return _scaled(spec, shards, after) or L1_MEMORY_CONFIG
+    return _scale_shards(spec, shards, after) or L1_MEMORY_CONFIG
 
 
-def _scaled(spec: TensorSpec, shards: ShardSpec, after: TensorSpec) -> MemoryConfig | None:
+def _scale_shards(spec: TensorSpec, shards: ShardSpec, after: TensorSpec) -> MemoryConfig | None:
     """Shards that grow and shrink with their sides of the tensor, or None where that leaves fractions."""
     sides = zip(shards.shape, _sides(spec.padded_shape), _sides(after.padded_shape), strict=True)
     parts = [divmod(part * now, before) for part, before, now in sides]

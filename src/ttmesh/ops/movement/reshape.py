@@ -10,7 +10,7 @@ import torch
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, PrintedEnum, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, with_shards
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.copy_ops import fill_implicit_tile_padding
 from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_interleaved
@@ -29,7 +29,7 @@ class TileReshapeMapMode(PrintedEnum):
     RECREATE = 1
 
 
-def viewed(tensor: Tensor, spec: TensorSpec) -> Tensor:
+def make_view(tensor: Tensor, spec: TensorSpec) -> Tensor:
     """The same memory seen through another spec."""
     mesh = tensor.device()
     if mesh is not None:
@@ -97,18 +97,18 @@ def _copied_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
             "memory_config or omit memory_config to inherit it from the input tensor."
         )
         require(source.shard_spec is not None, wrong, "a shard_spec", "Pass a memory_config with a shard_spec.")
-        config = with_shards(config, plain, source)
+        config = fit_shards(config, plain, source)
     return [TensorSpec(shape, spec.dtype, spec.layout, tile=tile, memory_config=config)]
 
 
-def _reshaped(input_tensor: torch.Tensor, shape: Sequence[int], lane_axes: int) -> torch.Tensor:
+def _reshape(input_tensor: torch.Tensor, shape: Sequence[int], lane_axes: int) -> torch.Tensor:
     return input_tensor.reshape(*input_tensor.shape[:lane_axes], *shape)
 
 
-_RESHAPE = device_operation("ttnn.reshape", out=_copied_spec)(_reshaped)
+_RESHAPE = device_operation("ttnn.reshape", out=_copied_spec)(_reshape)
 
 
-def reshaped(
+def reshape_tensor(
     tensor: Tensor,
     shape: Sequence[int],
     padded: Sequence[int] | None = None,
@@ -123,17 +123,17 @@ def reshaped(
     if volume == 0:
         wrong = "Tensor volume is 0, but shape's volume is not"
         require(prod(wanted) == 0, wrong, "a shape with a 0", "Keep a 0 in the shape.")
-        return viewed(tensor, spec.with_shape(wanted))
+        return make_view(tensor, spec.with_shape(wanted))
     wrong = "Tensor volume is not 0, but shape volume is 0"
     require(prod(wanted) != 0, wrong, f"{volume} elements", "Check the product of the dims.")
     if padded is not None and tuple(padded) == wanted:
         padded = None
     same = _same_memory(spec, wanted, padded)
     if tensor.device() is None and same is not None:
-        return viewed(tensor, same)
+        return make_view(tensor, same)
     config = memory_config or spec.memory_config
     if same is not None and prod(wanted) == volume and is_view(spec, wanted, config):
-        return viewed(tensor, same)
+        return make_view(tensor, same)
     if prod(wanted) != volume:
         extents = wanted if padded is None else padded
         tiles = spec.layout is Layout.TILE and whole_tiles(spec, extents) and extents[-1] == spec.padded_shape[-1]
@@ -144,9 +144,9 @@ def reshaped(
                 expected="equal volumes",
                 fix="Choose dims whose product is the tensor's volume.",
             )
-        return viewed(tensor, same)
+        return make_view(tensor, same)
     result: Tensor = _RESHAPE(input_tensor=tensor, shape=wanted, memory_config=memory_config)
-    return _filled(result, 0 if fill is None and spec.dtype in BLOCK_FLOATS else fill)
+    return _fill_padding(result, 0 if fill is None and spec.dtype in BLOCK_FLOATS else fill)
 
 
 def whole_tiles(spec: TensorSpec, shape: Sequence[int]) -> bool:
@@ -155,7 +155,7 @@ def whole_tiles(spec: TensorSpec, shape: Sequence[int]) -> bool:
     return len(shape) > 1 and shape[-2] % height == 0 and shape[-1] % width == 0
 
 
-def _filled(tensor: Tensor, fill: float | None) -> Tensor:
+def _fill_padding(tensor: Tensor, fill: float | None) -> Tensor:
     """With a number in the padding of its tiles. TT-NN takes shards out of their cores for that, and back."""
     spec, config = tensor.spec, tensor.memory_config()
     if fill is None or spec.layout is not Layout.TILE or whole_tiles(spec, spec.shape):
@@ -179,7 +179,7 @@ def reshape(
 ) -> Tensor:
     """The same values in another shape; a view of the same buffer where rows and tiles stay whole."""
     wanted = shape if logical_shape is None else logical_shape
-    return reshaped(input_tensor, wanted, padded_shape, memory_config, None if skip_padding_fill else pad_value)
+    return reshape_tensor(input_tensor, wanted, padded_shape, memory_config, None if skip_padding_fill else pad_value)
 
 
 @composite("ttnn.reshape_on_device", direct=True)
@@ -187,7 +187,7 @@ def reshape_on_device(
     input_tensor: Tensor, W: int, Z: int, Y: int, X: int, memory_config: MemoryConfig | None
 ) -> Tensor:
     """The tensor with these four dims; one may be -1."""
-    return reshaped(input_tensor, (W, Z, Y, X), None, memory_config)
+    return reshape_tensor(input_tensor, (W, Z, Y, X), None, memory_config)
 
 
 @composite("ttnn.view", golden=goldens.reshape, direct=True)
@@ -214,7 +214,7 @@ def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
         "rows that keep whole tiles",
         "Use ttnn.reshape, which may move data.",
     )
-    return viewed(input_tensor, spec.with_shape(wanted))
+    return make_view(input_tensor, spec.with_shape(wanted))
 
 
 @composite("ttnn.experimental.view", golden=goldens.reshape, direct=True)
@@ -225,7 +225,7 @@ def experimental_view(
     wanted = inferred_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
     wrong = "Invalid arguments to reshape"
     require(prod(wanted) == prod(input_tensor.shape), wrong, "equal volumes", "Check the product of the dims.")
-    return viewed(input_tensor, _view_spec(input_tensor.spec, wanted))
+    return make_view(input_tensor, _view_spec(input_tensor.spec, wanted))
 
 
 def _view_spec(spec: TensorSpec, shape: Sequence[int]) -> TensorSpec:
@@ -260,7 +260,7 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
         require(0 <= one < rank, wrong, "a dim of the tensor", "Check the rank.")
         if shape[one] == 1:
             del shape[one]
-    return reshaped(input_tensor, shape)
+    return reshape_tensor(input_tensor, shape)
 
 
 @composite("ttnn.unsqueeze", golden=goldens.unsqueeze, direct=True)
@@ -271,7 +271,7 @@ def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
     wrong = f"Dimension out of range (expected to be in range of [{-rank - 1},{rank}], but got {dim})"
     require(-rank - 1 <= dim <= rank, wrong, "a place between the dims", "Choose a dim from -rank - 1 to rank.")
     shape.insert(dim if dim >= 0 else rank + 1 + dim, 1)
-    return reshaped(input_tensor, shape)
+    return reshape_tensor(input_tensor, shape)
 
 
 @composite("ttnn.unsqueeze_to_4D", golden=goldens.unsqueeze_to_4d, direct=True)
@@ -284,7 +284,7 @@ def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
             expected="at most four dims",
             fix="Reshape it to four dims.",
         )
-    return reshaped(tensor, (*[1] * (4 - rank), *tensor.shape))
+    return reshape_tensor(tensor, (*[1] * (4 - rank), *tensor.shape))
 
 
 # -- expand --------------------------------------------------------------------------------------------------------------

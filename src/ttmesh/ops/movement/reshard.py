@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.configs.matmul_program_configs import corner
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
@@ -56,13 +56,13 @@ def _moved_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec if kept else spec.with_padding(spec.padded_shape, source.pad_value)]
 
 
-def _moved(name: str) -> DeviceOperation:
+def _make_copy_operation(name: str) -> DeviceOperation:
     return device_operation(name, out=_moved_spec)(_same)
 
 
-_TO_SHARDED = _moved("ttnn.interleaved_to_sharded")
-_TO_INTERLEAVED = _moved("ttnn.sharded_to_interleaved")
-_RESHARD = _moved("ttnn.reshard")
+_TO_SHARDED = _make_copy_operation("ttnn.interleaved_to_sharded")
+_TO_INTERLEAVED = _make_copy_operation("ttnn.sharded_to_interleaved")
+_RESHARD = _make_copy_operation("ttnn.reshard")
 
 
 @composite("ttnn.interleaved_to_sharded", golden=goldens.interleaved_to_sharded, direct=True)
@@ -165,7 +165,7 @@ def sharded_to_interleaved_partial(
     input_tensor: torch.Tensor, cache_tensor: torch.Tensor, num_slices: int, slice_index: int, lane_axes: int
 ) -> torch.Tensor:
     """Write a slice of the flattened height into the cache tensor, and return that."""
-    values, cache = aligned([input_tensor, cache_tensor], lane_axes)
+    values, cache = align_mesh_dims([input_tensor, cache_tensor], lane_axes)
     result = cache.clone(memory_format=torch.contiguous_format)
     part = _rows_of(result, num_slices, slice_index, lane_axes)
     part.copy_(values.reshape(part.shape))

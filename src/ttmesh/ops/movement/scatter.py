@@ -8,13 +8,13 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of, require_dtype
+from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype
 from ttmesh.ops.catalogue.definition import composite, device_operation
-from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import gather_scatter as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned
+from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.movement.permute import transpose
-from ttmesh.ops.movement.reshape import reshaped
+from ttmesh.ops.movement.reshape import reshape_tensor
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.tensor.calls.conversions import to_layout
 from ttmesh.tensor.calls.launch_op import Call
@@ -37,12 +37,12 @@ def _check_part(call: Call) -> None:
         require(not spec.memory_config.is_sharded(), wrong, "interleaved memory", "Use ttnn.sharded_to_interleaved.")
 
 
-@device_operation("ttnn.scatter", out=like(0, layout=Layout.ROW_MAJOR), check=_check_part)
+@device_operation("ttnn.scatter", out=make_like_rule(0, layout=Layout.ROW_MAJOR), check=_check_part)
 def _scatter_rows(
     input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, reduce: str | None, lane_axes: int
 ) -> torch.Tensor:
     """Along the last dim; sums and products in float32."""
-    values, where, source = aligned([input, index, src], lane_axes)
+    values, where, source = align_mesh_dims([input, index, src], lane_axes)
     if reduce is None:
         return torch.scatter(values, -1, where.long(), source)
     wide = values.float() if values.is_floating_point() else values
@@ -94,14 +94,16 @@ def _rows(tensor: Tensor, dim: int) -> Tensor:
 
 def _four_dims(tensor: Tensor) -> Tensor:
     shape = tuple(tensor.shape)
-    return reshaped(tensor, (*[1] * (4 - len(shape)), *shape) if len(shape) < 5 else (prod(shape[:-3]), *shape[-3:]))
+    return reshape_tensor(
+        tensor, (*[1] * (4 - len(shape)), *shape) if len(shape) < 5 else (prod(shape[:-3]), *shape[-3:])
+    )
 
 
 def _scatter(
     values: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str | None, memory_config: MemoryConfig | None
 ) -> Tensor:
     rank = len(values.shape)
-    dim_of(dim, rank, f"scatter: dim {dim} is out of range for tensor rank {rank}")
+    normalize_dim(dim, rank, f"scatter: dim {dim} is out of range for tensor rank {rank}")
     _check((values, index, source), dim, reduce)
     if not rank:
         return values
@@ -115,7 +117,7 @@ def _scatter(
         reduce=reduce,
         memory_config=memory_config or values.memory_config(),
     )
-    result = reshaped(made, rows.shape)
+    result = reshape_tensor(made, rows.shape)
     if along != rank - 1:
         result = transpose(result, along, -1)
     laid_out: Tensor = to_layout(result, values.layout)

@@ -9,11 +9,11 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.ops.catalogue.checks import dim_of
+from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, out_spec, with_shards
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import aligned, flat_together, unflat
+from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, align_mesh_dims, unflatten_lanes
 from ttmesh.tensor import indexing, operators
 from ttmesh.tensor.calls.gate import TensorFunction
 from ttmesh.tensor.calls.lane_calls import Lane
@@ -52,7 +52,7 @@ def _check_slice(call: Call) -> None:
     require(not (strided and call.specs[0].dtype is DataType.BFLOAT8_B), wrong, "steps of 1", "Typecast first.")
 
 
-def _sliced(
+def _slice(
     input_tensor: torch.Tensor,
     starts: Sequence[int],
     ends: Sequence[int],
@@ -78,14 +78,14 @@ def _sliced_at(
 ) -> torch.Tensor:
     """Each device's own part of a dim, from where its start tensor says."""
     rank = input_tensor.dim() - lane_axes
-    at = dim_of(slice_dim, rank)
-    (values, begins), dims = flat_together([input_tensor, starts], lane_axes)
+    at = normalize_dim(slice_dim, rank)
+    (values, begins), dims = align_and_flatten([input_tensor, starts], lane_axes)
     first = begins.reshape(begins.shape[0], -1)[:, slice_dim % rank].long()
     index = first[:, None] + torch.arange(length, device=values.device)
     spread = index.reshape(values.shape[0], *[length if i == at else 1 for i in range(-rank, 0)])
     shape = list(values.shape)
     shape[at] = length
-    return unflat(torch.gather(values, at, spread.expand(shape)), dims)
+    return unflatten_lanes(torch.gather(values, at, spread.expand(shape)), dims)
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
@@ -107,7 +107,7 @@ def _programs(call: Call) -> tuple[Hashable, ...]:
 
 _SLICE = device_operation(
     "ttnn.slice", out=like_first, check=_check_slice, programs=_programs, host=True, specialise=_slice_once
-)(_sliced)
+)(_slice)
 _SLICE_AT = device_operation("ttnn.slice", out=like_first)(_sliced_at)
 
 
@@ -184,7 +184,7 @@ def padded_slice(
     lane_axes: int,
 ) -> torch.Tensor:
     """A slice whose result is cut into shards; their padding is not stored here."""
-    return _sliced(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
+    return _slice(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
 
 
 @op("ttnn.experimental.slice_write", writes="output_tensor", outputs=())
@@ -198,7 +198,7 @@ def slice_write(
 ) -> torch.Tensor:
     """Write a tensor into a part of another; the other keeps the rest and is returned."""
     box = box_of(output_tensor.shape[lane_axes:], start, end, step)
-    result, source = aligned([output_tensor, input_tensor], lane_axes)
+    result, source = align_mesh_dims([output_tensor, input_tensor], lane_axes)
     result = result.clone()
     result[box] = source.to(result.dtype)
     return result
@@ -210,7 +210,7 @@ def slice_write(
 def _check_narrow(call: Call) -> None:
     spec, length = call.specs[0], call["length"]
     rank = len(spec.shape)
-    at = dim_of(call["dim"], rank)
+    at = normalize_dim(call["dim"], rank)
     extent = spec.padded_shape[at]
     start = call["start"] + extent if call["start"] < 0 else call["start"]
     place = f"dimension {at % rank} with"
@@ -235,12 +235,12 @@ def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     spec, shape = call.specs[0], inferred[0][0]
     config = spec.memory_config
     if config.shard_spec is None:
-        return [out_spec(call, shape)]
+        return [make_output_spec(call, shape)]
     plain = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
     try:
-        return [plain.with_memory_config(with_shards(config, plain, config))]
+        return [plain.with_memory_config(fit_shards(config, plain, config))]
     except ShapeError:
-        return [out_spec(call, shape)]
+        return [make_output_spec(call, shape)]
 
 
 @op(
@@ -252,7 +252,7 @@ def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 )
 def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_axes: int) -> torch.Tensor:
     """Part of one dim. TT-NN gives a view at an offset; here it is a tensor of its own."""
-    at = dim_of(dim, input_tensor.dim() - lane_axes)
+    at = normalize_dim(dim, input_tensor.dim() - lane_axes)
     return input_tensor.narrow(at, start + input_tensor.shape[at] if start < 0 else start, length)
 
 

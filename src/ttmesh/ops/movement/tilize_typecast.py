@@ -11,7 +11,7 @@ from ttmesh.base.errors import require
 from ttmesh.chip.formats.storage import round_through, to_lane
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, like_first, out_spec, with_shards
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, inherit_memory_config, like_first, make_output_spec
 from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.tensor.calls.conversions import to_dtype
 from ttmesh.tensor.calls.launch_op import Call
@@ -23,7 +23,7 @@ from ttmesh.tensor.tensor import Tensor
 # -- typecast ------------------------------------------------------------------------------------------------------------
 
 
-def converted(values: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
+def convert_values(values: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
     """Values as the chip converts them, still to be rounded to the format."""
     if dtype in BLOCK_FLOATS and source in FLOATS:
         # to nearest, as the host packs; the packer has nothing left to cut off
@@ -47,7 +47,7 @@ def _cast(
 ) -> torch.Tensor:
     wanted = dtype if output_dtype is None else output_dtype
     assert wanted is not None, "an overload has one of them"
-    return converted(input_tensor, specs[0].dtype, wanted)
+    return convert_values(input_tensor, specs[0].dtype, wanted)
 
 
 def _check_cast(call: Call) -> None:
@@ -112,10 +112,10 @@ def experimental_typecast(
 def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     spec, shape = call.specs[0], inferred[0][0]
     dtype = call["dtype"] or call["output_dtype"] or spec.dtype
-    memory = call["memory_config"] or inherited(spec, shape)
+    memory = call["memory_config"] or inherit_memory_config(spec, shape)
     tile: Tile | None = call["tile"]
     if memory.is_sharded() and memory.shard_spec is None and memory.nd_shard_spec is None:
-        memory = with_shards(memory, TensorSpec(shape, dtype, Layout.TILE, tile=tile), spec.memory_config)
+        memory = fit_shards(memory, TensorSpec(shape, dtype, Layout.TILE, tile=tile), spec.memory_config)
     made = TensorSpec(shape, dtype, Layout.TILE, tile=tile, memory_config=memory)
     target = call["output_tensor_shape"]
     return [made if target is None else made.with_padding(target, call["pad_value"])]
@@ -152,7 +152,7 @@ _TILIZE_PADDED = device_operation("ttnn.tilize_with_val_padding", out=_tiled_spe
 _TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec)(_same)
 
 
-@composite("ttnn.tilize", golden=goldens.unchanged, direct=True)
+@composite("ttnn.tilize", golden=goldens.identity, direct=True)
 def tilize(
     input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None, tile: Tile | None
 ) -> Tensor:
@@ -186,7 +186,7 @@ def tilize_with_val_padding(
     return result
 
 
-@composite("ttnn.tilize_with_zero_padding", golden=goldens.unchanged, direct=True)
+@composite("ttnn.tilize_with_zero_padding", golden=goldens.identity, direct=True)
 def tilize_with_zero_padding(
     input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
 ) -> Tensor:
@@ -204,7 +204,7 @@ def tilize_with_zero_padding(
 def _rows_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     held = call.specs[0].dtype
     dtype = DataType.BFLOAT16 if held in BLOCK_FLOATS else None
-    return [out_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR)]
+    return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR)]
 
 
 def _check_untilize(call: Call) -> None:
@@ -213,7 +213,7 @@ def _check_untilize(call: Call) -> None:
     require(layout is Layout.TILE, wrong, "a tensor in tiles", "Convert it with ttnn.to_layout.")
 
 
-@op("ttnn.untilize", golden=goldens.unchanged, check=_check_untilize, out=_rows_spec)
+@op("ttnn.untilize", golden=goldens.identity, check=_check_untilize, out=_rows_spec)
 def untilize(input_tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in rows; block floats become bfloat16."""
     return input_tensor

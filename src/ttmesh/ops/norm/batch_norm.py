@@ -86,7 +86,7 @@ def _statistics_program(call: Call) -> tuple[Hashable, ...]:
 
 
 @device_operation("ttnn.batch_norm running statistics", out=like_written, programs=_statistics_program, writes="old")
-def _mix(old: Lanes, input: Lanes, momentum: float, moment: int) -> Lanes:
+def _update_statistic(old: Lanes, input: Lanes, momentum: float, moment: int) -> Lanes:
     return (1 - momentum) * old.float() + momentum * _moments(input.float())[moment]
 
 
@@ -123,5 +123,5 @@ def batch_norm(
         kept = [(moment, old) for moment, old in enumerate(running) if old is not None]
         present = tuple(moment for moment, _ in kept)
         for moment, old in kept:
-            _mix(old=old, input=input, momentum=momentum, moment=moment, present=present)
+            _update_statistic(old=old, input=input, momentum=momentum, moment=moment, present=present)
     return result

@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.layer_norm import TILE, affine, check_parameters
 from ttmesh.tensor.calls.launch_op import Call
@@ -41,7 +41,7 @@ def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shape = inferred[0][0]
     if not _is_sharded(call.specs):
         dtype = call["dtype"] or DataType.BFLOAT16
-        return [out_spec(call, shape, dtype=dtype, layout=Layout.TILE)]
+        return [make_output_spec(call, shape, dtype=dtype, layout=Layout.TILE)]
     config = call.specs[0].memory_config
     assert config.shard_spec is not None, "norms take two-dimensional shards"
     first = config.shard_spec.grid.bounding_box().start
@@ -51,7 +51,7 @@ def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _normed_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], dtype=call["dtype"] or call.specs[0].dtype, layout=Layout.TILE)]
+    return [make_output_spec(call, inferred[0][0], dtype=call["dtype"] or call.specs[0].dtype, layout=Layout.TILE)]
 
 
 def _column(values: Lanes) -> Lanes:

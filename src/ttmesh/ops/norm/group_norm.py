@@ -11,7 +11,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.group_norm_grids import virtual_columns
 from ttmesh.tensor.calls.launch_op import Call
@@ -63,7 +63,7 @@ def _check(call: Call) -> None:
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     layout = call["output_layout"]
-    return [out_spec(call, inferred[0][0], layout=call.specs[0].layout if layout is None else layout)]
+    return [make_output_spec(call, inferred[0][0], layout=call.specs[0].layout if layout is None else layout)]
 
 
 def _channels(parameter: Lanes, channels: int, cores: int, lane_axes: int) -> Lanes:

@@ -44,7 +44,7 @@ def dram_group_norm_virtual_columns(core_grid: Any, num_channels: int, num_group
     return columns
 
 
-def _made(values: torch.Tensor, **options: Any) -> Tensor:
+def _make_tensor(values: torch.Tensor, **options: Any) -> Tensor:
     tensor = from_torch(values, **options)
     assert tensor is not None, "this process holds a part of the mesh"
     return tensor
@@ -88,7 +88,7 @@ def create_group_norm_input_mask(
 ) -> Tensor:
     """A host tensor with ones where a group's channels lie within its tiles."""
     mask = _mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, rows_in_last_tile)
-    return _made(mask, dtype=data_type, layout=Layout.TILE)
+    return _make_tensor(mask, dtype=data_type, layout=Layout.TILE)
 
 
 def create_group_norm_input_negative_mask(
@@ -101,7 +101,7 @@ def create_group_norm_input_negative_mask(
 ) -> Tensor:
     """The opposite of `create_group_norm_input_mask`."""
     mask = 1 - _mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, 0)
-    return _made(mask, dtype=data_type, layout=Layout.TILE)
+    return _make_tensor(mask, dtype=data_type, layout=Layout.TILE)
 
 
 def create_group_norm_weight_bias_rm(input_tensor: torch.Tensor, num_channels: int, num_cores_x: int) -> torch.Tensor:
@@ -125,7 +125,7 @@ def create_layer_norm_reciprocals(device: MeshDevice, core_range_set: CoreRangeS
     values = (1.0 / torch.arange(1, width + 1, dtype=torch.float32)).repeat(cores, 1)
     shards = ShardSpec(core_range_set, (1, width), ShardOrientation.ROW_MAJOR)
     where = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, shards)
-    return _made(values, dtype=DataType.FLOAT32, layout=Layout.ROW_MAJOR, device=device, memory_config=where)
+    return _make_tensor(values, dtype=DataType.FLOAT32, layout=Layout.ROW_MAJOR, device=device, memory_config=where)
 
 
 def get_group_norm_cores_across_channel(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -39,7 +39,7 @@ def affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: int) -
     return x
 
 
-def rms_normed(x: Lanes, epsilon: float) -> Lanes:
+def normalize_rms(x: Lanes, epsilon: float) -> Lanes:
     """x divided by the root of its mean square along the last dim."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
 
@@ -113,7 +113,7 @@ def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     wanted, x = call["memory_config"], call.specs[0]
     if wanted is not None and wanted.is_sharded() and wanted.shard_spec is None and wanted.nd_shard_spec is None:
         return [x]  # L1_BLOCK_SHARDED_MEMORY_CONFIG and the like leave the shards to the input
-    return [out_spec(call, inferred[0][0])]
+    return [make_output_spec(call, inferred[0][0])]
 
 
 def _norm_scratch(call: Call) -> int:
@@ -215,4 +215,4 @@ def rms_norm(
     x = input_tensor.float()
     if residual_input_tensor is not None:
         x = x + residual_input_tensor.float()
-    return affine(rms_normed(x, epsilon), weight, bias, lane_axes)
+    return affine(normalize_rms(x, epsilon), weight, bias, lane_axes)

@@ -13,7 +13,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import reduction as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import mesh_dims
+from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -41,14 +41,14 @@ def _check_mask(call: Call) -> None:
         raise MeshError("Causal mask must be provided when is_causal_mask is set", expected="a mask", fix="Pass mask=.")
 
 
-def _along(values: Lanes, dim: int, lane_axes: int) -> Lanes:
+def _to_lane_dim(values: Lanes, dim: int, lane_axes: int) -> Lanes:
     local = values.dim() - lane_axes
     if not local:
         return torch.ones_like(values)
-    return torch.softmax(values, dim if dim < 0 else dim - local, dtype=_wide(values))
+    return torch.softmax(values, dim if dim < 0 else dim - local, dtype=_softmax_dtype(values))
 
 
-def _wide(values: Lanes) -> torch.dtype | None:
+def _softmax_dtype(values: Lanes) -> torch.dtype | None:
     return None if values.dtype is torch.bfloat16 else torch.float32  # torch's bf16 kernel computes in float32
 
 
@@ -61,16 +61,16 @@ def _softmax_once(case: Case) -> Lane | None:
 @op("ttnn.softmax", golden=goldens.softmax, check=_check_softmax, specialise=_softmax_once)
 def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Exponentials that sum to 1 along a dim."""
-    return _along(input_tensor, -1 if dim is None else dim, lane_axes)
+    return _to_lane_dim(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
 @op("ttnn.softmax_in_place", golden=goldens.softmax, out=like_written, check=_check_softmax, writes="input_tensor")
 def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Softmax into the input's own memory."""
-    return _along(input_tensor, -1 if dim is None else dim, lane_axes)
+    return _to_lane_dim(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
-def _masked(
+def _scale_and_mask(
     x: Lanes, scale: float | None, mask: Lanes | None, causal: bool, lane_axes: int, mask_spec: TensorSpec
 ) -> Lanes:
     factor = 1.0 if scale is None else scale
@@ -81,7 +81,7 @@ def _masked(
         rows = _mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
         if causal and rows.shape[-2] < x.shape[-2] and x.shape[-2] % rows.shape[-2] == 0:  # heads fused into the rows
             rows = rows.repeat(*[1] * (rows.dim() - 2), x.shape[-2] // rows.shape[-2], 1)
-        dims = mesh_dims([wide, rows], lane_axes)
+        dims = common_mesh_dims([wide, rows], lane_axes)
         wide = wide.add_(rows) if wide.shape[:lane_axes] == dims else wide + rows
     return torch.softmax(wide, -1)
 
@@ -104,7 +104,7 @@ def scale_mask_softmax(
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """softmax(scale · x + mask) over the last dim."""
-    return _masked(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
+    return _scale_and_mask(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
 
 
 def _in_place(name: str) -> OpFunction:
@@ -126,7 +126,7 @@ def _in_place(name: str) -> OpFunction:
         is_causal_mask: bool = True,
     ) -> Lanes:
         """softmax(scale · x + mask) over the last dim, into the input's own memory."""
-        return _masked(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
+        return _scale_and_mask(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
 
     return lane
 

@@ -14,7 +14,7 @@ from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -127,7 +127,7 @@ def _check(call: Call) -> None:
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     planes = [(call, shape, DataType.UINT8, i) for i, (shape, _) in enumerate(inferred)]
-    return [out_spec(call_, shape, dtype=dtype, result=i) for call_, shape, dtype, i in planes]
+    return [make_output_spec(call_, shape, dtype=dtype, result=i) for call_, shape, dtype, i in planes]
 
 
 def _bytes(plane: Lanes) -> Lanes:

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, inherited, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, inherit_memory_config, make_output_spec
 from ttmesh.ops.goldens import pool_resample as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import flat_together, folded, unfolded
+from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, fold_into_batch, unfold_from_batch
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
@@ -35,7 +35,7 @@ def _picture_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     config = x.memory_config
     shard = config.shard_spec
     if shard is None or call["memory_config"] is not None:
-        return [out_spec(call, shape, dtype=dtype, layout=Layout.ROW_MAJOR)]
+        return [make_output_spec(call, shape, dtype=dtype, layout=Layout.ROW_MAJOR)]
     rows, cores = math.prod(shape[:-1]), shard.grid.num_cores()
     if config.memory_layout.name == "HEIGHT_SHARDED":
         extent = [div_up(rows, cores), shard.shape[1]]
@@ -81,7 +81,9 @@ def _upsample(x: Lanes, scale: float | Sequence[float], mode: str) -> Lanes:
 )
 def upsample(input_tensor: Lanes, scale_factor: float | Sequence[float], mode: str, lane_axes: int) -> Lanes:
     """Pictures enlarged by repeating or blending pixels."""
-    return unfolded(_upsample(folded(input_tensor, lane_axes), scale_factor, mode), input_tensor.shape[:lane_axes])
+    return unfold_from_batch(
+        _upsample(fold_into_batch(input_tensor, lane_axes), scale_factor, mode), input_tensor.shape[:lane_axes]
+    )
 
 
 # -- grid_sample -------------------------------------------------------------------------------------------------------
@@ -135,13 +137,13 @@ def grid_sample(
     lane_axes: int,
 ) -> Lanes:
     """Pictures at the points of a grid."""
-    (x, points), dims = flat_together([input_tensor, grid], lane_axes)
+    (x, points), dims = align_and_flatten([input_tensor, grid], lane_axes)
     x, points = x.flatten(0, 1), points.flatten(0, 1)
     if use_precomputed_grid:
         out = _precomputed(x, points, batch_output_channels)
     else:
         out = _sample(x, points, mode, padding_mode, align_corners, batch_output_channels)
-    return unfolded(out, dims)
+    return unfold_from_batch(out, dims)
 
 
 @composite("ttnn.prepare_grid_sample_grid")
@@ -173,7 +175,7 @@ def prepare_grid_sample_grid(
         values.shape[len(grid.mesh_shape) :],
         output_dtype or DataType.BFLOAT16,
         Layout.ROW_MAJOR,
-        memory_config=inherited(grid.spec, ()),
+        memory_config=inherit_memory_config(grid.spec, ()),
     )
     lanes = values.to(torch.float32 if spec.dtype is DataType.FLOAT32 else torch.bfloat16)
     return grid.make_host_tensor(spec, lanes)
@@ -228,5 +230,5 @@ def rotate(
     lane_axes: int,
 ) -> Lanes:
     """Pictures turned counter-clockwise by an angle in degrees."""
-    x = folded(input_tensor, lane_axes)
-    return unfolded(_rotate(x, angle, center, fill, interpolation_mode), input_tensor.shape[:lane_axes])
+    x = fold_into_batch(input_tensor, lane_axes)
+    return unfold_from_batch(_rotate(x, angle, center, fill, interpolation_mode), input_tensor.shape[:lane_axes])

@@ -9,16 +9,16 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of, require_dtype, require_tiles
+from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_tiles
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import like
+from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.tensor.calls.launch_op import Call
 
 Scan = Callable[[torch.Tensor, int], torch.Tensor]
 
 
-def scanned(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> torch.Tensor:
+def scan(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> torch.Tensor:
     """A running reduction from either end, accumulated in float32 (integers in int64)."""
     wide = values.float() if values.is_floating_point() else values.long()
     return scan(wide.flip(dim), dim).flip(dim) if reverse else scan(wide, dim)
@@ -26,7 +26,7 @@ def scanned(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> torch.
 
 def _check_scan(call: Call) -> None:
     rank, dim = len(call.specs[0].shape), call["dim"]
-    dim_of(dim, rank, f"The requested accumulation axis is {dim}, while the input tensor has rank {rank}.")
+    normalize_dim(dim, rank, f"The requested accumulation axis is {dim}, while the input tensor has rank {rank}.")
     given = call.outputs[0] if call.outputs else None
     if given is not None:
         wrong = (
@@ -45,14 +45,14 @@ def _check_scan(call: Call) -> None:
 def cumsum(input: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
     """Running sum along a dim."""
     rank = input.dim() - lane_axes
-    return scanned(input, dim_of(dim, rank), reverse_order, torch.cumsum) if rank else input
+    return scan(input, normalize_dim(dim, rank), reverse_order, torch.cumsum) if rank else input
 
 
 @op("ttnn.cumprod", golden=goldens.cumprod, check=_check_scan, outputs=("out",))
 def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
     """Running product along a dim."""
     rank = input_tensor.dim() - lane_axes
-    return scanned(input_tensor, dim_of(dim, rank), reverse_order, torch.cumprod) if rank else input_tensor
+    return scan(input_tensor, normalize_dim(dim, rank), reverse_order, torch.cumprod) if rank else input_tensor
 
 
 def _check_image(call: Call) -> None:
@@ -93,7 +93,7 @@ def _check_ema(call: Call) -> None:
     require(not isnan(call["alpha"]), wrong, "a number", "Compute alpha from finite numbers.")
 
 
-@op("ttnn.ema", golden=goldens.ema, check=_check_ema, out=like(layout=Layout.TILE), outputs=("out",))
+@op("ttnn.ema", golden=goldens.ema, check=_check_ema, out=make_like_rule(layout=Layout.TILE), outputs=("out",))
 def ema(input_tensor: torch.Tensor, alpha: float) -> torch.Tensor:
     """Exponential moving average along the last dim."""
     return moving_average(input_tensor, alpha)

@@ -8,9 +8,9 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dims_of, require_layout
+from ttmesh.ops.catalogue.checks import normalize_dims, require_layout
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -30,7 +30,7 @@ def _check_reduce(call: Call) -> None:
 
 def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     memory = DRAM_MEMORY_CONFIG if call["memory_config"] is None else None
-    return [out_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=memory)]
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=memory)]
 
 
 @op(
@@ -43,4 +43,4 @@ def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 )
 def fast_reduce_nc(input: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The sum over outer dims, which stay with length 1."""
-    return input.sum(dims_of(tuple(dims), input.dim() - lane_axes), keepdim=True)
+    return input.sum(normalize_dims(tuple(dims), input.dim() - lane_axes), keepdim=True)

@@ -9,9 +9,9 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.ops.catalogue.checks import dim_of, dims_of, require_dtype
+from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec, with_shards
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
@@ -32,24 +32,24 @@ def total(values: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.T
     return values.sum(dims, keepdim) if dims else values
 
 
-def scaled(values: torch.Tensor, scalar: float) -> torch.Tensor:
+def multiply_by_scalar(values: torch.Tensor, scalar: float) -> torch.Tensor:
     """The result times the scalar of the call."""
     return values if scalar == 1.0 else values.float() * scalar
 
 
-def _summed(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+def _sum(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
     """Sum over one dim, several or all."""
-    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
     if scalar != 1.0 and input_tensor.is_floating_point():
         return input_tensor.sum(dims, keepdim, dtype=torch.float32) * scalar if dims else input_tensor.float() * scalar
-    return scaled(total(input_tensor, dims, keepdim), scalar)
+    return multiply_by_scalar(total(input_tensor, dims, keepdim), scalar)
 
 
-def _averaged(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
+def _mean(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
     """Mean over one dim, several or all."""
-    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
     if not dims:
-        return scaled(input_tensor, scalar)
+        return multiply_by_scalar(input_tensor, scalar)
     factor = scalar / max(reduced_count(input_tensor, dims), 1)
     return input_tensor.sum(dims, keepdim, dtype=torch.float32) * factor
 
@@ -58,14 +58,14 @@ def _once(reduce: Callable[[torch.Tensor, tuple[int, ...], bool], torch.Tensor])
     """The reduction with its dims worked out, where the scalar changes nothing."""
 
     def specialise(case: Case) -> Lane | None:
-        dims, keepdim = dims_of(case["dim"], len(case.specs[0].shape)), case["keepdim"]
+        dims, keepdim = normalize_dims(case["dim"], len(case.specs[0].shape)), case["keepdim"]
         return None if case["scalar"] != 1.0 or not dims else lambda values: reduce(values, dims, keepdim)
 
     return specialise
 
 
 def _mean_once(case: Case) -> Lane | None:
-    dims, keepdim = dims_of(case["dim"], len(case.specs[0].shape)), case["keepdim"]
+    dims, keepdim = normalize_dims(case["dim"], len(case.specs[0].shape)), case["keepdim"]
     factor = case["scalar"] / max(product(case.specs[0].shape[dim] for dim in dims), 1)
     return (lambda values: values.sum(dims, keepdim, dtype=torch.float32).mul_(factor)) if dims else None
 
@@ -75,51 +75,51 @@ def _extreme(pick: Callable[..., torch.Tensor], opposite: Callable[..., torch.Te
 
     def lane(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
         """The largest or smallest value along dims, times a scalar."""
-        dims = dims_of(dim, input_tensor.dim() - lane_axes)
+        dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
         found = (pick if scalar >= 0 else opposite)(input_tensor, dims, keepdim) if dims else input_tensor
-        return scaled(found, scalar)
+        return multiply_by_scalar(found, scalar)
 
     return lane
 
 
 def _spread(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, correction: bool, lane_axes: int) -> torch.Tensor:
-    dims = dims_of(dim, input_tensor.dim() - lane_axes)
+    dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
     values = input_tensor.float()
     if reduced_count(values, dims) <= int(correction):  # torch warns and gives the same NaN
         return total(values, dims, keepdim) * torch.nan
     return torch.var(values, dims, correction=int(correction), keepdim=keepdim) if dims else torch.zeros_like(values)
 
 
-def _varied(
+def _variance(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Variance of the scaled values, with Bessel's correction unless told otherwise."""
-    return scaled(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
+    return multiply_by_scalar(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
 
 
-def _deviated(
+def _standard_deviation(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Standard deviation of the scaled values, with Bessel's correction unless told otherwise."""
     variance = _spread(input_tensor, dim, keepdim, correction, lane_axes)
     if not variance.requires_grad:
-        return scaled(variance.sqrt(), abs(scalar))
+        return multiply_by_scalar(variance.sqrt(), abs(scalar))
     flat = variance == 0  # where the root has no slope torch's std gives 0
-    return scaled(variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0), abs(scalar))
+    return multiply_by_scalar(variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0), abs(scalar))
 
 
-def _multiplied(
+def _product(
     input_tensor: torch.Tensor, lane_axes: int, dim: int | None = None, keepdim: bool = False, dims: Dims = ()
 ) -> torch.Tensor:
     """Product over one dim or all; `dims` keeps them as ones."""
     rank = input_tensor.dim() - lane_axes
     values = input_tensor.float()
     if dims:
-        for one in dims_of(dims, rank):
+        for one in normalize_dims(dims, rank):
             values = values.prod(one, keepdim=True)
         return values
     if dim is not None:
-        return values.prod(dim_of(dim, rank), keepdim) if rank else values
+        return values.prod(normalize_dim(dim, rank), keepdim) if rank else values
     whole = values.flatten(lane_axes).prod(-1) if rank else values
     return whole.reshape(*whole.shape, *[1] * rank) if keepdim else whole
 
@@ -134,7 +134,7 @@ def _stays_row_major(call: Call) -> bool:
         return False
     if spec.dtype not in (DataType.BFLOAT16, DataType.FLOAT32):
         return False
-    return dims_of(call["dim"], rank) in ((-1,), (-2,))
+    return normalize_dims(call["dim"], rank) in ((-1,), (-2,))
 
 
 def _sum_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -158,18 +158,18 @@ def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpe
             shape, spec.dtype, layout, memory_config=MemoryConfig(buffer_type=config.buffer_type, nd_shard_spec=shards)
         )
     if config.interleaved or (config.shard_spec is None and spec.memory_config.shard_spec is None):
-        return out_spec(call, shape, layout=layout)
+        return make_output_spec(call, shape, layout=layout)
     plain = TensorSpec(shape, spec.dtype, layout)
     source = config if config.shard_spec is not None else spec.memory_config
     try:
-        return plain.with_memory_config(with_shards(config, plain, source))
+        return plain.with_memory_config(fit_shards(config, plain, source))
     except ShapeError:
         return plain.with_memory_config(MemoryConfig(buffer_type=config.buffer_type))
 
 
 def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardSpec:
     """Shards of any rank lose what the tensor loses; tiles stay whole."""
-    dims, extents = dims_of(call["dim"], len(call.specs[0].shape)), list(shards.shard_shape)
+    dims, extents = normalize_dims(call["dim"], len(call.specs[0].shape)), list(shards.shard_shape)
     for dim in sorted(dims):
         if -dim <= len(extents):
             extents[dim] = 1
@@ -182,7 +182,7 @@ def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardS
 
 def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shape = inferred[0][0]
-    return [out_spec(call, shape, layout=Layout.TILE)]
+    return [make_output_spec(call, shape, layout=Layout.TILE)]
 
 
 def _check_sum(call: Call) -> None:
@@ -210,7 +210,7 @@ def _check_product(call: Call) -> None:
     rank = len(spec.shape)
     if dim is not None:
         wrong = f"Dimension for prod is out of range (expected to be in range of [{-rank}, {rank - 1}])"
-        dim_of(dim, rank, wrong)
+        normalize_dim(dim, rank, wrong)
         wrong = "ttnn.prod with a dim argument does not support bfloat4_b"
         require(
             spec.dtype is not DataType.BFLOAT4_B,
@@ -229,14 +229,14 @@ def _check_product(call: Call) -> None:
 # -- goldens -----------------------------------------------------------------------------------------------------------
 
 
-sum_ = op("ttnn.sum", golden=goldens.sum_, out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_summed)
-mean = op("ttnn.mean", golden=goldens.mean, out=_sum_spec, check=_check_mean, specialise=_mean_once)(_averaged)
+sum_ = op("ttnn.sum", golden=goldens.sum_, out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_sum)
+mean = op("ttnn.mean", golden=goldens.mean, out=_sum_spec, check=_check_mean, specialise=_mean_once)(_mean)
 max_ = op("ttnn.max", golden=goldens.max_, out=_tiled_spec, specialise=_once(torch.amax))(
     _extreme(torch.amax, torch.amin)
 )
 min_ = op("ttnn.min", golden=goldens.min_, out=_tiled_spec, specialise=_once(torch.amin))(
     _extreme(torch.amin, torch.amax)
 )
-var = op("ttnn.var", golden=goldens.var, out=_tiled_spec)(_varied)
-std = op("ttnn.std", golden=goldens.std, out=_tiled_spec)(_deviated)
-prod = op("ttnn.prod", golden=goldens.prod, out=_product_spec, check=_check_product)(_multiplied)
+var = op("ttnn.var", golden=goldens.var, out=_tiled_spec)(_variance)
+std = op("ttnn.std", golden=goldens.std, out=_tiled_spec)(_standard_deviation)
+prod = op("ttnn.prod", golden=goldens.prod, out=_product_spec, check=_check_product)(_product)

@@ -6,9 +6,9 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import dim_of, require_dtype
+from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, out_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -28,7 +28,7 @@ def _check_argmax(call: Call) -> None:
     rank = len(spec.shape)
     if dim is not None:
         wrong = f"argmax: Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
-        at = dim_of(dim, rank, wrong)
+        at = normalize_dim(dim, rank, wrong)
         wrong = f"argmax: Expected reduction dim {dim} to have non-zero size"
         require(rank == 0 or spec.shape[at] > 0, wrong, "at least one element", "Leave the call out for empty tensors.")
     if spec.layout is Layout.TILE:
@@ -49,7 +49,7 @@ def _check_argmax(call: Call) -> None:
 
 
 def _argmax_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [out_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
+    return [make_output_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
 
 
 @op("ttnn.argmax", golden=goldens.argmax, out=_argmax_spec, check=_check_argmax)
@@ -59,7 +59,7 @@ def argmax(input_tensor: torch.Tensor, dim: int | None, keepdim: bool, lane_axes
     if not rank:
         return torch.zeros_like(input_tensor, dtype=torch.int64)
     if dim is not None:
-        return torch.argmax(input_tensor, dim_of(dim, rank), keepdim)
+        return torch.argmax(input_tensor, normalize_dim(dim, rank), keepdim)
     whole = torch.argmax(input_tensor.flatten(lane_axes), -1)
     return whole.reshape(*whole.shape, *[1] * rank) if keepdim else whole
 
@@ -71,7 +71,7 @@ def _check_topk(call: Call) -> None:
     spec, dim, k = call.specs[0], call["dim"], call["k"]
     rank = len(spec.shape)
     wrong = f"Dimension for topk is out of range (expected to be in range of [{-rank}, {rank - 1}])"
-    dim = dim_of(dim, rank, wrong)
+    dim = normalize_dim(dim, rank, wrong)
     allowed = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
     require_dtype(spec, allowed, f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {spec.dtype}")
     require(k > 0, "K must be non-zero", "k >= 1", "Ask for at least one value.")
@@ -126,8 +126,8 @@ def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
         wide = call["indices_tensor"].dtype is not DataType.UINT16
     indices = DataType.UINT32 if wide else DataType.UINT16
     return [
-        out_spec(call, inferred[0][0], layout=Layout.TILE, result=0),
-        out_spec(call, inferred[1][0], dtype=indices, layout=Layout.TILE, result=1),
+        make_output_spec(call, inferred[0][0], layout=Layout.TILE, result=0),
+        make_output_spec(call, inferred[1][0], dtype=indices, layout=Layout.TILE, result=1),
     ]
 
 
@@ -144,7 +144,7 @@ def topk(
     """The k largest (or smallest) values along a dim, and where they are."""
     if input_tensor.dim() == lane_axes:
         return input_tensor, torch.zeros_like(input_tensor, dtype=torch.int64)
-    at = dim_of(dim, input_tensor.dim() - lane_axes)
+    at = normalize_dim(dim, input_tensor.dim() - lane_axes)
     if stable:  # torch.topk promises no order among equals
         values, indices = torch.sort(input_tensor, stable=True, dim=at, descending=largest)
         values, indices = values.narrow(at, 0, k), indices.narrow(at, 0, k)
@@ -162,7 +162,7 @@ def _check_sort(call: Call) -> None:
     spec = call.specs[0]
     require(not call["stable"], "ttnn::sort: stable=True is not yet implemented.", "stable=False", "Leave stable out.")
     if len(spec.shape):
-        dim_of(call["dim"], len(spec.shape))
+        normalize_dim(call["dim"], len(spec.shape))
     given = call.outputs[1] if len(call.outputs) > 1 else None
     if given is not None and spec.dtype is DataType.FLOAT32:
         wrong = f"Index tensor dtype must be UINT32 when input dtype is FLOAT32, got {given.dtype}"
@@ -175,8 +175,8 @@ def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     wide = width >= UINT16_INDICES or spec.dtype in (DataType.FLOAT32, DataType.UINT16)
     memory = None if spec.memory_config.interleaved else DRAM_MEMORY_CONFIG
     return [
-        out_spec(call, inferred[0][0], memory_config=memory, result=0),
-        out_spec(
+        make_output_spec(call, inferred[0][0], memory_config=memory, result=0),
+        make_output_spec(
             call,
             inferred[1][0],
             dtype=DataType.UINT32 if wide else DataType.UINT16,
@@ -192,5 +192,5 @@ def sort(input_tensor: torch.Tensor, dim: int, descending: bool, lane_axes: int)
     rank = input_tensor.dim() - lane_axes
     if not rank:
         return input_tensor, torch.zeros_like(input_tensor, dtype=torch.int64)
-    values, indices = torch.sort(input_tensor, stable=True, dim=dim_of(dim, rank), descending=descending)
+    values, indices = torch.sort(input_tensor, stable=True, dim=normalize_dim(dim, rank), descending=descending)
     return values, indices
