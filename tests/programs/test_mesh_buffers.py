@@ -26,7 +26,7 @@ from ttmesh.programs.buffer_transfers import (
     write_shard,
 )
 from ttmesh.programs.mesh_buffer import MeshBuffer, create_mesh_buffer
-from ttmesh.programs.page_layout import BufferShardingArgs, interleaved, sharded
+from ttmesh.programs.page_layout import BufferShardingArgs, make_interleaved_layout, make_sharded_layout
 
 ROW, COLUMN = ShardOrientation.ROW_MAJOR, ShardOrientation.COL_MAJOR
 
@@ -204,9 +204,9 @@ def test_a_tensor_and_its_mesh_buffer_see_the_same_bytes(mesh: MeshDevice) -> No
 
 
 def test_interleaved_pages_go_round_the_banks() -> None:
-    layout = interleaved(30, 100, 32, 12)
+    layout = make_interleaved_layout(30, 100, 32, 12)
 
-    assert [layout.place(p) for p in (0, 11, 12, 29)] == [(0, 0), (11, 0), (0, 128), (5, 256)]
+    assert [layout.locate(p) for p in (0, 11, 12, 29)] == [(0, 0), (11, 0), (0, 128), (5, 256)]
     assert layout.find(5, 256 + 7) == (29, 7)
     assert layout.find(6, 256) is None
     assert layout.find(0, 110) is None  # the padding behind a page
@@ -216,13 +216,13 @@ def test_interleaved_pages_go_round_the_banks() -> None:
 def test_sharded_pages_lie_on_their_cores() -> None:
     cores = CoreRangeSet([CoreRange((1, 0), (2, 1))])
     args = BufferShardingArgs(cores, shard_pages=(2, 1), buffer_pages=(4, 2))
-    layout = sharded(8, 64, 16, args, 8, dram=False)
+    layout = make_sharded_layout(8, 64, 16, args, 8, dram=False)
 
-    assert [layout.place(p) for p in range(4)] == [(1, 0), (2, 0), (1, 64), (2, 64)]
+    assert [layout.locate(p) for p in range(4)] == [(1, 0), (2, 0), (1, 64), (2, 64)]
     assert layout.place(4) == (9, 0)
-    assert all(layout.find(*layout.place(p)) == (p, 0) for p in range(8))
+    assert all(layout.find(*layout.locate(p)) == (p, 0) for p in range(8))
     with pytest.raises(RuntimeError, match="8 shards of 1x1 pages do not fit on 4 cores"):
-        sharded(8, 64, 16, BufferShardingArgs(cores, (1, 1), (4, 2)), 8, dram=False)
+        make_sharded_layout(8, 64, 16, BufferShardingArgs(cores, (1, 1), (4, 2)), 8, dram=False)
 
 
 def test_sharded_config_knows_its_sizes() -> None:

@@ -42,7 +42,7 @@ class MulticastAddress:
 
 
 class TensorAccessorArgs:
-    """What a kernel must know of a buffer besides its address: memory, page size and banks. A compile-time argument."""
+    """A compile-time argument: the memory, page size and banks of a buffer, without its address."""
 
     __slots__ = ("kind", "pages")
 
@@ -70,7 +70,7 @@ class TensorAccessor:
         return self.pages.page_bytes
 
     def get_noc_addr(self, page: int, offset: int = 0) -> NocAddress:
-        """Where a page lies."""
+        """The address of a page."""
         if not 0 <= page < self.pages.pages:
             raise ShapeError(
                 f"page {page} of a buffer of {self.pages.pages} pages at {self.kind.name} address {self.address} lies "
@@ -78,5 +78,5 @@ class TensorAccessor:
                 expected=f"pages 0 to {self.pages.pages - 1}",
                 fix="Check the page numbers and the runtime arguments.",
             )
-        bank, start = self.pages.place(page)
+        bank, start = self.pages.locate(page)
         return NocAddress(self.kind, bank, self.address + start + offset)

@@ -1,4 +1,4 @@
-"""How a mesh buffer is spread: over the chips (replicated, sharded) and on each chip (pages over banks)."""
+"""How a mesh buffer is distributed: over the chips (replicated, sharded) and on each chip (pages over banks)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MeshBufferLayout(PrintedEnum):
 
 @dataclass(frozen=True)
 class DeviceLocalBufferConfig:
-    """How a chip holds its part: pages of this size over the banks of a memory, or sharded over cores."""
+    """How a chip stores its shard or copy: pages of this size over the banks of a memory, or sharded over cores."""
 
     page_size: int
     buffer_type: BufferType = BufferType.DRAM
@@ -44,7 +44,7 @@ class ReplicatedBufferConfig:
 
 @dataclass(frozen=True)
 class ShardedBufferConfig:
-    """A two-dimensional buffer cut into shards, one per chip; an extent of 0 in `shard_shape` means replicate."""
+    """A two-dimensional buffer split into shards, one per chip; an extent of 0 in `shard_shape` means replicate."""
 
     global_size: int
     global_buffer_shape: Extent2d
@@ -57,9 +57,9 @@ class ShardedBufferConfig:
 
     @property
     def physical_shard_shape(self) -> Extent2d:
-        """The extents a chip really holds."""
-        (high, wide), (rows, columns) = self.shard_shape, self.global_buffer_shape
-        return high or rows, wide or columns
+        """The extents that a chip stores."""
+        (height, width), (rows, columns) = self.shard_shape, self.global_buffer_shape
+        return height or rows, width or columns
 
     @property
     def replicated_dims(self) -> tuple[bool, bool]:
@@ -72,13 +72,13 @@ class ShardedBufferConfig:
         return self.compute_datum_size_bytes() * prod(self.physical_shard_shape)
 
     def shards(self, mesh: MeshDevice) -> list[tuple[Extent2d, list[MeshCoordinate]]]:
-        """Each shard's first element and the chips that hold it, in the order in which TT-Metal deals them."""
+        """Each shard's first element and the chips that hold it, in TT-Metal's order."""
         rows, columns = mesh.shape[0], mesh.shape[1]
-        (high, wide), by_rows = self.physical_shard_shape, self.shard_orientation is ShardOrientation.ROW_MAJOR
+        (height, width), by_rows = self.physical_shard_shape, self.shard_orientation is ShardOrientation.ROW_MAJOR
         firsts = [
             (y, x)
-            for y in range(0, self.global_buffer_shape[0], high)
-            for x in range(0, self.global_buffer_shape[1], wide)
+            for y in range(0, self.global_buffer_shape[0], height)
+            for x in range(0, self.global_buffer_shape[1], width)
         ]
         if all(self.replicated_dims):
             return [(first, MeshCoordinateRange(mesh.shape).coords()) for first in firsts]
@@ -90,8 +90,8 @@ class ShardedBufferConfig:
                 for i in range(len(firsts))
             ]
             return list(zip(firsts, lines, strict=True))
-        places = [(i // columns, i % columns) if by_rows else (i % rows, i // rows) for i in range(len(firsts))]
-        return [(first, [MeshCoordinate(place)]) for first, place in zip(firsts, places, strict=True)]
+        coords = [(i // columns, i % columns) if by_rows else (i % rows, i // rows) for i in range(len(firsts))]
+        return [(first, [MeshCoordinate(coord)]) for first, coord in zip(firsts, coords, strict=True)]
 
 
 MeshBufferConfig = ReplicatedBufferConfig | ShardedBufferConfig

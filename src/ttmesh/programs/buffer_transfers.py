@@ -22,7 +22,7 @@ HostData = Any  # a torch tensor, a numpy array, bytes, or a sequence of 32-bit 
 
 @dataclass(frozen=True)
 class BufferRegion:
-    """Part of a chip's bytes, in whole pages."""
+    """A range of a chip's bytes, in full pages."""
 
     offset: int
     size: int
@@ -31,7 +31,7 @@ class BufferRegion:
 def enqueue_write_mesh_buffer(
     buffer: MeshBuffer, data: HostData, *, blocking: bool = False, cq_id: int | None = None
 ) -> None:
-    """Write a whole buffer: the same to every chip, or each chip its shard."""
+    """Write a full buffer: the same bytes to every chip, or to each chip its shard."""
     everyone = MeshCoordinateRange(buffer.device().shape)
     enqueue_write_shard_to_sub_grid(buffer, data, everyone, blocking=blocking, cq_id=cq_id)
 
@@ -45,7 +45,7 @@ def enqueue_write_shard_to_sub_grid(
     region: BufferRegion | None = None,
     cq_id: int | None = None,
 ) -> None:
-    """Write the same bytes to some chips of a replicated buffer (all of it or a region); a sharded one goes whole."""
+    """Write the same bytes to some chips of a replicated buffer (all of it or a region); a sharded one is written in full."""
     mesh = buffer.device()
     config = buffer.config
     if isinstance(config, ShardedBufferConfig):
@@ -55,11 +55,11 @@ def enqueue_write_shard_to_sub_grid(
                 expected="a replicated buffer, or the whole sharded one",
                 fix="Use write_shard for one chip's shard.",
             )
-        _write_shards(buffer, config, _host_bytes(data, config.global_size, buffer), blocking, cq_id)
+        _write_shards(buffer, config, _to_bytes(data, config.global_size, buffer), blocking, cq_id)
         return
-    where = _region(buffer, region)
-    raw = _host_bytes(data, where.size, buffer).reshape(*(1 for _ in mesh.shape), where.size)
-    _write(buffer, raw, _only(device_range, mesh), region and where, blocking, cq_id)
+    where = _check_region(buffer, region)
+    raw = _to_bytes(data, where.size, buffer).reshape(*(1 for _ in mesh.shape), where.size)
+    _write(buffer, raw, _check_range(device_range, mesh), region and where, blocking, cq_id)
 
 
 def write_shard(
@@ -71,11 +71,11 @@ def write_shard(
     region: BufferRegion | None = None,
     cq_id: int | None = None,
 ) -> None:
-    """Write one chip's bytes, all of them or a region; another rank's chip is that rank's to write."""
+    """Write one chip's bytes, all of them or a region; where ranks divide the mesh, only the rank of that chip writes."""
     mesh = buffer.device()
     coord.to_linear_index(mesh.shape)
-    where = _region(buffer, region)
-    raw = _host_bytes(data, where.size, buffer).reshape(*(1 for _ in mesh.shape), where.size)
+    where = _check_region(buffer, region)
+    raw = _to_bytes(data, where.size, buffer).reshape(*(1 for _ in mesh.shape), where.size)
     _write(buffer, raw, MeshCoordinateRange(coord), region and where, blocking, cq_id)
 
 
@@ -85,41 +85,41 @@ def read_shard(
     """One chip's bytes, all of them or a region, as a new uint8 tensor; `.view(dtype)` gives elements."""
     mesh = buffer.device()
     coord.to_linear_index(mesh.shape)
-    where = _region(buffer, region)
+    where = _check_region(buffer, region)
     lanes = _read(buffer, cq_id, mesh.get_device_id(coord))
-    place = coord.coords() if mesh.rank_block is None else mesh.rank_block.to_local(coord.coords())
-    lane = lanes[tuple(0 if extent == 1 else at for at, extent in zip(place, lanes.shape, strict=False))]
+    position = coord.coords() if mesh.rank_block is None else mesh.rank_block.to_local(coord.coords())
+    lane = lanes[tuple(0 if extent == 1 else at for at, extent in zip(position, lanes.shape, strict=False))]
     return lane[where.offset : where.offset + where.size].cpu().clone()
 
 
 def enqueue_read_mesh_buffer(buffer: MeshBuffer, *, blocking: bool = True, cq_id: int | None = None) -> torch.Tensor:
-    """A sharded buffer put together again, as a new uint8 tensor; `.view(dtype)` gives elements. All ranks call it."""
+    """The shards of a buffer merged into a new uint8 tensor; `.view(dtype)` gives elements. All ranks call it."""
     mesh, config = buffer.device(), buffer.config
     if buffer.global_layout() is not MeshBufferLayout.SHARDED and mesh.get_num_devices() > 1:
-        raise _refused(
+        raise _make_read_error(
             "Can only read a Sharded MeshBuffer from a MeshDevice or a Replicated MeshBuffer from a Unit-Mesh.",
             "Use read_shard for one chip's copy.",
         )
     if not blocking:
-        raise _refused(
+        raise _make_read_error(
             "Non-Blocking reads are not supported through enqueue_read_mesh_buffer. Use enqueue_read_shards_instead.",
             "Pass blocking=True.",
         )
     if not isinstance(config, ShardedBufferConfig):
         return _read(buffer, cq_id).reshape(-1).cpu().clone()
     if any(config.replicated_dims):
-        raise _refused(
+        raise _make_read_error(
             "Cannot read a MeshBuffer that is replicated along any dimension.", "Use read_shard for one chip's shard."
         )
     lanes = _read(buffer, cq_id).cpu()
     if mesh.rank_block is not None:
         lanes = mesh.rank_block.gather_all(lanes)
     lanes = lanes.expand(*mesh.shape, lanes.shape[-1])
-    datum, (high, wide) = config.compute_datum_size_bytes(), config.physical_shard_shape
+    datum, (height, width) = config.compute_datum_size_bytes(), config.physical_shard_shape
     whole = torch.empty(config.global_buffer_shape[0], config.global_buffer_shape[1] * datum, dtype=torch.uint8)
     for (y, x), coords in config.shards(mesh):
-        shard = lanes[coords[0].coords()].reshape(high, wide * datum)
-        whole[y : y + high, x * datum : (x + wide) * datum] = shard
+        shard = lanes[coords[0].coords()].reshape(height, width * datum)
+        whole[y : y + height, x * datum : (x + width) * datum] = shard
     return whole.reshape(-1)
 
 
@@ -151,23 +151,23 @@ def _write(
     cq_id: int | None,
 ) -> None:
     mesh = buffer.device()
-    queue = _queue(mesh, cq_id, "Writes are not supported during trace capture.")
+    queue = _find_queue(mesh, cq_id, "Writes are not supported during trace capture.")
     chips = [mesh.chip_at(coord) for coord in only or MeshCoordinateRange(mesh.shape)]
     mesh.traffic.counters.from_host(chips, lanes.shape[-1])
-    shape, cell, part = mesh.lane_shape, buffer.cell, mesh.rank_block
+    shape, cell, block = mesh.lane_shape, buffer.cell, mesh.rank_block
     first = (0,) * len(shape)
-    if part is not None:
-        lanes, first = part.narrow_to_block(lanes), part.start
+    if block is not None:
+        lanes, first = block.narrow_to_block(lanes), block.start
         if only is not None:
-            only = None if part.local_range is None else only.intersection(part.local_range)
+            only = None if block.local_range is None else only.intersection(block.local_range)
             if only is None:
                 return
     on_device = lanes.to(mesh.backend.device)
 
-    def whole(reads: Cells, writes: Cells) -> None:
+    def write_all(reads: Cells, writes: Cells) -> None:
         writes[0].write_bytes(on_device)
 
-    def partly(reads: Cells, writes: Cells) -> None:
+    def write_some(reads: Cells, writes: Cells) -> None:
         old = writes[0].read_bytes()
         new = (old.expand(*shape, old.shape[-1]) if only else old).clone()
         chosen = new.narrow(-1, region.offset if region else 0, on_device.shape[-1])
@@ -177,7 +177,7 @@ def _write(
         chosen.copy_(on_device)
         writes[0].write_bytes(new)
 
-    command = Command("write_mesh_buffer", partly if only or region else whole, (), (cell,))
+    command = Command("write_mesh_buffer", write_some if only or region else write_all, (), (cell,))
     queue.enqueue(command)
     if blocking:
         queue.finish_through(command)
@@ -187,7 +187,7 @@ def _read(buffer: MeshBuffer, cq_id: int | None, chip: int | None = None) -> tor
     mesh = buffer.device()
     if mesh.rank_block is not None and mesh.rank_block.position is None:
         raise mesh.rank_block.make_absence_error()
-    queue = _queue(mesh, cq_id, "Reads are not supported during trace capture.")
+    queue = _find_queue(mesh, cq_id, "Reads are not supported during trace capture.")
     seen: list[torch.Tensor] = []
 
     def body(reads: Cells, writes: Cells) -> None:
@@ -201,12 +201,14 @@ def _read(buffer: MeshBuffer, cq_id: int | None, chip: int | None = None) -> tor
     return seen[0]
 
 
-def _cut(config: ShardedBufferConfig, raw: torch.Tensor, mesh: MeshDevice) -> list[tuple[MeshCoordinate, torch.Tensor]]:
+def _split_into_shards(
+    config: ShardedBufferConfig, raw: torch.Tensor, mesh: MeshDevice
+) -> list[tuple[MeshCoordinate, torch.Tensor]]:
     """The shards of a host array, each with the first chip that holds it."""
-    datum, (high, wide) = config.compute_datum_size_bytes(), config.physical_shard_shape
+    datum, (height, width) = config.compute_datum_size_bytes(), config.physical_shard_shape
     rows = raw.reshape(config.global_buffer_shape[0], -1)
     return [
-        (coords[0], rows[y : y + high, x * datum : (x + wide) * datum].reshape(-1))
+        (coords[0], rows[y : y + height, x * datum : (x + width) * datum].reshape(-1))
         for (y, x), coords in config.shards(mesh)
     ]
 
@@ -214,16 +216,16 @@ def _cut(config: ShardedBufferConfig, raw: torch.Tensor, mesh: MeshDevice) -> li
 def _write_shards(
     buffer: MeshBuffer, config: ShardedBufferConfig, raw: torch.Tensor, blocking: bool, cq_id: int | None
 ) -> None:
-    """One write of all lanes where every chip gets something, else chip by chip: the others keep what they hold."""
+    """One write of all lanes where every chip gets a shard, else chip by chip: the others keep their bytes."""
     mesh = buffer.device()
-    cut = config.shards(mesh)
-    shards = _cut(config, raw, mesh)
-    if sum(len(coords) for _, coords in cut) < mesh.get_num_devices():
-        for (_, coords), (_, shard) in zip(cut, shards, strict=True):
+    placements = config.shards(mesh)
+    shards = _split_into_shards(config, raw, mesh)
+    if sum(len(coords) for _, coords in placements) < mesh.get_num_devices():
+        for (_, coords), (_, shard) in zip(placements, shards, strict=True):
             for coord in coords:
                 write_shard(buffer, shard, coord, blocking=blocking, cq_id=cq_id)
         return
-    copied = [any(len({coord[axis] for coord in coords}) > 1 for _, coords in cut) for axis in (0, 1)]
+    copied = [any(len({coord[axis] for coord in coords}) > 1 for _, coords in placements) for axis in (0, 1)]
     extents = [1 if copied[axis] else mesh.shape[axis] for axis in (0, 1)]
     lanes = torch.empty(*extents, config.device_local_size, dtype=torch.uint8)
     for coord, shard in shards:
@@ -231,16 +233,18 @@ def _write_shards(
     _write(buffer, lanes, None, None, blocking, cq_id)
 
 
-def _only(device_range: MeshCoordinateRange, mesh: MeshDevice) -> MeshCoordinateRange | None:
+def _check_range(device_range: MeshCoordinateRange, mesh: MeshDevice) -> MeshCoordinateRange | None:
     whole = MeshCoordinateRange(mesh.shape)
     if device_range.start_coord.dims() != mesh.shape.dims() or not whole.contains(device_range):
         raise ShapeError(
-            f"{device_range!r} lies outside {mesh!r}", expected=f"a part of {whole!r}", fix="Choose a smaller range."
+            f"{device_range!r} lies outside {mesh!r}",
+            expected=f"a range inside {whole!r}",
+            fix="Choose a smaller range.",
         )
     return None if device_range == whole else device_range
 
 
-def _region(buffer: MeshBuffer, region: BufferRegion | None) -> BufferRegion:
+def _check_region(buffer: MeshBuffer, region: BufferRegion | None) -> BufferRegion:
     size, page = buffer.device_local_size(), buffer.page_size
     if region is None:
         return BufferRegion(0, size)
@@ -251,13 +255,15 @@ def _region(buffer: MeshBuffer, region: BufferRegion | None) -> BufferRegion:
     ):
         if wrong:
             raise ShapeError(
-                f"{text}: {region}", expected=f"whole pages of {page} B in {size} B", fix="Correct the region."
+                f"{text}: {region}",
+                expected=f"whole pages of {page} B in {size} B",
+                fix="Round offset and size to pages inside the buffer.",
             )
     return region
 
 
-def _host_bytes(data: HostData, size: int, buffer: MeshBuffer) -> torch.Tensor:
-    """Any host data as bytes of the caller's own (TT-Metal copies at enqueue too)."""
+def _to_bytes(data: HostData, size: int, buffer: MeshBuffer) -> torch.Tensor:
+    """A copy of host data as bytes (TT-Metal copies at enqueue too)."""
     if isinstance(data, torch.Tensor):
         raw = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).clone()
     elif isinstance(data, (bytes, bytearray, memoryview)):
@@ -270,12 +276,12 @@ def _host_bytes(data: HostData, size: int, buffer: MeshBuffer) -> torch.Tensor:
         raise ShapeError(
             f"{raw.numel()} B of host data for {size} B of {buffer!r}",
             expected=f"{size} B",
-            fix="Check shape and dtype.",
+            fix="Pass data whose shape and dtype give this size.",
         )
     return raw
 
 
-def _queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:
+def _find_queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:
     queue = mesh.queue(cq_id)
     if queue.recording is not None:
         trace = next(trace.id for trace in mesh.traces.values() if trace.commands is queue.recording)
@@ -283,5 +289,7 @@ def _queue(mesh: MeshDevice, cq_id: int | None, text: str) -> CommandQueue:
     return queue
 
 
-def _refused(wrong: str, fix: str) -> MeshError:
-    return MeshError(wrong, expected="a buffer and a mode that can be read whole", fix=fix)
+def _make_read_error(wrong: str, fix: str) -> MeshError:
+    return MeshError(
+        wrong, expected="a blocking read of a sharded buffer that no dim replicates, or of one chip's buffer", fix=fix
+    )

@@ -1,4 +1,4 @@
-"""Circular buffers: what a program asks for; programs/rings.py has what a producer and a consumer share on a core."""
+"""The configuration of circular buffers; programs/rings.py runs them on a core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CIRCULAR_BUFFERS = 32  # per core, on both chip generations (tt-metal e4f9f0
 
 
 class CircularBufferError(MeshError):
-    """A circular buffer is described or used wrongly."""
+    """A wrong configuration or use of a circular buffer."""
 
 
 @dataclass
@@ -25,11 +25,11 @@ class CircularBufferConfig:
     total_size: int
     data_formats: Mapping[int, DataType]
     page_sizes: dict[int, int] = field(default_factory=dict)
-    buffer: Buffer | None = None  # an L1 buffer whose shards it lies in
+    buffer: Buffer | None = None  # an L1 buffer whose shards hold it
     address_offset: int = 0  # from that buffer's address
 
     def set_globally_allocated_address(self, buffer: Buffer, address_offset: int = 0) -> CircularBufferConfig:
-        """Lie in the shards of an L1 buffer, which has a shard on every core of it; returns itself."""
+        """Use the shards of an L1 buffer, which has a shard on every core of it; returns itself."""
         self.buffer, self.address_offset = buffer, address_offset
         return self
 
@@ -38,8 +38,8 @@ class CircularBufferConfig:
         if page_size <= 0 or self.total_size % page_size:
             raise CircularBufferError(
                 f"Total circular buffer size {self.total_size} B must be divisible by page size {page_size} B",
-                expected="whole pages",
-                fix="Correct one of them.",
+                expected="a total size of whole pages",
+                fix="Make total_size a multiple of the page size.",
             )
         self.page_sizes[index] = page_size
         return self
@@ -50,8 +50,8 @@ class CircularBufferConfig:
 
 
 @dataclass(frozen=True)
-class PlacedBuffer:
-    """A circular buffer with its place in L1."""
+class BufferPlacement:
+    """A circular buffer with its address in L1."""
 
     index: int
     cores: CoreRangeSet
@@ -63,7 +63,7 @@ class PlacedBuffer:
 
 
 def check_config(config: CircularBufferConfig) -> None:
-    """Refuse sizes and indices that no core can have."""
+    """Refuse impossible sizes and indices."""
     for index in config.data_formats:
         if not 0 <= index < MAX_CIRCULAR_BUFFERS:
             raise CircularBufferError(
@@ -75,8 +75,8 @@ def check_config(config: CircularBufferConfig) -> None:
         if config.total_size <= 0 or config.total_size % page:
             raise CircularBufferError(
                 f"Total circular buffer size {config.total_size} B must be divisible by page size {page} B",
-                expected="whole pages",
-                fix="Correct one of them.",
+                expected="a total size of whole pages",
+                fix="Make total_size a multiple of the page size.",
             )
     if config.buffer is not None and config.address_offset + config.total_size > config.buffer.cell.bank_bytes:
         raise CircularBufferError(

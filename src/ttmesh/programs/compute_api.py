@@ -1,4 +1,4 @@
-"""What compute kernels call: tiles from circular buffers into destination registers, arithmetic, and back."""
+"""The calls of compute kernels: unpack tiles from circular buffers into registers, compute, and pack them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ttmesh.programs.rings import PageRing
 ELEMENTS = TILE_HEIGHT * TILE_WIDTH
 TILE = (TILE_HEIGHT, TILE_WIDTH)
 
-# How elements lie in L1, where that is not the lanes' own type.
+# The torch dtype of elements in L1, for formats that are plain arrays there.
 _PLAIN = {
     DataType.BFLOAT16: torch.bfloat16,
     DataType.FLOAT32: torch.float32,
@@ -65,40 +65,40 @@ class Compute(KernelCore):
         super().__init__(*args)
         config = self._kernel.config
         assert isinstance(config, ComputeConfig), "only compute kernels get these engines"
-        self._wide = config.fp32_dest_acc_en
+        self._is_fp32 = config.fp32_dest_acc_en
         # Half of the destination registers at a time: 8 tiles of 16 bit, 4 of 32 (tt-metal, double-buffered dest).
-        self._room = 4 if self._wide else 8
+        self._capacity = 4 if self._is_fp32 else 8
         self._state = "released"
-        self._taken: Site | None = None  # where
+        self._acquire_site: Site | None = None  # where
         self._registers: dict[int, torch.Tensor] = {}
         self._block: tuple[int, int, torch.Tensor] | None = None
 
     # ---- registers
 
     def tile_regs_acquire(self) -> None:
-        """Begin: registers are empty and belong to the arithmetic."""
-        self._turn("released", "acquired")
-        self._taken = self.actor.site()
+        """Begin: registers are empty and the math unit may use them."""
+        self._change_state("released", "acquired")
+        self._acquire_site = self.actor.site()
         self._registers.clear()
         self._block = None
 
     def tile_regs_commit(self) -> None:
-        """Hand the registers to the packer."""
-        self._turn("acquired", "committed")
+        """Pass the registers to the packer."""
+        self._change_state("acquired", "committed")
 
     def tile_regs_wait(self) -> None:
-        """The packer takes them."""
-        self._turn("committed", "packing")
+        """Wait until the packer may use the registers."""
+        self._change_state("committed", "packing")
 
     def tile_regs_release(self) -> None:
         """End: registers are free again."""
-        self._turn("packing", "released")
+        self._change_state("packing", "released")
 
     # ---- arithmetic
 
     def copy_tile(self, cb_id: int, tile: int, dst: int, *, tiles: int = 1) -> None:
         """Registers from a circular buffer."""
-        self._put(dst, self._unpacked(cb_id, tile, tiles).clone())
+        self._put(dst, self._unpack_tiles(cb_id, tile, tiles).clone())
 
     def add_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int, *, tiles: int = 1) -> None:
         """a + b."""
@@ -117,24 +117,28 @@ class Compute(KernelCore):
         self._put(dst, torch.add(self._get(dst_a, 1), self._get(dst_b, 1)))
 
     def mul_binary_tile(self, dst_a: int, dst_b: int, dst: int) -> None:
-        """The product of two registers."""
+        """The elementwise product of two registers."""
         self._put(dst, torch.mul(self._get(dst_a, 1), self._get(dst_b, 1)))
 
     def matmul_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int) -> None:
-        """Add the matrix product of two tiles to a register (empty: to zero)."""
+        """Add the matrix product of two tiles to a register (to zero where it is empty)."""
         a, b = (
-            untilize(self._unpacked(cb, at, 1).float().contiguous(), TILE)
+            untilize(self._unpack_tiles(cb, at, 1).float().contiguous(), TILE)
             for cb, at in ((cb_a, tile_a), (cb_b, tile_b))
         )
-        product = tilize(torch.matmul(a, b))
+        matmul = tilize(torch.matmul(a, b))
         held = self._registers.get(dst)
-        total = product if held is None else held.unsqueeze(-2).float() + product
-        self._put(dst, total if self._wide else total.bfloat16())
+        total = matmul if held is None else held.unsqueeze(-2).float() + matmul
+        self._put(dst, total if self._is_fp32 else total.bfloat16())
 
     def sfpu(self, name: str, dst: int, *, tiles: int = 1) -> None:
         """A function of the vector unit on registers; `exp_tile(dst)` is `sfpu("exp", dst)`."""
         if name not in UNARY:
-            raise MeshError(f"no {name}_tile", expected=one_of(UNARY), fix="Choose one of them.")
+            raise MeshError(
+                f"no {name}_tile",
+                expected=one_of(UNARY),
+                fix="Use a function of this list, or compute it from several.",
+            )
         held = self._get(dst, tiles)
         self._put(dst, UNARY[name](held.float()).to(held.dtype))
 
@@ -148,11 +152,11 @@ class Compute(KernelCore):
     def pack_tile(self, dst: int, cb_id: int, tile: int | None = None, *, tiles: int = 1) -> None:
         """Registers into reserved pages of a circular buffer: one after the other, or `tile` pages behind the pointer."""
         if self._state != "packing":
-            raise self._out_of_turn("pack_tile", "tile_regs_commit and tile_regs_wait")
-        ring, values, lanes = self._tiled(cb_id), self._get(dst, tiles), self._chips.lanes
-        dtype = ring.placed.dtype
-        first = ring.packed(tiles) if tile is None else tile
-        page, start = ring.placed.page_bytes, ring.span(first, tiles, self.actor, to_write=True) - self._l1.start
+            raise self._make_order_error("pack_tile", "tile_regs_commit and tile_regs_wait")
+        ring, values, lanes = self._find_tile_ring(cb_id), self._get(dst, tiles), self._chips.lanes
+        dtype = ring.placement.dtype
+        first = ring.advance_packer(tiles) if tile is None else tile
+        page, start = ring.placement.page_bytes, ring.span(first, tiles, self.actor, to_write=True) - self._l1.start
         touch(self._l1, start, tiles * page, self._chips, self.actor, writes=True)
         raw = self._l1.bytes.narrow(-1, start, tiles * page)
         if dtype in _PLAIN:
@@ -163,11 +167,11 @@ class Compute(KernelCore):
         raw.copy_(packing.pack(rounded, dtype, Layout.TILE).flatten(-2))
 
     def finish(self) -> None:
-        """Refuse to end with registers taken."""
+        """Refuse a kernel that ends without releasing the registers."""
         super().finish()
         if self._state != "released":
-            assert self._taken is not None, "somebody took them"
-            raise self._out_of_turn(f"{self._taken}: the end of the kernel", "tile_regs_release")
+            assert self._acquire_site is not None, "registers were acquired"
+            raise self._make_order_error(f"{self._acquire_site}: the end of the kernel", "tile_regs_release")
 
     # ---- inside
 
@@ -181,12 +185,12 @@ class Compute(KernelCore):
         dst: int,
         tiles: int,
     ) -> None:
-        self._put(dst, function(self._unpacked(cb_a, tile_a, tiles), self._unpacked(cb_b, tile_b, tiles)))
+        self._put(dst, function(self._unpack_tiles(cb_a, tile_a, tiles), self._unpack_tiles(cb_b, tile_b, tiles)))
 
-    def _unpacked(self, cb_id: int, first: int, tiles: int) -> torch.Tensor:
+    def _unpack_tiles(self, cb_id: int, first: int, tiles: int) -> torch.Tensor:
         """Tiles of a circular buffer as values; they share its memory where the format allows."""
-        ring, lanes = self._tiled(cb_id), self._chips.lanes
-        dtype, page = ring.placed.dtype, ring.placed.page_bytes
+        ring, lanes = self._find_tile_ring(cb_id), self._chips.lanes
+        dtype, page = ring.placement.dtype, ring.placement.page_bytes
         start = ring.span(first, tiles, self.actor, to_write=False) - self._l1.start
         touch(self._l1, start, tiles * page, self._chips, self.actor, writes=False)
         raw = self._l1.bytes.narrow(-1, start, tiles * page)
@@ -198,15 +202,16 @@ class Compute(KernelCore):
             pages = raw.view(*lanes, tiles, page).contiguous()
             values = tilize(packing.unpack(pages, TILE, dtype, Layout.TILE).float())
         if dtype in FLOATS:
-            return values.float() if self._wide else values.bfloat16()
+            return values.float() if self._is_fp32 else values.bfloat16()
         return values
 
-    def _tiled(self, cb_id: int) -> PageRing:
+    def _find_tile_ring(self, cb_id: int) -> PageRing:
         ring = self._ring(cb_id)
-        placed = ring.placed
-        if placed.page_bytes != tile_bytes(placed.dtype):
+        placement = ring.placement
+        if placement.page_bytes != tile_bytes(placement.dtype):
             raise CircularBufferError(
-                f"cb {cb_id} has pages of {placed.page_bytes} B, a {placed.dtype.name} tile has {tile_bytes(placed.dtype)}",
+                f"cb {cb_id} has pages of {placement.page_bytes} B, a {placement.dtype.name} tile has "
+                f"{tile_bytes(placement.dtype)}",
                 expected="pages of one tile",
                 fix="Leave the page size of a compute kernel's buffers out.",
             )
@@ -215,11 +220,11 @@ class Compute(KernelCore):
     def _put(self, dst: int, values: torch.Tensor) -> None:
         tiles = values.shape[-2]
         if self._state != "acquired":
-            raise self._out_of_turn("arithmetic", "tile_regs_acquire")
-        if dst < 0 or dst + tiles > self._room:
+            raise self._make_order_error("arithmetic", "tile_regs_acquire")
+        if dst < 0 or dst + tiles > self._capacity:
             raise MeshError(
-                f"registers {dst} to {dst + tiles - 1} of {self._room}",
-                expected=f"at most {self._room} tiles {'with fp32_dest_acc_en' if self._wide else 'of 16 bit'}",
+                f"registers {dst} to {dst + tiles - 1} of {self._capacity}",
+                expected=f"at most {self._capacity} tiles {'with fp32_dest_acc_en' if self._is_fp32 else 'of 16 bit'}",
                 fix="Pack earlier or work on fewer tiles.",
             )
         for i in range(tiles):
@@ -232,20 +237,22 @@ class Compute(KernelCore):
         missing = [i for i in range(dst, dst + tiles) if i not in self._registers]
         if missing:
             raise MeshError(
-                f"register {missing[0]} is empty", expected="a tile that was put there", fix="Compute or copy first."
+                f"register {missing[0]} is empty",
+                expected="a register that holds a tile",
+                fix="Call copy_tile or an arithmetic call for it first.",
             )
         return torch.stack([self._registers[i] for i in range(dst, dst + tiles)], -2)
 
-    def _turn(self, before: str, after: str) -> None:
+    def _change_state(self, before: str, after: str) -> None:
         if self._state != before:
-            raise self._out_of_turn(f"tile_regs ({after})", before)
+            raise self._make_order_error(f"tile_regs ({after})", before)
         self._state = after
 
-    def _out_of_turn(self, what: str, expected: str) -> MeshError:
+    def _make_order_error(self, what: str, expected: str) -> MeshError:
         return MeshError(
             f"{what} while the registers are {self._state}",
             expected=f"{expected} before it",
-            fix="The order is acquire, arithmetic, commit, wait, pack, release.",
+            fix="Call in this order: acquire, arithmetic, commit, wait, pack, release.",
         )
 
 

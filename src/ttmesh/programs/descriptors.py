@@ -196,7 +196,7 @@ class KernelDescriptor:
 
     @runtime_args.setter
     def runtime_args(self, given: RuntimeArgs | Iterable[Any]) -> None:
-        self._runtime_args = RuntimeArgs(_by_core(given))
+        self._runtime_args = RuntimeArgs(_list_by_core(given))
 
     def clear_runtime_args(self) -> None:
         """Forget the arguments of all cores."""
@@ -205,7 +205,7 @@ class KernelDescriptor:
     def append_runtime_args_from(self, other: KernelDescriptor) -> None:
         """Behind every core's arguments those of the other kernel there, zeros up to the longest of them."""
         if other is self:
-            raise _error("Cannot append a kernel's runtime args from itself", "another kernel")
+            raise _make_error("Cannot append a kernel's runtime args from itself", "another kernel")
         longest = max((len(values) for _, values in other.runtime_args), default=0)
         theirs = dict(other.runtime_args)
         if not len(self._runtime_args):
@@ -222,11 +222,11 @@ class KernelDescriptor:
     def append_common_runtime_args_from(self, other: KernelDescriptor) -> None:
         """The other kernel's common arguments behind its own."""
         if other is self:
-            raise _error("Cannot append a kernel's common_runtime_args from itself", "another kernel")
+            raise _make_error("Cannot append a kernel's common_runtime_args from itself", "another kernel")
         self.common_runtime_args += other.common_runtime_args
 
 
-def _by_core(given: RuntimeArgs | Iterable[Any]) -> list[tuple[CoreCoord, Sequence[int]]]:
+def _list_by_core(given: RuntimeArgs | Iterable[Any]) -> list[tuple[CoreCoord, Sequence[int]]]:
     """Pairs of core and arguments; nested lists mean args[x][y], as TT-NN's first form did."""
     entries = list(given)
     if all(isinstance(entry, tuple) and isinstance(entry[0], CoreCoord) for entry in entries):
@@ -260,7 +260,7 @@ def merge_program_descriptors(descriptors: Sequence[ProgramDescriptor]) -> Progr
     for i, one in enumerate(descriptors):
         for j, other in enumerate(descriptors[:i]):
             if any(a.core_ranges.intersects(b.core_ranges) for a in one.kernels for b in other.kernels):
-                raise _error(
+                raise _make_error(
                     f"Cannot merge ProgramDescriptors with overlapping kernel core ranges between descriptor {j} and {i}. "
                     "Ensure that each descriptor operates on a distinct set of cores.",
                     "disjoint cores",
@@ -281,7 +281,7 @@ class MeshProgramDescriptor:
         for box, program in self.mesh_programs:
             if box == key:
                 return program
-        raise _error("MeshCoordinateRange not found in MeshProgramDescriptor", "a range that was added")
+        raise _make_error("MeshCoordinateRange not found in MeshProgramDescriptor", "a range that was added")
 
     def __setitem__(self, key: MeshCoordinateRange, value: ProgramDescriptor) -> None:
         self.mesh_programs.append((key, value))
@@ -293,5 +293,5 @@ class MeshProgramDescriptor:
         return iter(self.mesh_programs)
 
 
-def _error(wrong: str, expected: str) -> MeshError:
+def _make_error(wrong: str, expected: str) -> MeshError:
     return MeshError(wrong, expected=expected, fix="Correct the descriptors.")

@@ -1,4 +1,4 @@
-"""Sends over a link to a neighbouring chip: writes, increments, and both in one packet, in order."""
+"""Ordered sends over a link to a neighbouring chip: writes, increments, and both in one packet."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class FabricConnection:
         if not mesh.system.link_count(*self._hop):
             raise MeshError(
                 f"no link from {here!r} (chip {self._hop[0]}) to {neighbour!r} (chip {self._hop[1]})",
-                expected="a neighbour that a link joins",
-                fix="Send along a route, or open the mesh as a line that follows the links.",
+                expected="a chip that a link connects to this one",
+                fix="Send through the chips between them, or open the mesh as a line along the links.",
             )
         self._there = memory.chips_at(neighbour, running)
 
@@ -55,14 +55,14 @@ class FabricConnection:
             shadow.touch(offset, part, self._actor.clock, arriving.id, arriving.time, True, site)
             self._memory.copy((owner, start, part), self._chips, into, offset, self._there)
             start += part
-        self._memory.crossed(self._hop, size)
+        self._memory.count_crossing(self._hop, size)
 
     def noc_unicast_atomic_inc(self, target: NocAddress, increment: int) -> None:
-        """Add to a semaphore on the other chip, behind everything sent before."""
-        told = self._actor.release()
-        self._arriving.end(told)
-        self._memory.change_semaphore(self._there, target, increment, self._actor, told, increment=True)
-        self._memory.crossed(self._hop, 4)
+        """Add to a semaphore on the other chip, after everything sent before."""
+        released = self._actor.release()
+        self._arriving.end(released)
+        self._memory.change_semaphore(self._there, target, increment, self._actor, released, increment=True)
+        self._memory.count_crossing(self._hop, 4)
 
     def noc_fused_unicast_atomic_inc(
         self, l1_address: int, target: NocAddress, size: int, semaphore: NocAddress, increment: int

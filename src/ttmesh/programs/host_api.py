@@ -1,4 +1,4 @@
-"""TT-Metal's free functions, by TT-Metal's names; each is a method or function of this folder."""
+"""TT-Metal's free functions under their names; each calls a method of Program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor a kernel runs on: arguments, its place, and its core's circular buffers, in TT-Metal's words."""
+"""The processor a kernel runs on: its arguments, its core and its circular buffers, under TT-Metal's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.programs.circular_buffers import CircularBufferError
 from ttmesh.programs.contents import Chips, CoreMemory
 from ttmesh.programs.kernel_memory import Memory
-from ttmesh.programs.l1_layout import Placement
+from ttmesh.programs.l1_layout import ProgramLayout
 from ttmesh.programs.ordering import Site
 from ttmesh.programs.program import Kernel
 from ttmesh.programs.rings import PageRing
@@ -28,7 +28,7 @@ class KernelCore:
         kernel: Kernel,
         args: tuple[int, ...],
         common: tuple[int, ...],
-        placement: Placement,
+        placement: ProgramLayout,
         memory: Memory,
         chips: Chips,
         l1: CoreMemory,
@@ -38,21 +38,21 @@ class KernelCore:
         self._memory, self._chips, self._l1, self._running = memory, chips, l1, running
         where = "" if chips.box.start_coord != chips.box.end_coord else f" of {chips.box.start_coord!r}"
         self.actor = memory.new_actor(f"{kernel.name} on core {l1.core.str()}{where}")
-        self._waits: dict[Wait, Site] = {}  # that nobody has awaited yet
+        self._waits: dict[Wait, Site] = {}  # waits that the kernel has not awaited yet
 
     # ---- arguments
 
     def get_arg_val(self, index: int) -> int:
         """A runtime argument of this core."""
-        return int(self._indexed(self._args, index, "runtime argument"))
+        return int(self._get_argument(self._args, index, "runtime argument"))
 
     def get_common_arg_val(self, index: int) -> int:
         """A runtime argument of all cores."""
-        return int(self._indexed(self._common, index, "common runtime argument"))
+        return int(self._get_argument(self._common, index, "common runtime argument"))
 
     def get_compile_time_arg_val(self, index: int) -> Any:
         """A compile-time argument."""
-        return self._indexed(self._kernel.config.compile_args, index, "compile-time argument")
+        return self._get_argument(self._kernel.config.compile_args, index, "compile-time argument")
 
     def get_named_compile_time_arg_val(self, name: str) -> Any:
         """A compile-time argument by its name."""
@@ -89,18 +89,18 @@ class KernelCore:
 
     def cb_reserve_back(self, cb_id: int, num_pages: int) -> Wait:
         """Await room for pages."""
-        return self._to_await(self._ring(cb_id).reserve_back(num_pages, self.actor))
+        return self._track_wait(self._ring(cb_id).reserve_back(num_pages, self.actor))
 
     def cb_push_back(self, cb_id: int, num_pages: int) -> None:
-        """Hand reserved pages to the consumer."""
+        """Pass reserved pages to the consumer."""
         self._ring(cb_id).push_back(num_pages, self.actor, packs=self.packs)
 
     def cb_wait_front(self, cb_id: int, num_pages: int) -> Wait:
         """Await filled pages."""
-        return self._to_await(self._ring(cb_id).wait_front(num_pages, self.actor))
+        return self._track_wait(self._ring(cb_id).wait_front(num_pages, self.actor))
 
     def cb_pop_front(self, cb_id: int, num_pages: int) -> None:
-        """Give filled pages back to the producer."""
+        """Return filled pages to the producer."""
         self._ring(cb_id).pop_front(num_pages, self.actor)
 
     def cb_pages_available_at_front(self, cb_id: int, num_pages: int) -> bool:
@@ -121,11 +121,11 @@ class KernelCore:
 
     def get_tile_size(self, cb_id: int) -> int:
         """Bytes of a page."""
-        return self._ring(cb_id).placed.page_bytes
+        return self._ring(cb_id).placement.page_bytes
 
     def get_dataformat(self, cb_id: int) -> DataType:
         """The format of the tiles."""
-        return self._ring(cb_id).placed.dtype
+        return self._ring(cb_id).placement.dtype
 
     # ---- inside
 
@@ -138,7 +138,7 @@ class KernelCore:
                 fix="Write `await core.…` in an `async def` kernel.",
             )
 
-    def _to_await(self, wait: Wait) -> Wait:
+    def _track_wait(self, wait: Wait) -> Wait:
         wait.unawaited = self._waits
         self._waits[wait] = self.actor.site()
         return wait
@@ -153,7 +153,7 @@ class KernelCore:
             )
         return ring
 
-    def _indexed(self, values: Any, index: int, what: str) -> Any:
+    def _get_argument(self, values: Any, index: int, what: str) -> Any:
         if not 0 <= index < len(values):
             raise MeshError(
                 f"{self._kernel.name} on core {self._l1.core.str()} asks for {what} {index} of {len(values)}",

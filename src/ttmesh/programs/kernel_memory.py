@@ -13,20 +13,20 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.programs.addresses import NocAddress
-from ttmesh.programs.circular_buffers import PlacedBuffer
+from ttmesh.programs.circular_buffers import BufferPlacement
 from ttmesh.programs.contents import (
     Chips,
     Contents,
     CoreMemory,
-    Crosses,
     Diverged,
     Frame,
+    NeedsOtherRank,
     NocError,
     Owner,
     Piece,
     touch,
 )
-from ttmesh.programs.mesh_buffer import layout_of
+from ttmesh.programs.mesh_buffer import find_layout
 from ttmesh.programs.ordering import Actor, Clock, Word
 from ttmesh.programs.scheduler import Scheduler, Task
 
@@ -50,7 +50,7 @@ class Memory:
             self._named[cell.buffer_type].append(cell)
 
     def commit(self) -> None:
-        """Let the cells hold what kernels wrote, and count what crossed links."""
+        """Write the results of the run to the cells, and count the bytes that crossed links."""
         for contents in self._contents.values():
             for one in contents.values():
                 one.commit()
@@ -58,57 +58,57 @@ class Memory:
             self.mesh.traffic.counters.add(self._loads)
 
     def take(
-        self, backed: Iterable[PlacedBuffer], core: CoreCoord, chips: Chips, data: torch.Tensor, start: int
+        self, backed: Iterable[BufferPlacement], core: CoreCoord, chips: Chips, data: torch.Tensor, start: int
     ) -> None:
-        """Fill a core's circular buffers that lie in L1 buffers with what its shards hold."""
-        for placed in backed:
-            at = placed.address - start
-            for owner, offset, size in self._shard(placed, core, chips):
+        """Fill a core's circular buffers that are backed by L1 buffers from the core's shards."""
+        for buffer in backed:
+            at = buffer.address - start
+            for owner, offset, size in self._shard(buffer, core, chips):
                 data.narrow(-1, at, size).copy_(owner.view(chips).narrow(-1, offset, size))
                 at += size
 
-    def put_back(self, backed: Iterable[PlacedBuffer], core: CoreCoord, chips: Chips) -> None:
-        """Let the shards hold what those circular buffers hold now."""
+    def put_back(self, backed: Iterable[BufferPlacement], core: CoreCoord, chips: Chips) -> None:
+        """Copy those circular buffers back to the core's shards."""
         l1 = chips.cores[core.y * self.columns + core.x]
-        for placed in backed:
-            at = placed.address - l1.start
-            for owner, offset, size in self._shard(placed, core, chips):
+        for buffer in backed:
+            at = buffer.address - l1.start
+            for owner, offset, size in self._shard(buffer, core, chips):
                 now = l1.bytes.narrow(-1, at, size)
                 if not torch.equal(owner.view(chips).narrow(-1, offset, size).expand_as(now), now):
                     owner.writable(chips).narrow(-1, offset, size).copy_(now)
                 at += size
 
-    def _shard(self, placed: PlacedBuffer, core: CoreCoord, chips: Chips) -> list[Piece]:
-        where = NocAddress(BufferType.L1, core.y * self.columns + core.x, placed.address)
-        pieces = self._in_buffers(where, placed.size_bytes)
+    def _shard(self, buffer: BufferPlacement, core: CoreCoord, chips: Chips) -> list[Piece]:
+        where = NocAddress(BufferType.L1, core.y * self.columns + core.x, buffer.address)
+        pieces = self._in_buffers(where, buffer.size_bytes)
         self.shadowed.update(owner for owner, _, _ in pieces if isinstance(owner, Contents))
         return pieces
 
     def new_id(self) -> int:
-        """A number for transfers that are an actor."""
+        """A new id of an actor."""
         return next(self._ids)
 
     def new_actor(self, name: str) -> Actor:
-        """A kernel on a core."""
+        """A new actor: a kernel on a core."""
         self._actors.append(Actor(name, self.new_id()))
         return self._actors[-1]
 
-    def tell_everything(self, actor: Actor) -> None:
-        """Nothing says what this kernel waited for, so it counts as everything until now."""
+    def learn_everything(self, actor: Actor) -> None:
+        """Order a kernel after everything so far: what its wait depended on is not known."""
         for other in self._actors:
             actor.learn(other.clock)
 
     @property
     def used_links(self) -> bool:
-        """Whether anything went over a link."""
+        """Whether any bytes went over a link."""
         return bool(self._loads)
 
-    def crossed(self, hop: tuple[int, int], size: int) -> None:
-        """Bytes went over a link."""
+    def count_crossing(self, hop: tuple[int, int], size: int) -> None:
+        """Count bytes that go over a link."""
         self._loads[hop] = self._loads.get(hop, 0) + size
 
     def find(self, kind: BufferType, address: int) -> Contents | None:
-        """The buffer at an address, also in its middle."""
+        """The buffer that contains an address."""
         exact = self._contents[kind].get(address)
         if exact is not None:
             return exact
@@ -124,7 +124,7 @@ class Memory:
         return found
 
     def pieces(self, where: NocAddress, size: int, chips: Chips) -> list[Piece]:
-        """The bytes at an address as parts that each lie in one page."""
+        """The bytes at an address, split by pages."""
         if where.kind is BufferType.L1:
             core = chips.cores.get(where.bank)
             if core is not None and core.start <= where.address < core.end:
@@ -156,7 +156,7 @@ class Memory:
         return found
 
     def copy(self, source: Piece, of: Chips, target: Owner, offset: int, on: Chips) -> None:
-        """Move bytes now."""
+        """Copy bytes now."""
         owner, start, size = source
         into = target.writable(on)  # first: a buffer copied onto itself must be read from its new bytes
         into.narrow(-1, offset, size).copy_(owner.view(of).narrow(-1, start, size))
@@ -172,19 +172,19 @@ class Memory:
         return found
 
     def change_semaphore(
-        self, chips: Chips, where: NocAddress, value: int, actor: Actor, told: Clock, *, increment: bool
+        self, chips: Chips, where: NocAddress, value: int, actor: Actor, released: Clock, *, increment: bool
     ) -> None:
-        """Set a semaphore or add to it, and tell those who see it."""
+        """Set a semaphore or add to it, with the clock that waiting kernels get."""
         word, site = self.word(chips, where), actor.site()
         if increment:
             value = (self.load(chips, where) + value) & 0xFFFFFFFF
-            word.add(value, actor, told, site)
+            word.add(value, actor, released, site)
         else:
-            word.set(value & 0xFFFFFFFF, actor, told, site)
+            word.set(value & 0xFFFFFFFF, actor, released, site)
         self.store(chips, where, value)
 
     def touch_word(self, chips: Chips, where: NocAddress, actor: Actor, *, writes: bool) -> Word | None:
-        """A kernel looks at a number in L1, or is about to write one: the semaphore there, else it is data like any."""
+        """Record an access to a 32-bit number in L1; returns its semaphore, or None where it is ordinary data."""
         core = chips.cores.get(where.bank)
         if (core is not None and where.address in core.semaphores) or (chips, where.bank, where.address) in self._words:
             return self.word(chips, where)
@@ -204,7 +204,7 @@ class Memory:
         return int.from_bytes(bytes(words[0].tolist()), "little")
 
     def store(self, chips: Chips, where: NocAddress, value: int) -> None:
-        """Write a 32-bit number at an L1 address and wake who waits for it."""
+        """Write a 32-bit number at an L1 address and wake the kernels that wait for it."""
         core = chips.cores.get(where.bank)
         if core is not None and where.address in core.semaphores:
             core.semaphores[where.address] = value & 0xFFFFFFFF
@@ -219,7 +219,7 @@ class Memory:
             self._touch(owner)
 
     def waiters(self, chips: Chips, where: NocAddress) -> list[Task]:
-        """Who sleeps until the number at an L1 address changes."""
+        """The kernels that sleep until the number at an L1 address changes."""
         core = chips.cores.get(where.bank)
         if core is not None and where.address in core.semaphores:
             return core.waiters.setdefault(where.address, [])
@@ -235,7 +235,7 @@ class Memory:
     def chips_at(self, coord: MeshCoordinate, running: Iterable[Chips]) -> Chips:
         """The chip at a coordinate, with its program's L1 when it runs one of this workload."""
         if self.frame.gathers is None and not self.mesh.is_local(coord):
-            raise Crosses
+            raise NeedsOtherRank
         box = MeshCoordinateRange(coord)
         for chips in running:
             if chips.box == box:
@@ -252,7 +252,7 @@ class Memory:
         return pieces[0]
 
     def _open(self, cell: Cell) -> Contents:
-        opened = Contents(cell, layout_of(cell, self.mesh), self.frame)
+        opened = Contents(cell, find_layout(cell, self.mesh), self.frame)
         self._contents[cell.buffer_type][cell.address] = opened
         return opened
 

@@ -19,7 +19,7 @@ from ttmesh.programs.buffer_configs import (
     ReplicatedBufferConfig,
     ShardedBufferConfig,
 )
-from ttmesh.programs.page_layout import BufferShardingArgs, PageLayout, interleaved, sharded
+from ttmesh.programs.page_layout import BufferShardingArgs, PageLayout, make_interleaved_layout, make_sharded_layout
 
 
 class MeshBuffer:
@@ -37,7 +37,7 @@ class MeshBuffer:
     ) -> None:
         self._mesh = weakref.ref(mesh)  # a buffer does not keep its mesh open
         self.buffer, self.config, self.local_config = buffer, config, local_config
-        self.pages = _shared(buffer.cell.buffer_id, pages)
+        self.pages = _share_layout(buffer.cell.buffer_id, pages)
 
     @staticmethod
     def create(
@@ -46,12 +46,12 @@ class MeshBuffer:
         mesh_device: MeshDevice,
         address: int | None = None,
     ) -> MeshBuffer:
-        """New memory on every chip, at the given address or where all of them have room."""
+        """New memory on every chip, at the given address or at one that is free on all of them."""
         mesh_device.check_open()
         if isinstance(config, ShardedBufferConfig):
             _check_shards(config, mesh_device)
         kind, size, page = local_config.buffer_type, config.device_local_size, local_config.page_size
-        pages = _pages(mesh_device, size, local_config)
+        pages = _make_layout(mesh_device, size, local_config)
         banks, heap = len(pages.banks), mesh_device.heap
         if address is not None:
             buffer = heap.allocate_at(kind, address, size, page, pages.bank_bytes, banks, "mesh buffer")
@@ -78,7 +78,7 @@ class MeshBuffer:
                 expected="the buffer's own size",
                 fix="Correct the config or leave it out.",
             )
-        pages = _pages(mesh_device, cell.size_bytes, local)
+        pages = _make_layout(mesh_device, cell.size_bytes, local)
         if len(pages.banks) != cell.banks or pages.bank_bytes > cell.bank_bytes:
             raise ShapeError(
                 f"the buffer lies in {cell.banks} banks, {cell.bank_bytes} B each; the view has {len(pages.banks)} banks "
@@ -90,11 +90,11 @@ class MeshBuffer:
 
     @property
     def cell(self) -> Cell:
-        """What the buffer holds."""
+        """The buffer's cell."""
         return self.buffer.cell
 
     def device(self) -> MeshDevice:
-        """The mesh it lies on."""
+        """The mesh whose chips hold it."""
         mesh = self._mesh()
         if mesh is None or not self.buffer.is_allocated():
             raise MeshError(
@@ -128,7 +128,7 @@ class MeshBuffer:
 
     @property
     def buffer_type(self) -> BufferType:
-        """Which memory it lies in."""
+        """The type of its memory."""
         return self.local_config.buffer_type
 
     def global_layout(self) -> MeshBufferLayout:
@@ -137,7 +137,7 @@ class MeshBuffer:
         return MeshBufferLayout.SHARDED if sharded_ else MeshBufferLayout.REPLICATED
 
     def global_shard_spec(self) -> ShardedBufferConfig:
-        """How a sharded buffer is cut."""
+        """The sharding of a sharded buffer."""
         if isinstance(self.config, ShardedBufferConfig):
             return self.config
         raise MeshError(
@@ -147,7 +147,7 @@ class MeshBuffer:
         )
 
     def get_device_buffer(self, device_coord: MeshCoordinate) -> DeviceBuffer:
-        """The part of one chip."""
+        """The buffer of one chip."""
         mesh = self.device()
         return DeviceBuffer(self, device_coord, mesh.get_device_id(device_coord))
 
@@ -156,7 +156,7 @@ class MeshBuffer:
         return self.buffer.is_allocated()
 
     def deallocate(self) -> None:
-        """Free the memory on every chip; a second time does nothing."""
+        """Free the memory on every chip; a second call does nothing."""
         self.buffer.deallocate()
 
     def __repr__(self) -> str:
@@ -165,14 +165,14 @@ class MeshBuffer:
 
 @dataclass(frozen=True)
 class DeviceBuffer:
-    """One chip's part of a mesh buffer."""
+    """A mesh buffer on one chip."""
 
     of: MeshBuffer
     coord: MeshCoordinate
     device_id: int
 
     def address(self) -> int:
-        """The same on every chip."""
+        """The address, the same on every chip."""
         return self.of.address()
 
     def size(self) -> int:
@@ -223,8 +223,8 @@ def create_mesh_buffer(
     return MeshBuffer.create(config, local, mesh)
 
 
-def layout_of(cell: Cell, mesh: MeshDevice) -> PageLayout:
-    """The pages of any live cell: as its mesh buffer says, else interleaved."""
+def find_layout(cell: Cell, mesh: MeshDevice) -> PageLayout:
+    """The layout of a live cell: that of its mesh buffer, else interleaved."""
     pages = _layouts.get(cell.buffer_id)
     if pages is not None:
         return pages
@@ -236,18 +236,20 @@ def layout_of(cell: Cell, mesh: MeshDevice) -> PageLayout:
             expected="a MeshBuffer of it",
             fix="Keep MeshBuffer.of(buffer, mesh, sharding_args=...) while the program runs.",
         )
-    return interleaved(cell.size_bytes // cell.page_bytes, cell.page_bytes, banks.page_alignment, banks.count)
+    return make_interleaved_layout(
+        cell.size_bytes // cell.page_bytes, cell.page_bytes, banks.page_alignment, banks.count
+    )
 
 
-def _shared(buffer_id: int, pages: PageLayout) -> PageLayout:
-    """One layout object for all views of a buffer that agree, so that it is known until the last of them goes."""
+def _share_layout(buffer_id: int, pages: PageLayout) -> PageLayout:
+    """The same layout object for all views of a buffer with equal layouts, kept as long as one of them lives."""
     if _layouts.get(buffer_id) == pages:
         return _layouts[buffer_id]
     _layouts[buffer_id] = pages
     return pages
 
 
-def _pages(mesh: MeshDevice, size: int, local: DeviceLocalBufferConfig) -> PageLayout:
+def _make_layout(mesh: MeshDevice, size: int, local: DeviceLocalBufferConfig) -> PageLayout:
     page, banks = local.page_size, mesh.heap.map.banks[local.buffer_type]
     if page <= 0 or size % page:
         raise ShapeError(
@@ -257,10 +259,10 @@ def _pages(mesh: MeshDevice, size: int, local: DeviceLocalBufferConfig) -> PageL
             fix="Correct page_size.",
         )
     if local.sharding_args is None:
-        return interleaved(size // page, page, banks.page_alignment, banks.count)
+        return make_interleaved_layout(size // page, page, banks.page_alignment, banks.count)
     dram = local.buffer_type is BufferType.DRAM
     columns = mesh.compute_with_storage_grid_size().x
-    pages = sharded(size // page, page, banks.page_alignment, local.sharding_args, columns, dram=dram)
+    pages = make_sharded_layout(size // page, page, banks.page_alignment, local.sharding_args, columns, dram=dram)
     if max(pages.banks) >= banks.count:
         raise ShapeError(
             f"sharding args name bank {max(pages.banks)} of {banks.count}",

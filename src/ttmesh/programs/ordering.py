@@ -1,7 +1,7 @@
-"""What is ordered before what: two accesses to the same bytes that nothing orders are an error, however they ran.
+"""The race check: two accesses to the same bytes that nothing orders are an error, in whatever order they ran.
 
-Kernels and the transfers they have under way are *actors*, each with a time of its own. A clock holds, for every actor,
-the time up to which its owner has been told: by pages pushed and waited for, pages popped and reserved, semaphores,
+Kernels and their pending transfers are *actors*, each with a time of its own. A clock holds, for every actor, the time
+up to which the owner of the clock knows that actor: by pages pushed and waited for, pages popped and reserved, semaphores,
 barriers. An access may follow another's only where its clock covers that one's time.
 """
 
@@ -21,24 +21,24 @@ _own_files: dict[str, bool] = {}  # whether code of a file is ours and not a ker
 
 
 class RaceError(MeshError):
-    """Kernels touch the same bytes and nothing says who comes first."""
+    """Kernels touch the same bytes and nothing orders the accesses."""
 
 
 class Site:
-    """A call in a kernel; its line is worked out only for a message."""
+    """A call in a kernel; its line is found only when a message needs it."""
 
     __slots__ = ("_code", "_instruction", "actor")
 
     def __init__(self, actor: Actor, code: CodeType, instruction: int) -> None:
         self.actor, self._code, self._instruction = actor, code, instruction
 
-    def place(self) -> str:
+    def find_line(self) -> str:
         """File and line."""
         lines = (line for start, end, line in self._code.co_lines() if start <= self._instruction < end)
         return f"{Path(self._code.co_filename).name}:{next(lines, None) or self._code.co_firstlineno}"
 
     def __str__(self) -> str:
-        return f"{self.actor.name} ({self.place()})"
+        return f"{self.actor.name} ({self.find_line()})"
 
 
 def _is_own(code: CodeType) -> bool:
@@ -49,8 +49,8 @@ def _is_own(code: CodeType) -> bool:
     return found
 
 
-def place_of(trace: TracebackType | None) -> str | None:
-    """The last line of a kernel's own code on the way to an error."""
+def find_location(trace: TracebackType | None) -> str | None:
+    """The last line of a kernel's own code in a traceback."""
     found = None
     while trace is not None:
         if not _is_own(trace.tb_frame.f_code):
@@ -60,27 +60,27 @@ def place_of(trace: TracebackType | None) -> str | None:
 
 
 class Actor:
-    """A kernel on a core: what it is called and what it has been told."""
+    """A kernel on a core: its name and its clock."""
 
-    __slots__ = ("clock", "id", "name", "told")
+    __slots__ = ("clock", "id", "name", "version")
 
     def __init__(self, name: str, actor_id: int) -> None:
         self.name, self.id = name, actor_id
         self.clock: Clock = {actor_id: 1}
-        self.told = 0  # how often the clock changed
+        self.version = 0  # how often the clock changed
 
     def release(self) -> Clock:
-        """What others are told now; what the kernel does from here on is not in it."""
-        told = self.clock.copy()
+        """A copy of the clock for others; what the kernel does from here on is not in it."""
+        released = self.clock.copy()
         self.clock[self.id] += 1
-        self.told += 1
-        return told
+        self.version += 1
+        return released
 
-    def learn(self, told: Clock) -> None:
-        """Be told."""
+    def learn(self, released: Clock) -> None:
+        """Merge a clock that another actor released into this one."""
         clock = self.clock
-        self.told += 1
-        for actor, time in told.items():
+        self.version += 1
+        for actor, time in released.items():
             if clock.get(actor, 0) < time:
                 clock[actor] = time
 
@@ -93,16 +93,16 @@ class Actor:
 
 
 class Transfers:
-    """Transfers of a kernel that end together, at a barrier or before a semaphore's change: an actor beside it."""
+    """The transfers of a kernel that end together, at a barrier or before a semaphore changes; they are an actor too."""
 
     __slots__ = ("id", "time")
 
     def __init__(self, actor_id: int) -> None:
         self.id, self.time = actor_id, 1
 
-    def end(self, told: Clock) -> None:
-        """All that began are over, and who holds this clock knows it."""
-        told[self.id] = self.time
+    def end(self, released: Clock) -> None:
+        """End all transfers that began, and record it in a clock."""
+        released[self.id] = self.time
         self.time += 1
 
 
@@ -110,7 +110,7 @@ Access = tuple[int, int, int, int, bool, Site]  # from, to, actor, its time, whe
 
 
 class Shadow:
-    """Who touched which bytes of a memory last, in pieces of `granule` bytes."""
+    """The last accesses to each byte of a memory, kept per `granule` bytes."""
 
     __slots__ = ("_granule", "_name", "_touched")
 
@@ -119,7 +119,7 @@ class Shadow:
         self._touched: dict[int, list[Access]] = {}
 
     def touch(self, low: int, size: int, known: Clock, actor: int, time: int, writes: bool, site: Site) -> None:
-        """An access by somebody who knows so much; those before it that it may not follow are an error."""
+        """Add an access of an actor with this clock; raise where it is not ordered after an earlier conflicting one."""
         granule, touched = self._granule, self._touched
         for number in range(low // granule, (low + size - 1) // granule + 1):
             begin, end = max(low, number * granule), min(low + size, (number + 1) * granule)
@@ -145,7 +145,7 @@ class Shadow:
         if other.actor is site.actor:
             return RaceError(
                 f"{site} {'writes' if writes else 'reads'} bytes of {name} that its own transfer at "
-                f"{other.place()} still {'writes' if wrote else 'reads'}",
+                f"{other.find_line()} still {'writes' if wrote else 'reads'}",
                 expected="a barrier between the two",
                 fix="Call noc_async_read_barrier() before using what was read, noc_async_writes_flushed() or "
                 "noc_async_write_barrier() before changing what is sent.",
@@ -160,54 +160,54 @@ class Shadow:
 
 
 class Word:
-    """A semaphore: the values it had, and what whoever sees one of them has been told."""
+    """A semaphore: its recent values, each with the clock that an actor gets by waiting for it."""
 
     __slots__ = ("_changes", "_set", "_states")
 
     KEPT = 256  # values that may still be seen by a slow kernel
 
     def __init__(self, value: int) -> None:
-        self._states: list[tuple[int, Clock, int, int]] = [(value, {}, -1, 0)]  # value, told, by whom, when
+        self._states: list[tuple[int, Clock, int, int]] = [(value, {}, -1, 0)]  # value, released, by whom, when
         self._set: tuple[int, int, Site] | None = None
         self._changes: dict[int, tuple[int, Site]] = {}  # increments since, by actor
 
-    def add(self, value: int, actor: Actor, told: Clock, site: Site) -> None:
-        """An increment: whoever sees it has been told what those before it told."""
+    def add(self, value: int, actor: Actor, released: Clock, site: Site) -> None:
+        """Add an increment; its clock includes the clocks of the values before it."""
         self._check_set(actor, site)
         joined = dict(self._states[-1][1])
-        for who, time in told.items():
+        for who, time in released.items():
             if joined.get(who, 0) < time:
                 joined[who] = time
-        self._changes[actor.id] = (told[actor.id], site)
-        self._append(value, joined, actor.id, told[actor.id])
+        self._changes[actor.id] = (released[actor.id], site)
+        self._append(value, joined, actor.id, released[actor.id])
 
-    def set(self, value: int, actor: Actor, told: Clock, site: Site) -> None:
-        """A new value in the place of the old, which nobody else may change meanwhile."""
+    def set(self, value: int, actor: Actor, released: Clock, site: Site) -> None:
+        """Set a value; raise if another actor changes the semaphore without an order between the two."""
         self._check_set(actor, site)
         for who, (time, other) in self._changes.items():
             if who != actor.id and actor.clock.get(who, 0) < time:
                 raise self._race(site, other)
         self._changes.clear()
-        self._set = (actor.id, told[actor.id], site)
-        self._append(value, told, actor.id, told[actor.id])
+        self._set = (actor.id, released[actor.id], site)
+        self._append(value, released, actor.id, released[actor.id])
 
     def see(self, actor: Actor, value: int, exact: bool) -> bool:
-        """A kernel has waited for a value: it is told what the first moment tells that could have ended its wait."""
+        """Give an actor that waited for a value the clock of the first value that could have ended its wait."""
         first = len(self._states) - 1
         while first and actor.clock.get(self._states[first][2], 0) < self._states[first][3]:
             first -= 1
-        for held, told, _, _ in self._states[first:]:
+        for held, released, _, _ in self._states[first:]:
             if held == value or (not exact and held > value):
-                actor.learn(told)
+                actor.learn(released)
                 return True
         return False
 
     def load(self, actor: Actor) -> None:
-        """A kernel has looked at the value of now."""
+        """Give an actor that read the semaphore the clock of the current value."""
         actor.learn(self._states[-1][1])
 
-    def _append(self, value: int, told: Clock, by: int, when: int) -> None:
-        self._states.append((value, told, by, when))
+    def _append(self, value: int, released: Clock, by: int, when: int) -> None:
+        self._states.append((value, released, by, when))
         if len(self._states) > self.KEPT:
             del self._states[: self.KEPT // 2]
 
@@ -219,5 +219,5 @@ class Word:
         return RaceError(
             f"{site} changes a semaphore that {other} changes, and nothing says who comes first",
             expected="a semaphore to be set when nobody else changes it",
-            fix="Wait for it with noc_semaphore_wait before setting it, and tell others only after that.",
+            fix="Wait for it with noc_semaphore_wait before setting it, and signal others only after that.",
         )

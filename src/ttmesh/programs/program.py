@@ -104,7 +104,7 @@ class SemaphoreSpec:
 
 
 class Program:
-    """What runs on one chip; put it on a mesh with a MeshWorkload. Arguments may change between launches."""
+    """A program for one chip; a MeshWorkload runs it on a mesh. Arguments may change between launches."""
 
     def __init__(self) -> None:
         self.id = next(_ids)
@@ -119,8 +119,8 @@ class Program:
 
     def create_kernel(self, kernel: KernelFunction, core_spec: Cores, config: KernelConfig) -> KernelHandle:
         """Run a function on every core of a set; `async def` when it waits for anything."""
-        self._open("kernel")
-        new = Kernel(kernel, as_cores(core_spec), config)
+        self._check_open("kernel")
+        new = Kernel(kernel, to_core_set(core_spec), config)
         for other in self.kernels:
             if other.unit == new.unit and other.cores.intersects(new.cores):
                 shared = next(core for core in new.cores.cores() if other.cores.contains(core))
@@ -134,9 +134,9 @@ class Program:
 
     def create_circular_buffer(self, core_spec: Cores, config: CircularBufferConfig) -> CBHandle:
         """A circular buffer on every core of a set."""
-        self._open("circular buffer")
+        self._check_open("circular buffer")
         check_config(config)
-        cores = as_cores(core_spec)
+        cores = to_core_set(core_spec)
         for others, known in self.circular_buffers:
             twice = set(known.data_formats) & set(config.data_formats)
             if twice and others.intersects(cores):
@@ -151,8 +151,8 @@ class Program:
 
     def create_semaphore(self, core_spec: Cores, initial_value: int = 0) -> int:
         """A counter on every core of a set; the number kernels give to get_semaphore."""
-        self._open("semaphore")
-        cores = as_cores(core_spec)
+        self._check_open("semaphore")
+        cores = to_core_set(core_spec)
         taken = {s.id for s in self.semaphores if s.cores.intersects(cores)}
         free = next((i for i in range(NUM_SEMAPHORES) if i not in taken), None)
         if free is None:
@@ -165,11 +165,11 @@ class Program:
         return free
 
     def set_runtime_args(self, kernel: KernelHandle, core_spec: Cores, args: Sequence[RuntimeArg]) -> None:
-        """What a kernel finds with get_arg_val on these cores; buffers and global semaphores stand for addresses."""
-        described, values = self._kernel(kernel), self._values(args)
+        """Set what get_arg_val returns on these cores; buffers and global semaphores stand for their addresses."""
+        described, values = self._find_kernel(kernel), self._to_words(args)
         self._check_count(described, len(values) + len(self._common.get(kernel, ())))
-        renewed = dict(self._args)  # a command that was enqueued keeps the arguments of its time
-        for core in as_cores(core_spec).cores():
+        renewed = dict(self._args)  # an enqueued command keeps the arguments it was enqueued with
+        for core in to_core_set(core_spec).cores():
             if not described.cores.contains(core):
                 raise MeshError(
                     f"Cannot set runtime args for core {core.str()}: kernel {described.name} is not placed there",
@@ -180,17 +180,17 @@ class Program:
         self._args = renewed
 
     def set_common_runtime_args(self, kernel: KernelHandle, args: Sequence[RuntimeArg]) -> None:
-        """What a kernel finds with get_common_arg_val on all its cores."""
-        described, values = self._kernel(kernel), self._values(args)
+        """Set what get_common_arg_val returns on all cores of a kernel."""
+        described, values = self._find_kernel(kernel), self._to_words(args)
         self._check_count(described, len(values))
         self._common = {**self._common, kernel: values}
 
     def get_runtime_args(self, kernel: KernelHandle, core: CoreCoord) -> tuple[int, ...]:
-        """What was set for a core."""
+        """The runtime arguments of a core."""
         return self._args.get((kernel, core), ())
 
     def arguments(self) -> tuple[dict[tuple[int, CoreCoord], tuple[int, ...]], dict[int, tuple[int, ...]]]:
-        """All runtime arguments as they are now; never changed later."""
+        """All runtime arguments at this time; the dicts are never changed later."""
         return self._args, self._common
 
     def cores(self) -> CoreRangeSet:
@@ -200,13 +200,13 @@ class Program:
             found = found.merge(kernel.cores)
         return found
 
-    def _values(self, args: Sequence[RuntimeArg]) -> tuple[int, ...]:
+    def _to_words(self, args: Sequence[RuntimeArg]) -> tuple[int, ...]:
         for arg in args:
             if isinstance(arg, GlobalSemaphore) and arg not in self._global_semaphores:
-                self._global_semaphores[arg] = _counters(arg)
-        return tuple(_value(arg) for arg in args)
+                self._global_semaphores[arg] = _make_counter_buffer(arg)
+        return tuple(_to_word(arg) for arg in args)
 
-    def _kernel(self, handle: KernelHandle) -> Kernel:
+    def _find_kernel(self, handle: KernelHandle) -> Kernel:
         if not 0 <= handle < len(self.kernels):
             raise MeshError(
                 f"Expected Kernel with ID {handle} to be in Program {self.id}",
@@ -221,10 +221,10 @@ class Program:
                 f"{count} unique+common runtime args targeting kernel {kernel.name} on {kernel.cores.str()} are too "
                 f"large. Max allowable is {MAX_RUNTIME_ARGS}",
                 expected="fewer arguments",
-                fix="Put them into a buffer.",
+                fix="Pass them in a buffer.",
             )
 
-    def _open(self, what: str) -> None:
+    def _check_open(self, what: str) -> None:
         if self.compiled:
             raise MeshError(
                 f"Cannot add {what} to an already compiled program {self.id}",
@@ -233,7 +233,7 @@ class Program:
             )
 
 
-def as_cores(spec: Cores) -> CoreRangeSet:
+def to_core_set(spec: Cores) -> CoreRangeSet:
     """One core, a rectangle or a set, as a set."""
     if isinstance(spec, CoreRangeSet):
         if spec.empty():
@@ -244,15 +244,17 @@ def as_cores(spec: Cores) -> CoreRangeSet:
     return CoreRangeSet([CoreRange(spec, spec) if isinstance(spec, CoreCoord) else spec])
 
 
-def _value(arg: RuntimeArg) -> int:
+def _to_word(arg: RuntimeArg) -> int:
     value = arg.address() if isinstance(arg, (MeshBuffer, GlobalSemaphore)) else int(arg)
     if not -(1 << 31) <= value < 1 << 32:
-        raise MeshError(f"runtime argument {value}", expected="a 32-bit number", fix="Split it in two.")
+        raise MeshError(
+            f"runtime argument {value}", expected="a 32-bit number", fix="Pass it as two arguments of 32 bits."
+        )
     return value
 
 
-def _counters(semaphore: GlobalSemaphore) -> MeshBuffer:
-    """A global semaphore as a buffer of one page per core, so that kernels find each core's counter."""
+def _make_counter_buffer(semaphore: GlobalSemaphore) -> MeshBuffer:
+    """A global semaphore as a buffer of one page per core, so that kernels can address each core's counter."""
     cores = semaphore.cores
     args = BufferShardingArgs(cores, (1, 1), (cores.num_cores(), 1))
     return MeshBuffer.of(semaphore.buffer, semaphore.mesh, sharding_args=args)

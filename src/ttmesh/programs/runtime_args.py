@@ -1,4 +1,4 @@
-"""RuntimeArgs: what a descriptor's kernel gets on each core, written as args[x][y] = [...]."""
+"""RuntimeArgs: the arguments of a descriptor's kernel on each core, written as args[x][y] = [...]."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RuntimeArgs:
         return len(self._entries)
 
     def get(self, idx: int) -> Entry:
-        """The pair at a place."""
+        """The pair at an index."""
         return self._entries[idx]
 
     def to_list(self) -> list[Entry]:
@@ -67,7 +67,7 @@ class RuntimeArgs:
         return list(self._entries)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all pairs."""
         self._entries.clear()
 
     def __iter__(self) -> Iterator[Entry]:

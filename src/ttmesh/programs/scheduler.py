@@ -1,4 +1,4 @@
-"""Kernels as coroutines: each runs until it must wait; when nobody can move, the report says who waits for what."""
+"""Kernels as coroutines: each runs until it must wait; when none can run, the error lists what each waits for."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from pathlib import Path
 from typing import Any
 
 from ttmesh.base.errors import MeshError
-from ttmesh.programs.ordering import place_of
+from ttmesh.programs.ordering import find_location
 
 
 class DeadlockError(MeshError):
-    """Kernels wait for each other, or for something that never comes."""
+    """Every kernel that has not ended waits, and nothing can end a wait."""
 
 
 class Wait:
-    """What a kernel awaits: goes on at once when `ready` holds, else sleeps until one of its `waiters` list is woken."""
+    """What a kernel awaits: continues at once when `ready()` is true, else sleeps until its `waiters` list is woken."""
 
-    __slots__ = ("arrived", "ready", "text", "unawaited", "waiters")
+    __slots__ = ("on_ready", "ready", "text", "unawaited", "waiters")
 
     def __init__(
         self,
         ready: Callable[[], bool],
         waiters: list[Task],
         text: Callable[[], str],
-        arrived: Callable[[], None] | None,
+        on_ready: Callable[[], None] | None,
     ) -> None:
-        self.ready, self.waiters, self.text, self.arrived = ready, waiters, text, arrived
+        self.ready, self.waiters, self.text, self.on_ready = ready, waiters, text, on_ready
         self.unawaited: dict[Wait, Any] = {}  # the waits of its kernel that nobody awaits: no longer this one
 
     def __await__(self) -> Generator[Wait, None, None]:
         self.unawaited.pop(self, None)
         while not self.ready():
             yield self
-        if self.arrived is not None:
-            self.arrived()
+        if self.on_ready is not None:
+            self.on_ready()
 
 
 class Task:
-    """A kernel on a core, running."""
+    """A running kernel on a core."""
 
     __slots__ = ("coroutine", "finish", "name", "waits")
 
@@ -59,17 +59,17 @@ class Scheduler:
         self._sleeping: dict[int, Task] = {}
 
     def add(self, task: Task) -> None:
-        """A kernel to be run after those added before."""
+        """Add a kernel, to run after those added before."""
         self._ready.append(task)
 
     def wake(self, waiters: list[Task]) -> None:
-        """What these kernels waited for may be there. They go first: what they read is still in the cache."""
+        """Let waiting kernels check again. They run first, because the data they read is still in the cache."""
         for task in waiters:
             self._ready.appendleft(task)
         waiters.clear()
 
     def run(self) -> None:
-        """Until every kernel has ended."""
+        """Run until every kernel has ended."""
         ready, sleeping = self._ready, self._sleeping
         try:
             while ready:
@@ -79,7 +79,7 @@ class Scheduler:
                 sleeping.pop(id(task), None)
                 task.finish()
             if sleeping:
-                raise _deadlock([task for task in sleeping.values() if task.waits is not None])
+                raise _make_deadlock_error([task for task in sleeping.values() if task.waits is not None])
         finally:
             for task in (*ready, *sleeping.values()):
                 if task.coroutine is not None:
@@ -93,13 +93,13 @@ class Scheduler:
         except StopIteration:
             return True
         except Exception as failure:
-            name_place(failure, task.name)
+            add_location(failure, task.name)
             raise
         if not isinstance(wait, Wait):
             raise MeshError(
                 f"{task.name} awaits {wait!r}",
                 expected="cb_wait_front, cb_reserve_back or noc_semaphore_wait of its core",
-                fix="Kernels can await nothing else.",
+                fix="Await only calls of the kernel's core.",
             )
         task.waits = wait
         wait.waiters.append(task)
@@ -107,18 +107,18 @@ class Scheduler:
         return False
 
 
-def name_place(failure: Exception, name: str) -> None:
-    """Let an error of a kernel's call begin with the kernel, its core and the line; others get it as a note."""
-    place = place_of(failure.__traceback__)
+def add_location(failure: Exception, name: str) -> None:
+    """Add the kernel, its core and the line to an error: in front of ttmesh's own errors, as a note to others."""
+    location = find_location(failure.__traceback__)
     if isinstance(failure, MeshError):
-        if place is not None and not str(failure).startswith(name):
-            failure.wrong = f"{name} ({place}): {failure.wrong}"
-            failure.args = (f"{name} ({place}): {failure}",)
+        if location is not None and not str(failure).startswith(name):
+            failure.wrong = f"{name} ({location}): {failure.wrong}"
+            failure.args = (f"{name} ({location}): {failure}",)
     elif hasattr(failure, "add_note"):  # Python 3.11
-        failure.add_note(f"in {name}" + (f" ({place})" if place else ""))
+        failure.add_note(f"in {name}" + (f" ({location})" if location else ""))
 
 
-def _line_of(task: Task) -> str:
+def _find_line(task: Task) -> str:
     """Where a kernel sleeps: in itself, or in a coroutine that it awaits."""
     running: Any = task.coroutine
     while inspect.iscoroutine(running.cr_await):
@@ -126,9 +126,9 @@ def _line_of(task: Task) -> str:
     return f"{Path(running.cr_code.co_filename).name}:{running.cr_frame.f_lineno}"
 
 
-def _deadlock(sleeping: list[Task]) -> DeadlockError:
+def _make_deadlock_error(sleeping: list[Task]) -> DeadlockError:
     shown = [
-        f"{task.name} waits for {task.waits.text()} at {_line_of(task)}"
+        f"{task.name} waits for {task.waits.text()} at {_find_line(task)}"
         for task in sleeping[:8]
         if task.waits is not None
     ]

@@ -1,4 +1,4 @@
-"""MeshWorkload: programs on parts of a mesh, launched together."""
+"""MeshWorkload: programs on boxes of a mesh, launched together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.mesh.queue.trace import make_capture_error
-from ttmesh.programs.l1_layout import Placement, check_clash, place
+from ttmesh.programs.l1_layout import ProgramLayout, check_clash, lay_out_program
 from ttmesh.programs.program import Program
 from ttmesh.programs.program_run import Launch, run
 
@@ -24,11 +24,11 @@ class MeshWorkload:
 
     def __init__(self) -> None:
         self._programs: dict[MeshCoordinateRange, Program] = {}
-        self._placements: dict[MeshCoordinateRange, Placement] = {}
+        self._placements: dict[MeshCoordinateRange, ProgramLayout] = {}
         self._mesh_id: int | None = None
         self._mesh_shape: MeshShape | None = None
-        self.holds: list[object] = []  # what must live as long: views of the buffers that its programs read
-        self._numbers: list[int] = []  # what trackers were told, see Residents
+        self.holds: list[object] = []  # kept alive with it: views of the buffers that its programs read
+        self._numbers: list[int] = []  # of the records for trackers, see Residents
 
     def add_program(self, device_range: MeshCoordinateRange | MeshCoordinate, program: Program) -> None:
         """Run a program on these chips; ranges may not overlap."""
@@ -64,32 +64,34 @@ class MeshWorkload:
         return self._mesh_id is not None
 
     def is_known(self, mesh: MeshDevice) -> bool:
-        """Whether programs like its own were compiled for a mesh before."""
-        return all(place(program, mesh).key() in mesh.program_cache for program in self._programs.values())
+        """Whether a mesh has the programs in its cache."""
+        return all(lay_out_program(program, mesh).key() in mesh.program_cache for program in self._programs.values())
 
     def finalize(self, mesh: MeshDevice) -> None:
         """Compile the programs for a mesh and lay them out in L1; done once, by the first launch unless before."""
         if self.is_finalized():
             raise MeshError(
-                "MeshWorkload has already been finalized", expected="one finalize per workload", fix="Just launch it."
+                "MeshWorkload has already been finalized",
+                expected="one finalize per workload",
+                fix="Launch it with enqueue_mesh_workload.",
             )
         whole = MeshCoordinateRange(mesh.shape)
         for box in self._programs:
             if box.start_coord.dims() != mesh.shape.dims() or not whole.contains(box):
                 raise ShapeError(
                     f"program range {box!r} lies outside {mesh!r}",
-                    expected=f"a part of {whole!r}",
+                    expected=f"a range inside {whole!r}",
                     fix="Choose a smaller range.",
                 )
-        placements = {box: place(program, mesh) for box, program in self._programs.items()}
+        placements = {box: lay_out_program(program, mesh) for box, program in self._programs.items()}
         mesh.program_cache.compile("MeshWorkload", [placement.key() for placement in placements.values()])
         for program in self._programs.values():
             program.compiled = True
         self._placements, self._mesh_id, self._mesh_shape = placements, mesh.id(), mesh.shape
-        weakref.finalize(self, _leave, mesh.residents, self._numbers).atexit = False
+        weakref.finalize(self, _release_all, mesh.residents, self._numbers).atexit = False
 
     def launches(self, mesh: MeshDevice) -> list[Launch]:
-        """The programs with their arguments as they are now, checked against what lies in L1 now."""
+        """The programs with their arguments as they are now, checked against the L1 buffers of now."""
         if not self.is_finalized():
             self.finalize(mesh)
         if self._mesh_id != mesh.id():
@@ -106,17 +108,17 @@ class MeshWorkload:
             )
         for placement in self._placements.values():
             check_clash(placement, mesh)
-        self._settle(mesh)
+        self._report_memory(mesh)
         return [Launch(box, placement, *placement.program.arguments()) for box, placement in self._placements.items()]
 
-    def _settle(self, mesh: MeshDevice) -> None:
-        """Tell trackers what the programs hold: until others are launched on these chips, or this workload goes."""
+    def _report_memory(self, mesh: MeshDevice) -> None:
+        """Report the programs' memory to trackers, until others are launched on these chips or this workload is gone."""
         numbers = self._numbers
         everyone = [mesh.chip_at(coord) for box in self._placements for coord in box if mesh.is_local(coord)]
         mesh.residents.evict(everyone, numbers)
         if numbers and all(mesh.residents.has_program(number) for number in numbers):
             return
-        _leave(mesh.residents, numbers)
+        _release_all(mesh.residents, numbers)
         for box, placement in self._placements.items():
             chips = [mesh.chip_at(coord) for coord in box if mesh.is_local(coord)]
             label = f"program {placement.program.id}"
@@ -146,13 +148,13 @@ def enqueue_mesh_workload(
                 fix="Launch it once before begin_trace_capture.",
             )
     launches = workload.launches(mesh)
-    cells = _named_cells(mesh, launches)
+    cells = _find_named_cells(mesh, launches)
     device = weakref.ref(mesh)  # a recorded command lives in its mesh: it must not hold it
 
     def body(reads: Cells, writes: Cells) -> None:
         held = device()
         assert held is not None, "a command runs only while its mesh is open"
-        assert workload.is_finalized(), "while a trace holds this, it holds the workload: it stays on the chips"
+        assert workload.is_finalized(), "a trace keeps the workload, so that its programs stay on the chips"
         run(held, launches, reads)
 
     command = Command("mesh_workload", body, cells, cells, programs=1)
@@ -162,8 +164,8 @@ def enqueue_mesh_workload(
         queue.finish_through(command)
 
 
-def _named_cells(mesh: MeshDevice, launches: Iterable[Launch]) -> list[Cell]:
-    """The live buffers whose addresses are among the arguments: what the command is taken to read and write.
+def _find_named_cells(mesh: MeshDevice, launches: Iterable[Launch]) -> list[Cell]:
+    """The live buffers whose addresses are among the arguments: the cells that the command reads and writes.
 
     TT-Metal passes addresses, not buffers, so this is all that can be known before the kernels run.
     """
@@ -179,6 +181,6 @@ def _named_cells(mesh: MeshDevice, launches: Iterable[Launch]) -> list[Cell]:
     return [live[kind][n] for kind in kinds for n in sorted(numbers & live[kind].keys())]
 
 
-def _leave(residents: Residents, numbers: list[int]) -> None:
+def _release_all(residents: Residents, numbers: list[int]) -> None:
     while numbers:
         residents.release(numbers.pop(0))
