@@ -45,7 +45,7 @@ def enqueue_write_shard_to_sub_grid(
     region: BufferRegion | None = None,
     cq_id: int | None = None,
 ) -> None:
-    """Write the same bytes to some chips of a replicated buffer (all of it or a region); a sharded one is written in full."""
+    """Write the same bytes to some chips of a replicated buffer (all or a region); a sharded one is written in full."""
     mesh = buffer.device()
     config = buffer.config
     if isinstance(config, ShardedBufferConfig):
