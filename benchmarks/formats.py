@@ -15,7 +15,7 @@ import torch
 
 from ttmesh.base import settings
 from ttmesh.base.dtypes import Layout, bfloat4_b, bfloat8_b
-from ttmesh.chip.backends.registry import backend
+from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.formats.block_float import quantise
 from ttmesh.chip.formats.kernels import loader
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    backend("cpu").start()
+    find_usable_backend("cpu").start()
     torch.set_num_threads(options.threads)
     print(
         f"torch {torch.__version__}, {options.threads} thread(s), kernels {loader.library('block_tiles') is not None}"

@@ -66,7 +66,7 @@ SPOILERS = [
     ("variable", "leaf", "user"),
     [
         ("TTMESH_RUNTIME_DIR", "", runtime_directory),
-        ("TTMESH_RUNTIME_DIR", "", lambda: claims.holder("t3000", 0)),
+        ("TTMESH_RUNTIME_DIR", "", lambda: claims.find_holder("t3000", 0)),
         ("TTMESH_RUNTIME_DIR", "", chosen),
         ("TTMESH_CACHE", "kernels", lambda: cache_directory("kernels")),
         ("TT_METAL_CACHE", "kernels", lambda: cache_directory("kernels")),

@@ -10,12 +10,12 @@ import torch
 
 from ttmesh.chip.backends import cpu
 from ttmesh.chip.backends.backend_protocol import Backend
-from ttmesh.chip.backends.registry import backend, backend_names, described
+from ttmesh.chip.backends.registry import backend_names, find_usable_backend, load_backend
 
 
 @pytest.fixture(params=backend_names())
 def any_backend(request: pytest.FixtureRequest) -> Backend:
-    found = described(request.param)
+    found = load_backend(request.param)
     reason = found.unavailable()
     if reason is not None:
         pytest.skip(reason)
@@ -24,7 +24,7 @@ def any_backend(request: pytest.FixtureRequest) -> Backend:
 
 def test_the_name_is_the_torch_device(any_backend: Backend) -> None:
     assert any_backend.device.type in backend_names()
-    assert backend(any_backend.device.type) is any_backend
+    assert find_usable_backend(any_backend.device.type) is any_backend
 
 
 def test_empty_lanes_are_on_the_device(any_backend: Backend) -> None:
@@ -59,7 +59,7 @@ def test_any_size_has_a_thread_count(any_backend: Backend) -> None:
 def test_small_ops_use_one_thread() -> None:
     before = torch.get_num_threads()
     try:
-        backend("cpu").use_threads(4096)
+        find_usable_backend("cpu").use_threads(4096)
 
         assert torch.get_num_threads() == 1
     finally:
@@ -68,14 +68,14 @@ def test_small_ops_use_one_thread() -> None:
 
 def test_an_unknown_backend_lists_the_names() -> None:
     with pytest.raises(RuntimeError, match=r"no backend named 'gpu'; expected one of \['cpu', 'cuda', 'meta'"):
-        backend("gpu")
+        find_usable_backend("gpu")
 
 
 def test_an_absent_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     with pytest.raises(RuntimeError, match="backend 'cuda' cannot be used here: torch sees no CUDA device"):
-        backend("cuda")
+        find_usable_backend("cuda")
 
 
 @pytest.mark.skipif(cpu._glibc() is None, reason="the heap is glibc's")

@@ -13,7 +13,7 @@ import pytest
 
 from ttmesh.base.directories import DirectoryError
 from ttmesh.base.errors import BusyError, SettingError
-from ttmesh.chip.claims import Claim, claim, holder, is_exclusive
+from ttmesh.chip.claims import Claim, claim, find_holder, is_exclusive
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
 OWNER = """
@@ -56,8 +56,8 @@ def test_a_chip_in_use_names_its_owner_and_nothing_is_kept() -> None:
         BusyError, match=rf"chip 2 of t3000 is in use by process {other.pid} \(-c 2,3\); .*TTMESH_CLAIMS=shared"
     ):
         claim("t3000", [1, 2])
-    free = holder("t3000", 1)
-    named = holder("t3000", 2)
+    free = find_holder("t3000", 1)
+    named = find_holder("t3000", 2)
     ended(other)
 
     assert free is None
@@ -77,11 +77,11 @@ def test_a_crash_releases() -> None:
     ended(owner("0"), signal.SIGKILL)
 
     with claim("t3000", [0]):
-        mine = holder("t3000", 0)
+        mine = find_holder("t3000", 0)
 
     assert mine is not None
     assert mine.pid == os.getpid()
-    assert holder("t3000", 0) is None
+    assert find_holder("t3000", 0) is None
 
 
 def test_a_process_may_claim_again_and_keeps_until_the_last_release() -> None:
@@ -90,10 +90,10 @@ def test_a_process_may_claim_again_and_keeps_until_the_last_release() -> None:
     whole.release()
     whole.release()
 
-    assert holder("t3000", 0) is None
-    assert holder("t3000", 1) is not None
+    assert find_holder("t3000", 0) is None
+    assert find_holder("t3000", 1) is not None
     part.release()
-    assert holder("t3000", 1) is None
+    assert find_holder("t3000", 1) is None
 
 
 def in_child(claimed: Claim) -> str:
@@ -119,7 +119,7 @@ def test_a_forked_child_owns_nothing_of_its_parents() -> None:
         said = pipe.read()
 
     assert f"chip 4 of t3000 is in use by process {os.getpid()}" in said
-    assert holder("t3000", 4) is not None
+    assert find_holder("t3000", 4) is not None
     claimed.release()
 
 
@@ -154,7 +154,7 @@ def test_only_a_partition_is_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_exclusive({"TTMESH_CLAIMS": "exclusive"})
     monkeypatch.setenv("TTMESH_CLAIMS", "shared")
     other = claim("t3000", [0])
-    assert holder("t3000", 0) is None
+    assert find_holder("t3000", 0) is None
     other.release()
 
 

@@ -20,7 +20,7 @@ from ttmesh.base.dtypes import (
     uint16,
     uint32,
 )
-from ttmesh.chip.formats.storage import finish, from_lane, inferred_dtype, lane_dtype, to_lane, torch_dtype
+from ttmesh.chip.formats.storage import finish, from_lane, infer_dtype, lane_dtype, to_lane, torch_dtype
 from ttmesh.chip.formats.tiles import Tile
 
 LANES = {
@@ -170,7 +170,7 @@ def test_users_see_unsigned_and_float_types() -> None:
 
 
 def test_the_format_is_inferred_from_the_torch_type() -> None:
-    assert [inferred_dtype(t) for t in (torch.int64, torch.int16, torch.bool, torch.float16)] == [
+    assert [infer_dtype(t) for t in (torch.int64, torch.int16, torch.bool, torch.float16)] == [
         uint32,
         uint16,
         uint8,
@@ -180,7 +180,7 @@ def test_the_format_is_inferred_from_the_torch_type() -> None:
 
 def test_float64_must_be_named() -> None:
     with pytest.raises(RuntimeError, match=r"torch\.float64 has no format of its own"):
-        inferred_dtype(torch.float64)
+        infer_dtype(torch.float64)
 
 
 def test_an_invalid_format_is_refused() -> None:

@@ -6,18 +6,18 @@ import pytest
 
 from ttmesh.base.errors import SystemError_
 from ttmesh.chip.catalogue import load_system, system_names
-from ttmesh.chip.visible import visible
+from ttmesh.chip.visible import restrict_to_visible
 
 
 @pytest.mark.parametrize("name", system_names())
 def test_everything_visible_is_the_system(name: str) -> None:
     system = load_system(name)
 
-    assert visible(system, [str(i) for i in system.ids]) == system
+    assert restrict_to_visible(system, [str(i) for i in system.ids]) == system
 
 
 def test_one_device_of_a_t3000_is_its_board() -> None:
-    part = visible(load_system("t3000"), ["1"])
+    part = restrict_to_visible(load_system("t3000"), ["1"])
 
     assert part.grid == ((1, 0),)  # the remote chip stands left of its board's PCIe chip, as on the whole box
     assert part.links == {(0, 1): 2}
@@ -25,7 +25,7 @@ def test_one_device_of_a_t3000_is_its_board() -> None:
 
 
 def test_two_boards_side_by_side_are_a_square() -> None:
-    part = visible(load_system("t3000"), ["0", "1"])
+    part = restrict_to_visible(load_system("t3000"), ["0", "1"])
 
     assert part.grid == ((2, 0), (3, 1))
     assert part.links == {(0, 2): 2, (1, 3): 2, (0, 1): 2, (2, 3): 2}
@@ -33,26 +33,26 @@ def test_two_boards_side_by_side_are_a_square() -> None:
 
 
 def test_a_row_stays_a_row() -> None:
-    part = visible(load_system("t3000"), [0, 3])
+    part = restrict_to_visible(load_system("t3000"), [0, 3])
 
     assert part.grid == ((2, 0, 1, 3),)
 
 
 def test_chips_that_fill_no_rectangle_form_a_row() -> None:
-    part = visible(load_system("t3000"), [0, 2])
+    part = restrict_to_visible(load_system("t3000"), [0, 2])
 
     assert part.grid == ((2, 0, 1, 3),)
     assert part.links == {(0, 2): 2, (1, 3): 2}
 
 
 def test_a_galaxy_shows_single_chips() -> None:
-    assert visible(load_system("galaxy"), ["5"]).grid == ((0,),)
+    assert restrict_to_visible(load_system("galaxy"), ["5"]).grid == ((0,),)
 
 
 def test_half_a_torus_is_no_torus_along_the_cut() -> None:
     torus = load_system("galaxy_torus_xy")
 
-    half = visible(torus, [chip for row in torus.grid[:4] for chip in row])
+    half = restrict_to_visible(torus, [chip for row in torus.grid[:4] for chip in row])
 
     assert half.wrap_axes == (1,)
 
@@ -64,14 +64,14 @@ def test_unknown_devices_are_refused(device: int | str) -> None:
         r"Valid ID needs to be in range of actual chip IDs in the cluster\."
     )
     with pytest.raises(SystemError_, match=text + r" Expected some of \[0, 1, 2, 3, 4, 5, 6, 7\]"):
-        visible(load_system("t3000"), [0, device])
+        restrict_to_visible(load_system("t3000"), [0, device])
 
 
 def test_pcie_addresses_do_not_exist_here() -> None:
     with pytest.raises(SystemError_, match=r"Invalid BDF in TT_VISIBLE_DEVICES: 0000:01:00\.0\."):
-        visible(load_system("t3000"), ["0000:01:00.0"])
+        restrict_to_visible(load_system("t3000"), ["0000:01:00.0"])
 
 
 def test_nothing_visible_is_refused() -> None:
     with pytest.raises(SystemError_, match="TT_VISIBLE_DEVICES names no device"):
-        visible(load_system("t3000"), [])
+        restrict_to_visible(load_system("t3000"), [])

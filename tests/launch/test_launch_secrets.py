@@ -100,8 +100,8 @@ def test_settings_never_print_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TTMESH_TOKEN", VALUE)
     secrets = [setting for setting in settings.SETTINGS if setting.secret]
 
-    assert settings.in_force()["TTMESH_TOKEN"] == "set"
+    assert settings.list_set_values()["TTMESH_TOKEN"] == "set"
     assert [setting.variable for setting in secrets] == ["TTMESH_TOKEN"]
     with pytest.raises(SettingError) as raised:
-        settings._parsed(replace(secrets[0], parse=int), VALUE)
+        settings._parse_value(replace(secrets[0], parse=int), VALUE)
     assert VALUE not in str(raised.value)

@@ -19,7 +19,7 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, INTEGERS, TILE_LAYOUT, DataType, Layout, bfloat16, float32
 from ttmesh.base.geometry import MeshShape
-from ttmesh.chip.formats.storage import inferred_dtype, to_lane
+from ttmesh.chip.formats.storage import infer_dtype, to_lane
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.queue.command_queue import Command
@@ -258,7 +258,7 @@ def _given(value: torch.Tensor | On, cell: Cell) -> On:
     under_test = (values.is_floating_point() and cell.dtype in FLOATS) or (
         values.dtype == torch.int32 and cell.dtype in INTEGERS
     )
-    dtype = cell.dtype if under_test else inferred_dtype(values.dtype)
+    dtype = cell.dtype if under_test else infer_dtype(values.dtype)
     return On(values, dtype, given.layout, given.memory_config)
 
 

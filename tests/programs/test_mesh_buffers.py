@@ -219,7 +219,7 @@ def test_sharded_pages_lie_on_their_cores() -> None:
     layout = make_sharded_layout(8, 64, 16, args, 8, dram=False)
 
     assert [layout.locate(p) for p in range(4)] == [(1, 0), (2, 0), (1, 64), (2, 64)]
-    assert layout.place(4) == (9, 0)
+    assert layout.locate(4) == (9, 0)
     assert all(layout.find(*layout.locate(p)) == (p, 0) for p in range(8))
     with pytest.raises(RuntimeError, match="8 shards of 1x1 pages do not fit on 4 cores"):
         make_sharded_layout(8, 64, 16, BufferShardingArgs(cores, (1, 1), (4, 2)), 8, dram=False)

@@ -82,7 +82,7 @@ def one_of(names: Iterable[object]) -> str:
     return f"one of {sorted(names, key=str)}"
 
 
-def near(name: str, names: Iterable[str]) -> str:
+def suggest_names(name: str, names: Iterable[str]) -> str:
     """The `fix` part of an error about a wrong name: the closest right ones."""
     close = difflib.get_close_matches(name, list(names), n=3)
     return f"Did you mean {' or '.join(close)}?" if close else "Check the spelling."

@@ -208,9 +208,9 @@ class MeshCoordinateRangeSet:
     def merge(self, box: MeshCoordinateRange) -> None:
         """Add a box; boxes that together form a larger box become one."""
         new = box
-        while (partner := next((r for r in self._ranges if _joined(r, new)), None)) is not None:
+        while (partner := next((r for r in self._ranges if _merge_boxes(r, new)), None)) is not None:
             self._ranges.remove(partner)
-            joined = _joined(partner, new)
+            joined = _merge_boxes(partner, new)
             assert joined is not None, "partner was chosen because it joins"
             new = joined
         self._ranges.append(new)
@@ -245,7 +245,7 @@ class MeshCoordinateRangeSet:
         return f"MeshCoordinateRangeSet({', '.join(map(repr, self._ranges))})"
 
 
-def _joined(a: MeshCoordinateRange, b: MeshCoordinateRange) -> MeshCoordinateRange | None:
+def _merge_boxes(a: MeshCoordinateRange, b: MeshCoordinateRange) -> MeshCoordinateRange | None:
     """The box that is exactly the union of two, if there is one."""
     low = MeshCoordinate([min(x, y) for x, y in zip(a.start_coord, b.start_coord, strict=True)])
     high = MeshCoordinate([max(x, y) for x, y in zip(a.end_coord, b.end_coord, strict=True)])

@@ -9,7 +9,7 @@ from ttmesh.base import settings
 MARK = "\x1ettmesh-rank"  # launch/rank.py has its own copy, because it runs without ttmesh
 
 
-def tell_crash(rank: int, error: BaseException) -> None:
+def report_crash(rank: int, error: BaseException) -> None:
     """Say at once that this rank's program failed, whichever rank's process then ends first."""
     if settings.get_bool("TTMESH_LAUNCHED"):
         text = " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ttmesh.base.errors import SettingError, near, one_of
+from ttmesh.base.errors import SettingError, one_of, suggest_names
 
 MAX_INTEGER = 2**63 - 1
 MAX_SECONDS = 10_000_000.0  # four months; what the operating system's timers certainly hold
@@ -30,11 +30,11 @@ def parse_seconds(text: str, *, zero: bool = False) -> float:
     return value
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     return parse_integer(text, low=0)
 
 
-def _text(text: str) -> str:
+def _parse_text(text: str) -> str:
     """Something to read: not blank, without control characters and bytes that are no UTF-8."""
     stripped = text.strip()
     if not stripped or not stripped.isprintable():
@@ -42,7 +42,7 @@ def _text(text: str) -> str:
     return stripped
 
 
-def _path(text: str) -> str:
+def _parse_path(text: str) -> str:
     """A path may hold any bytes but control characters; it need not exist."""
     stripped = text.strip()
     if not stripped or any(ord(c) < 32 for c in stripped):
@@ -50,14 +50,14 @@ def _path(text: str) -> str:
     return stripped
 
 
-def _file(text: str) -> str:
-    path = _path(text)
+def _parse_file(text: str) -> str:
+    path = _parse_path(text)
     if not os.path.isfile(path):
         raise ValueError(text)
     return path
 
 
-def _switch(text: str) -> bool:
+def _parse_switch(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered in ("1", "true", "on", "yes"):
         return True
@@ -66,7 +66,7 @@ def _switch(text: str) -> bool:
     raise ValueError(text)
 
 
-def _choice(*names: str) -> Callable[[str], str]:
+def _make_choice_parser(*names: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.strip() not in names:
             raise ValueError(text)
@@ -75,8 +75,8 @@ def _choice(*names: str) -> Callable[[str], str]:
     return parse
 
 
-def _ids(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in _text(text).split(",") if part.strip())
+def _parse_ids(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in _parse_text(text).split(",") if part.strip())
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("TTMESH_SYSTEM", _path, "t3000", "a system name, RxC or a YAML file", "which system is emulated"),
-    Setting("TTMESH_BACKEND", _text, "cpu", "a name from chip/backends", "the torch device that holds the lanes"),
+    Setting("TTMESH_SYSTEM", _parse_path, "t3000", "a system name, RxC or a YAML file", "which system is emulated"),
+    Setting("TTMESH_BACKEND", _parse_text, "cpu", "a name from chip/backends", "the torch device that holds the lanes"),
     Setting(
         "TTMESH_SCHEDULE",
-        _choice("eager", "async", "adversarial"),
+        _make_choice_parser("eager", "async", "adversarial"),
         "eager",
         one_of(["eager", "async", "adversarial"]),
         "how command queues run their commands",
     ),
     Setting(
         "TTMESH_NUMERICS",
-        _choice("ideal", "realistic", "exact"),
+        _make_choice_parser("ideal", "realistic", "exact"),
         "ideal",
         one_of(["ideal", "realistic", "exact"]),
         "whose arithmetic the matrix engine's operations follow: float32 rounded once, about the chip's, or the chip's bits",
@@ -111,16 +111,18 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("TTMESH_SEED", parse_integer, 0, "an integer", "seed of the adversarial schedule"),
     Setting(
         "TTMESH_UNWRITTEN",
-        _choice("zeros", "poison"),
+        _make_choice_parser("zeros", "poison"),
         "zeros",
         one_of(["zeros", "poison"]),
         "what memory reads as before anything was written to it",
     ),
-    Setting("TTMESH_KERNELS", _switch, True, "0 or 1", "use compiled kernels where a C compiler is found"),
-    Setting("TTMESH_CACHE", _path, "", "a directory", "where compiled kernels are kept (default: the user's cache)"),
+    Setting("TTMESH_KERNELS", _parse_switch, True, "0 or 1", "use compiled kernels where a C compiler is found"),
+    Setting(
+        "TTMESH_CACHE", _parse_path, "", "a directory", "where compiled kernels are kept (default: the user's cache)"
+    ),
     Setting(
         "TTMESH_ENGINE",
-        _text,
+        _parse_text,
         "",
         "a name from fabric/transports",
         "what joins ranks (default: how it was started)",
@@ -134,58 +136,64 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "TTMESH_CHECK_RANKS",
-        _switch,
+        _parse_switch,
         False,
         "0 or 1",
         "before every collective ranks compare what they call, and the first difference is named: for programs that hang",
     ),
     Setting(
         "TTMESH_ORDERED",
-        _switch,
+        _parse_switch,
         False,
         "0 or 1",
         "sums over ranks add chip by chip as one process does: the same bits, at the traffic of an all_gather",
     ),
     Setting(
         "TTMESH_CLAIMS",
-        _choice("auto", "exclusive", "shared"),
+        _make_choice_parser("auto", "exclusive", "shared"),
         "auto",
         one_of(["auto", "exclusive", "shared"]),
         "whether a chip belongs to one process: auto = only when TT_VISIBLE_DEVICES partitions the system",
     ),
     Setting(
         "TTMESH_RUNTIME_DIR",
-        _path,
+        _parse_path,
         "",
         "a directory",
         "the directory, yours alone, of the allocation server's socket and of claims (default: the system's for this user)",
     ),
     Setting(
-        "TTMESH_LAUNCHED", _switch, False, "0 or 1", "set by `ttmesh launch`, which hears of a crash through stderr"
+        "TTMESH_LAUNCHED",
+        _parse_switch,
+        False,
+        "0 or 1",
+        "set by `ttmesh launch`, which hears of a crash through stderr",
     ),
-    Setting("TTMESH_SOCKET", _path, "", "a path or HOST:PORT", "where the allocation server listens"),
-    Setting("TTMESH_TOKEN", _text, "", "a secret", "what a client shows to an allocation server over TCP", secret=True),
-    Setting("TTMESH_TRACK_STACKS", _switch, False, "0 or 1", "record where each buffer was allocated"),
-    Setting("TT_ALLOC_TRACKING_ENABLED", _switch, False, "0 or 1", "report allocations to the allocation server"),
-    Setting("TT_COORDINATOR_DEVICE_ID", _count, None, "a device id", "the physical device that leads every mesh"),
-    Setting("TT_VISIBLE_DEVICES", _ids, None, "device ids, comma-separated", "the devices this process may use"),
-    Setting("TT_MESH_ID", _count, None, "a number from 0", "the mesh this rank belongs to"),
-    Setting("TT_MESH_HOST_RANK", _count, None, "a number from 0", "this rank's place in its mesh"),
+    Setting("TTMESH_SOCKET", _parse_path, "", "a path or HOST:PORT", "where the allocation server listens"),
+    Setting(
+        "TTMESH_TOKEN", _parse_text, "", "a secret", "what a client shows to an allocation server over TCP", secret=True
+    ),
+    Setting("TTMESH_TRACK_STACKS", _parse_switch, False, "0 or 1", "record where each buffer was allocated"),
+    Setting("TT_ALLOC_TRACKING_ENABLED", _parse_switch, False, "0 or 1", "report allocations to the allocation server"),
+    Setting("TT_COORDINATOR_DEVICE_ID", _parse_count, None, "a device id", "the physical device that leads every mesh"),
+    Setting("TT_VISIBLE_DEVICES", _parse_ids, None, "device ids, comma-separated", "the devices this process may use"),
+    Setting("TT_MESH_ID", _parse_count, None, "a number from 0", "the mesh this rank belongs to"),
+    Setting("TT_MESH_HOST_RANK", _parse_count, None, "a number from 0", "this rank's place in its mesh"),
     Setting(
         "TT_RUN_SUBCONTEXT_ID",
-        _count,
+        _parse_count,
         None,
         "a number from 0",
         "the sub-context of a split job that this rank belongs to, set by the launcher",
     ),
     Setting(
         "TT_MESH_GRAPH_DESC_PATH",
-        _file,
+        _parse_file,
         "",
         "a file that exists",
         "its host_topology says how ranks divide a mesh (nothing else of it is read)",
     ),
-    Setting("TT_METAL_CACHE", _path, "", "a directory", "the cache of this process, kept apart from others'"),
+    Setting("TT_METAL_CACHE", _parse_path, "", "a directory", "the cache of this process, kept apart from others'"),
 )
 
 _BY_NAME = {setting.variable: setting for setting in SETTINGS}
@@ -200,7 +208,7 @@ def get(variable: str, environ: Mapping[str, str] | None = None) -> object:
     text = (os.environ if environ is None else environ).get(variable)
     if not text:  # `VARIABLE= command` unsets it
         return setting.default
-    return _parsed(setting, text)
+    return _parse_value(setting, text)
 
 
 def get_str(variable: str) -> str:
@@ -222,12 +230,14 @@ def get_int(variable: str) -> int | None:
 def override(variable: str, value: object) -> None:
     """Set a value for this process, before the environment; None takes it back."""
     if variable not in _BY_NAME:
-        raise SettingError(f"no setting named {variable!r}", expected=one_of(_BY_NAME), fix=near(variable, _BY_NAME))
+        raise SettingError(
+            f"no setting named {variable!r}", expected=one_of(_BY_NAME), fix=suggest_names(variable, _BY_NAME)
+        )
     if value is None:
         _overrides.pop(variable, None)
     else:
         setting = _BY_NAME[variable]
-        _overrides[variable] = _parsed(setting, value) if isinstance(value, str) else value
+        _overrides[variable] = _parse_value(setting, value) if isinstance(value, str) else value
 
 
 def check_environment(environ: Mapping[str, str] | None = None) -> None:
@@ -236,19 +246,21 @@ def check_environment(environ: Mapping[str, str] | None = None) -> None:
     for variable in env:
         if variable.startswith("TTMESH_") and variable not in _BY_NAME:
             raise SettingError(
-                f"{variable} is not a setting of ttmesh", expected=one_of(_BY_NAME), fix=near(variable, _BY_NAME)
+                f"{variable} is not a setting of ttmesh",
+                expected=one_of(_BY_NAME),
+                fix=suggest_names(variable, _BY_NAME),
             )
     for setting in SETTINGS:
         get(setting.variable, env)
 
 
-def in_force() -> dict[str, object]:
+def list_set_values() -> dict[str, object]:
     """Every variable that is set, by the environment or by `override`, with its value; secrets as "set"."""
     known = [s for s in SETTINGS if s.variable in _overrides or os.environ.get(s.variable)]
     return {s.variable: "set" if s.secret else get(s.variable) for s in known}
 
 
-def _parsed(setting: Setting, text: str) -> object:
+def _parse_value(setting: Setting, text: str) -> object:
     try:
         return setting.parse(text)
     except ValueError:

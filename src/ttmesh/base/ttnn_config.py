@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ttmesh.base.atomic_files import write_file
-from ttmesh.base.errors import SettingError, near, one_of
+from ttmesh.base.errors import SettingError, one_of, suggest_names
 
 
 def _home(*parts: str) -> Path:
@@ -68,7 +68,7 @@ def load_config_from_dictionary(config: Mapping[str, object], from_file: bool = 
     for name, value in config.items():
         if name not in known:
             raise SettingError(
-                f"Unknown configuration key: {name}{where}", expected=one_of(known), fix=near(str(name), known)
+                f"Unknown configuration key: {name}{where}", expected=one_of(known), fix=suggest_names(str(name), known)
             )
         changed[name] = _convert_option(name, value, where)
     for name, value in changed.items():

@@ -11,10 +11,10 @@ from typing import Any
 
 from ttmesh.base import settings
 from ttmesh.base.documents import DocumentError, convert, read_yaml
-from ttmesh.base.errors import SystemError_, near
+from ttmesh.base.errors import SystemError_, suggest_names
 from ttmesh.chip.description import read_chip, read_system
 from ttmesh.chip.system import ChipSpec, System
-from ttmesh.chip.visible import visible
+from ttmesh.chip.visible import restrict_to_visible
 
 __all__ = ["ChipSpec", "System", "chip_names", "current_system", "load_chip", "load_system", "system_names"]
 
@@ -27,16 +27,16 @@ DATA = Path(__file__).parent / "data"
 def load_system(name_or_path: str) -> System:
     """The system of this name, of this RxC shape, or described by this YAML file."""
     text = name_or_path.strip()
-    if name := _names().get(text.lower()):
-        return _named(name)
+    if name := _list_names().get(text.lower()):
+        return _load_named(name)
     if generic := re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text):
-        return _generic(int(generic[1]), int(generic[2]))
+        return _make_generic(int(generic[1]), int(generic[2]))
     if text.endswith((".yaml", ".yml")):
-        return _from_file(Path(os.path.expanduser(text)))
+        return _read_file(Path(os.path.expanduser(text)))
     raise SystemError_(
         f"no system named {name_or_path!r}",
         expected=f"one of {system_names()}, a shape such as 4x8, or a YAML file",
-        fix=near(text.lower()[:100], _names()),
+        fix=suggest_names(text.lower()[:100], _list_names()),
     )
 
 
@@ -44,25 +44,25 @@ def current_system(name_or_path: str | None = None) -> System:
     """The system that the settings (or the caller) name, cut down to the visible devices."""
     system = load_system(settings.get_str("TTMESH_SYSTEM") if name_or_path is None else name_or_path)
     chosen = settings.get("TT_VISIBLE_DEVICES")
-    return visible(system, [str(device) for device in chosen]) if isinstance(chosen, tuple) else system
+    return restrict_to_visible(system, [str(device) for device in chosen]) if isinstance(chosen, tuple) else system
 
 
 def load_chip(name: str) -> ChipSpec:
     """The chip of this name."""
-    return _chips()[name]
+    return _read_chips()[name]
 
 
 def system_names() -> list[str]:
     """The names in the catalogue, without aliases, in the catalogue's order."""
-    return list(_entries())
+    return list(_read_entries())
 
 
 def chip_names() -> list[str]:
     """The chips that a system can be made of."""
-    return sorted(_chips())
+    return sorted(_read_chips())
 
 
-def _generic(rows: int, cols: int) -> System:
+def _make_generic(rows: int, cols: int) -> System:
     if not 1 <= rows * cols <= MAX_GENERIC_CHIPS:
         raise SystemError_(
             f"a system of {rows}x{cols} = {rows * cols} chips cannot be made",
@@ -71,10 +71,10 @@ def _generic(rows: int, cols: int) -> System:
         )
     grid = [[row * cols + col for col in range(cols)] for row in range(rows)]
     fields = {"chip": GENERIC_CHIP, "grid": grid, "links": GENERIC_LINKS}
-    return read_system(f"{rows}x{cols}", fields, chips=_chips(), source="the generic system")
+    return read_system(f"{rows}x{cols}", fields, chips=_read_chips(), source="the generic system")
 
 
-def _from_file(path: Path) -> System:
+def _read_file(path: Path) -> System:
     try:
         document = read_yaml(path)
     except DocumentError as error:
@@ -83,29 +83,29 @@ def _from_file(path: Path) -> System:
             expected="a YAML file with keys such as chip, grid and links",
             fix="Check the path and the file; docs/systems.md shows the format.",
         ) from None
-    return read_system(path.stem, document, chips=_chips(), source=str(path))
+    return read_system(path.stem, document, chips=_read_chips(), source=str(path))
 
 
 @cache
-def _named(name: str) -> System:
-    fields = {key: value for key, value in _entries()[name].items() if key != "aliases"}
-    return read_system(name, fields, chips=_chips(), source="systems.yaml")
+def _load_named(name: str) -> System:
+    fields = {key: value for key, value in _read_entries()[name].items() if key != "aliases"}
+    return read_system(name, fields, chips=_read_chips(), source="systems.yaml")
 
 
 @cache
-def _names() -> dict[str, str]:
+def _list_names() -> dict[str, str]:
     """Every name and alias, and the name it stands for."""
-    names = {name: name for name in _entries()}
-    return names | {alias: name for name, entry in _entries().items() for alias in entry.get("aliases", ())}
+    names = {name: name for name in _read_entries()}
+    return names | {alias: name for name, entry in _read_entries().items() for alias in entry.get("aliases", ())}
 
 
 @cache
-def _entries() -> dict[str, dict[str, Any]]:
+def _read_entries() -> dict[str, dict[str, Any]]:
     return convert(read_yaml(DATA / "systems.yaml"), dict[str, dict[str, Any]])
 
 
 @cache
-def _chips() -> Mapping[str, ChipSpec]:
+def _read_chips() -> Mapping[str, ChipSpec]:
     data = convert(read_yaml(DATA / "chips.yaml"), dict[str, dict[str, dict[str, Any]]])
     return {
         name: read_chip(name, {**data["architectures"][fields["arch"]], **fields})

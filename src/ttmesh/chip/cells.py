@@ -120,14 +120,14 @@ class Cell:
         """The contents as bytes, `size_bytes` long in the last dimension."""
         if self.values is not None:
             assert self.format is not None, "values always have a format"
-            return _fitted(self.format.to_bytes(self.values, self.lane_axes), self.size_bytes)
+            return _fit_bytes(self.format.to_bytes(self.values, self.lane_axes), self.size_bytes)
         if self.raw is not None:
             return self.raw
         return torch.zeros([1] * self.lane_axes + [self.size_bytes], dtype=torch.uint8, device=self.device)
 
     def write_bytes(self, raw: torch.Tensor) -> None:
         """Replace the contents by bytes; they stay the truth until values are written."""
-        self.raw = _fitted(raw, self.size_bytes)
+        self.raw = _fit_bytes(raw, self.size_bytes)
         self.values = None
         self.format = None
 
@@ -196,7 +196,7 @@ def merge_lanes(old: torch.Tensor, new: torch.Tensor, chips: Chips, lane_shape: 
     return lanes
 
 
-def _fitted(raw: torch.Tensor, size: int) -> torch.Tensor:
+def _fit_bytes(raw: torch.Tensor, size: int) -> torch.Tensor:
     if raw.shape[-1] >= size:
         return raw[..., :size]
     return torch.nn.functional.pad(raw, (0, size - raw.shape[-1]))

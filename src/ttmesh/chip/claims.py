@@ -68,7 +68,7 @@ class Claim:
             return
         with _guard:
             for path in paths:
-                _drop(path)
+                _unlock(path)
 
     def __enter__(self) -> Claim:
         return self
@@ -93,26 +93,26 @@ def claim(system_name: str, chips: Iterable[int]) -> Claim:
     with _guard:
         try:
             for chip in wanted:
-                path = folder / _file_name(system_name, chip)
-                if not _take(path):
+                path = folder / _make_file_name(system_name, chip)
+                if not _try_lock(path):
                     raise BusyError(
-                        f"chip {chip} of {system_name} is in use by {_read(path)}",
+                        f"chip {chip} of {system_name} is in use by {_read_holder(path)}",
                         expected="a chip that no other process has claimed",
                         fix="End that process, choose others with TT_VISIBLE_DEVICES, or set TTMESH_CLAIMS=shared.",
                     )
                 taken.append(path)
         except MeshError:
             for earlier in taken:
-                _drop(earlier)
+                _unlock(earlier)
             raise
     return Claim(system_name, wanted, tuple(taken))
 
 
-def holder(system_name: str, chip: int) -> Holder | None:
+def find_holder(system_name: str, chip: int) -> Holder | None:
     """Who has claimed a chip, or None."""
-    path = runtime_directory() / _file_name(system_name, chip)
+    path = runtime_directory() / _make_file_name(system_name, chip)
     if path in _held:
-        return _read(path)
+        return _read_holder(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -120,13 +120,13 @@ def holder(system_name: str, chip: int) -> Holder | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _read(path)
+        return _read_holder(path)
     finally:
         os.close(fd)
     return None
 
 
-def _unusable(path: Path, error: OSError) -> SettingError:
+def _make_write_error(path: Path, error: OSError) -> SettingError:
     return SettingError(
         f"{path} cannot be written: {error.strerror}",
         expected="a directory where processes see each other's claims",
@@ -134,13 +134,13 @@ def _unusable(path: Path, error: OSError) -> SettingError:
     )
 
 
-def _file_name(system_name: str, chip: int) -> str:
+def _make_file_name(system_name: str, chip: int) -> str:
     """One file per system and chip; a system may be named by a path, so a digest keeps different ones apart."""
     digest = hashlib.sha256(system_name.encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9]+', '-', system_name)[-40:]}-{digest}-chip{chip}.lock"
 
 
-def _take(path: Path) -> bool:
+def _try_lock(path: Path) -> bool:
     known = _held.get(path)
     if known is not None:
         known.times += 1
@@ -148,7 +148,7 @@ def _take(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise _make_write_error(path, error) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         words = " ".join(sys.argv)[:200] or "python"
@@ -160,12 +160,12 @@ def _take(path: Path) -> bool:
         return False
     except OSError as error:
         os.close(fd)
-        raise _unusable(path, error) from None
+        raise _make_write_error(path, error) from None
     _held[path] = _Held(fd, 1)
     return True
 
 
-def _drop(path: Path) -> None:
+def _unlock(path: Path) -> None:
     known = _held[path]
     known.times -= 1
     if known.times == 0:
@@ -173,7 +173,7 @@ def _drop(path: Path) -> None:
         os.close(_held.pop(path).fd)
 
 
-def _read(path: Path) -> Holder:
+def _read_holder(path: Path) -> Holder:
     """What the owner wrote; it writes just after it has locked, so an empty file is looked at again for a moment."""
     for _ in range(20):
         try:

@@ -15,7 +15,7 @@ import msgspec
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.documents import Mismatched, convert, shorten
 from ttmesh.base.dtypes import Arch
-from ttmesh.base.errors import SystemError_, near, one_of
+from ttmesh.base.errors import SystemError_, one_of, suggest_names
 from ttmesh.base.link_notation import Pair, pair
 from ttmesh.chip.system import ChipSpec, System
 
@@ -87,7 +87,7 @@ def _describe(document: object, source: str) -> Description:
         found = error.mismatch
         if found.unknown:
             known = Description.__struct_fields__
-            wrong, near_names = f"has an unknown key {found.unknown!r}", near(found.unknown, known)
+            wrong, near_names = f"has an unknown key {found.unknown!r}", suggest_names(found.unknown, known)
             raise _wrong(source, wrong, one_of(known), near_names) from None
         if found.missing:
             raise _wrong(source, f"has no key {found.missing!r}", "a chip and a grid or shape") from None
@@ -123,13 +123,13 @@ def _chip(chosen: str | Mapping[str, str | int], chips: Mapping[str, ChipSpec], 
     figures = {"base": chosen} if isinstance(chosen, str) else dict(chosen)
     name = str(figures.pop("base", ""))
     if name not in chips:
-        raise _wrong(source, f"has no chip named {shorten(name)}", one_of(chips), near(name[:100], chips))
+        raise _wrong(source, f"has no chip named {shorten(name)}", one_of(chips), suggest_names(name[:100], chips))
     allowed = {f.name for f in fields(ChipSpec)} - {"name", "arch", "compute_grid"}
     changed: dict[str, int] = {}
     for figure, value in figures.items():
         if figure not in allowed:
             wrong = f"has an unknown chip figure {shorten(figure)}"
-            raise _wrong(source, wrong, one_of(allowed), near(figure[:100], allowed))
+            raise _wrong(source, wrong, one_of(allowed), suggest_names(figure[:100], allowed))
         if isinstance(value, str):
             raise _wrong(source, f"has {figure} {shorten(value)}", "a positive number")
         changed[figure] = value

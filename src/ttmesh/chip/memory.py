@@ -53,8 +53,8 @@ class MemoryMap:
                     expected="a size that leaves room for the kernels",
                     fix="Ask for less, or leave worker_l1_size out.",
                 )
-            l1_base = _up(chip.l1_bytes - worker_l1_size, align)
-        small = _up(l1_small_size, align)
+            l1_base = _round_up(chip.l1_bytes - worker_l1_size, align)
+        small = _round_up(l1_small_size, align)
         if small >= chip.l1_bytes - l1_base:
             raise MeshError(
                 f"Reserved size must be less than bank size (l1_small_size={l1_small_size})",
@@ -63,8 +63,8 @@ class MemoryMap:
             )
         l1_room = chip.l1_bytes - l1_base - small
         dram_room = chip.dram_bank_bytes
-        per_bank = -(-_up(trace_region_size, align) // chip.dram_banks)
-        trace = _up(per_bank, TRACE_PAGE_BYTES) if trace_region_size else 0
+        per_bank = -(-_round_up(trace_region_size, align) // chip.dram_banks)
+        trace = _round_up(per_bank, TRACE_PAGE_BYTES) if trace_region_size else 0
         if trace >= dram_room:
             raise MeshError(
                 f"trace_region_size={trace_region_size} does not fit into DRAM",
@@ -151,7 +151,7 @@ class Allocator:
         upwards = BOTTOM_UP[kind] if bottom_up is None else bottom_up
         if len(lists) == 1:
             return lists[0].allocate(bank_bytes, bottom_up=upwards)
-        address = _common_fit(lists, bank_bytes, bottom_up=upwards)
+        address = _find_common_fit(lists, bank_bytes, bottom_up=upwards)
         if address is not None:
             for spans in lists:
                 taken = spans.allocate_at(address, bank_bytes)
@@ -174,7 +174,7 @@ class Allocator:
         """What this mesh could still allocate; with submeshes, what all of its chips have in common."""
         banks = self.map.banks[kind]
         lists = self.lists[kind]
-        blocks = lists[0].blocks() if len(lists) == 1 else _common_blocks(lists)
+        blocks = lists[0].blocks() if len(lists) == 1 else _find_common_blocks(lists)
         free = sum(block.size for block in blocks if not block.allocated)
         return MemoryView(
             num_banks=banks.count if banks.size else 0,
@@ -205,7 +205,7 @@ class Allocator:
         return min(lows, default=None)
 
 
-def _common_fit(lists: list[FreeList], size: int, *, bottom_up: bool) -> int | None:
+def _find_common_fit(lists: list[FreeList], size: int, *, bottom_up: bool) -> int | None:
     """The lowest (or highest) address that is free in all lists: move the candidate until nobody objects."""
     candidate: int | None = lists[0].start if bottom_up else lists[0].end
     while candidate is not None:
@@ -219,7 +219,7 @@ def _common_fit(lists: list[FreeList], size: int, *, bottom_up: bool) -> int | N
     return None
 
 
-def _common_blocks(lists: list[FreeList]) -> list[Block]:
+def _find_common_blocks(lists: list[FreeList]) -> list[Block]:
     """Spans that are free in every list, and the rest as taken."""
     free = lists[0].spans()
     for spans in lists[1:]:
@@ -231,7 +231,7 @@ def _common_blocks(lists: list[FreeList]) -> list[Block]:
     return sorted(blocks + [Block(low, high - low, True) for low, high in gaps if high > low])
 
 
-def _up(size: int, alignment: int) -> int:
+def _round_up(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 

@@ -12,12 +12,12 @@ from ttmesh.base.link_notation import pair
 from ttmesh.chip.system import System
 
 
-def visible(system: System, devices: Sequence[int | str]) -> System:
+def restrict_to_visible(system: System, devices: Sequence[int | str]) -> System:
     """What remains of a system: boards come whole, PCIe chips are numbered first, then those behind them.
 
     The chips that remain keep their places when they fill whole rows and columns; otherwise they form one row.
     """
-    chosen = {chip for device in devices for chip in _expanded(system, device)}
+    chosen = {chip for device in devices for chip in _parse_device(system, device)}
     if not chosen:
         raise SystemError_(
             "TT_VISIBLE_DEVICES names no device", expected=f"some of {list(system.ids)}", fix="Name some or unset it."
@@ -30,15 +30,15 @@ def visible(system: System, devices: Sequence[int | str]) -> System:
     links = {pair(number[a], number[b]): n for (a, b), n in system.links.items() if a in chosen and b in chosen}
     return replace(
         system,
-        grid=tuple(tuple(number[chip] for chip in row) for row in _kept(system, chosen)),
+        grid=tuple(tuple(number[chip] for chip in row) for row in _arrange_grid(system, chosen)),
         links=MappingProxyType(links),
-        boards=tuple(sorted(tuple(number[c] for c in board if c in chosen) for board in _boards(system, chosen))),
+        boards=tuple(sorted(tuple(number[c] for c in board if c in chosen) for board in _find_boards(system, chosen))),
         remote=frozenset(number[chip] for chip in system.remote & chosen),
         original_ids=tuple(system.original_id(chip) for chip in order),
     )
 
 
-def _expanded(system: System, device: int | str) -> tuple[int, ...]:
+def _parse_device(system: System, device: int | str) -> tuple[int, ...]:
     text = str(device).strip()
     if re.fullmatch(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text):
         raise SystemError_(
@@ -56,11 +56,11 @@ def _expanded(system: System, device: int | str) -> tuple[int, ...]:
     return system.board_of(int(text)) if system.visible_by == "board" else (int(text),)
 
 
-def _boards(system: System, chosen: set[int]) -> list[tuple[int, ...]]:
+def _find_boards(system: System, chosen: set[int]) -> list[tuple[int, ...]]:
     return [board for board in system.boards if chosen.intersection(board)]
 
 
-def _kept(system: System, chosen: set[int]) -> list[list[int]]:
+def _arrange_grid(system: System, chosen: set[int]) -> list[list[int]]:
     """The chips on a grid: without the others where that leaves a full rectangle of neighbours, else as one row."""
     rows = [[chip for chip in row if chip in chosen] for row in system.grid]
     rows = [row for row in rows if row]

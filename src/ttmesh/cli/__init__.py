@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ttmesh import __version__
-from ttmesh.base.errors import MeshError, near, one_of
+from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.cli._terminal import discard_output, unwritable, usable_output
 
 USAGE_ERROR = 2
@@ -102,7 +102,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     known = subcommands()
     if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
         wrong = arguments[0][:80]
-        raise MeshError(f"no subcommand {wrong!r}", expected=one_of(known), fix=near(wrong, known))
+        raise MeshError(f"no subcommand {wrong!r}", expected=one_of(known), fix=suggest_names(wrong, known))
     return build_parser(known).parse_args(arguments or ["--help"])
 
 

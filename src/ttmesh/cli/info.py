@@ -16,7 +16,7 @@ from rich.text import Text
 import ttmesh.chip
 from ttmesh import __version__
 from ttmesh.base import settings
-from ttmesh.base.errors import SettingError, near, one_of
+from ttmesh.base.errors import SettingError, one_of, suggest_names
 from ttmesh.base.sizes import size_text
 from ttmesh.chip.catalogue import System, current_system, load_system, system_names
 from ttmesh.fabric.chip_topology import Fabric, axis_form, mesh_topology
@@ -87,7 +87,7 @@ def describe(system: System) -> dict[str, Any]:
         "reserved_l1_bytes": {str(i): reserved_bytes(coordinator=i == opened[0]) for i in system.ids},
         "backend": chosen_backend(),
         "numerics": settings.get_str("TTMESH_NUMERICS"),
-        "environment": settings.in_force(),
+        "environment": settings.list_set_values(),
     }
 
 
@@ -159,7 +159,7 @@ def chosen_backend() -> str:
     names = [m.name for m in pkgutil.iter_modules([str(folder)]) if m.name not in NO_BACKENDS]
     name = settings.get_str("TTMESH_BACKEND")
     if name not in names:
-        raise SettingError(f"no backend named {name!r}", expected=one_of(names), fix=near(name, names))
+        raise SettingError(f"no backend named {name!r}", expected=one_of(names), fix=suggest_names(name, names))
     return name
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 import ttmesh.ttnn as ttnn
-from ttmesh.base.errors import MeshError, near
+from ttmesh.base.errors import MeshError, suggest_names
 from ttmesh.monitor.tables import printer
 from ttmesh.ops.catalogue import coverage, parameter_audit
 from ttmesh.ops.catalogue.definition import catalogue
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         raise MeshError(
             f"no {'missing ' if args.missing else ''}name matches {args.pattern!r}",
             expected="part of a TT-NN name, or a pattern with * and ?",
-            fix=near(args.pattern, [row.name.rpartition(".")[2] for row in found]),
+            fix=suggest_names(args.pattern, [row.name.rpartition(".")[2] for row in found]),
         )
     table = Table(box=None, pad_edge=False)
     table.add_column("name", overflow="fold")  # a name that is cut off cannot be copied

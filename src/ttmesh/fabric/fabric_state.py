@@ -32,7 +32,7 @@ class FabricSetup:
     router_config: FabricRouterConfig = field(default_factory=FabricRouterConfig)
 
 
-def replaced(current: FabricSetup, wanted: FabricSetup, *, devices_open: bool) -> FabricSetup:
+def replace_setup(current: FabricSetup, wanted: FabricSetup, *, devices_open: bool) -> FabricSetup:
     """The setup after a change: off at any time, on only while every mesh is closed, over another only after off."""
     if wanted.config is FabricConfig.DISABLED:
         return FabricSetup()

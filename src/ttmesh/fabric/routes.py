@@ -59,8 +59,8 @@ class Routes:
         (row, col), (to_row, to_col) = self._places[source], self._places[target]
         rows, cols = len(self._grid), len(self._grid[0])
         # On a tie the tables prefer north (towards row 0), then east.
-        down = _steps(row, to_row, rows, closes=self._closes([line[col] for line in self._grid]), tie=-1)
-        along = _steps(col, to_col, cols, closes=self._closes(self._grid[to_row]), tie=+1)
+        down = _find_steps(row, to_row, rows, closes=self._closes([line[col] for line in self._grid]), tie=-1)
+        along = _find_steps(col, to_col, cols, closes=self._closes(self._grid[to_row]), tie=+1)
         route = [self._grid[r][col] for r in down] + [self._grid[to_row][c] for c in along[1:]]
         linked = all(self.fabric.link_count(a, b) for a, b in pairwise(route))
         return tuple(route) if linked else None
@@ -84,7 +84,7 @@ class Routes:
         return tuple(reversed(route))
 
 
-def _steps(start: int, end: int, size: int, *, closes: bool, tie: int) -> list[int]:
+def _find_steps(start: int, end: int, size: int, *, closes: bool, tie: int) -> list[int]:
     """The positions from start to end along one line, the shorter way round where it closes."""
     forward, backward = (end - start) % size, (start - end) % size
     if not closes:

@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from ttmesh.base.documents import DocumentError, Mismatched, convert, read_yaml, shorten
-from ttmesh.base.errors import MeshError, near
+from ttmesh.base.errors import MeshError, suggest_names
 
 MAPPING_KEY = "subcontext_id_to_rank_bindings"
 MOCK_KEY = "rank_to_cluster_mock_cluster_desc"
@@ -210,7 +210,7 @@ def _mention_unknown(data: Mapping[object, object], known: type[msgspec.Struct],
     names = known.__struct_fields__
     for name in data:
         if name not in names:
-            hint = near(str(name)[:100], names)
+            hint = suggest_names(str(name)[:100], names)
             print(f"[ttmesh launch] {where}: {shorten(name)} is not used. {hint}", file=sys.stderr)
 
 

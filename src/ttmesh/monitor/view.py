@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ttmesh.base.errors import MeshError, near, one_of
+from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.tracking.state import BUFFER_CLASSES, POOLS, DeviceState, Histories, ProcessState, State, Usage
 
 WARM, HOT = 0.75, 0.90  # as the first allocation monitor coloured its bars
@@ -30,7 +30,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.sort not in SORTS:
-            raise ViewError(f"no order named {self.sort!r}", expected=one_of(SORTS), fix=near(self.sort, SORTS))
+            raise ViewError(
+                f"no order named {self.sort!r}", expected=one_of(SORTS), fix=suggest_names(self.sort, SORTS)
+            )
 
 
 EVERYTHING = Choice()

@@ -32,7 +32,7 @@ class FabricConnection:
         if not mesh.system.link_count(*self._hop):
             raise MeshError(
                 f"no link from {here!r} (chip {self._hop[0]}) to {neighbour!r} (chip {self._hop[1]})",
-                expected="a chip that a link connects to this one",
+                expected="a neighbour that a link connects to this chip",
                 fix="Send through the chips between them, or open the mesh as a line along the links.",
             )
         self._there = memory.chips_at(neighbour, running)

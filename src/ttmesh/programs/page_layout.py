@@ -90,8 +90,8 @@ def make_sharded_layout(
     if len(page_slots) != pages:
         raise ShapeError(
             f"sharding args describe {len(page_slots)} pages, the buffer has {pages}",
-            expected="equal numbers",
-            fix="Correct the shard shape or the buffer's size.",
+            expected="the same number of pages",
+            fix="Correct shard_pages or buffer_pages of the sharding args.",
         )
     by_rows = args.orientation is ShardOrientation.ROW_MAJOR
     banks: Sequence[int] = [c.x if dram else c.y * columns + c.x for c in args.cores.cores(row_wise=by_rows)]

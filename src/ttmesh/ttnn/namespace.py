@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from ttmesh.base.errors import near
+from ttmesh.base.errors import suggest_names
 
 Lookup = Callable[[str], Any]
 Names = Callable[[], Iterable[str]]
@@ -59,7 +59,8 @@ class Namespace(ModuleType):
         operations = (key.removeprefix(prefix) for key in self._names() if key.startswith(prefix))
         known = [*self._table, *(key for key in self.__dict__ if not key.startswith("_")), *operations]
         raise NotHereError(
-            f"{prefix}{name} is not emulated by ttmesh; expected a name that `ttmesh ops` lists. {near(name, known)}"
+            f"{prefix}{name} is not emulated by ttmesh; expected a name that `ttmesh ops` lists. "
+            f"{suggest_names(name, known)}"
         )
 
     def __dir__(self) -> list[str]:

@@ -7,7 +7,7 @@ import pkgutil
 from functools import cache
 from types import ModuleType
 
-from ttmesh.base.errors import MeshError, near, one_of
+from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.ccl import algorithms
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, TransferPlan
 
@@ -29,7 +29,7 @@ def names() -> tuple[str, ...]:
 def algorithm(name: str) -> ModuleType:
     """The functions of one algorithm."""
     if name not in names():
-        raise AlgorithmError(f"no algorithm named {name!r}", expected=one_of(names()), fix=near(name, names()))
+        raise AlgorithmError(f"no algorithm named {name!r}", expected=one_of(names()), fix=suggest_names(name, names()))
     return importlib.import_module(f"{algorithms.__name__}.{name}")
 
 

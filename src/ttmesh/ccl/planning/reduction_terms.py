@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from ttmesh.base.dtypes import PrintedEnum
-from ttmesh.base.errors import MeshError, near, one_of
+from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 
 
@@ -27,7 +27,7 @@ def reduction_name(reduction: str | ReduceType) -> str:
     """The name of a reduction, checked."""
     name = reduction.name.lower() if isinstance(reduction, ReduceType) else reduction
     if name not in NAMES:
-        raise MeshError(f"no reduction named {name!r}", expected=one_of(NAMES), fix=near(str(name), NAMES))
+        raise MeshError(f"no reduction named {name!r}", expected=one_of(NAMES), fix=suggest_names(str(name), NAMES))
     return name
 
 

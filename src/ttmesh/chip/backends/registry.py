@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 
 import ttmesh.chip.backends as folder
-from ttmesh.base.errors import SettingError, near, one_of
+from ttmesh.base.errors import SettingError, one_of, suggest_names
 from ttmesh.chip.backends.backend_protocol import Backend
 
 _NOT_BACKENDS = {"backend_protocol", "index_guard", "registry"}
@@ -20,23 +20,23 @@ def backend_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def described(name: str) -> Backend:
+def load_backend(name: str) -> Backend:
     """The backend of this name, even if it cannot be used on this machine."""
     if name not in backend_names():
         raise SettingError(
-            f"no backend named {name!r}", expected=one_of(backend_names()), fix=near(name, backend_names())
+            f"no backend named {name!r}", expected=one_of(backend_names()), fix=suggest_names(name, backend_names())
         )
     found = importlib.import_module(f"{folder.__name__}.{name}").BACKEND
     assert isinstance(found, Backend), f"{name}.py holds no Backend as BACKEND"
     return found
 
 
-def backend(name: str) -> Backend:
+def find_usable_backend(name: str) -> Backend:
     """The backend of this name, ready to be started."""
-    found = described(name)
+    found = load_backend(name)
     reason = found.unavailable()
     if reason is not None:
-        usable = [other for other in backend_names() if described(other).unavailable() is None]
+        usable = [other for other in backend_names() if load_backend(other).unavailable() is None]
         raise SettingError(
             f"backend {name!r} cannot be used here: {reason}", expected=one_of(usable), fix="Set TTMESH_BACKEND."
         )

@@ -44,18 +44,20 @@ def quantise(
 def encode(rows: torch.Tensor, dtype: DataType, packer: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Shared exponents [n, 1] and sign-and-magnitude fields [n, 16] of rows [n, 16], both uint8."""
     if rows.device.type == "cpu" and len(rows) > _CHUNK_ROWS:
-        exponents, fields = zip(*(encode(part, dtype, packer) for part in _chunks(rows)), strict=True)
+        exponents, fields = zip(*(encode(part, dtype, packer) for part in _split_rows(rows)), strict=True)
         return torch.cat(exponents), torch.cat(fields)
     bits = rows.float().view(torch.int32)
     own = (bits >> 23) & 0xFF
     shared = own.amax(-1, keepdim=True)
     behind = shared - own
     mantissa = (bits & _FRACTION) | _HIDDEN
-    magnitude = _host(mantissa, behind, dtype) if packer == "host" else _device(mantissa, behind, dtype)
-    normal = _mask(own != 0)
+    magnitude = (
+        _round_like_host(mantissa, behind, dtype) if packer == "host" else _round_like_device(mantissa, behind, dtype)
+    )
+    normal = _make_mask(own != 0)
     magnitude &= normal
     # The host drops the sign of what rounds to zero, the chip keeps it; both drop it of zeros and denormals.
-    signed = _mask(magnitude != 0) if packer == "host" else normal
+    signed = _make_mask(magnitude != 0) if packer == "host" else normal
     sign = (bits >> 31) & signed & (1 << _MAGNITUDE_BITS[dtype])
     return shared.to(torch.uint8), (magnitude | sign).to(torch.uint8)
 
@@ -63,28 +65,28 @@ def encode(rows: torch.Tensor, dtype: DataType, packer: str) -> tuple[torch.Tens
 def decode(exponents: torch.Tensor, fields: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """The bfloat16 values of shared exponents [n, 1] and fields [n, 16]."""
     if fields.device.type == "cpu" and len(fields) > _CHUNK_ROWS:
-        parts = zip(_chunks(exponents), _chunks(fields), strict=True)
+        parts = zip(_split_rows(exponents), _split_rows(fields), strict=True)
         return torch.cat([decode(*part, dtype) for part in parts])
     width = _MAGNITUDE_BITS[dtype]
     fields = fields.to(torch.int32)
     magnitude = fields & ((1 << width) - 1)
     # The magnitude as a float has its leading one where the value's is, width - 1 exponents too high.
     bits = magnitude.float().view(torch.int32) + ((exponents.to(torch.int32) - 127 - (width - 1)) << 23)
-    bits &= _mask((magnitude != 0) & (bits >= _HIDDEN))  # a magnitude below the normals has no value
+    bits &= _make_mask((magnitude != 0) & (bits >= _HIDDEN))  # a magnitude below the normals has no value
     bits |= (fields >> width) << 31
     return (bits >> 16).to(torch.int16).view(torch.bfloat16)
 
 
-def _chunks(rows: torch.Tensor) -> list[torch.Tensor]:
+def _split_rows(rows: torch.Tensor) -> list[torch.Tensor]:
     return [rows[start : start + _CHUNK_ROWS] for start in range(0, len(rows), _CHUNK_ROWS)]
 
 
-def _mask(condition: torch.Tensor) -> torch.Tensor:
+def _make_mask(condition: torch.Tensor) -> torch.Tensor:
     """All bits or none: torch.where with a scalar takes eight times a bitwise and."""
     return -condition.to(torch.int32)
 
 
-def _host(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torch.Tensor:
+def _round_like_host(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """TT-NN's host code: align by truncation, then to nearest even, saturating (the bits lost first are not sticky)."""
     width = _MAGNITUDE_BITS[dtype]
     shift = 24 - width
@@ -94,7 +96,7 @@ def _host(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torc
     return rounded.clamp(max=(1 << width) - 1)
 
 
-def _device(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torch.Tensor:
+def _round_like_device(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """The chip's packer: 7 bits by truncation, aligned to nearest with ties up; bfloat4_b cuts that to 3 bits."""
     behind = behind.clamp(max=9)
     half = (1 << behind) >> 1

@@ -46,7 +46,7 @@ def pack(
     lead, shape = tuple(values.shape[:split]), tuple(values.shape[split:])
     if layout == Layout.ROW_MAJOR:
         _refuse_row_major(dtype)
-        elements = _stored(values, dtype).reshape(*lead, math.prod(shape))
+        elements = _to_stored(values, dtype).reshape(*lead, math.prod(shape))
         shared = elements.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
         return (elements.clone() if shared else elements).contiguous().view(torch.uint8)
     total = packed_bytes(shape, dtype, layout, tile)
@@ -56,8 +56,8 @@ def pack(
     if dtype in BLOCK_FLOATS:
         packed = _pack_blocks(matrices, dtype, tile, pad_value)
     else:
-        filler = _stored(to_lane(torch.tensor(pad_value), dtype), dtype).item()
-        packed = tilize(_stored(matrices, dtype), tile, pad_value=filler).view(torch.uint8)
+        filler = _to_stored(to_lane(torch.tensor(pad_value), dtype), dtype).item()
+        packed = tilize(_to_stored(matrices, dtype), tile, pad_value=filler).view(torch.uint8)
     return packed.reshape(*lead, total)
 
 
@@ -95,7 +95,7 @@ def _refuse_row_major(dtype: DataType) -> None:
         )
 
 
-def _stored(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
+def _to_stored(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """Lanes as the elements that memory holds (8-bit floats as bytes: torch pads and moves those)."""
     lanes = values.to(_STORED.get(dtype, lane_dtype(dtype)))
     return lanes.view(torch.uint8) if dtype == DataType.FP8_E4M3 else lanes

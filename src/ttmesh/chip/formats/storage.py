@@ -55,15 +55,15 @@ _FP8_SMALLEST_NORMAL = 2.0**-6
 
 def lane_dtype(dtype: DataType) -> torch.dtype:
     """The torch dtype that lanes of this format have."""
-    return _looked_up(LANE_DTYPES, dtype)
+    return _look_up(LANE_DTYPES, dtype)
 
 
 def torch_dtype(dtype: DataType) -> torch.dtype:
     """The torch dtype that `to_torch` gives users."""
-    return _looked_up(USER_DTYPES, dtype)
+    return _look_up(USER_DTYPES, dtype)
 
 
-def inferred_dtype(torch_type: torch.dtype) -> DataType:
+def infer_dtype(torch_type: torch.dtype) -> DataType:
     """The format that `from_torch` chooses when none is named."""
     if torch_type not in INFERRED:
         raise NotEmulatedError(
@@ -125,7 +125,7 @@ def from_lane(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     return values.to(torch_dtype(dtype))
 
 
-def _looked_up(table: dict[DataType, torch.dtype], dtype: DataType) -> torch.dtype:
+def _look_up(table: dict[DataType, torch.dtype], dtype: DataType) -> torch.dtype:
     if dtype not in table:
         raise NotEmulatedError(f"Unsupported data type {dtype}", expected=one_of(table), fix="Choose one of them.")
     return table[dtype]
@@ -155,7 +155,7 @@ def _to_integers(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     if values.dtype == lane and dtype not in _MASKS:
         return values
     if values.dtype.is_floating_point:
-        values = _truncated(values, dtype)
+        values = _truncate(values, dtype)
     elif values.dtype in (torch.uint16, torch.uint32, torch.uint64):
         values = values.to(torch.int64)  # torch masks and narrows only signed types
     if dtype in _MASKS and values.dtype not in (torch.uint8, torch.bool):
@@ -163,7 +163,7 @@ def _to_integers(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     return values.to(lane)
 
 
-def _truncated(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
+def _truncate(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """Floats cut towards zero. Out of range: uint16 clamps, int32 gives its minimum, the others wrap, as in TT-NN."""
     if dtype == DataType.INT32:
         return values.to(torch.int32)

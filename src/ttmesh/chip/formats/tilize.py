@@ -22,8 +22,8 @@ def tilize(values: torch.Tensor, tile: Tile | None = None, *, pad_value: float =
     bottom, right = height - values.shape[-2], width - values.shape[-1]
     if bottom or right:
         values = pad(values, (0, right, 0, bottom), value=pad_value)
-    faces = values.reshape(-1, *_grid(height, width, tile))
-    return faces.permute(_order(tile)).reshape(*lead, height * width)
+    faces = values.reshape(-1, *_split_axes(height, width, tile))
+    return faces.permute(_find_axis_order(tile)).reshape(*lead, height * width)
 
 
 def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile | None = None) -> torch.Tensor:
@@ -39,21 +39,23 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile | None =
     if tile_order.serves(elements, tile):
         return tile_order.untilize(elements, shape, tile)
     lead = elements.shape[:-1]
-    stored = [_grid(height, width, tile)[axis - 1] for axis in _order(tile)[1:]]
-    matrices = elements.reshape(-1, *stored).permute(_inverse(_order(tile))).reshape(*lead, height, width)
+    stored = [_split_axes(height, width, tile)[axis - 1] for axis in _find_axis_order(tile)[1:]]
+    matrices = (
+        elements.reshape(-1, *stored).permute(_invert_order(_find_axis_order(tile))).reshape(*lead, height, width)
+    )
     return matrices[..., : shape[0], : shape[1]].contiguous()
 
 
-def _grid(height: int, width: int, tile: Tile) -> tuple[int, ...]:
+def _split_axes(height: int, width: int, tile: Tile) -> tuple[int, ...]:
     """A padded matrix's axes: tile row, face row, row in face, tile column, face column, column in face."""
     rows, columns = tile.face_shape
     return (height // tile.height, tile.height // rows, rows, width // tile.width, tile.width // columns, columns)
 
 
-def _order(tile: Tile) -> tuple[int, ...]:
+def _find_axis_order(tile: Tile) -> tuple[int, ...]:
     """The axes (after the batch axis 0) in the order in which they are stored."""
     return (0, 1, 4, 5, 2, 6, 3) if tile.transpose_tile else (0, 1, 4, 2, 5, 3, 6)
 
 
-def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+def _invert_order(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(axis) for axis in range(len(order)))

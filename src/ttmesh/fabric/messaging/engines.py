@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ttmesh.base import settings
-from ttmesh.base.errors import RankError, SettingError, near, one_of
-from ttmesh.base.launcher_messages import tell_crash
+from ttmesh.base.errors import RankError, SettingError, one_of, suggest_names
+from ttmesh.base.launcher_messages import report_crash
 
 if TYPE_CHECKING:
     from ttmesh.fabric.messaging.transport import Transport
@@ -29,7 +29,7 @@ def names() -> list[str]:
 def load(name: str) -> ModuleType:
     """The module of an engine."""
     if name not in names():
-        raise SettingError(f"no engine named {name!r}", expected=one_of(names()), fix=near(name, names()))
+        raise SettingError(f"no engine named {name!r}", expected=one_of(names()), fix=suggest_names(name, names()))
     return importlib.import_module(f"ttmesh.fabric.transports.{name}")
 
 
@@ -115,14 +115,14 @@ def _leave(joined: Transport, pid: int) -> None:
     crash = getattr(sys, "last_value", None)  # set by the interpreter for an exception that ended the program
     if crash is not None:
         if not isinstance(crash, RankError):  # else it follows from another rank's failure
-            tell_crash(joined.rank, crash)
+            report_crash(joined.rank, crash)
         joined.abort(f"{type(crash).__name__}: {crash}")
     problems: list[RankError] = []
 
     def report(problem: RankError) -> None:
         problems.append(problem)
         print(f"rank {joined.rank}: RankError: {problem}", file=sys.stderr, flush=True)
-        tell_crash(joined.rank, problem)
+        report_crash(joined.rank, problem)
 
     joined.close(report)
     if problems and not settings.get_bool("TTMESH_LAUNCHED"):  # the launcher has been told; others see the exit code

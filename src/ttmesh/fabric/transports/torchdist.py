@@ -87,7 +87,7 @@ def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
         return told[0]
 
     def join() -> None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(address))
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", find_interface(address))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, store=stores[0], rank=rank, world_size=size, timeout=limit)
         groups.append(dist.new_group(list(range(size)), timeout=limit))
@@ -97,7 +97,7 @@ def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
     return groups[0], job
 
 
-def interface_towards(host: str) -> str:
+def find_interface(host: str) -> str:
     """The network interface on the way to a host; gloo's own guess is the host's name, which often means loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: it only asks the routing table
@@ -136,26 +136,26 @@ class TorchTransport(Transport):
     def _start_all_reduce(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
         if source.data_ptr() != out.data_ptr():
             out.copy_(source)
-        return _sliced(dist.all_reduce(out, OPS[op], group=self._group, async_op=True), out)
+        return _poll_collective(dist.all_reduce(out, OPS[op], group=self._group, async_op=True), out)
 
     def _start_all_gather(self, source: torch.Tensor, out: torch.Tensor) -> Done:
-        return _sliced(_gather(out, source, group=self._group, async_op=True), out)
+        return _poll_collective(_gather(out, source, group=self._group, async_op=True), out)
 
     def _start_all_to_all(self, source: torch.Tensor, out: torch.Tensor) -> Done:
-        return _sliced(dist.all_to_all_single(out, source, group=self._group, async_op=True), out)
+        return _poll_collective(dist.all_to_all_single(out, source, group=self._group, async_op=True), out)
 
     def _start_reduce_scatter(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
-        return _sliced(_scatter(out, source, OPS[op], group=self._group, async_op=True), out)
+        return _poll_collective(_scatter(out, source, OPS[op], group=self._group, async_op=True), out)
 
     def _start_broadcast(self, data: torch.Tensor, root: int) -> Done:
-        return _sliced(dist.broadcast(data, self.ranks[root], group=self._group, async_op=True), data)
+        return _poll_collective(dist.broadcast(data, self.ranks[root], group=self._group, async_op=True), data)
 
     def _start_send(self, data: torch.Tensor, dest: int, tag: int, until_received: bool) -> Done:
         # Whatever is asked for, gloo and NCCL wait for the receiver.
-        return _message(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
+        return _wait_for_message(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
 
     def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
-        return _message(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
+        return _wait_for_message(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
 
     def _split(self, members: tuple[int, ...], name: str) -> Transport:
         ranks = tuple(self.ranks[m] for m in members)
@@ -207,7 +207,7 @@ class _NamedAlike:
 _named_alike = _NamedAlike()
 
 
-def _sliced(work: Any, tensor: torch.Tensor) -> Done:
+def _poll_collective(work: Any, tensor: torch.Tensor) -> Done:
     """Whether a collective is over; sleeps in torch for a slice, because gloo's own threads need the processor."""
     if tensor.is_cuda:
         return work.is_completed  # type: ignore[no-any-return]
@@ -224,6 +224,6 @@ def _sliced(work: Any, tensor: torch.Tensor) -> Done:
     return done
 
 
-def _message(work: Any, tensor: torch.Tensor) -> Done:
+def _wait_for_message(work: Any, tensor: torch.Tensor) -> Done:
     """The same for a message: gloo drops every connection when waiting for one times out, so a thread of its own waits."""
     return work.is_completed if tensor.is_cuda else apart(lambda: work.wait(FOREVER))  # type: ignore[no-any-return]

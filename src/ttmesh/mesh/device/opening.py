@@ -10,7 +10,7 @@ from math import prod
 from ttmesh.base import settings
 from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.chip.backends.registry import backend
+from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive
 from ttmesh.chip.memory import MemoryMap, Space
@@ -78,7 +78,7 @@ def open_mesh_device(
     memory_map = MemoryMap.of(
         system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
     )
-    lanes = backend(settings.get_str("TTMESH_BACKEND"))
+    lanes = find_usable_backend(settings.get_str("TTMESH_BACKEND"))
     lanes.start()
     held = claim(system.name, [system.original_id(chip) for chip in own]) if is_exclusive() else None
     if rank_block is not None:

@@ -10,7 +10,7 @@ from ttmesh.fabric.fabric_config import (
     FabricTensixConfig,
     FabricUDMMode,
 )
-from ttmesh.fabric.fabric_state import FabricSetup, replaced
+from ttmesh.fabric.fabric_state import FabricSetup, replace_setup
 from ttmesh.mesh.device.mesh_device import live_meshes
 from ttmesh.mesh.device.opening import list_root_meshes
 
@@ -36,7 +36,7 @@ def set_fabric_config(
     requested = FabricSetup(
         config, reliability_mode, num_planes, fabric_tensix_config, fabric_udm_mode, fabric_manager_mode, router
     )
-    _setup = replaced(_setup, requested, devices_open=bool(list_root_meshes()))
+    _setup = replace_setup(_setup, requested, devices_open=bool(list_root_meshes()))
     for mesh in live_meshes.values():
         mesh.plans.clear()  # a route does not ask again whether there is a fabric
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from ttmesh.base.errors import MeshError, near
+from ttmesh.base.errors import MeshError, suggest_names
 
 REQUIRED: Final = ...  # the default of a required parameter that stands behind optional ones
 
@@ -49,7 +49,7 @@ def overloads(name: str) -> tuple[Overload, ...]:
         raise UnknownOperationError(
             f"no signature of {name!r} is known",
             expected="the name of a TT-NN operation, such as 'ttnn.add'",
-            fix=near(name, _lines()),
+            fix=suggest_names(name, _lines()),
         ) from None
     return tuple(parse(line) for line in lines)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import DataType, PrintedEnum
-from ttmesh.base.errors import MeshError, NotEmulatedError, near
+from ttmesh.base.errors import MeshError, NotEmulatedError, suggest_names
 from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.goldens import elementwise as goldens
 from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS, to_float32
@@ -131,7 +131,7 @@ _STRINGS = (
 def string_to_unary_with_param(name: str) -> UnaryWithParam:
     """The function that matmul's `activation=` strings name."""
     if name not in _STRINGS:
-        raise MeshError(f"Unknown unary op: {name}", expected=f"one of {_STRINGS}", fix=near(name, _STRINGS))
+        raise MeshError(f"Unknown unary op: {name}", expected=f"one of {_STRINGS}", fix=suggest_names(name, _STRINGS))
     return UnaryWithParam(UnaryOpType[name.removesuffix("_approx").upper()])
 
 

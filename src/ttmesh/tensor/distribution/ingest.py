@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.placement import Replicate
-from ttmesh.chip.formats.storage import inferred_dtype, to_lane
+from ttmesh.chip.formats.storage import infer_dtype, to_lane
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.mappers import MappedLanes, TensorToMesh
@@ -48,7 +48,7 @@ def ingest(
 ) -> Ingested:
     """Values as lanes; a block float without a layout means tiles."""
     source = as_torch(values)
-    dtype = inferred_dtype(source.dtype) if dtype is None else dtype
+    dtype = infer_dtype(source.dtype) if dtype is None else dtype
     if col_tilize:
         source = source.transpose(-1, -2)
     if layout is None:

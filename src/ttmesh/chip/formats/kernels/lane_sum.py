@@ -55,7 +55,7 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     columns = values.shape[1] if 1 in axes else 1
     if values.is_meta or (rows * columns <= TORCH_CHAIN and values.nbytes < TORCH_BYTES):
         return values.sum(tuple(axes), keepdim=True, dtype=torch.float32).to(out_dtype)
-    return _chained(values, tuple(sorted(axes)), out_dtype)
+    return _sum_in_order(values, tuple(sorted(axes)), out_dtype)
 
 
 def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> SumKernel | None:
@@ -120,7 +120,7 @@ def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-def _chained(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtype) -> torch.Tensor:
+def _sum_in_order(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.dtype) -> torch.Tensor:
     """The same additions by torch, one lane after the other."""
     moved = values.movedim(axes, tuple(range(len(axes)))).flatten(0, len(axes) - 1)
     total = torch.zeros(moved.shape[1:], dtype=torch.float32, device=values.device)
