@@ -82,12 +82,12 @@ def test_an_absent_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_blocks_stay_in_the_heap_until_released() -> None:
     script = """
 import torch
-from ttmesh.chip.backends.registry import backend
+from ttmesh.chip.backends.registry import find_usable_backend
 
 def resident_mib():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
 
-cpu = backend("cpu")
+cpu = find_usable_backend("cpu")
 cpu.start()
 block = torch.ones(64 << 20, dtype=torch.uint8)
 del block
