@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
+import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -13,6 +16,11 @@ from hypothesis import HealthCheck, settings
 # On a busy machine drawing an example may take a second: that says nothing about the code.
 settings.register_profile("ttmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ttmesh")
+
+# What real tt-metal programs on this machine report is not what the tests look at.
+_SHARED = tempfile.mkdtemp(prefix="ttmesh-tests-")
+os.environ["TTMESH_SHARED_MEMORY"] = _SHARED
+atexit.register(shutil.rmtree, _SHARED, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

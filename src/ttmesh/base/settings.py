@@ -169,6 +169,9 @@ SETTINGS: tuple[Setting, ...] = (
         "0 or 1",
         "set by `ttmesh launch`, which hears of a crash through stderr",
     ),
+    Setting(
+        "TTMESH_SHARED_MEMORY", _parse_path, "/dev/shm", "a directory", "where real tt-metal's memory statistics are read"
+    ),
     Setting("TTMESH_SOCKET", _parse_path, "", "a path or HOST:PORT", "where the allocation server listens"),
     Setting(
         "TTMESH_TOKEN", _parse_text, "", "a secret", "what a client shows to an allocation server over TCP", secret=True

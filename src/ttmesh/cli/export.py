@@ -51,13 +51,15 @@ def run(args: argparse.Namespace) -> int:
     if args.clean:
         if args.form != "shm" or args.watch:
             raise MeshError("--clean removes files", expected="ttmesh export shm --clean", fix="Leave the rest out.")
-        gone = shared_memory.clean(Path(args.output or shared_memory.DIRECTORY))
+        gone = shared_memory.clean(Path(args.output or shared_memory.default_directory()))
         print("\n".join(map(str, gone)) if gone else "There were none.")
         return 0
     with Monitor(chosen(args.socket)) as monitor:
         if args.form == "shm":
             with writing(args.output):
-                return _shared(monitor, Path(args.output or shared_memory.DIRECTORY), args.watch, args.refresh / 1000)
+                return _shared(
+                    monitor, Path(args.output or shared_memory.default_directory()), args.watch, args.refresh / 1000
+                )
 
         def buffers_of(device: DeviceState) -> Buffers:
             return monitor.buffers(device.physical_id, host=device.host, limit=BUFFERS)

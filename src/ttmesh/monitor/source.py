@@ -32,9 +32,9 @@ class Source:
     Chips that real tt-metal uses on this machine are shown beside ours, also without a server.
     """
 
-    def __init__(self, address: Address, *, token: str = "", shared: Path = shared_memory.DIRECTORY) -> None:
+    def __init__(self, address: Address, *, token: str = "", shared: Path | None = None) -> None:
         self._monitor = Monitor(address, token=token)
-        self._shared = shared
+        self._shared = shared_memory.default_directory() if shared is None else shared
 
     def view(self, choice: Choice = EVERYTHING, *, trends: bool = False) -> View:
         """Everything on one page."""

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
 from ttmesh.tracking.spans import Span
 from ttmesh.tracking.state import DeviceState, Pool, ProcessState, State, Usage
 
-DIRECTORY = Path("/dev/shm")
 VERSION = 3
 CLASSES = ("DRAM", "L1", "L1_SMALL", "TRACE", "CB")  # the order of the five counters everywhere in the file
 HOST = "tt-metal"  # stands where a host's name would, so that a real chip 0 is not taken for ours
@@ -32,6 +32,11 @@ PROCESSES, PROCESSES_AT = 64, 856
 FILE_BYTES = 8576
 MOST_FILES = 1024  # looked at; anybody may make more
 UNUSED = 0xFFFFFFFF
+
+
+def default_directory() -> Path:
+    """Where the files are: /dev/shm unless TTMESH_SHARED_MEMORY names another directory."""
+    return Path(settings.get_str("TTMESH_SHARED_MEMORY"))
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ def unpack(data: bytes) -> SharedDevice | None:
     )
 
 
-def write(state: State, directory: Path = DIRECTORY) -> list[Path]:
+def write(state: State, directory: Path) -> list[Path]:
     """One file for each of this host's devices; returns their paths."""
     paths = []
     for device in state.devices:
@@ -118,7 +123,7 @@ def write(state: State, directory: Path = DIRECTORY) -> list[Path]:
     return paths
 
 
-def clean(directory: Path = DIRECTORY) -> list[Path]:
+def clean(directory: Path) -> list[Path]:
     """Remove every file that `write` made, whoever ran it, as far as it may; returns what is gone."""
     gone = []
     for path in sorted(directory.glob("tt_device_*_memory")):
@@ -132,7 +137,7 @@ def clean(directory: Path = DIRECTORY) -> list[Path]:
     return gone
 
 
-def read(directory: Path = DIRECTORY) -> list[SharedDevice]:
+def read(directory: Path) -> list[SharedDevice]:
     """What real tt-metal says of its chips; our own files and unreadable ones are passed over."""
     found = []
     for path in sorted(itertools.islice(directory.glob("tt_device_*_memory"), MOST_FILES)):
