@@ -170,7 +170,11 @@ SETTINGS: tuple[Setting, ...] = (
         "set by `ttmesh launch`, which hears of a crash through stderr",
     ),
     Setting(
-        "TTMESH_SHARED_MEMORY", _parse_path, "/dev/shm", "a directory", "where real tt-metal's memory statistics are read"
+        "TTMESH_SHARED_MEMORY",
+        _parse_path,
+        "/dev/shm",
+        "a directory",
+        "where real tt-metal's memory statistics are read",
     ),
     Setting("TTMESH_SOCKET", _parse_path, "", "a path or HOST:PORT", "where the allocation server listens"),
     Setting(
