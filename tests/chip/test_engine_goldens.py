@@ -6,6 +6,7 @@ are paths such as mm/<data>/K<K>/<in0>x<in1>/<fidelity>_dst<bits>. A key with @w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from ttmesh.base.dtypes import Arch, DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
-from ttmesh.chip.numerics.fpu_elementwise import add_elements, multiply_elements
+from ttmesh.chip.numerics.fpu_elementwise import add_elements, add_lanes, multiply_elements
 from ttmesh.chip.numerics.fpu_pools import max_rows, sum_rows
 from ttmesh.chip.numerics.packer import accumulate, pack, pack_codes, to_bfloat16
 from ttmesh.chip.numerics.unpacker import unpack, unpack_codes
@@ -104,7 +105,14 @@ def test_elementwise_has_the_bits_of_the_chip(goldens: Goldens, arch: Arch, fold
             result = multiply_elements(a, b, config)
         else:
             result = add_elements(a, b, config, negate=name.startswith("sub"))
-
+            compiled = add_lanes(
+                a, b, replace(config, a_dtype=dtype, b_dtype=dtype, out_dtype=float32), negate="sub" in name
+            )
+            assert _differences(compiled, goldens[key]) == 0, key
+            if not config.fp32_dest:
+                half = add_lanes(a.bfloat16(), b.bfloat16(), config, negate="sub" in name)
+                keep = ~(a.isnan() | b.isnan())  # bfloat16 lanes hold no NaN patterns of the chip's
+                assert _differences(half.float()[keep], goldens[key][keep.numpy()]) == 0, key
         assert _differences(result, goldens[key]) == 0, key
 
 

@@ -270,3 +270,71 @@ def test_uniform_matmuls_lose_what_they_lose_on_the_chip(wormhole: ttnn.MeshDevi
         found[mode] = float(torch.corrcoef(torch.stack([result.flatten(), expected.flatten()]))[0, 1])
 
     assert 0.98 <= found["exact"] < 0.99 < found["realistic"] < found["ideal"]
+
+
+# -- element-wise ------------------------------------------------------------------------------------------------------
+
+
+def test_sums_of_bfloat16_round_ties_away_as_the_matrix_engine_does(wormhole: ttnn.MeshDevice) -> None:
+    a = _on(wormhole, torch.tensor([[1.0, -1.0, 1.0, 256.0]]))
+    b = _on(wormhole, torch.tensor([[2**-8, -(2**-8), 1.0, 2.0]]))
+
+    ideal = _read(ttnn.add(a, b))
+    with ttmesh.numerics("exact"):
+        added, subtracted = _read(ttnn.add(a, b)), _read(ttnn.subtract(b, a))
+
+    assert ideal.tolist() == [[1.0, -1.0, 2.0, 258.0]]  # ties to even
+    assert added.tolist() == [[1 + 2**-7, -1 - 2**-7, 2.0, 258.0]]
+    assert subtracted.tolist() == [[-(1 - 2**-8), 1 - 2**-8, 0.0, -254.0]]
+
+
+@pytest.mark.parametrize("mode", ["realistic", "exact"])
+def test_float32_pairs_are_added_by_the_vector_unit_and_mixed_ones_are_not(
+    wormhole: ttnn.MeshDevice, mode: str
+) -> None:
+    fine = _on(wormhole, torch.full((1, 4), 1 + 2**-20), float32)
+    coarse = _on(wormhole, torch.ones(1, 4))
+
+    with ttmesh.numerics(mode):
+        pair, mixed = _read(ttnn.add(fine, fine)), _read(ttnn.add(fine, coarse))
+
+    assert pair.tolist() == [[2 + 2**-19] * 4]
+    assert mixed.tolist() == [[2.0] * 4]
+
+
+def test_in_place_sums_and_broadcasts_follow_the_mode(wormhole: ttnn.MeshDevice) -> None:
+    a, row = torch.full((2, 3, 4), 1.0), torch.full((1, 4), 2.0**-8)
+
+    with ttmesh.numerics("exact"):
+        x = _on(wormhole, a)
+        ttnn.add_(x, _on(wormhole, row.expand(2, 3, 4).contiguous()))
+        result = ttnn.add(_on(wormhole, a), _on(wormhole, row.view(1, 1, 4)))
+
+    assert torch.equal(_read(x).float(), a + 2**-7)
+    assert torch.equal(_read(result).float(), a + 2**-7)
+
+
+@pytest.mark.parametrize("schedule", ["async", "adversarial"])
+def test_a_call_keeps_the_mode_it_was_made_in(monkeypatch: pytest.MonkeyPatch, schedule: str) -> None:
+    monkeypatch.setenv("TTMESH_SCHEDULE", schedule)
+    device = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
+    a, b = _on(device, torch.ones(32, 32)), _on(device, torch.full((32, 32), 2.0**-8))
+
+    with ttmesh.numerics("exact"):
+        exact = ttnn.add(a, b)
+    ideal = ttnn.add(a, b)
+
+    assert _read(exact)[0, 0].item() == 1 + 2**-7
+    assert _read(ideal)[0, 0].item() == 1
+    ttnn.close_mesh_device(device)
+
+
+def test_the_mode_adds_no_program(wormhole: ttnn.MeshDevice) -> None:
+    a = _on(wormhole, torch.ones(32, 32))
+    ttnn.add(a, a)
+    counted = wormhole.num_program_cache_entries()
+
+    with ttmesh.numerics("exact"):
+        ttnn.add(a, a)
+
+    assert wormhole.num_program_cache_entries() == counted

@@ -8,7 +8,7 @@ import torch
 from sanitized import use_sanitized_kernels, use_threads
 
 from ttmesh.base import settings
-from ttmesh.base.dtypes import BLOCK_FLOATS, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, float32
 from ttmesh.chip.formats import block_float, packing
 from ttmesh.chip.formats.kernels import loader
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
@@ -16,6 +16,7 @@ from ttmesh.chip.formats.tiles import Tile
 from ttmesh.chip.formats.tilize import tilize, untilize
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
+from ttmesh.chip.numerics.fpu_elementwise import add_lanes
 
 SHAPES = [(1, 1), (1, 17), (5, 16), (31, 33), (32, 32), (70, 90), (257, 48)]
 THREADS = (1, 3, 8)
@@ -44,6 +45,8 @@ def results(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
         found += [lane_sum(lanes, (0,), dtype=out)]
     for values in (wide, plain):
         found += [dest_of_matmul(values, values.mT, EngineConfig(fp32_dest=fp32)) for fp32 in (False, True)]
+        found += [add_lanes(values, values.flip(-1), EngineConfig(fp32_dest=True, out_dtype=float32))]
+        found += [add_lanes(values.bfloat16(), values.flip(-1).bfloat16(), EngineConfig(), negate=True)]
     return found
 
 

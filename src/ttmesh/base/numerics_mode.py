@@ -13,31 +13,34 @@ MODES = (IDEAL, REALISTIC, EXACT)
 
 
 class ModeState:
-    """The mode in force, read at every operation; None until somebody asks."""
+    """The mode in force: part of every call's key, so that a call keeps the mode it was made in."""
 
-    mode: str | None = None
+    mode = IDEAL
 
 
 state = ModeState()
 
 
+def refresh() -> None:
+    """Read the setting again: the variable counts from the next open on."""
+    state.mode = settings.get_str(VARIABLE)
+
+
 def current() -> str:
-    """The mode in force for operations that run now."""
-    if state.mode is None:
-        state.mode = settings.get_str(VARIABLE)
+    """The mode in force for operations that are called now."""
     return state.mode
 
 
 def choose(mode: str | None) -> None:
     """Set the mode of this process; None: what the environment says."""
     settings.override(VARIABLE, mode)
-    state.mode = None
+    refresh()
 
 
 @contextmanager
 def numerics(mode: str) -> Iterator[None]:
     """Inside, operations compute in this mode: "ideal", "realistic" or "exact"."""
-    before = current()
+    before = settings.overridden(VARIABLE)
     choose(mode)
     try:
         yield

@@ -247,6 +247,12 @@ def override(variable: str, value: object) -> None:
         _overrides[variable] = _parse_value(setting, value) if isinstance(value, str) else value
 
 
+def overridden(variable: str) -> str | None:
+    """What `override` set of a text setting, or None."""
+    value = _overrides.get(variable)
+    return None if value is None else str(value)
+
+
 def check_environment(environ: Mapping[str, str] | None = None) -> None:
     """Refuse unknown TTMESH_* variables (a typo would be silently ignored) and unusable values."""
     env = os.environ if environ is None else environ

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from ttmesh.base.dtypes import bfloat16
+from ttmesh.chip.formats.kernels import engine_elements
+from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.float_bits import BIAS, NOTHING, compose, fields, shift_away
 from ttmesh.chip.numerics.matrix_engine import phase_exponent, src_a_part, src_b_part, write_dest
+from ttmesh.chip.numerics.packer import pack
+from ttmesh.chip.numerics.unpacker import unpack
 
 
 def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
@@ -32,6 +37,22 @@ def add_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, nega
     other = shift_away(b_term, common - b_exponent)
     total = shift_away(a_term, common - a_exponent) + (-other if negate else other)
     return compose(total << 13, common, 24 if config.fp32_dest else 8)
+
+
+def add_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate: bool = False) -> torch.Tensor:
+    """a + b or a - b of lanes, packed to the output format's lanes."""
+    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    half = not config.fp32_dest and a.dtype is b.dtype is torch.bfloat16
+    if engine_elements.serves(a) and half:
+        dest = engine_elements.add(a, b, negate=negate)
+        return dest if config.out_dtype is bfloat16 else pack(dest.float(), config.out_dtype).bfloat16()
+    left = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
+    right = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
+    if engine_elements.serves(a) and config.fp32_dest:
+        dest = engine_elements.add(left, right, negate=negate)
+    else:
+        dest = add_elements(left, right, config, negate=negate)
+    return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
 
 
 def _term(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
-from ttmesh.base import settings
+from ttmesh.base import numerics_mode, settings
 from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.backends.registry import find_usable_backend
@@ -78,6 +78,7 @@ def open_mesh_device(
     memory_map = MemoryMap.of(
         system.chip, l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
     )
+    numerics_mode.refresh()
     lanes = find_usable_backend(settings.get_str("TTMESH_BACKEND"))
     lanes.start()
     held = claim(system.name, [system.original_id(chip) for chip in own]) if is_exclusive() else None

@@ -32,6 +32,7 @@ from ttmesh.ops.elementwise.binary_rules import (
     is_tensor,
 )
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
+from ttmesh.ops.elementwise.fpu_binary import in_mode
 from ttmesh.ops.elementwise.program_keys import binary_programs
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
@@ -239,16 +240,17 @@ def _enter(name: str, kind: BinaryKind) -> OpFunction:
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)
     programs = binary_programs(kind.op_type)
+    specialise = in_mode(kind.op_type, alone(kind.function))
     if kind.in_place:
         in_place[name] = op(
             f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=("input_tensor_b",),
             programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
-            specialise=alone(kind.function),
+            specialise=specialise,
         )(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
-        scratch=binary_buffers, names=OPERANDS, specialise=alone(kind.function), recheck=kind.also is not None,
+        scratch=binary_buffers, names=OPERANDS, specialise=specialise, recheck=kind.also is not None,
     )(lane)  # fmt: skip
 
 

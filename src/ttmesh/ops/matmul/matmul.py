@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import product
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
-from ttmesh.ops.matmul.matmul_engine import differentiates, engine_matmul_of, without_resources
+from ttmesh.ops.matmul.matmul_engine import differentiates, engine_matmul_of
 from ttmesh.ops.matmul.matmul_rules import (
     check_product,
     circular_buffers,
@@ -56,19 +55,19 @@ def activations_of(activation: Activation | None, program_config: ProgramConfig 
 # -- matmul and linear -------------------------------------------------------------------------------------------------
 
 
-def _in_mode(case: Case) -> Callable[..., torch.Tensor]:
-    """Computes ideally or by the chip's arithmetic, whichever is in force when it runs."""
-    ideal = _product_once(case) or _ideal_of(case)
+def _in_mode(case: Case) -> Callable[..., torch.Tensor] | None:
+    """Computes ideally, or by the chip's arithmetic in the mode that the call was made in."""
+    ideal, mode = _product_once(case), numerics_mode.current()
+    if mode == numerics_mode.IDEAL:
+        return ideal
     chosen = activations_of(case["activation"], case["program_config"])
-    act = function_of(chosen[0]) if chosen else None
-    needed = without_resources(case)
-    engine = functools.cache(lambda: engine_matmul_of(needed, act) or ideal)  # worked out where it is needed
-    state, current = numerics_mode.state, numerics_mode.current
+    engine = engine_matmul_of(case, function_of(chosen[0]) if chosen else None, exact=mode == numerics_mode.EXACT)
+    if engine is None:
+        return ideal
+    otherwise = ideal or _ideal_of(case)
 
     def compute(*operands: torch.Tensor) -> torch.Tensor:
-        if (state.mode or current()) == numerics_mode.IDEAL or operands[0].is_meta or differentiates(*operands):
-            return ideal(*operands)
-        return engine()(*operands)
+        return otherwise(*operands) if operands[0].is_meta or differentiates(*operands) else engine(*operands)
 
     return compute
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, BufferType, DataType, MathFidelity, bfloat16, float32
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics import exact_matmul, realistic_matmul
@@ -25,35 +24,33 @@ FORMATS = BLOCK_FLOATS | {bfloat16, float32}
 Matmul = Callable[..., torch.Tensor]
 
 
-def engine_matmul_of(case: Case, activation: Callable[[torch.Tensor], torch.Tensor] | None) -> Matmul | None:
-    """The matmul of a call in the mode that is in force when it runs; None where the engine has no part in it."""
+def engine_matmul_of(
+    case: Case, activation: Callable[[torch.Tensor], torch.Tensor] | None, *, exact: bool
+) -> Matmul | None:
+    """The matmul of a call by the engine's arithmetic; None where the engine has no part in it."""
     formats = {spec.dtype for spec in (*case.specs, *case.results)}
     if not formats <= FORMATS or min(len(spec.shape) for spec in case.specs[:2]) < 2:
         return None
-    config = resolve(case)
+    if any(0 in spec.shape for spec in case.specs):
+        return None
+    config, axes = resolve(case), case.lane_axes
+    turn_a, turn_b = bool(case["transpose_a"]), bool(case["transpose_b"])
     bias_dtype = case.specs[2].dtype if len(case.specs) > 2 else None
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        left, right = same_rank(a.mT if case["transpose_a"] else a, b.mT if case["transpose_b"] else b, case.lane_axes)
-        exact = numerics_mode.current() == numerics_mode.EXACT
+        left, right = same_rank(a.mT if turn_a else a, b.mT if turn_b else b, axes)
         if exact:
             dest = exact_matmul.dest_of_lanes(left, right, config)
         else:
             dest = realistic_matmul.dest_of_lanes(left, right, config, gemm=_gemm)
         if bias is not None and bias_dtype is not None:
-            result, row = equalize_ranks([dest, bias], case.lane_axes)
+            result, row = equalize_ranks([dest, bias], axes)
             dest = _add_bias(result, row, bias_dtype, config) if exact else result + row.float()
         if activation is not None:
             dest = activation(dest)
         return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
 
     return compute
-
-
-def without_resources(case: Case) -> Case:
-    """The case with the options that decide the arithmetic alone: a plan must keep no buffer of its call alive."""
-    read = ("transpose_a", "transpose_b", "core_grid", "program_config", "compute_kernel_config")
-    return replace(case, arguments={}, options={name: case[name] for name in read})
 
 
 def differentiates(*operands: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any
 
+from ttmesh.base.numerics_mode import state as numerics
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
@@ -36,7 +37,7 @@ class Gate:
             return self.call_watched(args, kwargs, cq_id if queue_id is None else queue_id)
         # The key of the call as it was written. Nearly every call takes these lines and no others, so they call nothing
         # for the arguments that most calls have.
-        key: list[Any] = [self]
+        key: list[Any] = [self, numerics.mode]
         tensors: list[Tensor] = []
         for place, value in enumerate(args):
             kind = type(value)

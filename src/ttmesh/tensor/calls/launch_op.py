@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import Arch, DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
@@ -170,14 +171,15 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
     mesh = mesh_of(operation.name, tensors, arguments)
     outputs = _given_outputs(operation, arguments)
     key = (operation.name, *(key_of(value, name in operation.runtime) for name, value in arguments.items()))
-    known = mesh.plans.get(key)
+    place = (numerics_mode.state.mode, *key)  # programs are counted without the mode: the chip has none
+    known = mesh.plans.get(place)
     if isinstance(known, PlanRoute):
         plan = known.plan
         if operation.recheck and operation.check is not None:
             operation.check(Call(operation.name, mesh, arguments, tensors, outputs))
     else:
         plan = _plan(operation, Call(operation.name, mesh, arguments, tensors, outputs), inputs, key)
-        mesh.plans[key] = PlanRoute(plan, None)
+        mesh.plans[place] = PlanRoute(plan, None)
     return Prepared(plan, mesh, tensors, arguments, outputs)
 
 
