@@ -51,7 +51,7 @@ def configure(
     if system is not None:
         importlib.import_module("ttmesh.chip.catalogue").load_system(system)  # refuses an unknown one now
     if backend is not None:
-        importlib.import_module("ttmesh.chip.backends.registry").described(backend)
+        importlib.import_module("ttmesh.chip.backends.registry").load_backend(backend)
     for variable, value in chosen.items():
         if value is not None:
             settings.override(variable, value)
