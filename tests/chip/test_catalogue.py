@@ -28,7 +28,7 @@ def test_t3000_is_the_box_that_was_seen() -> None:
     assert system.link_count(4, 7) == 0
     assert system.mmio == (0, 1, 2, 3)
     assert system.board_of(7) == (3, 7)
-    assert system.place(6) == (1, 3)
+    assert system.find_position(6) == (1, 3)
     assert system.wrap_axes == ()
 
 

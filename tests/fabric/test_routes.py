@@ -105,8 +105,8 @@ def test_counters_count_each_direction() -> None:
     counters.to_host([1], 20)
 
     assert counters.loads() == {(4, 0): 100, (0, 3): 100, (3, 0): 7, (-1, 0): 50, (-1, 1): 50, (1, -1): 20}
-    assert counters.crossed(3, 0) == 7
-    assert counters.crossed(7, 3) == 0
+    assert counters.get_bytes(3, 0) == 7
+    assert counters.get_bytes(7, 3) == 0
     assert counters.fabric_bytes() == 207
     assert counters.host_bytes() == 120
     counters.reset()
@@ -148,4 +148,4 @@ def test_threads_lose_no_bytes() -> None:
     for thread in threads:
         thread.join(30)
 
-    assert counters.crossed(0, 1) == 8000
+    assert counters.get_bytes(0, 1) == 8000

@@ -497,7 +497,7 @@ def test_fabric_sends_need_a_link_and_are_counted(mesh: MeshDevice, launch: Laun
 
     assert int(read_shard(out, MeshCoordinate(0, 1)).view(torch.int32)[0]) == 7
     assert int(read_shard(out, ORIGIN).view(torch.int32)[0]) == 0
-    assert mesh.traffic.counters.crossed(a, b) == 64
+    assert mesh.traffic.counters.get_bytes(a, b) == 64
     with pytest.raises(
         RuntimeError, match=r"no link from MeshCoordinate\(\[0, 0\]\) \(chip \d\) to .* expected a neighbour"
     ):

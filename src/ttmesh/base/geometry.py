@@ -63,7 +63,7 @@ class MeshShape:
 
 
 class MeshCoordinate:
-    """The place of one device on a mesh."""
+    """The position of one device on a mesh."""
 
     __slots__ = ("_coords",)
 

@@ -1,4 +1,4 @@
-"""What a rank tells the launcher that watches it: a line on stderr that the launcher reads and does not print."""
+"""The message of a rank to its launcher: a line on stderr that the launcher reads and does not print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MARK = "\x1ettmesh-rank"  # launch/rank.py has its own copy, because it runs wit
 
 
 def report_crash(rank: int, error: BaseException) -> None:
-    """Say at once that this rank's program failed, whichever rank's process then ends first."""
+    """Report at once that this rank's program failed, whichever rank's process ends first."""
     if settings.get_bool("TTMESH_LAUNCHED"):
         text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         print(f"{MARK} {rank} crashed {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How links between chips are written down: two physical ids and how many links join them."""
+"""The notation of links between chips: two physical ids and the number of links between them."""
 
 from __future__ import annotations
 

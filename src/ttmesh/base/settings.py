@@ -35,7 +35,7 @@ def _parse_count(text: str) -> int:
 
 
 def _parse_text(text: str) -> str:
-    """Something to read: not blank, without control characters and bytes that are no UTF-8."""
+    """A printable text: not blank, without control characters and invalid UTF-8."""
     stripped = text.strip()
     if not stripped or not stripped.isprintable():
         raise ValueError(text)
@@ -81,7 +81,7 @@ def _parse_ids(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable: how to read it, what it is without being set, what it does."""
+    """One variable: its parser, its default, its allowed values and its meaning."""
 
     variable: str
     parse: Callable[[str], object]
@@ -208,7 +208,7 @@ _overrides: dict[str, object] = {}
 
 
 def get(variable: str, environ: Mapping[str, str] | None = None) -> object:
-    """The value in force: what `override` set, else the environment, else the default."""
+    """The current value: from `override`, else the environment, else the default."""
     if variable in _overrides:
         return _overrides[variable]
     setting = _BY_NAME[variable]
@@ -235,7 +235,7 @@ def get_int(variable: str) -> int | None:
 
 
 def override(variable: str, value: object) -> None:
-    """Set a value for this process, before the environment; None takes it back."""
+    """Set a value for this process, before the environment; None removes it."""
     if variable not in _BY_NAME:
         raise SettingError(
             f"no setting named {variable!r}", expected=one_of(_BY_NAME), fix=suggest_names(variable, _BY_NAME)

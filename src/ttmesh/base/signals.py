@@ -1,4 +1,4 @@
-"""Where the runtime says what happened and answers questions, without knowing who listens."""
+"""The bus on which the runtime emits records and answers queries, without knowing the listeners."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ class Signals:
         return lambda: self._set(tuple(known for known in self._listeners if known is not entry))
 
     def emit_crossing(self, record: Crossed) -> None:
-        """Hand a record about a link to every listener."""
+        """Pass a record about a link to every listener."""
         for entry in self._listeners:
             entry.crossings(record)
 
     def emit_command(self, record: Record) -> None:
-        """Hand a record about a command to those who asked for them."""
+        """Pass a record about a command to the listeners that asked for commands."""
         for entry in self._listeners:
             if entry.commands:
                 entry.hear(record)
 
     def provide(self, name: str, answer: Callable[[], object]) -> None:
-        """Say who answers a question such as "holdings"; the last one to say so wins."""
+        """Register the function that answers a query such as "holdings"; the last one registered wins."""
         self._providers[name] = answer
 
     def ask(self, name: str) -> object | None:
-        """The answer to a question, or None when nobody provides it."""
+        """The answer to a query, or None when nobody provides it."""
         answer = self._providers.get(name)
         return answer() if answer else None
 

@@ -1,4 +1,4 @@
-"""What an address holds: values with their format, or raw bytes; the last writer decides, reading converts."""
+"""Cells: the contents of an address, as values with their format or as raw bytes; reads convert between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _merging = Lock()  # commands of several queues may write different chips of one
 
 
 class Format(Protocol):
-    """How values lie in memory: what a cell needs of a tensor's spec. Compared with ==."""
+    """How values are stored in memory: what a cell needs of a tensor's spec. Compared with ==."""
 
     def to_bytes(self, values: torch.Tensor, lane_axes: int) -> torch.Tensor:
         """Lanes of values → lanes of uint8, the pages of one chip in the last dimension."""
@@ -35,7 +35,7 @@ class Format(Protocol):
 
 
 class Room:
-    """What a buffer takes: which memory, and how much of it per chip, per page and in each of how many banks."""
+    """The memory a buffer takes: its type, bytes per chip, page and bank, and the number of banks."""
 
     __slots__ = ("bank_bytes", "banks", "buffer_type", "page_bytes", "size_bytes")
 
@@ -67,11 +67,11 @@ class Cell:
         self.values: torch.Tensor | None = None
         self.format: Format | None = None
         self.raw: torch.Tensor | None = None
-        self.writes = 0  # commands that were enqueued to write into it after it was made: what a tape tells versions by
+        self.writes = 0  # commands that were enqueued to write into it after it was made; a tape tells versions by it
 
     @property
     def buffer_type(self) -> BufferType:
-        """Which memory it lies in."""
+        """The type of its memory."""
         return self.room.buffer_type
 
     @property
@@ -91,7 +91,7 @@ class Cell:
 
     @property
     def banks(self) -> int:
-        """How many banks hold a part of it."""
+        """The number of banks that hold it."""
         return self.room.banks
 
     def read(self, wanted: Format) -> torch.Tensor:
@@ -126,7 +126,7 @@ class Cell:
         return torch.zeros([1] * self.lane_axes + [self.size_bytes], dtype=torch.uint8, device=self.device)
 
     def write_bytes(self, raw: torch.Tensor) -> None:
-        """Replace the contents by bytes; they stay the truth until values are written."""
+        """Replace the contents by bytes; they stay authoritative until values are written."""
         self.raw = _fit_bytes(raw, self.size_bytes)
         self.values = None
         self.format = None
@@ -136,7 +136,7 @@ class Cell:
         return TensorFacts(self.buffer_id, *self.format.describe()) if self.format is not None else None
 
     def take(self, other: Cell) -> None:
-        """Hold what another cell holds."""
+        """Take over the contents of another cell."""
         self.values, self.format, self.raw = other.values, other.format, other.raw
 
     def copy(self) -> Cell:
@@ -150,19 +150,19 @@ class Cell:
         return self.values is None and self.raw is None
 
     def merge(self, result: Cell, chips: Chips, lane_shape: tuple[int, ...]) -> None:
-        """Hold on some chips what another cell holds; the others keep what they hold, to the bit."""
+        """Take over the contents of another cell on some chips; the others keep their contents, to the bit."""
         if not chips:
             return
         with _merging:
             form = result.format
             if form is not None and result.values is not None:
-                old = self._seen_as(form)
+                old = self._view_as(form)
                 if old is not None:
                     self.write(merge_lanes(old, result.values, chips, lane_shape), form)
                     return
             self.write_bytes(merge_lanes(self.read_bytes(), result.read_bytes(), chips, lane_shape))
 
-    def _seen_as(self, form: Format) -> torch.Tensor | None:
+    def _view_as(self, form: Format) -> torch.Tensor | None:
         """The contents as values of this format where that loses no bit, else None."""
         if self.values is not None:
             assert self.format is not None, "values always have a format"
@@ -183,7 +183,7 @@ class Cell:
         return values if sole else values.clone()
 
     def clear(self) -> None:
-        """Let go of the contents and of the host memory they use."""
+        """Drop the contents and the host memory they use."""
         self.values = self.format = self.raw = None
 
 

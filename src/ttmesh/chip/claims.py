@@ -30,7 +30,7 @@ from ttmesh.base.errors import BusyError, MeshError, SettingError
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a chip."""
+    """The process that has claimed a chip."""
 
     pid: int
     command: str
@@ -62,7 +62,7 @@ class Claim:
         self._pid = os.getpid()
 
     def release(self) -> None:
-        """Give the chips back; once is enough, and a forked child has nothing to give."""
+        """Release the chips; a second call, and a call in a forked child, does nothing."""
         paths, self._paths = self._paths, ()
         if self._pid != os.getpid():
             return
@@ -84,7 +84,7 @@ def is_exclusive(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def claim(system_name: str, chips: Iterable[int]) -> Claim:
-    """Take chips, by their physical ids: all of them or none; BusyError names who has the first that is taken."""
+    """Claim chips by their physical ids, all or none; BusyError names the process that has the first busy one."""
     wanted = tuple(sorted(set(chips)))
     if not is_exclusive():
         return Claim(system_name, wanted, ())
@@ -109,7 +109,7 @@ def claim(system_name: str, chips: Iterable[int]) -> Claim:
 
 
 def find_holder(system_name: str, chip: int) -> Holder | None:
-    """Who has claimed a chip, or None."""
+    """The process that has claimed a chip, or None."""
     path = runtime_directory() / _make_file_name(system_name, chip)
     if path in _held:
         return _read_holder(path)
@@ -174,7 +174,7 @@ def _unlock(path: Path) -> None:
 
 
 def _read_holder(path: Path) -> Holder:
-    """What the owner wrote; it writes just after it has locked, so an empty file is looked at again for a moment."""
+    """The owner's record; it is written just after the lock is taken, so an empty file is read again for a moment."""
     for _ in range(20):
         try:
             data = json.loads(path.read_text())

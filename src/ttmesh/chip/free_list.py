@@ -1,4 +1,4 @@
-"""First-fit allocation in one address range, the same in every bank: what TT-Metal's free list decides."""
+"""First-fit allocation in one address range, the same in every bank, as TT-Metal's free list does it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FreeList:
 
     def allocate_at(self, address: int, size: int) -> bool:
         """Take exactly this span; False when any of it is taken."""
-        size = self._rounded(size)
+        size = self._round_up(size)
         i = bisect_right(self._starts, address) - 1
         if i < 0 or self._ends[i] < address + size:
             return False
@@ -80,7 +80,7 @@ class FreeList:
         return True
 
     def free(self, address: int) -> None:
-        """Give a block back and join it with its free neighbours."""
+        """Free a block and merge it with its free neighbours."""
         size = self.live.pop(address)
         self.used -= size
         starts, ends = self._starts, self._ends
@@ -101,7 +101,7 @@ class FreeList:
 
     def fit_at_or_above(self, address: int, size: int) -> int | None:
         """The lowest address from `address` on where a block would fit."""
-        size = self._rounded(size)
+        size = self._round_up(size)
         for start, end in zip(self._starts, self._ends, strict=True):
             low = max(start, address)
             if end - low >= size:
@@ -110,7 +110,7 @@ class FreeList:
 
     def fit_at_or_below(self, address: int, size: int) -> int | None:
         """The highest address up to `address` where a block would fit."""
-        size = self._rounded(size)
+        size = self._round_up(size)
         for start, end in zip(reversed(self._starts), reversed(self._ends), strict=True):
             high = min(end - size, address)
             if high >= start:
@@ -146,5 +146,5 @@ class FreeList:
         twin.used, twin.peak = self.used, self.peak
         return twin
 
-    def _rounded(self, size: int) -> int:
+    def _round_up(self, size: int) -> int:
         return (size + self._mask) & ~self._mask or self.alignment

@@ -1,4 +1,4 @@
-"""The memory of a chip: which banks there are, and one allocator for the chips of a mesh in lock step."""
+"""The memory of a chip: its banks, and an allocator for the chips of a mesh in lock step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Banks:
 
 @dataclass(frozen=True, eq=False)
 class MemoryMap:
-    """Where each buffer type lies in its banks, as the options of `open_mesh_device` cut them; one per opened mesh."""
+    """The address range of each buffer type, after the options of `open_mesh_device`; one per opened mesh."""
 
     banks: dict[BufferType, Banks]
     l1_bytes: int
@@ -40,7 +40,7 @@ class MemoryMap:
 
     @staticmethod
     def of(chip: ChipSpec, *, l1_small_size: int = 0, trace_region_size: int = 0, worker_l1_size: int = 0) -> MemoryMap:
-        """The map of a chip with these regions cut off (tt-metal e4f9f0b, l1_banking_allocator.cpp, allocator.cpp)."""
+        """The map of a chip with these regions reserved (tt-metal e4f9f0b, l1_banking_allocator.cpp, allocator.cpp)."""
         _check_not_negative(
             l1_small_size=l1_small_size, trace_region_size=trace_region_size, worker_l1_size=worker_l1_size
         )
@@ -87,7 +87,7 @@ class MemoryMap:
 
 @dataclass(frozen=True)
 class MemoryView:
-    """What TT-NN's `get_memory_view` answers for one buffer type."""
+    """The result of TT-NN's `get_memory_view` for one buffer type."""
 
     num_banks: int
     total_bytes_per_bank: int
@@ -109,7 +109,7 @@ class Space:
         self._groups: list[tuple[frozenset[int], dict[BufferType, FreeList]]] = [(frozenset(chips), lists)]
 
     def split(self, chips: Iterable[int]) -> None:
-        """From now on these chips may differ from the others: groups that straddle the border become two."""
+        """Let these chips differ from the others from now on: groups with chips of both become two."""
         inside = frozenset(chips)
         groups = []
         for members, lists in self._groups:
@@ -124,7 +124,7 @@ class Space:
             allocator.lists = self.lists(allocator.chips)
 
     def serve(self, allocator: Allocator) -> None:
-        """Tell an allocator its free lists, now and whenever a split changes them."""
+        """Give an allocator its free lists, now and whenever a split changes them."""
         allocator.lists = self.lists(allocator.chips)
         self._allocators.add(allocator)
 
@@ -166,7 +166,7 @@ class Allocator:
         return all(spans.allocate_at(address, bank_bytes) for spans in lists)
 
     def free(self, kind: BufferType, address: int) -> None:
-        """Give a block back on every chip."""
+        """Free a block on every chip."""
         for spans in self.lists[kind]:
             spans.free(address)
 
@@ -206,7 +206,7 @@ class Allocator:
 
 
 def _find_common_fit(lists: list[FreeList], size: int, *, bottom_up: bool) -> int | None:
-    """The lowest (or highest) address that is free in all lists: move the candidate until nobody objects."""
+    """The lowest (or highest) address that is free in all lists: move the candidate until it fits in every list."""
     candidate: int | None = lists[0].start if bottom_up else lists[0].end
     while candidate is not None:
         settled = candidate

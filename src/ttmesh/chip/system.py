@@ -1,4 +1,4 @@
-"""What a chip and a system of chips are: frozen figures, ids on a grid, links, boards."""
+"""The description of a chip and of a system of chips: figures, ids on a grid, links, boards."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class ChipSpec:
 
     @property
     def l1_total_bytes(self) -> int:
-        """What the allocator can hand out of L1, all banks together."""
+        """The L1 bytes that the allocator manages, over all banks."""
         return self.l1_banks * self.l1_bank_bytes
 
     @property
     def dram_total_bytes(self) -> int:
-        """What the allocator can hand out of DRAM, all banks together."""
+        """The DRAM bytes that the allocator manages, over all banks."""
         return self.dram_banks * self.dram_bank_bytes
 
 
@@ -63,7 +63,7 @@ class System:
     boards: tuple[tuple[int, ...], ...]
     remote: frozenset[int]
     visible_by: str = "board"
-    original_ids: tuple[int, ...] = ()  # of a renumbered part: the id each chip has in the whole system
+    original_ids: tuple[int, ...] = ()  # of renumbered chips: the id of each in the full system
 
     @cached_property
     def shape(self) -> MeshShape:
@@ -73,7 +73,7 @@ class System:
     @cached_property
     def ids(self) -> tuple[int, ...]:
         """Every physical id, ascending."""
-        return tuple(sorted(self._places))
+        return tuple(sorted(self._positions))
 
     @cached_property
     def mmio(self) -> tuple[int, ...]:
@@ -81,23 +81,23 @@ class System:
         return tuple(i for i in self.ids if i not in self.remote)
 
     @cached_property
-    def _places(self) -> dict[int, Pair]:
+    def _positions(self) -> dict[int, Pair]:
         return {chip: (r, c) for r, row in enumerate(self.grid) for c, chip in enumerate(row)}
 
     def original_id(self, physical_id: int) -> int:
-        """The chip's id in the whole system, before TT_VISIBLE_DEVICES renumbered it."""
+        """The chip's id in the full system, before TT_VISIBLE_DEVICES renumbered it."""
         return self.original_ids[physical_id] if self.original_ids else physical_id
 
-    def place(self, physical_id: int) -> Pair:
+    def find_position(self, physical_id: int) -> Pair:
         """Row and column of a chip."""
-        return self._places[physical_id]
+        return self._positions[physical_id]
 
     def link_count(self, a: int, b: int) -> int:
-        """How many links join two chips directly."""
+        """The number of direct links between two chips."""
         return self.links.get(pair(a, b), 0)
 
     def board_of(self, physical_id: int) -> tuple[int, ...]:
-        """The chips on the same board, the one asked about included."""
+        """All chips on the board of a chip."""
         return next(board for board in self.boards if physical_id in board)
 
     @cached_property
@@ -106,6 +106,6 @@ class System:
         lines = {0: tuple(zip(*self.grid, strict=True)), 1: self.grid}
         return tuple(
             axis
-            for axis, members in lines.items()
-            if len(members[0]) > 2 and all(self.link_count(line[-1], line[0]) for line in members)
+            for axis, along in lines.items()
+            if len(along[0]) > 2 and all(self.link_count(line[-1], line[0]) for line in along)
         )

@@ -1,4 +1,4 @@
-"""The part of a system that TT_VISIBLE_DEVICES leaves to a process, renumbered as tt-umd does."""
+"""The chips of a system that TT_VISIBLE_DEVICES leaves to a process, renumbered as tt-umd does."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ttmesh.chip.system import System
 
 
 def restrict_to_visible(system: System, devices: Sequence[int | str]) -> System:
-    """What remains of a system: boards come whole, PCIe chips are numbered first, then those behind them.
+    """The visible chips of a system: boards are complete, PCIe chips are numbered first, then those behind them.
 
-    The chips that remain keep their places when they fill whole rows and columns; otherwise they form one row.
+    The chips keep their positions when they fill a rectangle; otherwise they form one row.
     """
     chosen = {chip for device in devices for chip in _parse_device(system, device)}
     if not chosen:
@@ -64,7 +64,7 @@ def _arrange_grid(system: System, chosen: set[int]) -> list[list[int]]:
     """The chips on a grid: without the others where that leaves a full rectangle of neighbours, else as one row."""
     rows = [[chip for chip in row if chip in chosen] for row in system.grid]
     rows = [row for row in rows if row]
-    places = [system.place(chip) for row in rows for chip in row]
-    height, width = ({place[axis] for place in places} for axis in (0, 1))
+    positions = [system.find_position(chip) for row in rows for chip in row]
+    height, width = ({position[axis] for position in positions} for axis in (0, 1))
     solid = all(max(lines) - min(lines) + 1 == len(lines) for lines in (height, width))
-    return rows if solid and len(places) == len(height) * len(width) else [[chip for row in rows for chip in row]]
+    return rows if solid and len(positions) == len(height) * len(width) else [[chip for row in rows for chip in row]]

@@ -1,4 +1,4 @@
-"""What `set_fabric_config` chose, and when it may be changed."""
+"""The setup made by `set_fabric_config`, and when it may change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes have crossed each link, in each direction, and gone to and from the host."""
+"""Counters of the bytes that crossed each link, in each direction, and went to and from the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ttmesh.fabric.chip_topology import Fabric
 
 
 class Tally:
-    """Loads that come again and again, and how often they came."""
+    """Loads that repeat, and how often they were counted."""
 
     __slots__ = ("loads", "times")
 
@@ -26,8 +26,7 @@ class Tally:
 class LinkCounters:
     """Bytes by (from, to); the host is chip -1. Several links between two chips count as one: they share the load.
 
-    Where ranks divide a mesh every one of them counts all of it; trackers, who hear all ranks, are told by each what its
-    `own` chips sent.
+    Where ranks divide a mesh, each counts all of it, but reports to trackers only what its `own` chips sent.
     """
 
     def __init__(self, fabric: Fabric, own: frozenset[int] | None = None) -> None:
@@ -59,21 +58,21 @@ class LinkCounters:
         with self._lock:
             tally.times += 1
         if signals.listening:
-            self._tell(tally.loads)
+            self._report(tally.loads)
 
-    def _tell(self, loads: Mapping[tuple[int, int], int]) -> None:
+    def _report(self, loads: Mapping[tuple[int, int], int]) -> None:
         for (source, target), size_bytes in loads.items():
             if self.own is None or (target if source == HOST else source) in self.own:
                 signals.emit_crossing(Crossed(source, target, size_bytes))
 
     def _check(self, loads: Mapping[tuple[int, int], int]) -> None:
-        """Between chips that no link joins nothing can go."""
+        """Refuse loads between chips without a link."""
         for source, target in loads:
             if HOST not in (source, target) and not self._fabric.link_count(source, target):
                 raise MeshError(
                     f"no link from chip {source} to chip {target}",
                     expected=f"one of {list(self._fabric.neighbours(source))}",
-                    fix="Send along a route.",
+                    fix="Send along a route, hop by hop.",
                 )
 
     def to_host(self, chips: Iterable[int], size_bytes: int) -> None:
@@ -89,9 +88,9 @@ class LinkCounters:
             for hop, size_bytes in loads.items():
                 self._bytes[hop] = self._bytes.get(hop, 0) + size_bytes
         if signals.listening:
-            self._tell(loads)
+            self._report(loads)
 
-    def crossed(self, source: int, target: int) -> int:
+    def get_bytes(self, source: int, target: int) -> int:
         """Bytes so far from one chip to a neighbour, or between a chip and the host (-1)."""
         return self.loads().get((source, target), 0)
 

@@ -1,4 +1,4 @@
-"""Which links data takes between two chips."""
+"""Routes of data between two chips over links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ttmesh.fabric.chip_topology import Fabric
 class Routes:
     """Shortest routes over the links of a system, always the same one for the same two chips.
 
-    On a grid they go along the column first and then along the row, as tt-metal's routing tables do; where that way is
+    On a grid they go along the column first and then along the row, as tt-metal's routing tables do; where that path is
     not linked or not shortest, breadth first with the lower id preferred.
     """
 
@@ -25,38 +25,40 @@ class Routes:
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
     @cached_property
-    def _places(self) -> dict[int, tuple[int, int]]:
+    def _positions(self) -> dict[int, tuple[int, int]]:
         return {chip: (r, c) for r, row in enumerate(self._grid) for c, chip in enumerate(row)}
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
-        """The chips on the way, both ends included."""
+        """The chips of the route, both ends included."""
         found = self._known.get((source, target))
         if found is None:
             found = self._known[source, target] = self._find(source, target)
         return found
 
     def hops(self, source: int, target: int) -> int:
-        """How many links are crossed."""
+        """The number of links of the route."""
         return len(self.route(source, target)) - 1
 
     def _find(self, source: int, target: int) -> tuple[int, ...]:
         for chip in (source, target):
-            if chip not in self._places:
+            if chip not in self._positions:
                 raise MeshError(
-                    f"chip {chip} is not in the fabric", expected=f"one of {sorted(self._places)}", fix="Check the id."
+                    f"chip {chip} is not in the fabric",
+                    expected=f"one of {sorted(self._positions)}",
+                    fix="Check the id.",
                 )
         shortest = self._breadth_first(source, target)
         if shortest is None:
             raise MeshError(
                 f"no route from chip {source} to chip {target}",
-                expected="chips joined by links",
+                expected="chips connected by links",
                 fix="Use a system whose chips are linked, or move the data through the host.",
             )
         straight = self._dimension_order(source, target)
         return straight if straight is not None and len(straight) == len(shortest) else shortest
 
     def _dimension_order(self, source: int, target: int) -> tuple[int, ...] | None:
-        (row, col), (to_row, to_col) = self._places[source], self._places[target]
+        (row, col), (to_row, to_col) = self._positions[source], self._positions[target]
         rows, cols = len(self._grid), len(self._grid[0])
         # On a tie the tables prefer north (towards row 0), then east.
         down = _find_steps(row, to_row, rows, closes=self._closes([line[col] for line in self._grid]), tie=-1)
@@ -85,7 +87,7 @@ class Routes:
 
 
 def _find_steps(start: int, end: int, size: int, *, closes: bool, tie: int) -> list[int]:
-    """The positions from start to end along one line, the shorter way round where it closes."""
+    """The positions from start to end along one line, in the shorter direction where it closes."""
     forward, backward = (end - start) % size, (start - end) % size
     if not closes:
         step = 1 if end >= start else -1

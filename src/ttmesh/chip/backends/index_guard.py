@@ -47,11 +47,11 @@ class IndexGuard:
     def run(self, body: Callable[..., Any]) -> Callable[..., Any]:
         """The same function with its indices clamped and remembered."""
 
-        def guarded(*args: Any, **kwargs: Any) -> Any:
+        def run_guarded(*args: Any, **kwargs: Any) -> Any:
             with _Clamping(self):
                 return body(*args, **kwargs)
 
-        return guarded
+        return run_guarded
 
     def clamp(self, index: torch.Tensor, low: int, size: int, fail: Callable[[int], None]) -> torch.Tensor:
         """Indices within [low, size); those beyond are an error at the next check."""

@@ -61,7 +61,7 @@ class ChipView:
 
     def get_fabric_node_id(self, coord: MeshCoordinate) -> FabricNodeId:
         """The fabric's id of the chip at a coordinate: its index on the system's mesh."""
-        position = MeshCoordinate(self.system.place(self.chip_at(coord)))
+        position = MeshCoordinate(self.system.find_position(self.chip_at(coord)))
         return FabricNodeId(MeshId(self.get_system_mesh_id()), position.to_linear_index(self.system.shape))
 
     def get_system_mesh_id(self) -> int:

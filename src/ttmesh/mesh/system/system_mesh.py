@@ -146,7 +146,7 @@ def map_reshaped_devices(system: System, shape: MeshShape, ids: Sequence[int], n
         return tuple(ids)
     if new.is_line_topology():
         return tuple(ids[coord.to_linear_index(shape)] for coord in get_line_coordinates(len(ids), shape))
-    corner = min(system.place(chip) for chip in ids)
+    corner = min(system.find_position(chip) for chip in ids)
     try:
         _, found = map_devices(system, new, MeshCoordinate(corner))
     except ShapeError:
