@@ -113,7 +113,7 @@ def test_replicated_weights_make_one_matrix_product(monkeypatch) -> None:
     seen = []
     monkeypatch.setattr(gemm, "matrix_product", lambda a, b: seen.append((a.shape, b.shape)) or torch.mm(a, b))
 
-    result = gemm.product(torch.ones(2, 4, 3, 5, 6), torch.ones(1, 1, 6, 7), lane_axes=2)
+    result = gemm.matmul_lanes(torch.ones(2, 4, 3, 5, 6), torch.ones(1, 1, 6, 7), lane_axes=2)
 
     assert seen == [((2 * 4 * 3 * 5, 6), (6, 7))]
     assert result.shape == (2, 4, 3, 5, 7)
@@ -124,7 +124,7 @@ def test_weights_shared_along_one_mesh_axis_are_not_copied(monkeypatch) -> None:
     monkeypatch.setattr(torch, "matmul", lambda a, b, matmul=torch.matmul: inputs.append(b) or matmul(a, b))
     a, b = torch.randn(2, 4, 5, 6), torch.randn(1, 4, 6, 7)
 
-    result = gemm.product(a, b, lane_axes=2)
+    result = gemm.matmul_lanes(a, b, lane_axes=2)
 
     assert inputs[0].data_ptr() == b.data_ptr()
     assert torch.allclose(result, torch.einsum("rcmk,ckn->rcmn", a, b[0]), atol=1e-5)
@@ -133,7 +133,7 @@ def test_weights_shared_along_one_mesh_axis_are_not_copied(monkeypatch) -> None:
 def test_large_float32_products_agree_with_torch() -> None:
     a, b = torch.randn(3, 128, 256), torch.randn(256, 192)
 
-    assert torch.allclose(gemm.product(a, b, lane_axes=0), a @ b, atol=1e-3)
+    assert torch.allclose(gemm.matmul_lanes(a, b, lane_axes=0), a @ b, atol=1e-3)
 
 
 def test_activations_of_a_program_config_may_be_lists(mesh) -> None:

@@ -1,4 +1,4 @@
-"""Which TT-NN names exist here: operations, other names of them, functions beside them, and what is not emulated and why."""
+"""Which TT-NN names ttmesh has: operations, aliases, plain functions, and the names that are not emulated, with reasons."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class OpFunction(Gate):
         return "\n".join([self._doc, "", *calls, *own])
 
     def call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        """Carry the call out before the eyes of all watchers."""
+        """Run the call and notify every watcher before and after it."""
         watchers = observer.watchers
         for watcher in watchers:
             watcher.before_operation(self, args, kwargs)
@@ -135,13 +135,13 @@ class OpFunction(Gate):
     def call_first(
         self, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The same; a route would leave the sub-device out that a collective runs on."""
+        """Run a first call; a call on a sub-device gets no route, because a route does not carry the sub-device."""
         if self._on_sub_device and self.bind(args, dict(kwargs)).get("subdevice_id") is not None:
             return self.call(args, kwargs)
         return super().call_first(mesh, key, tensors, args, kwargs)
 
     def explain(self, arguments: Arguments, problem: Exception) -> None:
-        """Raise what is wrong with the arguments' types where that is why the call failed."""
+        """Raise a type error that names the argument, if a wrong type made the call fail."""
         check_types(self.python_fully_qualified_name, arguments)
         if type(problem) is TypeError and "incompatible function arguments" not in str(problem):
             raise types_misfit(self.python_fully_qualified_name, arguments, problem) from problem
@@ -367,7 +367,7 @@ WITHOUT_MEANING_IN_TORCH = frozenset({
 
 
 def _ignore_device_options(golden: Golden) -> Golden:
-    """The golden, deaf to options that have no meaning in torch and that it does not name."""
+    """Wrap a golden function so that it ignores options that have no meaning in torch, unless it names them."""
     try:
         parameters = inspect.signature(golden).parameters
     except ValueError:  # torch's own functions do not tell theirs
@@ -384,7 +384,7 @@ def _ignore_device_options(golden: Golden) -> Golden:
 
 
 def _select_arguments(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
-    """A function of the arguments that it names, called with all of them."""
+    """Wrap a function so that it can be called with all arguments and receives those that it names."""
     wanted = frozenset(inspect.signature(function).parameters)
 
     def call(arguments: Arguments) -> Any:

@@ -1,4 +1,4 @@
-"""Nothing is ignored silently: which parameters nobody speaks for, and the page of those without effect."""
+"""Finds parameters that nothing reads or tags, and writes the page of parameters without effect."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def find_unaccounted_parameters(entry: Entry) -> list[str]:
 
 
 def _collect_rule_strings(operation: Operation | None) -> set[str]:
-    """What an operation's rules, and the functions they call, may read of a call: the names that stand in them.
+    """The parameter names that occur in an operation's rules and in the functions they call.
 
-    Not the rule that counts programs: what it alone reads changes no value, size or refusal.
+    The rule that counts programs is left out: what only it reads changes no value, size or error.
     """
     if operation is None:
         return set()
@@ -35,7 +35,7 @@ def _collect_rule_strings(operation: Operation | None) -> set[str]:
 
 
 def collect_strings(value: object) -> set[str]:
-    """The strings in a function of ours, in the functions and tables that it names, and in what it closes over."""
+    """Collect the string constants of a ttmesh function, of the functions and tables it uses, and of its closure."""
     return _collect_strings(value, set())
 
 

@@ -1,4 +1,4 @@
-"""What becomes of parameters that operations do not name themselves: used elsewhere, checked, or without effect and why."""
+"""Tags for parameters that lane functions do not name: used elsewhere, checked, or without effect (with the reason)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 
 class Tag(NamedTuple):
-    """Used by the machinery or by an operation's rules, checked and then done with, or without effect here."""
+    """How ttmesh treats a parameter: uses it outside the lane function, only checks it, or ignores it."""
 
     kind: Literal["used", "checked", "no effect"]
     reason: str

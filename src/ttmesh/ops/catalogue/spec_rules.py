@@ -1,4 +1,4 @@
-"""Rules for what comes out of an operation: the spec rules most families share."""
+"""The rules for output specs that most families share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Inferred = Sequence[tuple[tuple[int, ...], torch.dtype]]
 
 
 def like_first(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """The first tensor's format, layout and memory, unless dtype=, memory_config= or an output tensor say otherwise."""
+    """The spec of the first tensor, changed by dtype=, memory_config= or an output tensor."""
     return [make_output_spec(call, shape, result=i) for i, (shape, _) in enumerate(inferred)]
 
 
 def make_like_rule(position: int = 0, *, dtype: DataType | None = None, layout: Layout | None = None) -> SpecRule:
-    """The tensor argument at this position decides, except for what is given here."""
+    """A rule that copies the spec of the tensor argument at a position, except for the given dtype and layout."""
 
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
         return [
@@ -45,7 +45,7 @@ def make_output_spec(
     memory_config: MemoryConfig | None = None,
     result: int = 0,
 ) -> TensorSpec:
-    """One output spec: what the caller asked for, else what the rule says, else what the source tensor has."""
+    """One output spec: from the caller's arguments, else from the rule, else from the source tensor."""
     given = call.outputs[result] if result < len(call.outputs) else None
     if given is not None:
         if len(shape) == 0 and given.shape.volume() == 1:  # a number goes into a tensor of one element
@@ -72,7 +72,7 @@ def make_output_spec(
 
 
 def shard_over_all_cores(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
-    """A sharded config without a shard spec for a result whose source is not sharded: over all cores that get a shard."""
+    """Complete a sharded config for a result whose source is not sharded: shards over as many cores as are needed."""
     size = call.mesh.compute_with_storage_grid_size()
     everyone = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(size.x - 1, size.y - 1))])
     over_all = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(everyone, [0, 0]))
@@ -87,7 +87,7 @@ def shard_over_all_cores(config: MemoryConfig, spec: TensorSpec, call: Call) -> 
 
 
 def fit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
-    """A sharded config without a shard spec: the source's cores, with shards that fit this shape."""
+    """Complete a sharded config that has no shard spec: the source's cores, with shards that fit this shape."""
     shards = source.shard_spec
     if shards is None:
         raise ShapeError(
@@ -105,7 +105,7 @@ def fit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> 
 
 
 def inherit_memory_config(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:
-    """The source's memory; a sharded one only when the shape stays, else the same memory interleaved."""
+    """The source's memory config; interleaved if the source is sharded and the shape changes."""
     config = spec.memory_config
     if config.interleaved or tuple(spec.shape) == tuple(shape):
         return config

@@ -25,7 +25,7 @@ class ThrottleLevel(PrintedEnum):
 
 @dataclass(unsafe_hash=True)
 class WormholeComputeKernelConfig:
-    """What TT-NN's compute kernels are told; one class for every chip."""
+    """Options of TT-NN's compute kernels; one class for all chips."""
 
     math_fidelity: MathFidelity = MathFidelity.Invalid
     math_approx_mode: bool = True
@@ -60,12 +60,12 @@ def init_device_compute_kernel_config(
 
 
 def layernorm_default_compute_config(arch: Arch) -> WormholeComputeKernelConfig:
-    """What layer norms use where the call says nothing."""
+    """The compute config of a layer norm that got none."""
     return init_device_compute_kernel_config(
         arch, math_fidelity=MathFidelity.HiFi4, math_approx_mode=False, fp32_dest_acc_en=True
     )
 
 
 def rmsnorm_default_compute_config(arch: Arch) -> WormholeComputeKernelConfig:
-    """What RMS norms use where the call says nothing."""
+    """The compute config of an RMS norm that got none."""
     return init_device_compute_kernel_config(arch, math_fidelity=MathFidelity.HiFi4)

@@ -11,14 +11,14 @@ from ttmesh.ops.configs.activations import Activation
 
 
 class PaddingMode(PrintedEnum):
-    """What lies beyond the border."""
+    """Which values padding has."""
 
     Zeros = 0
     Replicate = 1
 
 
 class Op2DSliceType(PrintedEnum):
-    """How an operation on a tensor in DRAM is cut so that a piece fits into L1."""
+    """Along which dim a tensor in DRAM is sliced so that a slice fits into L1."""
 
     L1_FULL = 0
     DRAM_HEIGHT = 1
@@ -32,7 +32,7 @@ Op2DDRAMSliceWidth = Conv2dDRAMSliceWidth = Op2DSliceType.DRAM_WIDTH
 
 @dataclass
 class Op2DSliceConfig:
-    """The cut and the number of pieces; 0 lets the operation choose."""
+    """The dim to slice and the number of slices; 0 lets the operation choose."""
 
     slice_type: Op2DSliceType
     num_slices: int = 0

@@ -1,4 +1,4 @@
-"""How TT-NN spreads a product over cores: its program config objects."""
+"""TT-NN's program configs of matmul, which distribute it over cores."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class MatmulMultiCoreReuseMultiCast1DProgramConfig(Converting):
 
 @dataclass(unsafe_hash=True)
 class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig(Converting):
-    """B lies in shards in DRAM, one per bank, and streams through the cores beside the banks."""
+    """B is sharded in DRAM, one shard per bank, and is read by the cores next to the banks."""
 
     in0_block_w: int
     per_core_M: int

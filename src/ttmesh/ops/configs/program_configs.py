@@ -83,7 +83,7 @@ SoftmaxProgramConfig = (SoftmaxDefaultProgramConfig, SoftmaxShardedMultiCoreProg
 
 @dataclass
 class SDPAProgramConfig:
-    """How attention is cut into chunks; sets the circular buffers it needs."""
+    """Chunk sizes and grid of attention; they determine its circular buffers."""
 
     compute_with_storage_grid_size: CoreCoord | tuple[int, int]
     sub_core_grids: CoreRangeSet | None = None
@@ -104,7 +104,7 @@ class SDPAProgramConfig:
 
 @dataclass
 class PagedCacheGeometryOverride:
-    """Another view of a paged cache than its shape says."""
+    """Block size and heads of a paged cache that differ from its shape."""
 
     block_size: int
     num_kv_heads: int

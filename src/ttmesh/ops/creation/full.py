@@ -1,4 +1,4 @@
-"""Tensors out of nothing: full, zeros, ones, arange, empty and their likes, on a mesh or on the host."""
+"""Tensor creation: full, zeros, ones, arange, empty and their _like variants, on a mesh or on the host."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _full_lane(spec: TensorSpec, fill_value: float, lane_axes: int, torch_device
 
 
 def _lane_dtype(dtype: DataType) -> torch.dtype:
-    """Lanes of every format but those that are rounded or wrapped on the way in."""
+    """The torch dtype of values before they are rounded or wrapped to the format."""
     if dtype in INTEGERS:
         return torch.int64
     return torch.float32 if dtype in BLOCK_FLOATS else lane_dtype(dtype)

@@ -112,7 +112,7 @@ def rand(
 
 
 def _cut(mapper: MeshMapperConfig, device: MeshDevice, local: list[int]) -> tuple[list[int], TensorTopology]:
-    """Mesh dims and topology of a cut tensor; the local shape is changed in place."""
+    """Mesh dims and topology of a sharded tensor; changes the local shape in place."""
     wanted = mapper.mesh_shape_override or device.shape
     placements = mapper.placements
     wrong = f"ttnn::rand: placements size ({len(placements)}) must match mesh dimensions ({wanted.dims()})"

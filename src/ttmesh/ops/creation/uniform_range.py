@@ -14,7 +14,7 @@ BFLOAT16_STEP = 1 << 16  # so many float32 from one bfloat16 to the next
 
 
 def _place(value: float) -> int:
-    """A float32's place in the order of all float32, 0 for zero."""
+    """The position of a float32 in the order of all float32 numbers; 0 for zero."""
     (bits,) = struct.unpack("<I", struct.pack("<f", value))
     size = int(bits & 0x7FFF_FFFF)
     return -size if bits >> 31 else size

@@ -52,7 +52,7 @@ FUSED = ("activations", "input_tensor_a_activations", "input_tensor_b_activation
 
 
 class BinaryKind(NamedTuple):
-    """What a table entry says of a binary operation."""
+    """The lane function, formats and options of a binary operation."""
 
     function: Callable[[Any, Any], Tensor]
     op_type: str
@@ -77,7 +77,7 @@ def _shift_right(a: Tensor, b: Any) -> Tensor:
 
 
 def _cut_to_bfloat16(number: float) -> float:
-    """The upper half of a float32: the chip gets numbers that way, without rounding."""
+    """Truncate to the upper half of a float32, which is how the chip receives scalars."""
     with contextlib.suppress(OverflowError):
         (bits,) = struct.unpack("<I", struct.pack("<f", number))
         (number,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))
@@ -85,7 +85,7 @@ def _cut_to_bfloat16(number: float) -> float:
 
 
 def _make_extremum(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
-    """The larger or smaller of two; a number may lie outside of what the tensor's format holds."""
+    """The maximum or minimum of two operands; a scalar may be outside the range of the tensor's format."""
 
     def bound(a: Tensor, b: Any) -> Tensor:
         if isinstance(b, Tensor):

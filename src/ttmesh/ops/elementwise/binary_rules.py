@@ -1,4 +1,4 @@
-"""What binary operations take and give: formats per operation, broadcasting, layout and memory of the result."""
+"""Rules of binary operations: accepted formats, broadcasting, layout and memory of the result."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def _over_all_cores(call: Call, memory_layout: TensorMemoryLayout, padded: Seque
 
 
 def _share(length: int, parts: int) -> int:
-    """A part of a length in whole tiles; the length itself for 0 parts."""
+    """A length divided by a number of shards, rounded up to tiles; the length itself for 0 shards."""
     return length if not parts else -(-length // (parts * TILE_ROWS)) * TILE_ROWS
 
 

@@ -13,7 +13,7 @@ TILE = Tile((32, 32))  # what a page holds, also of rows
 
 
 def unary_buffers(call: Call) -> int:
-    """Two pages of the input and of the result; shards are used where they lie."""
+    """Two pages of the input and of the result; shards are used in place."""
     spec = call.specs[0]
     size = _count_stream_bytes(spec) + _result(call)
     return size + PAGES * _page(spec.dtype) if call.name == "ttnn.logit" else size  # it keeps an intermediate

@@ -46,7 +46,7 @@ def binary_programs(op_type: str) -> Programs:
 
 
 def output_memory(call: Call) -> MemoryConfig:
-    """Where the result goes."""
+    """The memory config of the result."""
     given = call.outputs[0] if call.outputs else None
     if given is not None:
         return given.memory_config()

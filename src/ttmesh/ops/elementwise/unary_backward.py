@@ -48,7 +48,7 @@ def _silu(g: Tensor, x: Tensor) -> Tensor:
 
 
 def _within(g: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
-    """grad where x lies between two bounds."""
+    """grad where x is between two bounds, else 0."""
     inside = torch.ones_like(x, dtype=torch.bool)
     if low is not None:
         inside = inside & (x >= low)

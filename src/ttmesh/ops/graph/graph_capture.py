@@ -42,7 +42,7 @@ class RunMode(Enum):
 
 
 class GraphRecorder(Watcher):
-    """The nodes of one capture, and who is open: the innermost function is `stack[-1]`."""
+    """The nodes of one capture and the stack of open functions; the innermost is `stack[-1]`."""
 
     def __init__(self, run_mode: RunMode) -> None:
         self.nodes: list[Node] = []
@@ -65,7 +65,7 @@ class GraphRecorder(Watcher):
         observer.add(self)
 
     def stop(self) -> list[Node]:
-        """The whole graph; the recorder hears nothing more."""
+        """Stop recording and return the graph."""
         self._stop_hearing()
         dispatch.enabled = self._dispatched
         observer.remove(self)
@@ -183,7 +183,7 @@ class GraphRecorder(Watcher):
         return self.function_start(f"ttnn.{'from_torch' if record.label == 'to_device' else record.label}", [])
 
     def _placed_at(self, record: Allocated, node: int) -> None:
-        """Note the mesh, and on request the pages: the same address may have others later."""
+        """Record the mesh and, if enabled, the pages, because the address may be reused later."""
         for mesh in list_open_meshes():
             if mesh.id() == record.mesh_id:
                 self._saw(mesh)
@@ -192,7 +192,7 @@ class GraphRecorder(Watcher):
                     self.pages_by_address.setdefault(record.address, []).append(found)
 
     def after_upload(self, tensor: Tensor) -> None:
-        """Add a tensor that a transfer brought; those of operations are added when they return."""
+        """Add a tensor created by a transfer; tensors of operations are added when the operation returns."""
         if len(self.stack) == 1:
             self._complete(tensor)
 
@@ -206,7 +206,7 @@ class GraphRecorder(Watcher):
         return self._buffers[record.buffer_id]
 
     def _complete(self, tensor: Tensor) -> None:
-        """Say with which arguments a tensor of this capture was made: they are known once the operation gives it back."""
+        """Add the arguments that created a tensor; they are known when the operation returns."""
         if not tensor.is_allocated() or tensor.device() is None:
             return
         created = self._created.pop(tensor.buffer.cell.buffer_id, None)

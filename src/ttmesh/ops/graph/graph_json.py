@@ -16,7 +16,7 @@ class GraphTracerUtils:
 
     @staticmethod
     def serialize_graph(captured_graph: Graph) -> dict[str, list[dict[str, Any]]]:
-        """Every node with arguments: its name, and the arguments by their places."""
+        """Every node that has arguments: its name, and its arguments by position."""
         return {
             "content": [
                 GraphTracerUtils.serialize_arguments_to_json(node["params"]["name"], node["arguments"])
@@ -57,7 +57,7 @@ def _value(tokens: list[str]) -> Any:
 
 
 def _items(tokens: list[str], end: str) -> list[Any] | dict[str, Any]:
-    """What stands before the closing bracket: a dictionary when every item is `key=value`."""
+    """The items before the closing bracket; a dictionary if every item is `key=value`."""
     items: list[Any] = []
     keys: list[str] = []
     while tokens[0] != end:

@@ -26,7 +26,7 @@ Graph = Sequence[Node]
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One result of a graph: its shape, its bytes and where it lies."""
+    """One result of a graph: its shape, size in bytes and buffer type."""
 
     shape: Shape
     size: int
@@ -62,7 +62,7 @@ def extract_calltrace(trace: Graph) -> list[str]:
 
 
 def extract_peak_L1_memory_usage(trace: Graph) -> int:
-    """The most bytes of L1 that buffers and what programs hold took together on one chip."""
+    """The peak of L1 bytes on one chip, buffers and programs together."""
     made = {i for node in trace if node["node_type"] == "buffer_allocate" for i in node["connections"]}
     before = [
         n for n in trace if n["node_type"] == "buffer" and n["params"]["type"] == "L1" and n["counter"] not in made
@@ -134,7 +134,7 @@ def extract_output_tensors(trace: Graph) -> set[int]:
 
 
 def extract_output_info(trace: Graph) -> list[TensorInfo]:
-    """Shape, bytes and memory of what the last function gave back, where it lies on a device."""
+    """Shape, bytes and memory of the device tensors that the last function returned."""
     outputs = extract_output_tensors(trace)
     return [
         TensorInfo(_shape(trace[i]), node["params"]["size"], BufferType[node["params"]["type"]])
@@ -150,7 +150,7 @@ def _shape(node: Node) -> Shape:
 
 
 def count_intermediate_and_output_tensors(trace: Graph) -> tuple[int, int]:
-    """How many tensors were made on the way, and how many came out."""
+    """The number of intermediate tensors and of output tensors."""
     outputs = {trace[i]["params"]["tensor_id"] for i in extract_output_tensors(trace)}
     made = {
         trace[i]["params"]["tensor_id"]

@@ -1,4 +1,4 @@
-"""What a graph report says beside the graph: the meshes, and on request every page of every buffer."""
+"""The contents of a graph report besides the graph: meshes and, if enabled, every page of every buffer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def device_facts(mesh: MeshDevice) -> dict[str, Any]:
 
 
 def live_cells(mesh: MeshDevice) -> list[Cell]:
-    """Every buffer of a mesh, oldest first; a capture asks while the heap tells it of one, so the heap is not asked."""
+    """Every buffer of a mesh, oldest first; read directly, because captures ask while the heap reports an allocation."""
     return sorted((cell for kind in mesh.heap.live.values() for cell in kind.values()), key=lambda c: c.buffer_id)
 
 
@@ -80,7 +80,7 @@ def live_buffers(mesh: MeshDevice) -> list[dict[str, Any]]:
 
 
 def pages(mesh: MeshDevice, address: int | None = None) -> list[dict[str, Any]]:
-    """Every page of a mesh's buffers, or of those at an address; they lie at the same places on all its chips."""
+    """Every page of a mesh's buffers, or of those at an address; addresses are the same on all its chips."""
     chip = mesh.local_ids()[0]
     cells = (cell for cell in live_cells(mesh) if address is None or cell.address == address)
     found = (page for cell in cells for page in list_pages(mesh, cell) if page.device_id == chip)

@@ -1,4 +1,4 @@
-"""Matrix products of lanes: one GEMM where the weights are the same on every device."""
+"""Matmuls of lanes; one GEMM if the weights are the same on every device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _one_dnn() -> Callable[..., torch.Tensor] | None:
 _linear_pointwise = _one_dnn()
 
 
-def product(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
+def matmul_lanes(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """a @ b per device, with TT-NN's rules for ranks: behind the mesh dims the ranks are aligned at the end."""
     drop_row, drop_column = a.dim() - lane_axes == 1, b.dim() - lane_axes == 1
     if drop_row:
@@ -29,7 +29,7 @@ def product(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
     if drop_column:
         b = b.unsqueeze(-1)
     a, b = _same_kind(*same_rank(a, b, lane_axes))
-    result = _batched(a, b)
+    result = _multiply_batches(a, b)
     if drop_column:
         result = result.squeeze(-1)
     return result.squeeze(-1 if drop_column else -2) if drop_row else result
@@ -51,11 +51,11 @@ def _same_kind(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     return a.float(), b.float()
 
 
-def _batched(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[..., M, K] @ [..., K, N]. Dims along which B is the same go into the rows of one larger product."""
+def _multiply_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[..., M, K] @ [..., K, N]. Dims along which B is broadcast become rows of one larger matmul."""
     shared = [i for i in range(a.dim() - 2) if b.shape[i] == 1]
     if len(shared) == a.dim() - 2:
-        rows = matrix_product(a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2], b.shape[-1]))
+        rows = multiply_matrices(a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2], b.shape[-1]))
         return rows.reshape(*a.shape[:-1], b.shape[-1])
     folded = [i for i in shared if a.shape[i] != 1]
     if not folded:
@@ -77,7 +77,7 @@ def _inverse(order: Sequence[int]) -> list[int]:
     return places
 
 
-def matrix_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def multiply_matrices(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Two matrices; large float32 ones through oneDNN."""
     if (
         _linear_pointwise is None

@@ -1,4 +1,4 @@
-"""Lanes of several operands brought together: equal ranks behind the mesh dims, equal mesh dims, one flat batch."""
+"""Broadcasting of lanes: equal local ranks, equal mesh dims, or one flat batch dim."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def equalize_ranks(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torc
 
 
 def common_mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[int, ...]:
-    """The mesh dims that the tensors have together: 1 where all are replicated."""
+    """The mesh dims after broadcasting: 1 where all tensors are replicated."""
     return tuple(max(lengths) for lengths in zip(*(tensor.shape[:lane_axes] for tensor in tensors), strict=True))
 
 

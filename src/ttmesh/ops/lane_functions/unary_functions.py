@@ -22,12 +22,12 @@ SELU_SCALE, SELU_ALPHA = 1.0507, 1.67326  # TT-NN's defaults, shorter than torch
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Float32 for formulas of several steps."""
+    """Convert to float32, for formulas of several steps."""
     return x if x.dtype is torch.float32 else x.float()
 
 
 def flush_subnormals(x: Tensor) -> Tensor:
-    """Subnormal results are 0 on the chip."""
+    """Replace subnormal values by 0, as the chip does."""
     return torch.where(x.abs() < SMALLEST_NORMAL, 0.0, x)
 
 
@@ -43,7 +43,7 @@ def i1(x: Tensor) -> Tensor:
 
 
 def pack_nan(x: Tensor, lanes: torch.dtype) -> Tensor:
-    """The packer writes infinity for a NaN in bfloat16."""
+    """Replace NaN by infinity in bfloat16, as the chip's packer does."""
     return x if lanes is not torch.bfloat16 else torch.nan_to_num(x, math.inf, math.inf, -math.inf)
 
 

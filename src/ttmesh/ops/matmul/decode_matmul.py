@@ -92,8 +92,8 @@ def attn_matmul_from_cache(
 # -- weights that stay in L1 -------------------------------------------------------------------------------------------
 
 
-def _unfolded(b: torch.Tensor, rows: int, batch: int, *, partial: bool) -> torch.Tensor:
-    """Weights whose blocks lie side by side as [.., K, N], or [.., batch, K, N]."""
+def _unfold_weights(b: torch.Tensor, rows: int, batch: int, *, partial: bool) -> torch.Tensor:
+    """Reshape weights that are stored as blocks side by side to [.., K, N] or [.., batch, K, N]."""
     if batch > 1:  # [Bc · K, blocks · N] → [blocks · Bc, K, N]
         per_block = b.shape[-2] // rows
         cut = torch.unflatten(torch.unflatten(b, -2, (per_block, rows)), -1, (batch // per_block, -1))
@@ -179,11 +179,11 @@ def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def matmul_decode(
     input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, partial_width_sharded: bool, lane_axes: int
 ) -> torch.Tensor:
-    """A few rows times weights that lie in the L1 of many cores, whole, cut along K, or one per batch."""
+    """A few rows times weights in the L1 of many cores: width-sharded, also sharded along K, or one matrix per batch."""
     a, b = equalize_ranks([input_tensor_a, input_tensor_b], lane_axes)
     rows = a.shape[-1]
     batch = int(a.shape[-4] * a.shape[-3]) if input_tensor_a.dim() == lane_axes + 4 else 1
-    weights = _unfolded(b, rows, batch, partial=partial_width_sharded)
+    weights = _unfold_weights(b, rows, batch, partial=partial_width_sharded)
     if batch == 1:
         return torch.matmul(*_widest(a, weights))
     flat = a.flatten(-4, -3)

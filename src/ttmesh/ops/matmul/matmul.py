@@ -1,4 +1,4 @@
-"""Products: matmul, linear, addmm and the batched form. Accumulated in float32, or as TTMESH_NUMERICS says."""
+"""matmul, linear, addmm and the batched form. Accumulated in float32, or as TTMESH_NUMERICS says."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.activations import Activation, apply, function_of
 from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
 from ttmesh.ops.goldens import linear_algebra as goldens
-from ttmesh.ops.lane_functions.gemm import product
+from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_engine import differentiates, engine_matmul_of
 from ttmesh.ops.matmul.matmul_rules import (
-    check_product,
+    check_matmul,
     circular_buffers,
     given_spec,
+    matmul_spec,
     output_tile,
-    product_spec,
     shape_of,
 )
 from ttmesh.tensor import operators
@@ -35,13 +35,13 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
-def turned(values: torch.Tensor, transpose: bool) -> torch.Tensor:
+def transpose_if(values: torch.Tensor, transpose: bool) -> torch.Tensor:
     """The matrix or its transpose."""
     return values.transpose(-1, -2) if transpose else values
 
 
-def widened(values: torch.Tensor, dtype: DataType | None) -> torch.Tensor:
-    """In float32 when the result is: a bfloat16 product would round it before."""
+def widen_for_result(values: torch.Tensor, dtype: DataType | None) -> torch.Tensor:
+    """Convert to float32 if the result is float32: a bfloat16 matmul would round earlier."""
     return values.float() if dtype is DataType.FLOAT32 else values
 
 
@@ -78,7 +78,9 @@ def _ideal_of(case: Case) -> Callable[..., torch.Tensor]:
     chosen = activations_of(case["activation"], case["program_config"])
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        result = product(widened(turned(a, turn_a), dtype), widened(turned(b, turn_b), dtype), axes)
+        result = matmul_lanes(
+            widen_for_result(transpose_if(a, turn_a), dtype), widen_for_result(transpose_if(b, turn_b), dtype), axes
+        )
         if bias is not None:
             left, right = equalize_ranks([result, bias], axes)
             result = left + right
@@ -105,9 +107,9 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if half and b.numel() == shared:
-            result = torch.matmul(turned(a, turn_a), turned(b.view(high, wide), turn_b))
+            result = torch.matmul(transpose_if(a, turn_a), transpose_if(b.view(high, wide), turn_b))
         else:
-            result = product(turned(a, turn_a), turned(b, turn_b), axes)
+            result = matmul_lanes(transpose_if(a, turn_a), transpose_if(b, turn_b), axes)
         if bias is not None:
             result = result + (bias.reshape(-1) if bias.numel() == width else equalize_ranks([result, bias], axes)[1])
         return result if act is None else act(result)
@@ -118,8 +120,8 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
 @op(
     "ttnn.matmul",
     golden=goldens.matmul,
-    out=product_spec,
-    check=check_product,
+    out=matmul_spec,
+    check=check_matmul,
     scratch=circular_buffers,
     specialise=_in_mode,
 )
@@ -134,13 +136,13 @@ def matmul(
     lane_axes: int,
 ) -> torch.Tensor:
     """The matrix product."""
-    a, b = turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b)
-    result = product(widened(a, dtype), widened(b, dtype), lane_axes)
+    a, b = transpose_if(input_tensor_a, transpose_a), transpose_if(input_tensor_b, transpose_b)
+    result = matmul_lanes(widen_for_result(a, dtype), widen_for_result(b, dtype), lane_axes)
     return apply(result, activations_of(activation, program_config))
 
 
 def _check_linear(call: Call) -> None:
-    check_product(call)
+    check_matmul(call)
     if isinstance(call["bias"], Tensor) and len(call["bias"].shape) > 1:
         bias, height = call["bias"].spec, shape_of(call.specs[0], call["transpose_a"])[-2:][0]
         tall = div_up(height, 32) * 32
@@ -153,7 +155,7 @@ def _check_linear(call: Call) -> None:
 @op(
     "ttnn.linear",
     golden=goldens.linear,
-    out=product_spec,
+    out=matmul_spec,
     check=_check_linear,
     scratch=circular_buffers,
     specialise=_in_mode,
@@ -170,8 +172,8 @@ def linear(
     lane_axes: int,
 ) -> torch.Tensor:
     """The matrix product plus a bias, then an activation."""
-    a, b = turned(input_tensor_a, transpose_a), turned(input_tensor_b, transpose_b)
-    result = product(widened(a, dtype), widened(b, dtype), lane_axes)
+    a, b = transpose_if(input_tensor_a, transpose_a), transpose_if(input_tensor_b, transpose_b)
+    result = matmul_lanes(widen_for_result(a, dtype), widen_for_result(b, dtype), lane_axes)
     if bias is not None:
         left, right = equalize_ranks([result, bias], lane_axes)
         result = left + right
@@ -271,7 +273,7 @@ def addmm(
     lane_axes: int,
 ) -> torch.Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
-    result = product(mat1_tensor, mat2_tensor, lane_axes)
+    result = matmul_lanes(mat1_tensor, mat2_tensor, lane_axes)
     if alpha != 1.0:
         result = result.float() * alpha
     if beta == 0.0:

@@ -15,7 +15,7 @@ from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements
 from ttmesh.chip.numerics.packer import pack
 from ttmesh.chip.numerics.unpacker import unpack
-from ttmesh.ops.lane_functions.gemm import matrix_product, same_rank
+from ttmesh.ops.lane_functions.gemm import multiply_matrices, same_rank
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase, tiles_per_block
 from ttmesh.tensor.calls.launch_op import Case
@@ -59,7 +59,7 @@ def differentiates(*operands: torch.Tensor) -> bool:
 
 
 def _gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return matrix_product(a, b) if a.dim() == b.dim() == 2 else torch.matmul(a, b)
+    return multiply_matrices(a, b) if a.dim() == b.dim() == 2 else torch.matmul(a, b)
 
 
 def _add_bias(dest: torch.Tensor, bias: torch.Tensor, dtype: DataType, config: EngineConfig) -> torch.Tensor:

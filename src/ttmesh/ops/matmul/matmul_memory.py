@@ -1,4 +1,4 @@
-"""What a product needs of L1: circular buffers per core, and the shards of a sharded output.
+"""L1 memory of a matmul: circular buffers per core, and the shards of a sharded output.
 
 Read off the program factories of tt-metal e4f9f0b. A product without a program config is laid out by TT-NN so that it
 fits; then only the double buffers of single tiles are counted.
@@ -35,7 +35,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 @dataclass(frozen=True)
 class Extents:
-    """A product in tiles: M and K of A with its batch, N of B, and the sides of their tiles."""
+    """Sizes of a matmul in tiles: batch, M, K and N, and the tile shapes."""
 
     batch: int
     m: int
@@ -46,7 +46,7 @@ class Extents:
 
 
 def extents(a: TensorSpec, b: TensorSpec, transpose_a: bool, transpose_b: bool) -> Extents:
-    """The sizes of a product in tiles."""
+    """Compute the sizes of a matmul in tiles."""
     rows, inner = a.padded_shape[-2:] if not transpose_a else reversed(a.padded_shape[-2:])
     width = b.padded_shape[-2] if transpose_b else b.padded_shape[-1]
     (height_a, width_a), (height_b, width_b) = a.tile.tile_shape, b.tile.tile_shape
@@ -137,7 +137,7 @@ def circular_buffer_bytes(
 
 
 def _in_l1_shards(spec: TensorSpec) -> bool:
-    """Whether every core has its part already, which then is the circular buffer."""
+    """Whether the operand is sharded in L1, so that a core's shard serves as its circular buffer."""
     return spec.memory_config.is_sharded() and spec.memory_config.is_l1()
 
 

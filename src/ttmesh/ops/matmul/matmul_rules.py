@@ -1,4 +1,4 @@
-"""What TT-NN refuses of products, what comes out of them, and the circular buffers they take."""
+"""Rules of matmul: checks, output specs and circular buffers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shape_of(spec: TensorSpec, transpose: bool) -> tuple[int, ...]:
     return (*shape[:-2], shape[-1], shape[-2]) if transpose and len(shape) > 1 else shape
 
 
-def check_product(call: Call) -> None:
+def check_matmul(call: Call) -> None:
     """What TT-NN refuses of two operands."""
     spec_a, spec_b = call.specs[:2]
     a, b = shape_of(spec_a, call["transpose_a"]), shape_of(spec_b, call["transpose_b"])
@@ -93,8 +93,8 @@ def _check_line_of_cores(memory: MemoryConfig, batches: int) -> None:
     require(fits, wrong, "a grid of two dims", "Use HEIGHT_SHARDED or WIDTH_SHARDED.")
 
 
-def product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """TILE in A's format, in DRAM unless memory_config= says otherwise; shards follow from the program config."""
+def matmul_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """TILE layout in A's dtype, in DRAM by default; shards follow from the program config."""
     given = call.outputs[0] if call.outputs else None
     shape = inferred[0][0]
     if given is not None:
@@ -145,7 +145,7 @@ def output_tile(call: Call, a: TensorSpec, b: TensorSpec) -> Tile | None:
 
 
 def given_spec(given: Tensor, shape: Sequence[int]) -> TensorSpec:
-    """The spec of a result that goes into the caller's tensor."""
+    """The spec of a result that is written into the caller's tensor."""
     if given.shape.volume() != prod(shape):
         raise ShapeError(
             f"Invalid optional output tensor: Shape of Optional Output Tensor {given.shape!r} doesn't match Output Tensor "
@@ -158,7 +158,7 @@ def given_spec(given: Tensor, shape: Sequence[int]) -> TensorSpec:
 
 
 def circular_buffers(call: Call) -> int:
-    """L1 that the product's program takes on every core."""
+    """Bytes of L1 per core that the matmul's program takes."""
     a, b = call.specs[:2]
     if min(len(a.shape), len(b.shape)) < 2:
         return 0

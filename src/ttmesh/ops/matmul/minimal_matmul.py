@@ -1,4 +1,4 @@
-"""ttnn.experimental.minimal_matmul: a product with bias and an activation or a gate, whole or in parts."""
+"""ttnn.experimental.minimal_matmul: a matmul with bias and an activation or a gate, optionally split into chunks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import linear_algebra as goldens
-from ttmesh.ops.lane_functions.gemm import product
+from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
-from ttmesh.ops.matmul.matmul import widened
+from ttmesh.ops.matmul.matmul import widen_for_result
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -37,7 +37,7 @@ def _minimal(
     gated: bool,
     lane_axes: int,
 ) -> torch.Tensor:
-    result = product(values, weight, lane_axes)
+    result = matmul_lanes(values, weight, lane_axes)
     if bias is not None:
         left, right = equalize_ranks([result, bias], lane_axes)
         result = left + right
@@ -67,8 +67,8 @@ def minimal_matmul(
     dtype: DataType | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    """The product plus bias, then an activation, or silu(gate) * up of columns that are tiles of gate and up in turn."""
-    values, weight = widened(input_tensor, dtype), widened(weight_tensor, dtype)
+    """The matmul plus bias, then an activation, or silu(gate) * up where tiles of gate and up alternate."""
+    values, weight = widen_for_result(input_tensor, dtype), widen_for_result(weight_tensor, dtype)
     return _minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
 
 
@@ -86,7 +86,7 @@ def minimal_matmul_split(
     compute_kernel_config: Any,
     fuse_swiglu: bool,
 ) -> list[Tensor]:
-    """The product cut into equal parts along its last dim."""
+    """The matmul split into equal chunks along its last dim."""
     columns = weight_tensor.shape[-1]
     wrong = f"Output width N={columns} must be divisible by chunks={chunks}"
     require(columns % chunks == 0, wrong, "a divisor", "Choose a number that divides it.")

@@ -1,4 +1,4 @@
-"""The DRAM prefetcher: products read weights where they lie here, so it checks its arguments and moves nothing."""
+"""The DRAM prefetcher: matmuls read weights in place here, so it checks its arguments and moves nothing."""
 
 from __future__ import annotations
 
@@ -104,5 +104,5 @@ def _one_tile(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op("ttnn.dram_prefetcher", out=_one_tile, check=_check)
 def dram_prefetcher(tensors: Sequence[torch.Tensor], lane_axes: int) -> torch.Tensor:
-    """A tile that means nothing, as TT-NN's: what it prefetches, the products that follow read from DRAM."""
+    """A tile without meaning, as TT-NN's; the following matmuls read the weights from DRAM."""
     return tensors[0].new_zeros([1] * lane_axes + [32, 32])

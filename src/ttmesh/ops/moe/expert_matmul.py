@@ -1,4 +1,4 @@
-"""Products over experts, of which few take part."""
+"""Matmuls over experts, of which few are active."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.goldens import linear_algebra as goldens
-from ttmesh.ops.lane_functions.gemm import product
+from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
-from ttmesh.ops.matmul.matmul import widened
+from ttmesh.ops.matmul.matmul import widen_for_result
 from ttmesh.ops.matmul.matmul_memory import check_blocks, extents
-from ttmesh.ops.matmul.matmul_rules import product_spec
+from ttmesh.ops.matmul.matmul_rules import matmul_spec
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -55,9 +55,9 @@ def _check_sparse(call: Call) -> None:
 def sparse_matmul_lanes(
     a: torch.Tensor, b: torch.Tensor, sparsity: torch.Tensor, a_sparse: bool, b_sparse: bool, lane_axes: int
 ) -> torch.Tensor:
-    """Products of the blocks that the sparsity names; the others are zeros."""
+    """Matmuls of the blocks that the sparsity selects; the others are zeros."""
     if a_sparse:  # [.., E, M, K] x [1, E, K, N] or [1, 1, K, N]: one block each
-        result = product(a, b, lane_axes)
+        result = matmul_lanes(a, b, lane_axes)
         keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *result.shape[lane_axes:-2], 1, 1)
         return torch.where(keep, result, 0.0)
     assert b_sparse, "one operand is sparse"
@@ -86,7 +86,7 @@ def _multiply_sparse(
     lane_axes: int,
     indices: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    a, b = widened(input_tensor_a, dtype), widened(input_tensor_b, dtype)
+    a, b = widen_for_result(input_tensor_a, dtype), widen_for_result(input_tensor_b, dtype)
     if indices is not None:
         return _multiply_indexed(a, b, indices, is_input_a_sparse, lane_axes)
     result = sparse_matmul_lanes(a, b, sparsity, is_input_a_sparse, is_input_b_sparse, lane_axes)
@@ -96,7 +96,7 @@ def _multiply_sparse(
 def _multiply_indexed(
     a: torch.Tensor, b: torch.Tensor, indices: torch.Tensor, a_sparse: bool, lane_axes: int
 ) -> torch.Tensor:
-    """Products of the experts that a list names, in its order."""
+    """Matmuls of the experts in a list, in its order."""
     chosen, weights = align_mesh_dims([indices.flatten(lane_axes), b], lane_axes)
     count = chosen.shape[-1]
     spread = chosen.long().reshape(*chosen.shape[:lane_axes], *[1] * (b.dim() - lane_axes - 3), count, 1, 1)
@@ -111,7 +111,7 @@ def _multiply_indexed(
 
 
 def _compact(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes: int) -> torch.Tensor:
-    """The blocks that the sparsity names, one behind the other: [1, count, M, N]."""
+    """The blocks that the sparsity selects, concatenated: [1, count, M, N]."""
     parts = blocks.flatten(lane_axes, -3)
     order = torch.argsort(sparsity.flatten(lane_axes) == 0, dim=-1, stable=True)[..., :count]
     mesh = parts.shape[:lane_axes]
@@ -119,11 +119,11 @@ def _compact(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes
     return torch.gather(parts, -3, where).unsqueeze(lane_axes)
 
 
-_SPARSE = device_operation("ttnn.sparse_matmul", out=product_spec, check=_check_sparse)(_multiply_sparse)
+_SPARSE = device_operation("ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse)(_multiply_sparse)
 
 
 def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None) -> int | None:
-    """How many blocks a given output holds when it is compact; None for one with a place for every block."""
+    """The number of blocks of a compact output; None for an output that has room for every block."""
     if given is not None:
         own, wanted = given.spec.tile.tile_shape[0], a.spec.tile.tile_shape[0]
         wrong = f"the override output tile height ({own}) must equal to the in0 tile height ({wanted})"
@@ -159,7 +159,7 @@ def sparse_matmul(
     optional_output_tensor: Tensor | None,
     indices: Tensor | None,
 ) -> Any:
-    """The products of those experts that the sparsity (or a list of indices) names; zeros for the others."""
+    """The matmuls of the experts that the sparsity (or a list of indices) selects; zeros for the others."""
     a, b = input_tensor_a.shape, input_tensor_b.shape
     given = optional_output_tensor
     if indices is not None:

@@ -13,9 +13,9 @@ from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.gemm import product
+from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, equalize_ranks, flatten_lanes
-from ttmesh.ops.matmul.matmul import turned
+from ttmesh.ops.matmul.matmul import transpose_if
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -37,7 +37,7 @@ def with_bias(values: torch.Tensor, bias: torch.Tensor | None, lane_axes: int) -
 @op("ttnn.moreh_bmm", golden=goldens.bmm, out=in_tiles, outputs=("output",))
 def moreh_bmm(input: torch.Tensor, mat2: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The product of two batches of matrices."""
-    return product(input, mat2, lane_axes)
+    return matmul_lanes(input, mat2, lane_axes)
 
 
 @op("ttnn.moreh_matmul", golden=goldens.matmul, out=in_tiles, outputs=("output",))
@@ -50,8 +50,8 @@ def moreh_matmul(
     lane_axes: int,
 ) -> torch.Tensor:
     """The matrix product, batches broadcast both ways, plus a bias."""
-    a, b = equalize_ranks([turned(input, transpose_input), turned(other, transpose_other)], lane_axes)
-    return with_bias(product(a, b, lane_axes), bias, lane_axes)
+    a, b = equalize_ranks([transpose_if(input, transpose_input), transpose_if(other, transpose_other)], lane_axes)
+    return with_bias(matmul_lanes(a, b, lane_axes), bias, lane_axes)
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
@@ -73,7 +73,7 @@ def moreh_dot(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, lane_a
 @op("ttnn.moreh_linear", golden=goldens.linear, out=in_tiles, outputs=("output",))
 def moreh_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, lane_axes: int) -> torch.Tensor:
     """The input times the transposed weight, plus a bias."""
-    return with_bias(product(input, weight.transpose(-1, -2), lane_axes), bias, lane_axes)
+    return with_bias(matmul_lanes(input, weight.transpose(-1, -2), lane_axes), bias, lane_axes)
 
 
 # -- backward ------------------------------------------------------------------------------------------------------------
@@ -91,13 +91,13 @@ def _reduced_to(grad: torch.Tensor, shape: Sequence[int], lane_axes: int) -> tor
 def _left(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The gradient of A in A @ B."""
     a, b = equalize_ranks([grad, other.transpose(-1, -2)], lane_axes)
-    return _reduced_to(product(a, b, lane_axes), like_.shape[lane_axes:], lane_axes)
+    return _reduced_to(matmul_lanes(a, b, lane_axes), like_.shape[lane_axes:], lane_axes)
 
 
 def _right(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The gradient of B in A @ B."""
     a, b = equalize_ranks([other.transpose(-1, -2), grad], lane_axes)
-    return _reduced_to(product(a, b, lane_axes), like_.shape[lane_axes:], lane_axes)
+    return _reduced_to(matmul_lanes(a, b, lane_axes), like_.shape[lane_axes:], lane_axes)
 
 
 def _weight(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:

@@ -48,7 +48,7 @@ def _check_concat(call: Call) -> None:
 
 
 def concat_lanes(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tensor:
-    """The tensors one behind the other along a negative dim; with groups their parts alternate."""
+    """Concatenate along a negative dim; with groups, slices of the tensors alternate."""
     if groups == 1:
         return torch.cat(list(tensors), dim)
     parts = [tensor.chunk(groups, dim) for tensor in tensors]
@@ -97,7 +97,7 @@ def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
 def split(
     input_tensor: Tensor, split_size: int | Sequence[int], dim: int, memory_config: MemoryConfig | None
 ) -> list[Tensor]:
-    """The tensor cut along a dim into parts of this size (the last may be smaller), or of these sizes."""
+    """The tensor split along a dim into slices of this size (the last may be smaller), or of these sizes."""
     shape = list(input_tensor.shape)
     at = normalize_dim(dim, len(shape))
     extent = shape[at]
@@ -123,7 +123,7 @@ def split(
 
 @composite("ttnn.chunk", golden=goldens.chunk)
 def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
-    """The tensor cut along a dim into this many parts; the last may be smaller."""
+    """The tensor split along a dim into this many chunks; the last may be smaller."""
     require(
         chunks > 0, "Number of chunks must be greater than zero", "one chunk or more", "Ask for at least one chunk."
     )
@@ -189,7 +189,7 @@ def _repeat_alias(call: Call) -> Sequence[int] | None:
     alias=_repeat_alias,
 )
 def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:
-    """The whole tensor so many times along each dim."""
+    """The tensor repeated along each dim."""
     return _repeat(input_tensor, repeat_dims, lane_axes)
 
 

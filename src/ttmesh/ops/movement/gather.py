@@ -138,7 +138,7 @@ def _nonzero_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def nonzero_places(values: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many elements are not zero, and their places in order, four numbers each; zeros behind the last."""
+    """The number of nonzero elements and their indices in order, four numbers each, padded with zeros."""
     mesh, local = values.shape[:lane_axes], values.shape[lane_axes:]
     hit = values.flatten(lane_axes) != 0
     order = torch.argsort(~hit, dim=-1, stable=True)

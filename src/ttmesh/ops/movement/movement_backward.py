@@ -45,7 +45,7 @@ def concat_bw(
     input_a_grad: Tensor | None,
     input_b_grad: Tensor | None,
 ) -> Grads:
-    """The two parts of the gradient."""
+    """The gradients of the two inputs."""
     shape = list(grad_tensor.shape)
     at = normalize_dim(dim, len(shape))
     cut = input_tensor_a.shape[at]

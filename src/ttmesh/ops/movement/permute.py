@@ -30,7 +30,7 @@ def _check_permute(call: Call) -> None:
 
 
 def _permute_alias(call: Call) -> Sequence[int] | None:
-    """A permutation that moves no dim longer than 1, and none of those that lie in a tile or a row."""
+    """A view, if the permutation moves no dim longer than 1 and none of the last two (tiles) or the last (rows)."""
     spec = call.specs[0]
     rank = len(spec.shape)
     dims, inner = [dim % rank for dim in call["dims"]] if rank else [], 2 if spec.layout is Layout.TILE else 1
@@ -45,7 +45,7 @@ def _transpose_alias(call: Call) -> Sequence[int] | None:
 
 
 def _roll_alias(call: Call) -> Sequence[int] | None:
-    """By whole turns only."""
+    """A view, if every shift is a multiple of the dim's length."""
     shape = call.specs[0].shape
     if call["dim"] is None:
         return None

@@ -1,4 +1,4 @@
-"""Where a permuted tensor lies when nobody says: the rules by which TT-NN turns shards with their tensor (e4f9f0b)."""
+"""The default memory config of a permuted tensor: how TT-NN permutes shards with their tensor (e4f9f0b)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def permuted_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _find_moved_dims(call: Call, rank: int) -> tuple[int, ...]:
-    """The dims that change their place, as negative dims."""
+    """The dims whose position changes, as negative dims."""
     if call["dims"] is None:
         return tuple(sorted({call[name] % rank - rank for name in ("dim1", "dim2")}))
     return tuple(at - rank for at, dim in enumerate(call["dims"]) if dim % rank != at)
@@ -48,7 +48,7 @@ def _native(spec: TensorSpec) -> bool:
 
 
 def _transpose_shards(spec: TensorSpec, shards: ShardSpec, after: TensorSpec, moved: tuple[int, ...]) -> MemoryConfig:
-    """Two neighbouring dims swapped; L1 without shards where they do not come out in whole tiles."""
+    """Shards after two neighbouring dims are swapped; interleaved L1 if they are not whole tiles."""
     held = spec.memory_config
     if moved == (-4, -3) or (moved == (-3, -2) and spec.layout is Layout.ROW_MAJOR):
         return held

@@ -50,7 +50,7 @@ def _same(input_tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _moved_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Pages are moved whole, with what their padding holds."""
+    """The spec of a copy in other memory; pages keep their padding."""
     source, (spec,) = call.specs[0], like_first(call, inferred)
     kept = source.pad_value == spec.pad_value or spec.layout is not source.layout
     return [spec if kept else spec.with_padding(spec.padded_shape, source.pad_value)]
@@ -100,7 +100,7 @@ def interleaved_to_sharded(
 def sharded_to_interleaved(
     input_tensor: Tensor, memory_config: MemoryConfig | None, output_dtype: DataType | None
 ) -> Tensor:
-    """The tensor interleaved, in DRAM unless told otherwise."""
+    """The tensor interleaved, in DRAM by default."""
     if input_tensor.memory_config().interleaved:
         return input_tensor
     asked = {

@@ -1,4 +1,4 @@
-"""scatter and scatter_add: along the last dim of rows on the chip, other dims and tiles are turned around it."""
+"""scatter and scatter_add; the chip scatters along the last dim of rows, other dims are transposed and tiles untilized."""
 
 from __future__ import annotations
 

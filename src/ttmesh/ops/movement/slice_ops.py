@@ -26,7 +26,7 @@ Box = tuple[Any, ...]  # an ellipsis for the mesh dims, then one slice per dim
 
 
 def box_of(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None) -> Box:
-    """The index of a part: one slice per dim, negative indices counted from the end, cut to the shape."""
+    """One Python slice per dim; negative indices count from the end, and all are clamped to the shape."""
     rank = len(shape)
     wrong = f"Start {len(starts)} and end {len(ends)} must have the same size"
     require(len(starts) == len(ends), wrong, "equal lengths", "Give both the same number of entries.")
@@ -63,7 +63,7 @@ def _slice(
 
 
 def _slice_once(case: Case) -> Lane:
-    """The slice with its box worked out; one dim cut without steps is a view that torch makes faster than an index."""
+    """The slice with its bounds computed in advance; torch.narrow for one dim without steps, which is faster."""
     shape = case.specs[0].shape
     box = box_of(shape, case["starts"], case["ends"], case["steps"])
     cut = [(dim, s) for dim, s in enumerate(box[1:], -len(shape)) if s != slice(0, shape[dim], 1)]
@@ -76,7 +76,7 @@ def _slice_once(case: Case) -> Lane:
 def _sliced_at(
     input_tensor: torch.Tensor, starts: torch.Tensor, slice_dim: int, length: int, lane_axes: int
 ) -> torch.Tensor:
-    """Each device's own part of a dim, from where its start tensor says."""
+    """A slice along a dim that starts where each device's start tensor says."""
     rank = input_tensor.dim() - lane_axes
     at = normalize_dim(slice_dim, rank)
     (values, begins), dims = align_and_flatten([input_tensor, starts], lane_axes)
@@ -125,7 +125,7 @@ def slice_(
     slice_dim: int | None = None,
     num_devices: int | None = None,
 ) -> Any:
-    """The part between starts and ends (the end is outside), every step-th element."""
+    """The elements from starts to ends (exclusive), every step-th."""
     first, last = (slice_start if starts is None else starts), (slice_end if ends is None else ends)
     strides = slice_step if steps is None else steps
     if isinstance(first, Tensor) and isinstance(last, Tensor):
@@ -183,7 +183,7 @@ def padded_slice(
     padded_slice_step: Sequence[int] | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    """A slice whose result is cut into shards; their padding is not stored here."""
+    """A slice whose result is sharded; padding of shards is not stored here."""
     return _slice(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
 
 
@@ -196,7 +196,7 @@ def slice_write(
     step: Sequence[int],
     lane_axes: int,
 ) -> torch.Tensor:
-    """Write a tensor into a part of another; the other keeps the rest and is returned."""
+    """Write a tensor into a slice of another, which is returned."""
     box = box_of(output_tensor.shape[lane_axes:], start, end, step)
     result, source = align_mesh_dims([output_tensor, input_tensor], lane_axes)
     result = result.clone()

@@ -67,7 +67,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _channels(parameter: Lanes, channels: int, cores: int, lane_axes: int) -> Lanes:
-    """A weight or bias back from TT-NN's form: channels in `cores` pieces, each padded to whole tiles."""
+    """Undo TT-NN's form of a weight or bias: channels split over `cores`, each slice padded to whole tiles."""
     flat = parameter.flatten(lane_axes)
     if flat.shape[-1] == channels:
         return flat

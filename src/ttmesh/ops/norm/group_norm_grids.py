@@ -86,7 +86,7 @@ def create_group_norm_input_mask(
     tile_width: int = TILE,
     rows_in_last_tile: int = 0,
 ) -> Tensor:
-    """A host tensor with ones where a group's channels lie within its tiles."""
+    """A host tensor with ones at a group's channels within its tiles."""
     mask = _mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, rows_in_last_tile)
     return _make_tensor(mask, dtype=data_type, layout=Layout.TILE)
 
@@ -105,7 +105,7 @@ def create_group_norm_input_negative_mask(
 
 
 def create_group_norm_weight_bias_rm(input_tensor: torch.Tensor, num_channels: int, num_cores_x: int) -> torch.Tensor:
-    """A weight or bias cut for so many cores, each piece padded to whole tiles: [1, 1, tiles, 32]."""
+    """A weight or bias split over cores, each slice padded to whole tiles: [1, 1, tiles, 32]."""
     pieces = input_tensor.reshape(num_cores_x, num_channels // num_cores_x)
     return torch.nn.functional.pad(pieces, (0, -pieces.shape[1] % TILE)).reshape(1, 1, -1, TILE)
 

@@ -130,7 +130,7 @@ def _norm_scratch(call: Call) -> int:
 
 
 def _simple(case: Case) -> bool:
-    """Whether a weight, or a weight and a bias, of as many values as a row are all that stands beside the input."""
+    """Whether the only parameters are a weight, or a weight and a bias, with one value per column."""
     named = tuple(case.tensors[1:]) in ((), ("weight",), ("weight", "bias"))
     width = case.specs[0].shape[-1] if case.specs[0].shape else 0
     return named and width > 0 and all(spec.shape.volume() == width for spec in case.specs[1:])
@@ -141,14 +141,14 @@ def _layer_norm_once(case: Case) -> Callable[..., Lanes] | None:
         return None
     width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
 
-    def normed(x: Lanes, weight: Lanes | None = None, bias: Lanes | None = None) -> Lanes:
+    def normalize(x: Lanes, weight: Lanes | None = None, bias: Lanes | None = None) -> Lanes:
         for parameter in (weight, bias):
             if parameter is not None and parameter.numel() != width:  # devices have their own
                 return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
         scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
         return torch.layer_norm(x, (width,), scale, shift, epsilon)
 
-    return normed
+    return normalize
 
 
 def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
@@ -156,14 +156,14 @@ def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
         return None
     width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
 
-    def normed(x: Lanes, weight: Lanes | None = None) -> Lanes:
+    def normalize(x: Lanes, weight: Lanes | None = None) -> Lanes:
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(epsilon))
         if weight is None:
             return wide
         return wide.mul_(weight.reshape(-1)) if weight.numel() == width else affine(wide, weight, None, lane_axes)
 
-    return normed
+    return normalize
 
 
 @op(

@@ -87,7 +87,7 @@ def _scale_and_mask(
 
 
 def _mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:
-    """A row-major mask comes cut into rows of 32 ([.., W/32, 32]); one tile of rows counts by its first row."""
+    """A row-major mask has rows of 32 ([.., W/32, 32]); of a tile of equal rows the first is used."""
     if spec.layout is Layout.ROW_MAJOR and mask.shape[-1] != width:
         lead = mask.shape[: lane_axes + max(len(spec.shape) - 2, 0)]
         return mask.reshape(*lead, 1, -1)[..., :width]

@@ -93,14 +93,14 @@ def _spread(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, correction: bo
 def _variance(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
-    """Variance of the scaled values, with Bessel's correction unless told otherwise."""
+    """Variance of the scaled values, with Bessel's correction by default."""
     return multiply_by_scalar(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
 
 
 def _standard_deviation(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
-    """Standard deviation of the scaled values, with Bessel's correction unless told otherwise."""
+    """Standard deviation of the scaled values, with Bessel's correction by default."""
     variance = _spread(input_tensor, dim, keepdim, correction, lane_axes)
     if not variance.requires_grad:
         return multiply_by_scalar(variance.sqrt(), abs(scalar))
@@ -149,7 +149,7 @@ def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec:
-    """Sharded results lie on the same cores in shards that fit them, interleaved where none do."""
+    """Sharded results keep the cores, with shards that fit; interleaved if no shards fit."""
     spec = call.specs[0]
     config: MemoryConfig = call["memory_config"] or spec.memory_config
     if config.created_with_nd_shard_spec and config.nd_shard_spec is not None:
@@ -168,7 +168,7 @@ def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpe
 
 
 def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardSpec:
-    """Shards of any rank lose what the tensor loses; tiles stay whole."""
+    """N-d shards shrink along the reduced dims like the tensor, but not below a tile."""
     dims, extents = normalize_dims(call["dim"], len(call.specs[0].shape)), list(shards.shard_shape)
     for dim in sorted(dims):
         if -dim <= len(extents):
