@@ -14,7 +14,7 @@ from ttmesh.ccl.planning.collective_call import collective
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.ops.attention.attention_scores import attend_prefill, banned
+from ttmesh.ops.attention.attention_scores import attend_prefill, make_additive_mask
 from ttmesh.ops.attention.sdpa_prefill import prefill_scratch
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -81,7 +81,7 @@ def _attend(
         q, k, v = (_behind(a, b, lane_axes) for a, b in ((q, joint_q), (k, joint_k), (v, joint_v)))
         allowed = torch.nn.functional.pad(allowed, (0, joint_k.shape[-2], 0, extra), value=True)
         allowed[..., rows:, : keys.shape[0]] = keys < logical_n
-    mask = None if bool_all(allowed) else banned(allowed)
+    mask = None if bool_all(allowed) else make_additive_mask(allowed)
     sink = None if attention_sink is None else attention_sink.float() * (scale or q.shape[-1] ** -0.5)
     out = attend_prefill(q, k, v, lane_axes, scale=scale, mask=mask, sink=sink)
     statistics = out.new_zeros(*out.shape[:-2], 2 * out.shape[-2], 1)  # scratch of TT-NN's kernel, without meaning

@@ -1,4 +1,4 @@
-"""Splitting fused projections into attention heads and putting heads back side by side, over sequences."""
+"""Split fused projections into attention heads, and concatenate heads again, for whole sequences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def side_by_side(x: Lanes) -> Lanes:
     return x.transpose(-3, -2).flatten(-2)
 
 
-def fused(x: Lanes, kv: Lanes | None, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False) -> Three:
+def split_fused_heads(
+    x: Lanes, kv: Lanes | None, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False
+) -> Three:
     """Query, key and value heads of [.., rows, Q | K | V] (or of Q and K | V)."""
     if kv is None:
         parts = heads + (1 if tied else 2) * kv_heads
@@ -42,26 +44,26 @@ def fused(x: Lanes, kv: Lanes | None, heads: int, kv_heads: int, *, transpose_k:
         q, size = x, x.shape[-1] // heads
     k = kv[..., : kv_heads * size]
     v = k if tied else kv[..., kv_heads * size : 2 * kv_heads * size]
-    return _finished(as_heads(q, heads), as_heads(k, kv_heads), as_heads(v, kv_heads), transpose_k=transpose_k)
+    return _pad_heads(as_heads(q, heads), as_heads(k, kv_heads), as_heads(v, kv_heads), transpose_k=transpose_k)
 
 
-def interleaved(x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False) -> Three:
+def split_interleaved_heads(x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False) -> Three:
     """Heads of [.., rows, (queries, key, value) per group of heads], the order sharded inputs have."""
     group = heads // kv_heads
     parts = torch.unflatten(x, -1, (kv_heads, group + (1 if tied else 2), -1))
     q = parts[..., :group, :].flatten(-3, -2).transpose(-3, -2)
     k, v = (parts[..., group if tied else group + i, :].transpose(-3, -2) for i in range(2))
-    return _finished(q, k, v, transpose_k=transpose_k)
+    return _pad_heads(q, k, v, transpose_k=transpose_k)
 
 
 def interleaved_pairs(x: Lanes, kv: Lanes, heads: int, kv_heads: int, *, tied: bool) -> Three:
     """Heads of queries and of [.., rows, (key, value) per group of heads], both sharded."""
     parts = torch.unflatten(kv, -1, (kv_heads, 1 if tied else 2, -1))
     k, v = (parts[..., i, :].transpose(-3, -2) for i in (0, -1))
-    return _finished(as_heads(x, heads), k, v, transpose_k=False)
+    return _pad_heads(as_heads(x, heads), k, v, transpose_k=False)
 
 
-def _finished(q: Lanes, k: Lanes, v: Lanes, *, transpose_k: bool) -> Three:
+def _pad_heads(q: Lanes, k: Lanes, v: Lanes, *, transpose_k: bool) -> Three:
     q, k, v = (F.pad(part, (0, -part.shape[-1] % TILE)) for part in (q, k, v))  # heads have whole tiles
     return q, k.transpose(-1, -2) if transpose_k else k, v
 
@@ -139,24 +141,24 @@ def nlp_create_qkv_heads(
     kv_tied: bool,
     specs: Sequence[TensorSpec],
 ) -> Three:
-    """Query, key and value heads of a fused projection [batch, 1, rows, width]; every core of shards has its own."""
+    """Query, key and value heads of a fused projection [batch, 1, rows, width]; sharded inputs hold whole heads per core."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     x, other = input.squeeze(-3), None if input_kv is None else input_kv.squeeze(-3)
     if specs[0].memory_config.is_sharded():
         if other is not None:
             return interleaved_pairs(x, other, num_heads, kv, tied=kv_tied)
-        return interleaved(x, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
-    return fused(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
+        return split_interleaved_heads(x, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
+    return split_fused_heads(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
 
 
 def _falcon_lane(input: Lanes) -> Three:
     """Falcon-7B's 71 query heads and one key and value head."""
-    return fused(input.squeeze(-3), None, 71, 1, transpose_k=False)
+    return split_fused_heads(input.squeeze(-3), None, 71, 1, transpose_k=False)
 
 
 def _vit_lane(input: Lanes) -> Three:
     """ViT's 12 heads of each kind."""
-    return fused(input.squeeze(-3), None, 12, 12, transpose_k=False)
+    return split_fused_heads(input.squeeze(-3), None, 12, 12, transpose_k=False)
 
 
 nlp_create_qkv_heads_falcon7b = op(
@@ -194,7 +196,7 @@ def nlp_create_qkv_heads_boltz(
     """Heads of pair representations [1, rows, rows, width]: [heads, rows, rows, dim]."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     x, other = input.squeeze(lane_axes), None if input_kv is None else input_kv.squeeze(lane_axes)
-    q, k, v = (part.transpose(-4, -3) for part in fused(x, other, num_heads, kv, transpose_k=False))
+    q, k, v = (part.transpose(-4, -3) for part in split_fused_heads(x, other, num_heads, kv, transpose_k=False))
     return q, k.transpose(-1, -2) if transpose_k_heads else k, v
 
 
@@ -208,7 +210,7 @@ def nlp_concat_heads_boltz(input_tensor: Lanes, lane_axes: int) -> Lanes:
     return input_tensor.movedim(-4, -2).flatten(-2).unsqueeze(lane_axes)
 
 
-# -- heads back side by side -------------------------------------------------------------------------------------------
+# -- concatenated heads ------------------------------------------------------------------------------------------------
 
 
 def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -217,7 +219,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shard = x.memory_config.shard_spec
     if config.interleaved or (config.shard_spec is not None and call["memory_config"] is not None) or shard is None:
         return [make_output_spec(call, shape, layout=Layout.TILE, memory_config=config)]
-    per_shard = max(shard.shape[0] // x.padded_shape[-2], 1)  # heads in one shard lie side by side afterwards
+    per_shard = max(shard.shape[0] // x.padded_shape[-2], 1)  # the heads of one shard become its columns
     own = ShardSpec(shard.grid, (shard.shape[0] // per_shard, shard.shape[1] * per_shard), shard.orientation)
     return [_spec(call, shape, MemoryConfig(config.memory_layout, config.buffer_type, own))]
 

@@ -1,4 +1,4 @@
-"""Attention on lanes: scores, masks, windows, sinks and pages, shared by every attention operation."""
+"""Attention on lanes, used by every attention operation: scores, masks, windows, sinks and pages."""
 
 from __future__ import annotations
 
@@ -35,55 +35,55 @@ def attend(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
     scores = (q.float() @ k.float().transpose(-1, -2)) * (scale if scale is not None else q.shape[-1] ** -0.5)
     if causal:
-        scores = scores + banned(causal_allowed(q.shape[-2], k.shape[-2], q.device))
+        scores = scores + make_additive_mask(causal_allowed(q.shape[-2], k.shape[-2], q.device))
     if mask is not None:
         scores = scores + mask
     logits = torch.cat([scores, sink.float().expand(*scores.shape[:-1], 1)], dim=-1)
     return torch.softmax(logits, -1)[..., :-1] @ v.float()
 
 
-def banned(allowed: Lanes) -> Lanes:
+def make_additive_mask(allowed: Lanes) -> Lanes:
     """An additive mask: 0 where allowed, minus infinity elsewhere."""
     return torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, NEVER)
 
 
 def causal_allowed(rows: int, keys: int, device: torch.device, start: int | Lanes = 0) -> Lanes:
-    """Which keys a row may see when row i stands at position start + i."""
+    """A boolean mask of the keys that each row may see when row i has position start + i."""
     return torch.arange(keys, device=device) <= torch.arange(rows, device=device)[:, None] + start
 
 
 def window_allowed(rows: int, keys: int, window: int, device: torch.device, *, causal: bool, start: int = 0) -> Lanes:
-    """Which keys a sliding window shows: the last `window` (causal) or those at most half a window away."""
+    """A boolean mask of the keys in a sliding window: the last `window` (causal) or those at most half a window away."""
     distance = torch.arange(rows, device=device)[:, None] + start - torch.arange(keys, device=device)
     if causal:
         return (distance >= 0) & (distance < window)
     return distance.abs() <= window // 2
 
 
-def batched(tensor: Lanes, dims: tuple[int, ...], lane_axes: int) -> Lanes:
+def merge_lanes_into_batch(tensor: Lanes, dims: tuple[int, ...], lane_axes: int) -> Lanes:
     """[*mesh, batch, ...] → [lanes · batch, ...] for these mesh dims."""
     expanded = tensor.expand(*dims, *tensor.shape[lane_axes:])
     return flatten_lanes(expanded, lane_axes).flatten(0, 1)
 
 
-def batched_mask(mask: Lanes, dims: tuple[int, ...], lane_axes: int, batch: int) -> Lanes:
-    """An additive mask [*mesh, batch | 1, ...] for the batches of all lanes; not copied when all share it."""
+def merge_mask_into_batch(mask: Lanes, dims: tuple[int, ...], lane_axes: int, batch: int) -> Lanes:
+    """An additive mask [*mesh, batch | 1, ...] for the batches of all lanes; a view when all lanes share it."""
     if mask.shape[lane_axes] == 1 and all(extent == 1 for extent in mask.shape[:lane_axes]):
         return mask.reshape(mask.shape[lane_axes:])
     wide = mask.expand(*dims, batch, *mask.shape[lane_axes + 1 :])
     return flatten_lanes(wide, lane_axes).flatten(0, 1)
 
 
-def unbatched(tensor: Lanes, dims: tuple[int, ...]) -> Lanes:
-    """The inverse of `batched`."""
+def split_lanes_from_batch(tensor: Lanes, dims: tuple[int, ...]) -> Lanes:
+    """[lanes · batch, ...] → [*mesh, batch, ...]: the inverse of `merge_lanes_into_batch`."""
     count = 1
     for extent in dims:
         count *= extent
     return tensor.reshape(*dims, tensor.shape[0] // count, *tensor.shape[1:])
 
 
-def gathered_pages(cache: Lanes, table: Lanes, lane_axes: int) -> Lanes:
-    """Keys or values in order: cache [*mesh, blocks, heads, block, dim] through table [*mesh, users, pages]."""
+def gather_pages(cache: Lanes, table: Lanes, lane_axes: int) -> Lanes:
+    """Keys or values in token order: cache [*mesh, blocks, heads, block, dim] through table [*mesh, users, pages]."""
     rank = lane_axes + 2
     index: list[Lanes] = []
     for axis, extent in enumerate(cache.shape[:lane_axes]):
@@ -91,12 +91,12 @@ def gathered_pages(cache: Lanes, table: Lanes, lane_axes: int) -> Lanes:
         shape[axis] = extent
         index.append(torch.arange(extent, device=cache.device).reshape(shape))
     index.append(table.long().clamp(0, cache.shape[lane_axes] - 1))
-    pages = cache[tuple(index)]  # unused entries are -1; masked later
+    pages = cache[tuple(index)]  # unused entries of the table are -1: clamped here, masked by the caller
     return pages.movedim(-3, -4).flatten(-3, -2)
 
 
-def retiled(cache: Lanes, heads: int, block: int, head_dim: int) -> Lanes:
-    """A tiled cache [.., blocks, heads', block', dim'] seen with other heads, block and dim over the same tiles."""
+def reinterpret_tiles(cache: Lanes, heads: int, block: int, head_dim: int) -> Lanes:
+    """A tiled cache [.., blocks, heads', block', dim'] with its tiles reinterpreted as other heads, block and dim."""
     if tuple(cache.shape[-3:]) == (heads, block, head_dim):
         return cache
     tiles = torch.unflatten(torch.unflatten(cache, -2, (-1, 32)), -1, (-1, 32)).transpose(-3, -2)
@@ -121,15 +121,15 @@ def attend_prefill(
     dims = common_mesh_dims(tensors, lane_axes)
     batch = q.shape[lane_axes]
     out = attend(
-        batched(q, dims, lane_axes),
-        batched(k, dims, lane_axes),
-        batched(v, dims, lane_axes),
+        merge_lanes_into_batch(q, dims, lane_axes),
+        merge_lanes_into_batch(k, dims, lane_axes),
+        merge_lanes_into_batch(v, dims, lane_axes),
         scale=scale,
-        mask=None if mask is None else batched_mask(mask, dims, lane_axes, batch),
+        mask=None if mask is None else merge_mask_into_batch(mask, dims, lane_axes, batch),
         causal=causal,
-        sink=None if sink is None else batched_mask(sink, dims, lane_axes, batch),
+        sink=None if sink is None else merge_mask_into_batch(sink, dims, lane_axes, batch),
     )
-    return unbatched(out, dims)
+    return split_lanes_from_batch(out, dims)
 
 
 def attend_decode(
@@ -143,7 +143,7 @@ def attend_decode(
     sink: Lanes | None,
     skipped: Lanes | None,
 ) -> Lanes:
-    """One token per user: q [*mesh, 1, users, heads, dim], k and v [*mesh, users | 1, key heads, keys, dim].
+    """Attention of one token per user: q [*mesh, 1, users, heads, dim], k and v [*mesh, users | 1, key heads, keys, dim].
 
     mask: additive, [*mesh, users | 1, 1 | heads, keys]; sink: [*mesh, heads]; skipped: users that get zeros, [*mesh, users].
     """
@@ -152,17 +152,24 @@ def attend_decode(
     users, heads = q.shape[lane_axes + 1], q.shape[lane_axes + 2]
     key_heads = k.shape[lane_axes + 1]
     group = heads // key_heads
-    rows = torch.unflatten(batched(q.squeeze(lane_axes), dims, lane_axes), 1, (key_heads, group))
+    rows = torch.unflatten(merge_lanes_into_batch(q.squeeze(lane_axes), dims, lane_axes), 1, (key_heads, group))
     k, v = (part.expand(*part.shape[:lane_axes], users, *part.shape[lane_axes + 1 :]) for part in (k, v))
     if mask is not None:
         mask = mask.unsqueeze(-2) if mask.shape[-2] == 1 else torch.unflatten(mask, -2, (key_heads, group))
-        mask = batched_mask(mask, dims, lane_axes, users)
+        mask = merge_mask_into_batch(mask, dims, lane_axes, users)
     if sink is not None:
-        sink = batched_mask(
+        sink = merge_mask_into_batch(
             torch.unflatten(sink, -1, (key_heads, group)).unsqueeze(lane_axes)[..., None], dims, lane_axes, users
         )
-    out = attend(rows, batched(k, dims, lane_axes), batched(v, dims, lane_axes), scale=scale, mask=mask, sink=sink)
-    out = unbatched(out.flatten(1, 2), dims).unsqueeze(lane_axes)
+    out = attend(
+        rows,
+        merge_lanes_into_batch(k, dims, lane_axes),
+        merge_lanes_into_batch(v, dims, lane_axes),
+        scale=scale,
+        mask=mask,
+        sink=sink,
+    )
+    out = split_lanes_from_batch(out.flatten(1, 2), dims).unsqueeze(lane_axes)
     if skipped is None:
         return out
     return out.masked_fill(skipped.unsqueeze(lane_axes)[..., None, None], 0.0)

@@ -1,4 +1,4 @@
-"""Caches of chunked prefill over a mesh axis: every device holds a piece of each chunk, chunk after chunk."""
+"""Block-cyclic caches of chunked prefill: every device along a mesh axis holds a slice of each chunk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.formats.storage import finish
-from ttmesh.ops.attention.kv_cache import writable
+from ttmesh.ops.attention.kv_cache import make_writable
 from ttmesh.ops.attention.rotary_embedding import by_pairs
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
@@ -22,22 +22,22 @@ TILE = 32
 Count = int | Lanes
 
 
-def along(mesh_shape: tuple[int, ...], axis: int, device: torch.device) -> Lanes:
-    """Every device's place along an axis, [*mesh]."""
+def find_axis_positions(mesh_shape: tuple[int, ...], axis: int, device: torch.device) -> Lanes:
+    """Every device's position along a mesh axis, [*mesh]."""
     shape = [1] * len(mesh_shape)
     shape[axis] = mesh_shape[axis]
     return torch.arange(mesh_shape[axis], device=device).reshape(shape).expand(mesh_shape)
 
 
-def _each(count: Count, lane_axes: int, device: torch.device) -> Lanes:
-    """A number, or the first element of a tensor, per device: [*mesh]."""
+def _expand_count(count: Count, lane_axes: int, device: torch.device) -> Lanes:
+    """One number per device, [*mesh]: the number given, or the first element of a tensor."""
     if isinstance(count, Lanes):
         return count.flatten(lane_axes)[..., 0].long()
     return torch.full([1] * lane_axes, int(count), device=device)
 
 
 def starts(valid: Lanes, rows: int, place: Lanes, devices: int) -> Lanes:
-    """Where a device's next rows begin: those before the one that holds the first free row are a chunk ahead."""
+    """The row at which each device writes next; devices before the one that holds the first free row are a chunk ahead."""
     chunk, boundary = valid // (devices * rows), (valid // rows) % devices
     inside = torch.where(place == boundary, valid % rows, 0)
     return chunk * rows + torch.where(place < boundary, rows, inside)
@@ -52,8 +52,8 @@ def _mesh_shape(tensor: Tensor, cluster_axis: int) -> tuple[int, ...]:
     return tuple(mesh.shape)
 
 
-def _once_per_layer(call: Call) -> tuple[Hashable, ...]:
-    """Lengths and users are no part of a program."""
+def _identify_program(call: Call) -> tuple[Hashable, ...]:
+    """Identify the device program; lengths and users are runtime arguments and do not change it."""
     fixed = tuple(call[name] for name in ("layer_idx", "num_layers", "chunk", "cluster_axis", "pad_align"))
     return ((call.name, fixed, call.specs, call["memory_config"]),)
 
@@ -86,7 +86,7 @@ def _check_update(call: Call) -> None:
     "ttnn.experimental.deepseek_prefill.update_padded_kv_cache",
     out=like_written,
     check=_check_update,
-    programs=_once_per_layer,
+    programs=_identify_program,
     writes="cache",
     in_place=True,
 )
@@ -102,15 +102,15 @@ def _update(
     lane_axes: int,
     specs: Sequence[TensorSpec],
 ) -> Lanes:
-    """Write a device's rows of the next chunk behind those it has."""
-    place = along(mesh_shape, cluster_axis, cache.device)
-    cache = writable(cache, [input, place[..., None]], lane_axes)
+    """Write every device's rows of the next chunk after the rows it already holds."""
+    place = find_axis_positions(mesh_shape, cluster_axis, cache.device)
+    cache = make_writable(cache, [input, place[..., None]], lane_axes)
     if cache.is_meta:
         return cache
     rows = finish(input, specs[0].dtype).expand(*cache.shape[:lane_axes], *input.shape[lane_axes:])
     count = rows.shape[-2]
-    start = starts(_each(valid, lane_axes, cache.device), count, place, mesh_shape[cluster_axis])
-    batch = (_each(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(start.shape)
+    start = starts(_expand_count(valid, lane_axes, cache.device), count, place, mesh_shape[cluster_axis])
+    batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(start.shape)
     for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
         at = tuple(int(i) for i in lane)
         own = cache[at][int(batch[at])]
@@ -128,8 +128,8 @@ def update_padded_kv_cache(
     kv_actual_global: int | Tensor,
     cluster_axis: int,
 ) -> Tensor:
-    """Write the next chunk behind so many tokens into one user's layer of the cache, in place."""
-    if isinstance(layer_idx, Tensor):  # the form with tensors puts the length before the layers
+    """Write the chunk that follows the first kv_actual_global tokens into one user's layer of the cache, in place."""
+    if isinstance(layer_idx, Tensor):  # the overload with tensors takes the length before the layers
         kv_actual_global, layer_idx, num_layers = layer_idx, num_layers, kv_actual_global  # type: ignore[assignment]
     result: Tensor = _update(
         cache=cache,
@@ -147,7 +147,7 @@ def update_padded_kv_cache(
 @device_operation(
     "ttnn.experimental.deepseek_prefill.zero_padded_kv_cache",
     out=like_written,
-    programs=_once_per_layer,
+    programs=_identify_program,
     writes="cache",
     in_place=True,
 )
@@ -163,19 +163,19 @@ def _zero(
     mesh_shape: tuple[int, ...],
     lane_axes: int,
 ) -> Lanes:
-    """Zeros between the last token and the next multiple of pad_align, wherever those rows lie."""
-    place = along(mesh_shape, cluster_axis, cache.device)
-    cache = writable(cache, [place[..., None]], lane_axes)
+    """Write zeros between the last token and the next multiple of pad_align, on whichever devices hold those rows."""
+    place = find_axis_positions(mesh_shape, cluster_axis, cache.device)
+    cache = make_writable(cache, [place[..., None]], lane_axes)
     if cache.is_meta:
         return cache
     per_device = chunk // mesh_shape[cluster_axis]
     row = torch.arange(cache.shape[-2], device=cache.device)
     # Row r of a device is row r % per_device of its piece of chunk r // per_device.
     token = (row // per_device) * chunk + place[..., None] * per_device + row % per_device
-    first = _each(valid, lane_axes, cache.device)[..., None]
+    first = _expand_count(valid, lane_axes, cache.device)[..., None]
     last = -(-first // pad_align) * pad_align
     inside = (token >= first) & (token < last)
-    batch = (_each(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(place.shape)
+    batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(place.shape)
     for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
         at = tuple(int(i) for i in lane)
         cache[at][int(batch[at])][:, inside[at]] = 0
@@ -193,7 +193,7 @@ def zero_padded_kv_cache(
     cluster_axis: int,
     pad_align: int,
 ) -> Tensor:
-    """Zeros behind the last token of one user's layer up to the next multiple of pad_align, in place."""
+    """Write zeros after the last token of one user's layer up to the next multiple of pad_align, in place."""
     if isinstance(layer_idx, Tensor):
         valid_global, layer_idx, num_layers = layer_idx, num_layers, valid_global  # type: ignore[assignment]
     result: Tensor = _zero(
@@ -210,8 +210,8 @@ def zero_padded_kv_cache(
     return result
 
 
-@device_operation("ttnn.experimental.deepseek_prefill.rotary_embedding_indexed", programs=_once_per_layer)
-def _turn(
+@device_operation("ttnn.experimental.deepseek_prefill.rotary_embedding_indexed", programs=_identify_program)
+def _rotate(
     input: Lanes,
     cos: Lanes,
     sin: Lanes,
@@ -221,10 +221,10 @@ def _turn(
     mesh_shape: tuple[int, ...],
     lane_axes: int,
 ) -> Lanes:
-    """Angles of the rows from a device's own start on."""
+    """Apply the angles that begin at each device's own start row."""
     rows = input.shape[-2]
-    place = along(mesh_shape, cluster_axis, input.device)
-    start = starts(_each(valid, lane_axes, input.device), rows, place, mesh_shape[cluster_axis])
+    place = find_axis_positions(mesh_shape, cluster_axis, input.device)
+    start = starts(_expand_count(valid, lane_axes, input.device), rows, place, mesh_shape[cluster_axis])
     at = (start[..., None] + torch.arange(rows, device=input.device))[..., None, None, :, None]
     own = [
         torch.take_along_dim(cache.expand(*place.shape, *cache.shape[lane_axes:]), at, dim=-2) for cache in (cos, sin)
@@ -242,8 +242,8 @@ def rotary_embedding_indexed(
     cluster_axis: int,
     memory_config: MemoryConfig | None,
 ) -> Tensor:
-    """Rotary embedding of the chunk behind so many tokens; cos and sin lie as the cache does."""
-    result: Tensor = _turn(
+    """Rotary embedding of the chunk that follows kv_actual_global tokens; cos and sin are block-cyclic as the cache is."""
+    result: Tensor = _rotate(
         input=input,
         cos=cos,
         sin=sin,

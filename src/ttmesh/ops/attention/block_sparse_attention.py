@@ -1,4 +1,4 @@
-"""Attention over chosen blocks of keys, as MiniMax's models choose them."""
+"""Attention over selected blocks of keys, as MiniMax's models use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ttmesh.tensor.tensor import Tensor
 
 OP = "sparse_sdpa_msa"
 TILE = 32
-AT_ONCE = 64  # rows whose keys are picked together: 64 rows of 16 blocks of 128 keys of 128 numbers take 64 MiB
+AT_ONCE = 64  # rows whose keys are gathered together: 64 rows of 16 blocks of 128 keys of 128 numbers take 64 MiB
 
 
 def _check(call: Call) -> None:
@@ -106,7 +106,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
-    """The caches' length, slot and start are no part of a program."""
+    """Identify the device program; the cache's length, slot and start are runtime arguments and do not change it."""
     q, k, v, indices = call.specs[:4]
     names = ("scale", "block_size", "cluster_axis", "stripes")
     causal = call["chunk_start_idx"] is not None
@@ -122,7 +122,7 @@ def _programs(call: Call) -> tuple[Hashable, ...]:
     runtime=("cache_batch_idx", "chunk_start_idx"),
     recheck=True,
 )
-def _attend(
+def _compute_attention(
     q: Lanes,
     k: Lanes,
     v: Lanes,
@@ -154,7 +154,7 @@ def _attend(
     own = None if place is None else lanes[4].repeat_interleave(groups, 0)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     parts = [
-        _rows(asked[:, :, i : i + AT_ONCE] * scale, keys, values, chosen[:, i : i + AT_ONCE],
+        _compute_rows(asked[:, :, i : i + AT_ONCE] * scale, keys, values, chosen[:, i : i + AT_ONCE],
               None if own is None else own[:, i : i + AT_ONCE], block_size, stripes)
         for i in range(0, rows, AT_ONCE)
     ]  # fmt: skip
@@ -162,7 +162,7 @@ def _attend(
     return unflatten_lanes(out.unsqueeze(1), dims)
 
 
-def _rows(
+def _compute_rows(
     q: Lanes, keys: Lanes, values: Lanes, chosen: Lanes, own: Lanes | None, block: int, stripes: Stripes | None
 ) -> Lanes:
     total = keys.shape[1]
@@ -193,7 +193,7 @@ def sparse_sdpa_msa(
     block_cyclic_sp_axis: int | None,
     block_cyclic_chunk_local: int | None,
 ) -> Tensor:
-    """Attention of every row over the blocks of keys chosen for it; with a start, none behind the row."""
+    """Attention of every row over the blocks of keys selected for it; chunk_start_idx makes it causal."""
     mesh = mesh_of(q, OP)
     shape, rows = tuple(mesh.shape), q.shape[2]
     sp_axis, piece, stripes = block_cyclic_sp_axis, block_cyclic_chunk_local, None
@@ -225,7 +225,7 @@ def sparse_sdpa_msa(
     exact = q.dtype is not DataType.FP8_E4M3 or config is None or config.fp32_dest_acc_en
     wrong = "fp8 q requires fp32_dest_acc_en=true (32-bit DEST for the fp8 tilize)"
     require(exact, wrong, "fp32_dest_acc_en=True", "Set fp32_dest_acc_en=True in compute_kernel_config.")
-    result: Tensor = _attend(
+    result: Tensor = _compute_attention(
         q=q, k=k, v=v, indices=indices, scale=scale, block_size=block_size, cache_batch_idx=cache_batch_idx,
         chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape, part=mesh.rank_block,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Heads of one token per user: users are sharded over cores, one each."""
+"""Heads of one token per user, with one user per core."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
-def _padded(extent: int) -> int:
+def _round_up_to_tile(extent: int) -> int:
     return -(-extent // TILE) * TILE
 
 
 def _grid(call: Call) -> CoreRangeSet:
-    """The cores that hold users: those of memory_config, else of a sharded input's first core on, else all."""
+    """The cores that may hold users: those of memory_config's shards, else all."""
     config = call["memory_config"]
     if config is not None and config.shard_spec is not None:
         grid: CoreRangeSet = config.shard_spec.grid
@@ -46,7 +46,7 @@ def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     specs = []
     for i, ((shape, _), cores) in enumerate(zip(inferred, (own, beside, own), strict=True)):
         given = call.outputs[i] if i < len(call.outputs) else None
-        shard = ShardSpec(cores, (_padded(shape[2]), shape[3]))
+        shard = ShardSpec(cores, (_round_up_to_tile(shape[2]), shape[3]))
         where = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, kind, shard)
         specs.append(given.spec if given else TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=where))
     return specs
@@ -60,10 +60,10 @@ def _check_decode(call: Call) -> None:
         )
 
 
-def _users(
+def _split_users(
     x: Lanes, heads: int, kv_heads: int | None, offset: Lanes | None, slice_size: int | None, lane_axes: int
 ) -> Three:
-    """Heads of [*mesh, 1, 1, users, width]; with an offset only of so many users from there on."""
+    """Heads of [*mesh, 1, 1, users, width]; with slice_size only of that many users, from offset on."""
     kv = heads if kv_heads is None else kv_heads
     size = x.shape[-1] // (heads + 2 * kv)
     rows = x.squeeze(-3)
@@ -90,16 +90,16 @@ def nlp_create_qkv_heads_decode(
 ) -> Three:
     """Query, key and value heads of one token per user, [1, users, heads, dim], a user per core."""
     if batch_offset is None or slice_size is None or batch_offset.is_meta:
-        return _users(input_tensor, num_heads, num_kv_heads, batch_offset, slice_size, lane_axes)
-    # Devices take different users: every lane has its own offset.
+        return _split_users(input_tensor, num_heads, num_kv_heads, batch_offset, slice_size, lane_axes)
+    # Devices may take different users: every lane has its own offset.
     start = batch_offset.flatten(lane_axes)[..., 0].long()[..., None, None, None, None]
     x = input_tensor.expand(*start.shape[:lane_axes], *input_tensor.shape[lane_axes:])
-    chosen = start + _counting(slice_size, x)
+    chosen = start + _count_from_zero(slice_size, x)
     rows = x.gather(-2, chosen.expand(*x.shape[:-2], slice_size, x.shape[-1]))
-    return _users(rows, num_heads, num_kv_heads, None, None, lane_axes)
+    return _split_users(rows, num_heads, num_kv_heads, None, None, lane_axes)
 
 
-def _counting(count: int, like: Lanes) -> Lanes:
+def _count_from_zero(count: int, like: Lanes) -> Lanes:
     return like.new_ones(count, dtype=like.long().dtype).cumsum(0)[:, None] - 1
 
 
@@ -115,7 +115,9 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     else:
         cores = num_cores_to_corerangeset(heads, call.mesh.compute_with_storage_grid_size(), row_wise=True)
     where = MemoryConfig(
-        TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(cores, (_padded(shape[2]), shape[3] // heads))
+        TensorMemoryLayout.WIDTH_SHARDED,
+        BufferType.L1,
+        ShardSpec(cores, (_round_up_to_tile(shape[2]), shape[3] // heads)),
     )
     spec = TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where)
     wanted = call["memory_config"]
@@ -139,7 +141,9 @@ def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     cores = shape[0] * shape[1]
     grid = num_cores_to_corerangeset(cores, call.mesh.compute_with_storage_grid_size(), row_wise=True)
     where = MemoryConfig(
-        TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, ShardSpec(grid, (_padded(shape[2]), _padded(shape[3])))
+        TensorMemoryLayout.HEIGHT_SHARDED,
+        BufferType.L1,
+        ShardSpec(grid, (_round_up_to_tile(shape[2]), _round_up_to_tile(shape[3]))),
     )
     return [TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where)]
 

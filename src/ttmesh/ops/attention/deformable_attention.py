@@ -1,4 +1,4 @@
-"""Deformable attention: weighted sums of a few points of a picture, read between its pixels."""
+"""Deformable attention: weighted sums of a few points of an image, interpolated between its pixels."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     "ttnn.experimental.multi_scale_deformable_attn", golden=goldens.multi_scale_deformable_attn, check=_check, out=_spec
 )
 def multi_scale_deformable_attn(value: Lanes, grid: Lanes, attn: Lanes, align_corners: bool, lane_axes: int) -> Lanes:
-    """Points of a picture at the grid's places, summed with attention's weights: [N, queries, depth]."""
+    """The image sampled at the grid's points and summed with the attention weights: [N, queries, depth]."""
     dims = common_mesh_dims([value, grid, attn], lane_axes)
     picture, places, weights = (
         fold_into_batch(t, lane_axes).float() for t in align_mesh_dims([value, grid, attn], lane_axes)

@@ -1,4 +1,4 @@
-"""Indexers of sparse attention: how much every query wants every key, or every block of keys."""
+"""Indexers of sparse attention: the score of every key, or block of keys, for every query."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALVES = {DataType.BFLOAT16, DataType.BFLOAT8_B}
 
 @dataclass(unsafe_hash=True)
 class IndexerScoreProgramConfig:
-    """How TT-NN's kernel cuts the work; checked, the scores do not depend on it."""
+    """How TT-NN's kernel splits the work; it is checked, and does not change the scores."""
 
     q_chunk_size: int = TILE
     k_chunk_size: int = TILE
@@ -95,11 +95,11 @@ def _check(call: Call) -> None:
         require(form, wrong, str([*q.shape[:3], 1]), "Reshape weights to that shape.")
         require_dtype(weights, DataType.BFLOAT16, f"weights must be bfloat16 (got {weights.dtype})")
         require_layout(weights, Layout.TILE, "weights must be TILE layout")
-    _check_cut(call, rows, keys, q.shape[1])
+    _check_blocks(call, rows, keys, q.shape[1])
     _check_window(call, rows, keys)
 
 
-def _check_cut(call: Call, rows: int, keys: int, heads: int) -> None:
+def _check_blocks(call: Call, rows: int, keys: int, heads: int) -> None:
     config = call["program_config"] or IndexerScoreProgramConfig()
     high, wide, group = config.q_chunk_size, config.k_chunk_size, config.head_group_size
     wrong = f"q_chunk_size {high} / k_chunk_size {wide} must be tile-aligned"
@@ -185,7 +185,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
-    """Starts, lengths and slots are no part of a program."""
+    """Identify the device program; starts, lengths and slots are runtime arguments and do not change it."""
     names = ("program_config", "num_groups", "block_size", "stripes", "axes", "compute_kernel_config")
     return ((call.name, call.specs, *(call[name] for name in names)),)
 
@@ -287,7 +287,7 @@ def _run(q: Tensor, k: Tensor, weights: Tensor | None, **options: Any) -> Tensor
 
 
 def _ring(shape: Sequence[int], axes: Sequence[int]) -> int:
-    """How many devices share a sequence, one behind the other."""
+    """How many devices a sequence is sharded over."""
     if not axes:
         return torch.Size(shape).numel()
     return shape[axes[0]] if len(axes) == 1 or shape[axes[0]] > 1 else shape[axes[1]]
@@ -333,7 +333,7 @@ def indexer_score_dsa(
     block_cyclic_sp_axis: int | None,
     block_cyclic_chunk_local: int | None,
 ) -> Tensor:
-    """relu of every head's products with the keys, weighted and summed; keys behind a query are -inf."""
+    """relu of every head's query-key matmul, weighted and summed over heads; keys after a query are -inf."""
     return _run(
         q, k, weights, chunk_start_idx=chunk_start_idx, program_config=program_config, scale=1.0, num_groups=1,
         block_size=0, compute_kernel_config=compute_kernel_config, cache_batch_idx=cache_batch_idx, kv_len=kv_len,
@@ -358,7 +358,7 @@ def indexer_score_msa(
     block_cyclic_sp_axis: int | None,
     block_cyclic_chunk_local: int | None,
 ) -> Tensor:
-    """Products of every group's heads with the keys, summed and scaled; per block its largest, a query's own first."""
+    """Scaled query-key scores summed over each group's heads; with blocks their maximum, +inf for a query's own block."""
     return _run(
         q, k, None, chunk_start_idx=chunk_start_idx, program_config=program_config, scale=scale, num_groups=num_groups,
         block_size=block_size, compute_kernel_config=compute_kernel_config, cache_batch_idx=cache_batch_idx,

@@ -1,4 +1,4 @@
-"""Key-value caches, written in place: whole prompts, one token per user, contiguous or in pages."""
+"""Contiguous key-value caches, written in place: a whole prompt, or one token per user."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
-def writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lanes:
-    """The cache with a lane for every lane of the others; a copy only when it was shared by devices until now."""
+def make_writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lanes:
+    """The cache with a lane for every lane of the others; a copy only if devices shared it until now."""
     dims = common_mesh_dims([cache, *others], lane_axes)
     if cache.shape[:lane_axes] == dims:
         return cache
@@ -65,7 +65,7 @@ def _fill(
     cache: Lanes, input: Lanes, batch_idx: int, update_idx: int, lane_axes: int, specs: Sequence[TensorSpec]
 ) -> Lanes:
     """Put a prompt's keys or values into one user's rows."""
-    cache = writable(cache, [input], lane_axes)
+    cache = make_writable(cache, [input], lane_axes)
     rows = finish(input.squeeze(-4), specs[0].dtype)
     cache.select(-4, batch_idx).narrow(-2, update_idx, rows.shape[-2]).copy_(rows)
     return cache
@@ -95,7 +95,7 @@ def _update(
     cache: Lanes, input: Lanes, update_idx: int, batch_offset: int, lane_axes: int, specs: Sequence[TensorSpec]
 ) -> Lanes:
     """Put one token of every user into the cache, all at the same position."""
-    cache = writable(cache, [input], lane_axes)
+    cache = make_writable(cache, [input], lane_axes)
     users = min(cache.shape[-4], input.shape[-2] - batch_offset)
     rows = input.squeeze(-4).transpose(-3, -2).narrow(-3, batch_offset, users)
     cache.narrow(-4, 0, users).select(-2, update_idx).copy_(finish(rows, specs[0].dtype))

@@ -13,7 +13,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import sdpa as goldens
 
 
-def _values(k: Lanes, v: Lanes | None, head_dim_v: int | None) -> Lanes:
+def _select_values(k: Lanes, v: Lanes | None, head_dim_v: int | None) -> Lanes:
     return k[..., :head_dim_v] if v is None else v if head_dim_v is None else v[..., :head_dim_v]
 
 
@@ -31,7 +31,7 @@ def flash_mla_prefill(
     """Latent attention over whole sequences."""
     if isinstance(head_dim_v, Lanes):  # the overload with values takes them third
         head_dim_v, input_tensor_v = None, head_dim_v
-    v = _values(input_tensor_k, input_tensor_v, head_dim_v)
+    v = _select_values(input_tensor_k, input_tensor_v, head_dim_v)
     return attend_prefill(input_tensor_q, input_tensor_k, v, lane_axes, scale=scale, mask=attn_mask, causal=is_causal)
 
 
@@ -79,7 +79,7 @@ def flash_multi_latent_attention_decode(
     return attend_cached(
         input_tensor_q,
         input_tensor_k,
-        _values(input_tensor_k, input_tensor_v, head_dim_v),
+        _select_values(input_tensor_k, input_tensor_v, head_dim_v),
         lane_axes,
         positions=positions_of(cur_pos, cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
         mask=attn_mask,
@@ -113,7 +113,7 @@ def paged_flash_multi_latent_attention_decode(
     return attend_cached(
         input_tensor_q,
         input_tensor_k,
-        _values(input_tensor_k, input_tensor_v, head_dim_v),
+        _select_values(input_tensor_k, input_tensor_v, head_dim_v),
         lane_axes,
         positions=positions_of((), cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
         mask=attn_mask,

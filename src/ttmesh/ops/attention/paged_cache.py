@@ -11,8 +11,8 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.formats.storage import finish
-from ttmesh.ops.attention.attention_scores import retiled
-from ttmesh.ops.attention.kv_cache import writable
+from ttmesh.ops.attention.attention_scores import reinterpret_tiles
+from ttmesh.ops.attention.kv_cache import make_writable
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import cache_updates as goldens
@@ -54,7 +54,7 @@ def chosen_lanes(coords: Coords | None, mesh_shape: tuple[int, ...], device: tor
 
 
 def check_paging(call: Call, *, per_user: bool = True) -> None:
-    """What TT-NN refuses of options that need pages, and of views whose blocks have another size."""
+    """Raise for options that need a page table, and for overrides whose blocks have another size than the cache's."""
     paged = call["page_table"] is not None
     block, heads, modulo = call["block_size"], call["num_kv_heads"], call["cache_position_modulo"]
     for name, value in (
@@ -71,7 +71,7 @@ def check_paging(call: Call, *, per_user: bool = True) -> None:
     cache, x = call.specs[0], call.specs[1]
     if block is not None or heads is not None:
         have = math.prod(cache.shape[1:])
-        seen = heads or (cache.shape[1] if per_user else x.shape[1])  # a prompt's input says its own heads
+        seen = heads or (cache.shape[1] if per_user else x.shape[1])  # a prompt's heads are those of its input
         want = seen * (block or cache.shape[2]) * x.shape[-1]
         if have != want:
             raise ShapeError(
@@ -88,11 +88,11 @@ def check_paging(call: Call, *, per_user: bool = True) -> None:
         )
 
 
-def viewed(cache: Lanes, block_size: int | None, num_kv_heads: int | None, head_dim: int) -> Lanes:
+def view_cache(cache: Lanes, block_size: int | None, num_kv_heads: int | None, head_dim: int) -> Lanes:
     """The cache, or a copy with other heads and blocks over the same tiles."""
     if block_size is None and num_kv_heads is None:
         return cache
-    return retiled(cache, num_kv_heads or cache.shape[-3], block_size or cache.shape[-2], head_dim)
+    return reinterpret_tiles(cache, num_kv_heads or cache.shape[-3], block_size or cache.shape[-2], head_dim)
 
 
 def _check_update(call: Call) -> None:
@@ -119,8 +119,8 @@ def _check_update(call: Call) -> None:
         )
 
 
-def _need_positions(update_idxs: Sequence[int], update_idxs_tensor: Tensor | None) -> list[int]:
-    """The positions as a list; asked at every call, for they are no part of a plan's key."""
+def _require_positions(update_idxs: Sequence[int], update_idxs_tensor: Tensor | None) -> list[int]:
+    """The positions as a list; checked at every call, because they are not part of a plan's key."""
     if not update_idxs and update_idxs_tensor is None:
         raise ShapeError(
             "paged_update_cache got no positions",
@@ -145,10 +145,10 @@ def _put_tokens(
     lane_axes: int,
     specs: Sequence[TensorSpec],
 ) -> Lanes:
-    """Put one token of every user at its own position."""
+    """Write one token of every user at that user's position."""
     only = chosen_lanes(coords, mesh_shape, cache.device)
     others = [x for x in (input, update_idxs_tensor, page_table, only) if x is not None]
-    cache = writable(cache, others, lane_axes)
+    cache = make_writable(cache, others, lane_axes)
     users = input.shape[lane_axes + 1]
     if update_idxs_tensor is not None:
         positions = as_positions(update_idxs_tensor.flatten(lane_axes)[..., :users])
@@ -158,7 +158,7 @@ def _put_tokens(
     valid = valid if only is None else valid & only
     if cache_position_modulo is not None:
         positions = positions % cache_position_modulo
-    view = viewed(cache, block_size, num_kv_heads, input.shape[-1])
+    view = view_cache(cache, block_size, num_kv_heads, input.shape[-1])
     heads, size = view.shape[-3], view.shape[-2]
     if page_table is None:
         own = torch.arange(users, device=cache.device) * (not share_cache)
@@ -171,7 +171,7 @@ def _put_tokens(
         valid, row = valid & (block >= 0), positions % size
     rows = finish(input.squeeze(lane_axes)[..., :heads, :], specs[0].dtype)
     put(view, block, row, rows, valid, lane_axes)
-    return cache if view is cache else retiled(view, *cache.shape[-3:])
+    return cache if view is cache else reinterpret_tiles(view, *cache.shape[-3:])
 
 
 _update = device_operation(
@@ -194,7 +194,7 @@ _update_too = device_operation(
 
 
 def coords_of(mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor) -> tuple[Coords | None, tuple[int, ...]]:
-    """The lanes of this process that write (None: all) and how many there are along each axis."""
+    """The lanes of this process that write (None: all), and the number of lanes along each mesh axis."""
     mesh = cache.device()
     assert mesh is not None, "checked by launch"
     if mesh_coords is None:
@@ -218,12 +218,12 @@ def paged_update_cache(
     num_kv_heads: int | None,
     cache_position_modulo: int | None,
 ) -> Tensor:
-    """Put one token of every user at its own position, in place."""
+    """Write one token of every user at that user's position, in place."""
     coords, shape = coords_of(mesh_coords, cache_tensor)
     result: Tensor = _update(
         cache=cache_tensor,
         input=input_tensor,
-        update_idxs=_need_positions(update_idxs, update_idxs_tensor),
+        update_idxs=_require_positions(update_idxs, update_idxs_tensor),
         update_idxs_tensor=update_idxs_tensor,
         share_cache=share_cache,
         page_table=page_table,
@@ -256,7 +256,7 @@ def paged_fused_update_cache(
             run(
                 cache=cache,
                 input=values,
-                update_idxs=_need_positions(update_idxs, update_idxs_tensor),
+                update_idxs=_require_positions(update_idxs, update_idxs_tensor),
                 update_idxs_tensor=update_idxs_tensor,
                 share_cache=share_cache,
                 page_table=page_table,

@@ -1,4 +1,4 @@
-"""A prompt's keys or values written into the pages of one or more users."""
+"""Write a prompt's keys or values into the pages of one or more users."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.formats.storage import finish
-from ttmesh.ops.attention.attention_scores import retiled
-from ttmesh.ops.attention.kv_cache import writable
-from ttmesh.ops.attention.paged_cache import Coords, as_positions, check_paging, chosen_lanes, coords_of, put, viewed
+from ttmesh.ops.attention.attention_scores import reinterpret_tiles
+from ttmesh.ops.attention.kv_cache import make_writable
+from ttmesh.ops.attention.paged_cache import (
+    Coords,
+    as_positions,
+    check_paging,
+    chosen_lanes,
+    coords_of,
+    put,
+    view_cache,
+)
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
@@ -71,12 +79,12 @@ def _fill(
     lane_axes: int,
     specs: Sequence[TensorSpec],
 ) -> Lanes:
-    """Write tokens t of each input batch to page t // block of its user."""
+    """Write token t of each input batch to page t // block of its user."""
     only = chosen_lanes(coords, mesh_shape, cache.device)
     others = [x for x in (input, page_table, batch_idx_tensor, valid_seq_len_tensor, only) if x is not None]
-    cache = writable(cache, others, lane_axes)
+    cache = make_writable(cache, others, lane_axes)
     heads = None if block_size is None else input.shape[lane_axes + 1]
-    view = viewed(cache, block_size, heads, input.shape[-1])
+    view = view_cache(cache, block_size, heads, input.shape[-1])
     size, tokens = view.shape[-2], input.shape[-2]
     rows = finish(input, specs[0].dtype).transpose(-3, -2)
     token = torch.arange(tokens, device=cache.device).reshape(*[1] * lane_axes, -1)
@@ -99,7 +107,7 @@ def _fill(
         page = (slot // size).expand(*pages.shape[:lane_axes], tokens)
         block = pages.gather(-1, page)
         put(view, block, slot % size, rows.select(lane_axes, batch), fits & (block >= 0), lane_axes)
-    return cache if view is cache else retiled(view, *cache.shape[-3:])
+    return cache if view is cache else reinterpret_tiles(view, *cache.shape[-3:])
 
 
 @composite("ttnn.experimental.paged_fill_cache", golden=goldens.paged_fill_cache)
@@ -114,7 +122,7 @@ def paged_fill_cache(
     cache_position_modulo: int | None,
     valid_seq_len_tensor: Tensor | None,
 ) -> Tensor:
-    """Put a prompt's keys or values into the pages of its user, in place."""
+    """Write a prompt's keys or values into the pages of its user, in place."""
     coords, shape = coords_of(mesh_coords, cache_tensor)
     result: Tensor = _fill(
         cache=cache_tensor,

@@ -15,22 +15,22 @@ from ttmesh.tensor.calls.launch_op import Call
 TILE = 32
 
 
-def rotated_half(x: Lanes) -> Lanes:
+def rotate_halves(x: Lanes) -> Lanes:
     """(a, b) → (-b, a) for the two halves of the last dim."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([-second, first], dim=-1)
 
 
-def turned(x: Lanes, cos: Lanes, sin: Lanes) -> Lanes:
-    """x·cos + rotated_half(x)·sin in float32."""
+def apply_rotary(x: Lanes, cos: Lanes, sin: Lanes) -> Lanes:
+    """x·cos + rotate_halves(x)·sin in float32."""
     wide = x.float()
-    return wide * cos.float() + rotated_half(wide) * sin.float()
+    return wide * cos.float() + rotate_halves(wide) * sin.float()
 
 
 @op("ttnn.experimental.rotate_half", golden=goldens.rotate_half)
 def rotate_half(input: Lanes) -> Lanes:
     """(a, b) → (-b, a) for the two halves of the last dim."""
-    return rotated_half(input)
+    return rotate_halves(input)
 
 
 def _check_rotary(call: Call) -> None:
@@ -59,11 +59,13 @@ def rotary_embedding(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, to
         cos, sin = (cache[..., :rows, :] for cache in (cos_cache, sin_cache))
     else:
         cos, sin = (cache[..., token_index : token_index + 1, :] for cache in (cos_cache, sin_cache))
-    return F.pad(turned(input_tensor, cos, sin), (0, 0, 0, -rows % TILE))  # TT-NN's result has whole tiles of rows
+    return F.pad(
+        apply_rotary(input_tensor, cos, sin), (0, 0, 0, -rows % TILE)
+    )  # TT-NN's result has whole tiles of rows
 
 
-def _of_users(cache: Lanes, users: int) -> Lanes:
-    """cos or sin [.., 1, users.., 1 | 32, dim] of decode: one row per user, the same for all heads."""
+def _select_user_rows(cache: Lanes, users: int) -> Lanes:
+    """cos or sin [.., 1, users, 1, dim] of decode from a padded cache: one row per user, the same for all heads."""
     return cache[..., :users, :1, :]
 
 
@@ -72,12 +74,12 @@ def rotary_embedding_hf(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes,
     """x·cos + rotate_half(x)·sin for prefill [1, heads, rows, dim] or decode [1, users, heads, dim]."""
     if is_decode_mode:
         users = input_tensor.shape[-3]
-        return turned(input_tensor, _of_users(cos_cache, users), _of_users(sin_cache, users))
+        return apply_rotary(input_tensor, _select_user_rows(cos_cache, users), _select_user_rows(sin_cache, users))
     rows = input_tensor.shape[-2]
-    return turned(input_tensor, cos_cache[..., :rows, :], sin_cache[..., :rows, :])
+    return apply_rotary(input_tensor, cos_cache[..., :rows, :], sin_cache[..., :rows, :])
 
 
-def _mixed(x: Lanes, trans_mat: Lanes) -> Lanes:
+def _multiply_by_tile(x: Lanes, trans_mat: Lanes) -> Lanes:
     """x times a 32x32 matrix, 32 columns at a time: (x0, x1) → (-x1, x0) for TT-NN's matrix."""
     matrix = trans_mat[..., :TILE, :TILE].float()
     pieces = torch.unflatten(x.float(), -1, (-1, TILE))
@@ -87,12 +89,12 @@ def _mixed(x: Lanes, trans_mat: Lanes) -> Lanes:
 
 def by_pairs(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lanes:
     """x·cos + (x·T)·sin in float32."""
-    return x.float() * cos.float() + _mixed(x, trans_mat) * sin.float()
+    return x.float() * cos.float() + _multiply_by_tile(x, trans_mat) * sin.float()
 
 
-def _llama(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_decode_mode: bool) -> Lanes:
+def _apply_llama_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_decode_mode: bool) -> Lanes:
     if is_decode_mode:
-        cos, sin = _of_users(cos, x.shape[-3]), _of_users(sin, x.shape[-3])
+        cos, sin = _select_user_rows(cos, x.shape[-3]), _select_user_rows(sin, x.shape[-3])
     else:
         cos, sin = cos[..., : x.shape[-2], :], sin[..., : x.shape[-2], :]
     return by_pairs(x, cos, sin, trans_mat)
@@ -118,7 +120,7 @@ def rotary_embedding_llama(
     input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, trans_mat: Lanes, is_decode_mode: bool
 ) -> Lanes:
     """x·cos + (x·T)·sin with interleaved pairs, for prefill or decode."""
-    return _llama(input_tensor, cos_cache, sin_cache, trans_mat, is_decode_mode)
+    return _apply_llama_rotary(input_tensor, cos_cache, sin_cache, trans_mat, is_decode_mode)
 
 
 @op(
@@ -132,6 +134,8 @@ def rotary_embedding_llama_fused_qk(
     """`rotary_embedding_llama` of queries and keys in decode; the caches hold rows for q, then rows for k."""
     users = q_input_tensor.shape[-3]
     return (
-        _llama(q_input_tensor, cos_cache, sin_cache, trans_mat, True),
-        _llama(k_input_tensor, cos_cache[..., users:, :, :], sin_cache[..., users:, :, :], trans_mat, True),
+        _apply_llama_rotary(q_input_tensor, cos_cache, sin_cache, trans_mat, True),
+        _apply_llama_rotary(
+            k_input_tensor, cos_cache[..., users:, :, :], sin_cache[..., users:, :, :], trans_mat, True
+        ),
     )

@@ -10,7 +10,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.tiles import tile_bytes
-from ttmesh.ops.attention.attention_scores import attend_decode, banned, gathered_pages
+from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
 from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, paged_view
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
@@ -80,12 +80,12 @@ def attend_cached(
     if modulo is not None:
         keys = min(keys, modulo)  # the ring uses no more slots
     elif positions is not None and not positions.is_meta:
-        keys = min(keys, int(positions.max()) + 1) or 1  # keys behind every position have no weight
+        keys = min(keys, int(positions.max()) + 1) or 1  # keys after every user's position have no weight
     if table is None:
         k, v = k[..., :keys, :], v[..., :keys, :]
     else:
         pages = table[..., : -(-keys // k.shape[-2])]
-        k, v = (gathered_pages(part, pages, lane_axes)[..., :keys, :] for part in (k, v))
+        k, v = (gather_pages(part, pages, lane_axes)[..., :keys, :] for part in (k, v))
     masks: list[Lanes] = []
     skipped = None
     if positions is not None:
@@ -98,8 +98,10 @@ def attend_cached(
             seen = seen & (slots > own - window)
         skipped = positions < 0
         allowed = seen | skipped[..., None]
-        if allowed.is_meta or not bool(allowed.all()):  # users at one position need no mask, and torch is faster then
-            masks.append(banned(allowed)[..., None, :])
+        if allowed.is_meta or not bool(
+            allowed.all()
+        ):  # without a mask torch is faster; users at the last position need none
+            masks.append(make_additive_mask(allowed)[..., None, :])
     if mask is not None:
         masks.append(mask.squeeze(lane_axes + 1)[..., :keys].float())
     both = None if not masks else masks[0] if len(masks) == 1 else masks[0] + masks[1]
@@ -109,7 +111,7 @@ def attend_cached(
 
 
 def positions_of(cur_pos: Sequence[int], cur_pos_tensor: Lanes | None, q: Lanes, lane_axes: int) -> Lanes | None:
-    """Positions [*mesh, users] from whichever form was given; unsigned -1 is -1 again."""
+    """Positions [*mesh, users] from whichever form was given; an unsigned -1 becomes -1."""
     users = q.shape[lane_axes + 1]
     if cur_pos_tensor is not None:
         given = cur_pos_tensor.flatten(lane_axes)[..., :users].long()

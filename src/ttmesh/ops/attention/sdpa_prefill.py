@@ -1,4 +1,4 @@
-"""Attention over whole sequences: prefill, chunked, joint and latent forms."""
+"""Attention over whole sequences: prefill, chunked and joint forms."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.attention.attention_scores import (
     attend_prefill,
-    banned,
     causal_allowed,
-    gathered_pages,
-    retiled,
+    gather_pages,
+    make_additive_mask,
+    reinterpret_tiles,
     window_allowed,
 )
 from ttmesh.ops.catalogue.definition import op
@@ -32,7 +32,7 @@ BFLOAT16_TILE = tile_bytes(DataType.BFLOAT16, Tile((32, 32)))
 
 
 def attention_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Like the query, but in DRAM unless memory_config says otherwise."""
+    """The query's spec, in DRAM unless memory_config gives another memory."""
     return [make_output_spec(call, shape, memory_config=DRAM_MEMORY_CONFIG) for shape, _ in inferred]
 
 
@@ -50,7 +50,7 @@ def prefill_scratch(call: Call) -> int:
 
 
 def check_attention(call: Call) -> None:
-    """What TT-NN refuses of every attention over sequences."""
+    """Raise where TT-NN refuses the inputs of attention over sequences."""
     q, k, v = (call[name].spec for name in ("input_tensor_q", "input_tensor_k", "input_tensor_v"))
     for spec in (q, k, v):
         if len(spec.shape) != 4 or spec.layout is not Layout.TILE:
@@ -103,46 +103,46 @@ def scaled_dot_product_attention(
     rows, keys, device = q.shape[-2], k.shape[-2], q.device
     mask, causal = attn_mask, is_causal
     if sliding_window_size:
-        window = banned(window_allowed(rows, keys, sliding_window_size, device, causal=is_causal))
-        mask = _joined(mask, window, lane_axes)
+        window = make_additive_mask(window_allowed(rows, keys, sliding_window_size, device, causal=is_causal))
+        mask = _add_masks(mask, window, lane_axes)
         causal = False
     if cu_window_seqlens is not None:
-        mask, causal = _joined(mask, _windows(cu_window_seqlens, rows, keys, lane_axes), lane_axes), False
-    sink = None if attention_sink is None else _sink(attention_sink, q, scale)
+        mask, causal = _add_masks(mask, _make_windows_mask(cu_window_seqlens, rows, keys, lane_axes), lane_axes), False
+    sink = None if attention_sink is None else _scale_sink(attention_sink, q, scale)
     return attend_prefill(q, k, input_tensor_v, lane_axes, scale=scale, mask=mask, causal=causal, sink=sink)
 
 
-def _sink(sink: Lanes, q: Lanes, scale: float | None) -> Lanes:
+def _scale_sink(sink: Lanes, q: Lanes, scale: float | None) -> Lanes:
     """TT-NN multiplies the sink by the scale like any other score."""
     return sink.float() * (scale if scale is not None else q.shape[-1] ** -0.5)
 
 
-def _joined(mask: Lanes | None, local: Lanes, lane_axes: int) -> Lanes:
-    """A mask of rows and keys added to one that may differ by lane, batch and head."""
+def _add_masks(mask: Lanes | None, local: Lanes, lane_axes: int) -> Lanes:
+    """The sum of a mask [rows, keys] and one that may differ by lane, batch and head."""
     wide = local.reshape(*[1] * (lane_axes + 4 - local.dim()), *local.shape) if local.dim() < lane_axes + 4 else local
     return wide if mask is None else wide + mask.float()
 
 
-def _windows(ends: Lanes, rows: int, keys: int, lane_axes: int) -> Lanes:
-    """Rows see keys of their own window; windows end at the given positions (cumulative lengths)."""
+def _make_windows_mask(ends: Lanes, rows: int, keys: int, lane_axes: int) -> Lanes:
+    """A mask in which rows see the keys of their own window; windows end at the given cumulative lengths."""
     ends = ends.reshape(*ends.shape[:lane_axes], 1, 1, 1, -1)
     own = (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(-1)
     key = (torch.arange(keys, device=ends.device)[:, None] >= ends).sum(-1)
-    return banned(own[..., :, None] == key[..., None, :])
+    return make_additive_mask(own[..., :, None] == key[..., None, :])
 
 
-# -- part of a sequence against a paged cache --------------------------------------------------------------------------
+# -- a chunk of a sequence over a paged cache --------------------------------------------------------------------------
 
 
 def paged_view(cache: Lanes, geometry: PagedCacheGeometryOverride | None, head_dim: int) -> Lanes:
-    """The cache as its shape says, or as the override says."""
+    """The cache, with the override's heads and block size where there is one."""
     if geometry is None:
         return cache
-    return retiled(cache, geometry.num_kv_heads, geometry.block_size, head_dim)
+    return reinterpret_tiles(cache, geometry.num_kv_heads, geometry.block_size, head_dim)
 
 
 def check_geometry(call: Call, cache: TensorSpec, head_dim: int) -> None:
-    """Refuse an override whose blocks do not hold what the cache's blocks hold."""
+    """Raise for an override whose blocks have another size than the cache's blocks."""
     geometry = call["paged_cache_geometry"]
     if geometry is None:
         return
@@ -187,7 +187,7 @@ def chunked_scaled_dot_product_attention(
     paged_cache_geometry: PagedCacheGeometryOverride | None,
     lane_axes: int,
 ) -> Lanes:
-    """Attention of rows that stand at chunk_start_idx of their sequence, over keys in pages."""
+    """Attention of rows that begin at chunk_start_idx of their sequence, over keys in pages."""
     return attend_chunk(
         input_tensor_q,
         paged_view(input_tensor_k, paged_cache_geometry, input_tensor_q.shape[-1]),
@@ -202,7 +202,7 @@ def chunked_scaled_dot_product_attention(
 def attend_chunk(
     q: Lanes, k: Lanes, v: Lanes, table: Lanes, start: int | Lanes | None, scale: float | None, lane_axes: int
 ) -> Lanes:
-    """Causal attention of a chunk whose first row stands at `start`."""
+    """Causal attention of a chunk whose first row has position `start`."""
     rows, block = q.shape[-2], k.shape[-2]
     if isinstance(start, int):
         table = table[..., : -(-(start + rows) // block)]
@@ -210,13 +210,13 @@ def attend_chunk(
     else:
         assert start is not None, "checked before"
         first = start.reshape(*start.shape[:lane_axes], 1, 1, 1, 1)
-    k, v = gathered_pages(k, table, lane_axes), gathered_pages(v, table, lane_axes)
+    k, v = gather_pages(k, table, lane_axes), gather_pages(v, table, lane_axes)
     allowed = causal_allowed(rows, k.shape[-2], q.device, first)
-    mask = banned(allowed.reshape(*[1] * (lane_axes + 4 - allowed.dim()), *allowed.shape))
+    mask = make_additive_mask(allowed.reshape(*[1] * (lane_axes + 4 - allowed.dim()), *allowed.shape))
     return attend_prefill(q, k, v, lane_axes, scale=scale, mask=mask)
 
 
-# -- two sequences that see each other ---------------------------------------------------------------------------------
+# -- joint attention of two sequences ---------------------------------------------------------------------------------
 
 
 def _joint_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -250,7 +250,7 @@ def joint_scaled_dot_product_attention(
     scale: float | None,
     lane_axes: int,
 ) -> tuple[Lanes, Lanes]:
-    """Full attention of two sequences put behind each other; the two parts of the result."""
+    """Full attention over two concatenated sequences; the result of each."""
     return attend_joint(
         (input_tensor_q, input_tensor_k, input_tensor_v),
         (joint_tensor_q, joint_tensor_k, joint_tensor_v),
@@ -262,14 +262,14 @@ def joint_scaled_dot_product_attention(
 def attend_joint(
     own: Sequence[Lanes], joint: Sequence[Lanes], scale: float | None, lane_axes: int
 ) -> tuple[Lanes, Lanes]:
-    """Attention of (q, k, v) with a second (q, k, v) behind it."""
+    """Attention of (q, k, v) concatenated with a second (q, k, v); the result of each."""
     rows = own[0].shape[-2]
-    q, k, v = (_behind(a, b, lane_axes) for a, b in zip(own, joint, strict=True))
+    q, k, v = (_concat_rows(a, b, lane_axes) for a, b in zip(own, joint, strict=True))
     out = attend_prefill(q, k, v, lane_axes, scale=scale)
     return out[..., :rows, :], out[..., rows:, :]
 
 
-def _behind(first: Lanes, second: Lanes, lane_axes: int) -> Lanes:
+def _concat_rows(first: Lanes, second: Lanes, lane_axes: int) -> Lanes:
     dims = [max(a, b) for a, b in zip(first.shape[:lane_axes], second.shape[:lane_axes], strict=True)]
     both = [part.expand(*dims, *part.shape[lane_axes:]) for part in (first, second)]
     return torch.cat(both, dim=-2)

@@ -1,4 +1,4 @@
-"""Sequences cut over a mesh: which positions a device's rows have, and where a block-cyclic cache keeps a token."""
+"""Sequences sharded over a mesh: the positions of a device's rows, and where a block-cyclic cache stores a token."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.ops.attention.block_cyclic_cache import along, starts
+from ttmesh.ops.attention.block_cyclic_cache import find_axis_positions, starts
 from ttmesh.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class Stripes:
-    """A cache whose chunks are dealt to so many devices, a piece of every chunk to each; gathered shard after shard."""
+    """A block-cyclic cache: every device holds `piece` tokens of each chunk; gathered, it is shard after shard."""
 
     devices: int
     piece: int
@@ -28,13 +28,13 @@ class Stripes:
         return self.devices * self.piece
 
     def physical(self, tokens: Lanes, length: int) -> Lanes:
-        """Where tokens lie in a gathered cache of this length."""
+        """The rows that hold these tokens in a gathered cache of this length."""
         slab, inside = tokens // self.chunk, tokens % self.chunk
         return inside // self.piece * (length // self.devices) + slab * self.piece + inside % self.piece
 
 
 def mesh_of(tensor: Tensor, name: str) -> MeshDevice:
-    """The mesh of a tensor."""
+    """The mesh of a device tensor."""
     mesh = tensor.device()
     if mesh is None:
         raise MeshError(f"{name} must be on device", expected="a device tensor", fix="Move it with to_device().")
@@ -45,14 +45,14 @@ def ranks(mesh_shape: Sequence[int], axis: int | None, part: RankBlock | None, d
     """Every device's number along an axis, or row by row over the whole mesh: [*mesh]."""
     shape = tuple(mesh_shape)
     if axis is not None:
-        found = along(shape, axis, device)
+        found = find_axis_positions(shape, axis, device)
     else:
         found = torch.arange(torch.Size(shape).numel(), device=device).reshape(shape)
     return found if part is None else part.narrow_to_block(found)
 
 
 def positions(first: int, rows: int, rank: Lanes, stripes: Stripes | None = None, within: Lanes | int = 0) -> Lanes:
-    """The positions of every device's rows, [*mesh, rows]: one device's behind the other's, or as a cache is dealt.
+    """The positions of every device's rows, [*mesh, rows]: consecutive by device, or block-cyclic as the cache is.
 
     Args:
         within: which part of a device's piece its rows are, where a second axis cuts it.

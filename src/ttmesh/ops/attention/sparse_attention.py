@@ -1,4 +1,4 @@
-"""Attention over chosen keys, and over the part of a sequence that one device of a ring works on."""
+"""Attention over selected keys, and attention of the rows that one device of a ring computes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ttmesh.tensor.tensor import Tensor
 
 
 class SparseKVFormat(PrintedEnum):
-    """How a sparse cache keeps its rows."""
+    """The format of a sparse cache's rows."""
 
     BF16 = 0
     FP8_E4M3 = 1
@@ -77,8 +77,10 @@ def _check_sparse(call: Call) -> None:
         )
 
 
-def _sparse(q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, slot: int, lane_axes: int) -> Lanes:
-    """q [*mesh, 1, heads, rows, d] over the keys that indices [*mesh, 1, 1, rows, k] name; too large ones are none."""
+def _compute_sparse_attention(
+    q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, slot: int, lane_axes: int
+) -> Lanes:
+    """q [*mesh, 1, heads, rows, d] over the keys that indices [*mesh, 1, 1, rows, k] select; others select nothing."""
     q, kv, indices = align_mesh_dims([q, kv, indices], lane_axes)
     keys = kv.select(lane_axes, slot).squeeze(lane_axes).float()
     chosen = indices.squeeze(lane_axes).squeeze(lane_axes).long()
@@ -109,15 +111,15 @@ def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def sparse_sdpa(
     q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, cache_batch_idx: int | None, lane_axes: int
 ) -> Lanes:
-    """Attention of every row over the keys chosen for it; values are the keys' first columns."""
-    return _sparse(q, kv, indices, v_dim, scale, cache_batch_idx or 0, lane_axes)
+    """Attention of every row over the keys selected for it; values are the keys' first columns."""
+    return _compute_sparse_attention(q, kv, indices, v_dim, scale, cache_batch_idx or 0, lane_axes)
 
 
-# -- one device's share of a causal sequence ---------------------------------------------------------------------------
+# -- one device's rows of a causal sequence ----------------------------------------------------------------------------
 
 
 def shares(rows: int, ring: int, device: torch.device) -> Lanes:
-    """Which rows each device of a ring works on, [ring, 2 · rows / (2 · ring)]: one early and one late chunk."""
+    """The rows that each device of a ring computes, [ring, 2 · rows / (2 · ring)]: one early and one late chunk."""
     chunks = torch.arange(rows, device=device).reshape(2 * ring, -1)
     return torch.stack([torch.cat([chunks[i], chunks[2 * ring - 1 - i]]) for i in range(ring)])
 
@@ -138,7 +140,7 @@ def _check_ring(call: Call) -> None:
     check=_check_ring,
     scratch=prefill_scratch,
 )
-def _ring_share(
+def _compute_ring_rows(
     q: Lanes,
     k: Lanes,
     v: Lanes,
@@ -179,11 +181,11 @@ def ring_distributed_scaled_dot_product_attention(
     page_table: Tensor | None,
     chunk_start_idx: int | None,
 ) -> Tensor:
-    """Causal attention of the two chunks of rows that this device of a ring works on."""
+    """Causal attention of the two chunks of rows that this device of a ring computes."""
     mesh = input_tensor_q.device()
     if mesh is None:
         raise MeshError("the query is on the host", expected="device tensors", fix="Move it with to_device() first.")
-    result: Tensor = _ring_share(
+    result: Tensor = _compute_ring_rows(
         q=input_tensor_q,
         k=input_tensor_k,
         v=input_tensor_v,

@@ -1,4 +1,4 @@
-"""Splitting into heads where the input's sharding decides the order: `transformer.split_…` and `create_qkv_heads`."""
+"""Split projections whose order depends on their sharding: `transformer.split_…` and `create_qkv_heads`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.attention.attention_heads import TILE, Three, as_heads, fused, interleaved
+from ttmesh.ops.attention.attention_heads import TILE, Three, as_heads, split_fused_heads, split_interleaved_heads
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import qkv_heads as goldens
@@ -46,7 +46,7 @@ def _check_split(call: Call) -> None:
 
 
 def _sharded_heads(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Heads of a sharded input stay on its cores, in equal parts; of an interleaved one they are interleaved."""
+    """Heads of a sharded input stay on its cores, in equal shards; heads of an interleaved input are interleaved."""
     x = call.specs[0]
     config = call["memory_config"] or x.memory_config
     shard = x.memory_config.shard_spec
@@ -83,15 +83,15 @@ def split_query_key_value_and_split_heads(
     """Query, key and value heads of a fused projection [batch, rows, width]; keys transposed by default."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if not specs[0].memory_config.interleaved:
-        return interleaved(input_tensor, num_heads, kv, transpose_k=transpose_key)
-    return fused(input_tensor, kv_input_tensor, num_heads, kv, transpose_k=transpose_key)
+        return split_interleaved_heads(input_tensor, num_heads, kv, transpose_k=transpose_key)
+    return split_fused_heads(input_tensor, kv_input_tensor, num_heads, kv, transpose_k=transpose_key)
 
 
 @op("ttnn.experimental.create_qkv_heads", golden=goldens.create_qkv_heads, out=_sharded_heads)
 def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool) -> Three:
     """Heads of a projection that holds queries, key and value group by group."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
-    return interleaved(input.squeeze(-3), num_heads, kv, transpose_k=transpose_k_heads)
+    return split_interleaved_heads(input.squeeze(-3), num_heads, kv, transpose_k=transpose_k_heads)
 
 
 @op(

@@ -28,14 +28,14 @@ L1_ALIGNMENT = 16
 
 
 def block_of(kernel: Sequence[int], wanted: int, channels: int | None = None) -> int:
-    """How many channels of a tap stand together in the weights' rows; 0 asks for the least that fills tiles."""
+    """How many channels of a tap are adjacent in the weights' rows; 0 asks for the fewest that fill whole tiles."""
     if wanted:
         return wanted
     least = lcm(L1_ALIGNMENT, TILE // gcd(prod(kernel), TILE))
     return least if channels is None else min(least, channels)
 
 
-def _matrix(weight: Lanes, groups: int, block: int, alignment: int) -> Lanes:
+def _to_matrix(weight: Lanes, groups: int, block: int, alignment: int) -> Lanes:
     """[*mesh, out, in / groups, d, h, w] → [*mesh, blocks · d · h · w · block, out], zeros between groups."""
     out, per_group = weight.shape[-5:-3]
     if groups > 1:
@@ -51,14 +51,14 @@ def _matrix(weight: Lanes, groups: int, block: int, alignment: int) -> Lanes:
 
 
 def _weights_lane(values: Lanes, groups: int, block: int, alignment: int, lane_axes: int) -> Lanes:
-    return _matrix(values, groups, block, alignment)
+    return _to_matrix(values, groups, block, alignment)
 
 
 _WEIGHTS = rearrangement("ttnn.experimental.prepare_conv3d_weights", _weights_lane)
 
 
-def _filters(matrix: Lanes, kernel: Three, block: int) -> Lanes:
-    """The inverse of `_matrix`: [*mesh, out, in, d, h, w]."""
+def _to_filters(matrix: Lanes, kernel: Three, block: int) -> Lanes:
+    """The inverse of `_to_matrix`: [*mesh, out, in, d, h, w]."""
     cut = torch.unflatten(matrix.transpose(-1, -2), -1, (-1, *kernel, block))  # [out, blocks, d, h, w, block]
     return cut.movedim(-1, -4).flatten(-5, -4)
 
@@ -176,10 +176,10 @@ def _convolve(
     """Slide the kernel over [batch, depth, height, width, channels] of every lane."""
     given = [t for t in (input, weight, halo, offset) if t is not None]
     dims = common_mesh_dims(given, lane_axes)
-    x = _unmasked(input.float(), offset, logical, lane_axes)
+    x = _mask_padding(input.float(), offset, logical, lane_axes)
     if halo is not None:
-        x, padding = _framed(x, halo.float(), padding, lane_axes), (padding[0], 0, 0)
-    filters = _filters(weight.float(), kernel, block)[..., :out_channels, :, :, :, :]
+        x, padding = _attach_halo(x, halo.float(), padding, lane_axes), (padding[0], 0, 0)
+    filters = _to_filters(weight.float(), kernel, block)[..., :out_channels, :, :, :, :]
     x = x.expand(*dims, *x.shape[lane_axes:]).movedim(-1, lane_axes + 1)  # [*mesh, n, c, d, h, w]
     depth, down, across = padding
     if padding_mode == "replicate" and any(padding):
@@ -204,8 +204,8 @@ def _convolve(
     return F.pad(out, (0, 0, across, across, down, down)) if down or across else out
 
 
-def _unmasked(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane_axes: int) -> Lanes:
-    """Zeros where the row or column of the whole picture, of which this device has a part, lies behind its end."""
+def _mask_padding(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane_axes: int) -> Lanes:
+    """Zeros in rows and columns past the logical end of the full image, of which each device holds a shard."""
     for axis, end in enumerate(logical):
         if not end:
             continue
@@ -218,8 +218,8 @@ def _unmasked(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane_axe
     return x
 
 
-def _framed(x: Lanes, halo: Lanes, padding: Three, lane_axes: int) -> Lanes:
-    """The picture with its neighbours' rows and columns around it: sections top, bottom, left, right."""
+def _attach_halo(x: Lanes, halo: Lanes, padding: Three, lane_axes: int) -> Lanes:
+    """The image with its neighbours' rows and columns around it; the halo's sections are top, bottom, left, right."""
     rows = halo.flatten(lane_axes, -2)
     dims = common_mesh_dims([x, rows], lane_axes)
     x, rows = (t.expand(*dims, *t.shape[lane_axes:]) for t in (x, rows))

@@ -18,7 +18,7 @@ CHANNELS_OF_A_STICK = 8  # 16 bytes of bfloat16
 
 @dataclass(frozen=True)
 class Blocks:
-    """What one core works on, in tiles: its share of the result and the block of activations it holds at a time."""
+    """What one core works on, in tiles: its shard of the result and the block of activations it holds at a time."""
 
     rows: int
     columns: int
@@ -36,7 +36,7 @@ def blocks_of(window: Window, cores: ParallelConfig, options: Conv2dConfig) -> B
     if cores.layout is HEIGHT:
         channels = round_up(window.in_channels, CHANNELS_OF_A_STICK)
         if window.depthwise:
-            width = channels * (wide if _coalesced(window) else 1)
+            width = channels * (wide if _can_coalesce(window) else 1)
         else:
             width = channels * wide * (high if options.enable_activation_reuse else 1)
     elif cores.layout is BLOCK:
@@ -48,7 +48,7 @@ def blocks_of(window: Window, cores: ParallelConfig, options: Conv2dConfig) -> B
     return Blocks(rows, columns, act_rows, div_up(width, TILE))
 
 
-def _coalesced(window: Window) -> bool:
+def _can_coalesce(window: Window) -> bool:
     """Whether all taps of a depthwise row are read as one stick."""
     return window.kernel[1] > 1 and window.in_channels % TILE == 0
 
@@ -56,23 +56,23 @@ def _coalesced(window: Window) -> bool:
 def circular_buffers(
     window: Window, cores: ParallelConfig, options: Conv2dConfig, compute: WormholeComputeKernelConfig
 ) -> int:
-    """Bytes per core, without the tensors that buffers lie on: the result, the shards and the index tensors."""
+    """Bytes of circular buffers per core, without those backed by tensors: the result, the shards and the index tensors."""
     blocks = blocks_of(window, cores, options)
     if window.product and cores.layout is not WIDTH:
-        return _product(window, cores, compute, blocks)
+        return _size_matmul_buffers(window, cores, compute, blocks)
     source = _tile(DataType.FLOAT32 if window.dtype is DataType.FLOAT32 else DataType.BFLOAT16)
     result, weights = _tile(window.out_dtype), _tile(window.weights_dtype)
     steps = blocks.rows // blocks.act_rows
     act = blocks.act_rows * blocks.act_columns
     one_core = cores.layout is not HEIGHT and cores.cores_channels == 1  # nothing to send to others
 
-    total = _weight_tiles(window, cores, options, blocks, steps) * weights
-    total += _partials(window, cores, options, compute, blocks, steps)
+    total = _count_weight_tiles(window, cores, options, blocks, steps) * weights
+    total += _size_partials(window, cores, options, compute, blocks, steps)
     times = 2 if options.enable_act_double_buffer else 1
     buffered = act * times
-    if _reuses(window, cores, options, blocks):
+    if _can_reuse_rows(window, cores, options, blocks):
         halves = (div_up(blocks.act_rows, 2), blocks.act_rows // 2)  # two readers
-        total += times * sum(_kept_tiles(window, blocks, rows, source) for rows in halves) * source
+        total += times * sum(_count_kept_tiles(window, blocks, rows, source) for rows in halves) * source
     elif cores.layout is HEIGHT:
         total += buffered * source
     elif not one_core:
@@ -89,8 +89,10 @@ def circular_buffers(
     return total + SCRATCHPAD
 
 
-def _product(window: Window, cores: ParallelConfig, compute: WormholeComputeKernelConfig, blocks: Blocks) -> int:
-    """The buffers of the product that TT-NN makes of it; rows that are sharded over all cores are read where they lie."""
+def _size_matmul_buffers(
+    window: Window, cores: ParallelConfig, compute: WormholeComputeKernelConfig, blocks: Blocks
+) -> int:
+    """Bytes where TT-NN runs a matmul instead; rows that are sharded over all cores are read in place."""
     several = cores.layout is BLOCK and cores.cores_channels > 1
     depth = 2 if several else 1  # double-buffered where there is more than one step
     total = blocks.columns * blocks.act_columns * depth * _tile(window.weights_dtype)
@@ -106,17 +108,17 @@ def _product(window: Window, cores: ParallelConfig, compute: WormholeComputeKern
     return total + (blocks.columns * _tile(window.weights_dtype) if window.has_bias else 0)
 
 
-def _reuses(window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks) -> bool:
+def _can_reuse_rows(window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks) -> bool:
     """Whether rows of the image stay in the activations' buffers for the next rows of the result."""
     reuse = options.enable_activation_reuse and cores.layout is HEIGHT
     return reuse and not window.depthwise and blocks.act_rows > 1
 
 
-def _kept_tiles(window: Window, blocks: Blocks, rows: int, source: int) -> int:
-    """Tiles of one reader: a row of the image, and what each further row adds to it."""
+def _count_kept_tiles(window: Window, blocks: Blocks, rows: int, source: int) -> int:
+    """Tiles of one reader: those of an image row, and those that each further row adds."""
     across = div_up(window.out_width, TILE)
     high, wide = window.kernel
-    beyond = -window.out_width % TILE  # of the last tile of an image's row
+    beyond = -window.out_width % TILE  # unused rows of the last tile of an image row
     datum = {DataType.FLOAT32: 4, DataType.BFLOAT8_B: 1}.get(window.dtype, 2)
     stick = round_up(window.in_channels, CHANNELS_OF_A_STICK) * wide * datum
     return across * blocks.act_columns + div_up(div_up(rows, across) * stick * (1 + beyond * high), source)
@@ -126,8 +128,10 @@ def _tile(dtype: DataType) -> int:
     return tile_bytes(dtype, Tile((32, 32)))
 
 
-def _weight_tiles(window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks, steps: int) -> int:
-    coalesced = window.depthwise and cores.layout is HEIGHT and _coalesced(window)
+def _count_weight_tiles(
+    window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks, steps: int
+) -> int:
+    coalesced = window.depthwise and cores.layout is HEIGHT and _can_coalesce(window)
     if window.depthwise:
         inner = blocks.act_rows * (window.kernel[1] if coalesced else 1)
     else:
@@ -139,7 +143,7 @@ def _weight_tiles(window: Window, cores: ParallelConfig, options: Conv2dConfig, 
     return tiles * 2 if options.enable_weights_double_buffer and not options.enable_activation_reuse else tiles
 
 
-def _partials(
+def _size_partials(
     window: Window,
     cores: ParallelConfig,
     options: Conv2dConfig,
@@ -147,9 +151,9 @@ def _partials(
     blocks: Blocks,
     steps: int,
 ) -> int:
-    """Sums that are not finished; they lie in the result itself where it has their format and tiles."""
+    """Bytes of partial sums; they are stored in the result itself where it has their dtype and layout."""
     if window.depthwise:
-        scratch = cores.layout is HEIGHT and not _coalesced(window) and steps > 1
+        scratch = cores.layout is HEIGHT and not _can_coalesce(window) and steps > 1
         return blocks.act_rows * blocks.act_columns * _tile(window.out_dtype) if scratch else 0
     if cores.layout is HEIGHT:
         passes = 1 if options.enable_activation_reuse else window.kernel[0]  # one pass holds every tap

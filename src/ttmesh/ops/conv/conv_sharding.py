@@ -1,4 +1,4 @@
-"""Where a sliding window's work lies: shard layouts, grids and the L1 it needs, chosen as TT-NN chooses them."""
+"""Shard layouts, core grids and L1 of sliding-window operations, chosen as TT-NN chooses them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Window:
     out_dtype: DataType = DataType.BFLOAT16
     has_bias: bool = False
     product: bool = False  # windows of one pixel, each once: TT-NN multiplies the rows with the weights
-    out_width: int = 0  # of one image; convolutions that keep activations between rows ask for it
+    out_width: int = 0  # of one image; used by convolutions that reuse activations between rows
     depthwise: bool = False  # one row of taps, one group per channel: TT-NN has a program of its own for it
 
 
@@ -48,14 +48,14 @@ class ParallelConfig:
     orientation: ShardOrientation = ShardOrientation.ROW_MAJOR
 
     def memory(self, rows: int, channels: int, *, row_step: int = TILE) -> MemoryConfig:
-        """L1 shards for a matrix of so many rows and channels."""
+        """The sharded L1 memory config of a matrix [rows, channels]."""
         height = round_up(rows, self.cores_rows * row_step) // self.cores_rows
         width = round_up(channels, self.cores_channels * TILE) // self.cores_channels
         return MemoryConfig(self.layout, BufferType.L1, ShardSpec(self.grid, (height, width), self.orientation))
 
 
 def nearly_dividing(number: int, start: int, multiple: int = 1) -> int:
-    """The most cores up to `start` that leave less than one core's share of padding."""
+    """The largest number of cores up to `start` that leaves less padding than one core's rows."""
     divisor = start
     while (
         divisor > 1 and round_up(number, divisor * multiple) - number >= round_up(number, divisor * multiple) // divisor
@@ -73,7 +73,7 @@ def parallel(
     block_height: int = 0,
     tile_rows: bool = True,
 ) -> ParallelConfig:
-    """The cores that a layout spreads the outputs over."""
+    """The cores over which a layout shards the outputs."""
     rows = div_up(window.rows, TILE if tile_rows else 1)
     multiple = max(block_height // TILE, 1)
     everything = grid.x * grid.y
@@ -93,7 +93,7 @@ def parallel(
 
 
 def same_cores(config: MemoryConfig) -> ParallelConfig:
-    """The cores of a tensor that is sharded already."""
+    """The cores and layout of a tensor that is already sharded."""
     assert config.shard_spec is not None, "sliding windows take two-dimensional shards"
     shard, box = config.shard_spec, config.shard_spec.grid.bounding_box().grid_size()
     cores = shard.grid.num_cores()
@@ -119,7 +119,7 @@ def halo(window: Window, config: ParallelConfig) -> int:
     return rows * round_up(div_up(window.in_channels, config.cores_channels), 8) * 2
 
 
-def chosen(
+def choose_layout(
     window: Window,
     grid: CoreCoord,
     *,

@@ -34,7 +34,7 @@ def matrix_shape(out_channels: int, in_channels: int, kernel: tuple[int, int]) -
 
 
 def as_matrix(weight: Lanes, groups: int) -> Lanes:
-    """[*mesh, out, in / groups, h, w] → [*mesh, 1, 1, taps, out], zeros between groups and behind channels."""
+    """[*mesh, out, in / groups, h, w] → [*mesh, 1, 1, taps, out], zeros between groups and after the channels."""
     out, per_group, height, width = weight.shape[-4:]
     if groups > 1:  # TT-NN's matrix engine has no groups: it multiplies by zeros
         wide = weight.new_zeros(*weight.shape[:-4], groups, out // groups, groups, per_group, height, width)
@@ -69,7 +69,7 @@ def is_prepared(weight: Tensor) -> bool:
 
 
 def check_prepared(weight: Tensor, out_channels: int, in_channels: int, kernel: tuple[int, int]) -> None:
-    """Refuse prepared weights that belong to another convolution."""
+    """Raise for prepared weights of another convolution."""
     wanted = matrix_shape(out_channels, in_channels, kernel)
     if tuple(weight.shape) != wanted:
         raise ShapeError(
@@ -80,7 +80,7 @@ def check_prepared(weight: Tensor, out_channels: int, in_channels: int, kernel: 
 
 
 def on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice) -> Tensor:
-    """Host lanes as a tiled tensor in DRAM, laid over the mesh as their source was."""
+    """Host lanes as a tiled tensor in DRAM, with their source's placement on the mesh."""
     axes = len(source.mesh_shape)
     spec = TensorSpec(values.shape[axes:], dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
     lanes = to_lane(values, dtype)
@@ -110,7 +110,7 @@ def prepare_weights(
 def prepare_on_host(
     operation: Operation, tensor: Tensor, device: MeshDevice, dtype: DataType | None, options: dict[str, Any]
 ) -> Tensor:
-    """A tensor rearranged on the host, as TT-NN does; a tape sees the operation that would do the same on the device."""
+    """A tensor rearranged on the host, as TT-NN does; a tape records the equivalent device operation."""
     source, values = host_lanes(tensor)
     rearranged = operation.lane(values, lane_axes=len(source.mesh_shape), **options)
     made = on_device(rearranged, source, dtype or tensor.dtype, device)
@@ -119,21 +119,21 @@ def prepare_on_host(
     return made
 
 
-def _rearranged(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _rearranged_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ((shape, _),) = inferred
     return [TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)]
 
 
 def rearrangement(name: str, lane: Callable[..., Lanes]) -> Operation:
-    """What a rearrangement on the host computes, as an operation."""
-    return Operation(name, lane, _rearranged, lane_arguments=frozenset(inspect.signature(lane).parameters))
+    """An operation that computes what a rearrangement on the host computes."""
+    return Operation(name, lane, _rearranged_spec, lane_arguments=frozenset(inspect.signature(lane).parameters))
 
 
 def _weights_lane(values: Lanes, groups: int, transposed: bool, mirror: bool, lane_axes: int) -> Lanes:
     if values.dim() - lane_axes == 3:  # conv1d: [out, in, taps]
         values = values.unsqueeze(-2)
     if transposed:
-        values = swapped(values, groups)
+        values = swap_channels(values, groups)
         values = values.flip(-1, -2) if mirror else values
     return as_matrix(values, groups)
 
@@ -146,7 +146,7 @@ _WEIGHTS = rearrangement("ttnn.prepare_conv_weights", _weights_lane)
 _BIAS = rearrangement("ttnn.prepare_conv_bias", _bias_lane)
 
 
-def swapped(weight: Lanes, groups: int) -> Lanes:
+def swap_channels(weight: Lanes, groups: int) -> Lanes:
     """[in, out / groups, h, w] ↔ [out, in / groups, h, w]."""
     return torch.unflatten(weight, -4, (groups, -1)).transpose(-3, -4).flatten(-5, -4)
 
@@ -180,14 +180,14 @@ def _check_format(weights_format: str, wanted: str) -> None:
 def prepare_conv_weights(
     weight_tensor: Tensor, weights_format: str, groups: int, device: MeshDevice, conv_config: Conv2dConfig | None
 ) -> Tensor:
-    """The weights that conv2d would make and keep."""
+    """The weights as conv2d prepares and returns them."""
     _check_format(weights_format, "OIHW")
     return prepare_weights(weight_tensor, device, groups, _weights_dtype(conv_config))
 
 
 @composite("ttnn.prepare_conv_bias")
 def prepare_conv_bias(bias_tensor: Tensor, device: MeshDevice, conv_config: Conv2dConfig | None) -> Tensor:
-    """The bias that conv2d would make and keep."""
+    """The bias as conv2d prepares and returns it."""
     return prepare_bias(bias_tensor, device, _weights_dtype(conv_config))
 
 
@@ -200,7 +200,7 @@ def prepare_conv_transpose2d_weights(
     conv_config: Conv2dConfig | None,
     mirror_kernel: bool,
 ) -> Tensor:
-    """The weights that conv_transpose2d would make and keep."""
+    """The weights as conv_transpose2d prepares and returns them."""
     _check_format(weights_format, "IOHW")
     dtype = _weights_dtype(conv_config)
     return prepare_weights(weight_tensor, device, groups, dtype, transposed=True, mirror=mirror_kernel)
@@ -208,5 +208,5 @@ def prepare_conv_transpose2d_weights(
 
 @composite("ttnn.prepare_conv_transpose2d_bias")
 def prepare_conv_transpose2d_bias(bias_tensor: Tensor, device: MeshDevice, conv_config: Conv2dConfig | None) -> Tensor:
-    """The bias that conv_transpose2d would make and keep."""
+    """The bias as conv_transpose2d prepares and returns it."""
     return prepare_bias(bias_tensor, device, _weights_dtype(conv_config))

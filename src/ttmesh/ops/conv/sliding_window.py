@@ -1,4 +1,4 @@
-"""What every convolution does: prepare weights, decide where the result lies, slide the kernel over all lanes."""
+"""What every convolution does: prepare weights, choose the result's memory, slide the kernel over all lanes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ttmesh.ops.configs.conv_config import (
 )
 from ttmesh.ops.conv import conv_weights
 from ttmesh.ops.conv.conv_buffers import circular_buffers
-from ttmesh.ops.conv.conv_sharding import TILE, ParallelConfig, Window, chosen, halo, parallel, same_cores
+from ttmesh.ops.conv.conv_sharding import TILE, ParallelConfig, Window, choose_layout, halo, parallel, same_cores
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -118,11 +118,11 @@ def _slide(
     output_padding: Two,
     padding_mode: PaddingMode,
 ) -> Lanes:
-    """float32 results; products of bfloat16 values are exact, so the inputs' own precision is kept."""
+    """The convolution in float32, in which products of bfloat16 values are exact."""
     top, bottom, left, right = padding
     images, filters = images.float(), filters.float()
     if transposed:
-        straight = conv_weights.swapped(filters, groups).flip(-1, -2)
+        straight = conv_weights.swap_channels(filters, groups).flip(-1, -2)
         out = F.conv_transpose2d(
             images, straight, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
         )
@@ -134,7 +134,7 @@ def _slide(
     return F.conv2d(images, filters, None, stride, (padding[0], padding[2]), dilation, groups)
 
 
-def _cores(
+def _choose_cores(
     window: Window, config: Conv2dConfig, compute: WormholeComputeKernelConfig, grid: CoreCoord
 ) -> ParallelConfig:
     layout, height, turned = config.shard_layout, config.act_block_h_override, config.transpose_shards
@@ -144,10 +144,10 @@ def _cores(
     def buffers(cores: ParallelConfig) -> int:
         return circular_buffers(window, cores, config, compute) + halo(window, cores)
 
-    return chosen(window, grid, transpose_shards=turned, block_height=height, buffers=buffers)
+    return choose_layout(window, grid, transpose_shards=turned, block_height=height, buffers=buffers)
 
 
-def _in_slices(
+def _find_slice_bytes(
     window: Window,
     out: Two,
     config: Conv2dConfig,
@@ -156,7 +156,7 @@ def _in_slices(
     grid: CoreCoord,
     room: int,
 ) -> int:
-    """L1 per core of one slice, when there are as few of them as fit."""
+    """L1 bytes per core of one slice, with the fewest slices that fit."""
     by_width = slices is not None and slices.slice_type is Op2DSliceType.DRAM_WIDTH
     across = by_width or (slices is None and out[0] < out[1])
     most = out[1] if across else out[0]
@@ -164,9 +164,9 @@ def _in_slices(
     while True:
         rows, input_rows = (-(-count // pieces) for count in (window.rows, window.input_rows))
         part = replace(window, rows=rows, input_rows=input_rows)
-        cores = _cores(part, config, compute, grid)
+        cores = _choose_cores(part, config, compute, grid)
         needed = circular_buffers(part, cores, config, compute) + halo(part, cores)
-        if needed <= room * 3 // 4 or (pieces == most and needed <= room):  # tensors want their part of L1
+        if needed <= room * 3 // 4 or (pieces == most and needed <= room):  # a quarter is left for tensors
             return needed
         if pieces == most:
             raise MeshError(
@@ -179,7 +179,7 @@ def _in_slices(
         pieces = min(2 * pieces, most)
 
 
-def _where(
+def _choose_memory(
     x: Tensor,
     on_host: bool,
     window: Window,
@@ -199,12 +199,12 @@ def _where(
     if held.is_sharded() and held.shard_spec is not None and not config.reshard_if_not_optimal and held.is_l1():
         cores = same_cores(held)
     else:
-        cores = _cores(window, config, compute, grid)
+        cores = _choose_cores(window, config, compute, grid)
     needed = circular_buffers(window, cores, config, compute) + halo(window, cores)
     if not in_l1:
         room = mesh.heap.map.banks[BufferType.L1].size
         if slices is None or not slices.num_slices:
-            return memory or DRAM_MEMORY_CONFIG, _in_slices(window, out, config, compute, slices, grid, room)
+            return memory or DRAM_MEMORY_CONFIG, _find_slice_bytes(window, out, config, compute, slices, grid, room)
         return memory or DRAM_MEMORY_CONFIG, needed // slices.num_slices
     if memory is not None and not (memory.is_sharded() and memory.shard_spec is None):
         return memory, needed
@@ -266,7 +266,7 @@ def convolve(
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
     )  # fmt: skip
     compute = compute_config or WormholeComputeKernelConfig()
-    where, scratch = _where(x, on_host, window, out, config, compute, memory_config, slice_config)
+    where, scratch = _choose_memory(x, on_host, window, out, config, compute, memory_config, slice_config)
     result: Tensor = _convolve(
         input=x,
         weight=weight,

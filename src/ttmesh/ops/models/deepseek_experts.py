@@ -1,4 +1,4 @@
-"""Experts of DeepSeek's prefill: tokens cut out of and put into a buffer, the feed-forward nets, the weighted sum behind."""
+"""Experts of DeepSeek's prefill: rows extracted from and inserted into a buffer, feed-forward networks, weighted sums."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFILL = "ttnn.experimental.deepseek_prefill"
 
 
 class RoutedExpertActivation(PrintedEnum):
-    """What lies between an expert's products."""
+    """The activation between an expert's matmuls."""
 
     Silu = 0
     SwiGluOai = 1
@@ -104,8 +104,8 @@ def _check_insert(call: Call) -> None:
     _check_slice(call)
 
 
-def _region(starts: Lanes, counts: Lanes, table: Lanes, expert: int, lane_axes: int) -> tuple[Lanes, Lanes]:
-    """Where a local expert's rows begin and how many whole tiles of rows there are, [*mesh, 1] each."""
+def _find_region(starts: Lanes, counts: Lanes, table: Lanes, expert: int, lane_axes: int) -> tuple[Lanes, Lanes]:
+    """A local expert's first row and its number of rows, rounded up to whole tiles: [*mesh, 1] each."""
     starts, counts, table = align_mesh_dims([x.flatten(lane_axes).long() for x in (starts, counts, table)], lane_axes)
     at = table[..., expert, None]
     return starts.gather(-1, at), -(-counts.gather(-1, at) // TILE) * TILE
@@ -121,8 +121,8 @@ def extract(
     max_dispatched_tokens_per_expert: int,
     lane_axes: int,
 ) -> Lanes:
-    """An expert's rows at the front of a buffer of their own; zeros behind them, where the chip leaves what was there."""
-    first, rows = _region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
+    """An expert's rows at the front of a new buffer; zeros after them, where the chip leaves the old contents."""
+    first, rows = _find_region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
     row = torch.arange(max_dispatched_tokens_per_expert, device=global_tensor.device)
     at = (first + row).clamp(max=global_tensor.shape[-2] - 1)
     whole, at, rows = align_mesh_dims([global_tensor, at, rows], lane_axes)
@@ -140,12 +140,12 @@ def insert(
     local_expert_id: int,
     lane_axes: int,
 ) -> Lanes:
-    """An expert's rows back into their place in the buffer of all, in place."""
-    first, rows = _region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
-    return _put(global_tensor, local_tensor, first, rows, lane_axes)
+    """Write an expert's rows back to their region of the buffer of all experts, in place."""
+    first, rows = _find_region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
+    return _write_rows(global_tensor, local_tensor, first, rows, lane_axes)
 
 
-def _put(whole: Lanes, own: Lanes, first: Lanes, rows: Lanes, lane_axes: int) -> Lanes:
+def _write_rows(whole: Lanes, own: Lanes, first: Lanes, rows: Lanes, lane_axes: int) -> Lanes:
     row = torch.arange(whole.shape[-2], device=whole.device)
     whole, own, at, rows = align_mesh_dims([whole, own, row - first, rows], lane_axes)
     inside = ((at >= 0) & (at < rows))[..., None]
@@ -153,13 +153,13 @@ def _put(whole: Lanes, own: Lanes, first: Lanes, rows: Lanes, lane_axes: int) ->
     return torch.where(inside, picked.to(whole.dtype), whole)
 
 
-# -- feed-forward nets -------------------------------------------------------------------------------------------------
+# -- feed-forward networks ---------------------------------------------------------------------------------------------
 
 LIMIT, STEEPNESS = 7.0, 1.702  # of gpt-oss's clamped activation
 KIMI_GATE, KIMI_UP = 4.0, 25.0  # Kimi's caps (tt-metal e4f9f0b, unified_routed_expert_ffn_types.hpp)
 
 
-def _activated(gate: Lanes, up: Lanes, activation: RoutedExpertActivation | None) -> Lanes:
+def _apply_activation(gate: Lanes, up: Lanes, activation: RoutedExpertActivation | None) -> Lanes:
     if activation is RoutedExpertActivation.SwiGluOai:
         gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
         return (up + 1) * gate * torch.sigmoid(STEEPNESS * gate)
@@ -169,7 +169,7 @@ def _activated(gate: Lanes, up: Lanes, activation: RoutedExpertActivation | None
     return F.silu(gate) * up
 
 
-def _biased(product: Lanes, bias: Lanes | None, lane_axes: int) -> Lanes:
+def _add_bias(product: Lanes, bias: Lanes | None, lane_axes: int) -> Lanes:
     if bias is None:
         return product
     return product + bias.float().flatten(lane_axes).unsqueeze(-2)
@@ -227,15 +227,15 @@ def unified_routed_expert_moe(
     down_biases: Sequence[Lanes] | None,
     lane_axes: int,
 ) -> Lanes:
-    """Every local expert's net on its rows of the buffer; zeros elsewhere, where the chip leaves what was there."""
+    """Every local expert's network on its rows of the buffer; zeros elsewhere, where the chip keeps the old contents."""
     rows = dispatched_buffer.float()
     out = torch.zeros_like(rows)
     for i, (gate, up, down) in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
         biases = [None if group is None else group[i] for group in (gate_biases, up_biases, down_biases)]
-        opened = _biased(rows @ _matrix(gate, lane_axes), biases[0], lane_axes)
-        value = _biased(rows @ _matrix(up, lane_axes), biases[1], lane_axes)
-        own = _biased(_activated(opened, value, activation) @ _matrix(down, lane_axes), biases[2], lane_axes)
-        region = _region(expert_region_offsets, expert_token_counts, global_expert_idx_table, i, lane_axes)
+        opened = _add_bias(rows @ _matrix(gate, lane_axes), biases[0], lane_axes)
+        value = _add_bias(rows @ _matrix(up, lane_axes), biases[1], lane_axes)
+        own = _add_bias(_apply_activation(opened, value, activation) @ _matrix(down, lane_axes), biases[2], lane_axes)
+        region = _find_region(expert_region_offsets, expert_token_counts, global_expert_idx_table, i, lane_axes)
         first, count = region
         row = torch.arange(rows.shape[-2], device=rows.device)
         inside = ((row >= first) & (row < first + count))[..., None]
@@ -290,7 +290,7 @@ def post_combine_reduce(
     expert_dim: int,
     lane_axes: int,
 ) -> Lanes:
-    """The sum of experts' results, weighted; those of experts elsewhere, or without weight, are not looked at."""
+    """The weighted sum of experts' results; those of experts on other devices, or with weight 0, are not read."""
     combined, share = align_mesh_dims([combine_output.float(), weights.float()], lane_axes)
     open_ = share != 0
     if indices is not None and expert_dispatch_table is not None:
@@ -359,5 +359,5 @@ def _tiles_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     out=_tiles_spec,
 )
 def deepseek_moe_post_combine_tilize(input_tensor: Lanes) -> Lanes:
-    """The same values in tiles, a shard of one tile's height on every core."""
+    """The same values in tile layout, with a shard of one tile's height on every core."""
     return input_tensor

@@ -85,10 +85,10 @@ def _shared_out(weights: Lanes, scale: float, epsilon: float) -> Lanes:
     return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale
 
 
-def _without_padding(
+def _mask_padding(
     weights: Lanes, experts: Lanes, padding: Lanes | None, count: int, lane_axes: int
 ) -> tuple[Lanes, Lanes]:
-    """Rows that are padding go to no expert: the number behind the last, with no weight."""
+    """Padding rows get the index after the last expert and weight 0, so that they go to no expert."""
     if padding is None:
         return weights, experts
     real, side = padding.flatten(lane_axes)[..., :2].long().unbind(-1)
@@ -125,7 +125,7 @@ def _topk(
         biased = grouped.masked_fill(~open_, float("-inf")).flatten(-2)
     experts = torch.topk(biased, n_activated_experts, dim=-1).indices
     weights = _shared_out(plain.gather(-1, experts), route_scale, epsilon)
-    return _without_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
+    return _mask_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
 
 
 @device_operation(
@@ -134,7 +134,7 @@ def _topk(
     programs=no_programs,
     writes="biased_scores",
 )
-def _biased(biased_scores: Lanes, scores: Lanes, bias: Lanes, score_func: str) -> Lanes:
+def _add_bias(biased_scores: Lanes, scores: Lanes, bias: Lanes, score_func: str) -> Lanes:
     return AFFINITIES[score_func](scores.float()) + bias.float()
 
 
@@ -153,7 +153,7 @@ def moe_grouped_topk(
     padding_config: Tensor | None,
     biased_scores: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Weights and experts of every token, the best of the best groups; padding goes to no expert."""
+    """Weights and experts of every token: the top experts of the top groups; padding goes to no expert."""
     result: tuple[Tensor, Tensor] = _topk(
         scores=scores, bias=bias, padding_config=padding_config, n_groups=n_groups,
         summed_experts_per_group=summed_experts_per_group, topk_groups=topk_groups,
@@ -161,7 +161,7 @@ def moe_grouped_topk(
         memory_config=memory_config,
     )  # fmt: skip
     if biased_scores is not None:
-        _biased(biased_scores=biased_scores, scores=scores, bias=bias, score_func=score_func)
+        _add_bias(biased_scores=biased_scores, scores=scores, bias=bias, score_func=score_func)
     return result
 
 
@@ -197,7 +197,7 @@ def moe_hash_gate(
     padding_config: Lanes | None,
     lane_axes: int,
 ) -> tuple[Lanes, Lanes]:
-    """Weights of the experts that a table names for every token's id."""
+    """Weights of the experts that a table lists for every token's id."""
     plain = AFFINITIES[score_func](scores.float())
     shape = plain.shape[lane_axes:-1]
     ids = input_ids.flatten(lane_axes)[..., : torch.Size(shape).numel()].long()
@@ -205,7 +205,7 @@ def moe_hash_gate(
     experts = torch.take_along_dim(table, ids[..., None], dim=-2)
     experts = experts.reshape(*experts.shape[:lane_axes], *shape, n_activated_experts)
     weights = _shared_out(plain.gather(-1, experts), route_scale, epsilon)
-    return _without_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
+    return _mask_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
 
 
 def _check_count(call: Call) -> None:

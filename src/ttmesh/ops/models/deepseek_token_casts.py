@@ -1,4 +1,4 @@
-"""Rows in eight bits with a scale per 128 numbers, and rows of a sparse cache made of them."""
+"""Rows in fp8 with one scale per 128 values, and sparse-cache rows packed from them."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _to_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def truncated(values: Lanes) -> Lanes:
-    """Numbers as e4m3, towards zero, as the chip's packer leaves off what does not fit."""
+def truncate_to_e4m3(values: Lanes) -> Lanes:
+    """Values as e4m3, rounded towards zero, as the chip's packer truncates them."""
     near = values.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
     beyond = near.float().abs() > values.abs()
     return (near.view(torch.uint8) - beyond.to(torch.uint8)).view(torch.float8_e4m3fn)
@@ -67,13 +67,13 @@ def truncated(values: Lanes) -> Lanes:
 
 @op(f"{PREFILL}.per_token_cast_to_fp8", golden=goldens.per_token_cast_to_fp8, check=_check_to, out=_to_spec)
 def per_token_cast_to_fp8(input_tensor: Lanes, round_scale_to_power_of_two: bool) -> tuple[Lanes, Lanes]:
-    """Every 128 numbers of a row divided by their scale, in eight bits, and the scales."""
+    """Rows in fp8, every 128 values divided by their scale, and the scales."""
     blocks = torch.unflatten(input_tensor.float(), -1, (-1, BLOCK))
     scale = blocks.abs().amax(-1, keepdim=True).clamp(min=LEAST) / LARGEST
     if round_scale_to_power_of_two:
         mantissa, exponent = torch.frexp(scale)
         scale = torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
-    return truncated(blocks / scale).flatten(-2), scale.squeeze(-1)
+    return truncate_to_e4m3(blocks / scale).flatten(-2), scale.squeeze(-1)
 
 
 def _check_back(call: Call) -> None:
@@ -150,7 +150,7 @@ def per_token_cast_back(
     metadata: Lanes | None,
     lane_axes: int,
 ) -> Lanes:
-    """Rows in eight bits times their scales; where experts' regions are told, zeros behind the last of them."""
+    """fp8 rows times their scales; with the experts' regions given, zeros after the last region."""
     blocks = input_e4m3.shape[-1] // BLOCK
     scale = input_scale
     if metadata is not None:  # float32 numbers, bit by bit in the tail of rows of integers
@@ -212,6 +212,6 @@ def _pack_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op(f"{PREFILL}.pack_scaled_fp8_kv_cache", check=_check_pack, out=_pack_spec)
 def pack_scaled_fp8_kv_cache(latent: Lanes, scales: Lanes, rope: Lanes, lane_axes: int) -> Lanes:
-    """A cache's rows of 656 bytes: the latent in eight bits, its four scales, and the rotary part in sixteen."""
+    """Cache rows of 656 bytes: the latent in fp8, its four scales, and the rotary columns in bfloat16."""
     rows = align_mesh_dims([latent, scales, rope], lane_axes)
     return torch.cat([x.contiguous().view(torch.uint8) for x in rows], -1).view(torch.float8_e4m3fn)

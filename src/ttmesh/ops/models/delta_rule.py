@@ -1,4 +1,4 @@
-"""The gated delta rule: attention whose state fades, forgets what a key held and learns what it holds now."""
+"""The gated delta rule: linear attention whose state decays and replaces the value stored for each key."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def _scan(q: Lanes, k: Lanes, v: Lanes, g: Lanes, beta: Lanes, state: Lanes, chu
     return torch.cat(outputs, 1), state
 
 
-def _by_head(x: Lanes, heads: int) -> Lanes:
+def _split_by_head(x: Lanes, heads: int) -> Lanes:
     """[L, B, T, heads, D] or [L, B, T, heads · D] → [L, B, heads, T, D]."""
     x = x if x.dim() == 5 else torch.unflatten(x, -1, (heads, -1))
     return x.transpose(-3, -2)
 
 
-def _dims(q: Any, v: Any, beta: Any) -> tuple[int, int, int, int]:
-    """Heads of keys and of values, and their lengths; flat ones have keys as long as values."""
+def _read_dims(q: Any, v: Any, beta: Any) -> tuple[int, int, int, int]:
+    """The number of key and value heads and their dims; flat inputs have equal key and value dims."""
     value_heads = beta[-1] if len(v) == 3 else v[-2]
     value_dim = v[-1] // value_heads if len(v) == 3 else v[-1]
     key_dim = value_dim if len(q) == 3 else q[-1]
@@ -67,7 +67,7 @@ def _dims(q: Any, v: Any, beta: Any) -> tuple[int, int, int, int]:
 
 def _check(call: Call) -> None:
     q, _, v, _, beta = call.specs[:5]
-    heads, value_heads, key_dim, value_dim = _dims(q.shape, v.shape, beta.shape)
+    heads, value_heads, key_dim, value_dim = _read_dims(q.shape, v.shape, beta.shape)
     chunk, rows = call["chunk_size"], q.shape[1]
 
     wrong = f"{RULE}: use_qk_l2norm not yet supported; pre-normalize q/k on host"
@@ -118,14 +118,14 @@ def chunk_gated_delta_rule(
     output_head_major: bool,
     lane_axes: int,
 ) -> tuple[Lanes, Lanes | None]:
-    """Outputs of every row, chunk by chunk, and the state behind the last one where it is asked for."""
+    """Outputs of every row, computed chunk by chunk, and the state after the last row on request."""
     given = [q, k, v, g, beta] if initial_state is None else [q, k, v, g, beta, initial_state]
     dims = common_mesh_dims(given, lane_axes)
     local = [tuple(x.shape[lane_axes:]) for x in (q, v, beta)]
-    heads, value_heads, key_dim, value_dim = _dims(*local)
+    heads, value_heads, key_dim, value_dim = _read_dims(*local)
     lanes = [flatten_lanes(x, lane_axes).float() for x in align_mesh_dims(given, lane_axes)]
     normed = len(local[0]) == 3
-    q, k, v = _by_head(lanes[0], heads), _by_head(lanes[1], heads), _by_head(lanes[2], value_heads)
+    q, k, v = _split_by_head(lanes[0], heads), _split_by_head(lanes[1], heads), _split_by_head(lanes[2], value_heads)
     if normed:
         q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + TINY) for x in (q, k))
     group = value_heads // heads
@@ -151,7 +151,7 @@ def chunk_gated_delta_rule(
 # -- the scan alone ----------------------------------------------------------------------------------------------------
 
 
-def _solved(lower: Lanes, inverse: Lanes, right: Lanes) -> Lanes:
+def _solve_lower(lower: Lanes, inverse: Lanes, right: Lanes) -> Lanes:
     """x of lower · x = right, tile by tile, with the inverses of the tiles on the diagonal."""
     found: list[Lanes] = []
     for i in range(lower.shape[-1] // TILE):
@@ -204,7 +204,7 @@ def gated_delta_attn_seq(
     initial_state: Lanes | None,
     lane_axes: int,
 ) -> Chunks:
-    """The scan of the rule over chunks that were prepared before: outputs and the last state."""
+    """The scan of the rule over prepared chunks: outputs and the last state."""
     given = [L_unit, v_beta_sc, k_bd_sc, intra_attn, q_decay, k_decay_t, dl_exp, L_inv]
     lower, values, keys, scores, asked, kept, rest, inverse = (x.float() for x in align_mesh_dims(given, lane_axes))
     shape = (*values.shape[:-3], keys.shape[-1], values.shape[-1])
@@ -212,7 +212,7 @@ def gated_delta_attn_seq(
     outputs = []
     for i in range(lower.shape[-3]):
         right = values[..., i, :, :] - keys[..., i, :, :] @ state
-        learnt = _solved(lower[..., i, :, :], inverse[..., i, :, :], right)
+        learnt = _solve_lower(lower[..., i, :, :], inverse[..., i, :, :], right)
         outputs.append(asked[..., i, :, :] @ state + scores[..., i, :, :] @ learnt)
         state = state * rest[..., i, :, :] + kept[..., i, :, :] @ learnt
     return torch.stack(outputs, dim=-3), state.expand(shape)

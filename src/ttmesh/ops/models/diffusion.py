@@ -1,4 +1,4 @@
-"""Fused pieces of diffusion transformers."""
+"""Fused operations of diffusion transformers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dit_rms_norm_unary_fused(
     activation: Activation | None,
     lane_axes: int,
 ) -> Lanes:
-    """RMS norm with an activation behind it."""
+    """RMS norm followed by an activation."""
     x = input_tensor.float()
     if residual_input_tensor is not None:
         x = x + residual_input_tensor.float()

@@ -21,8 +21,8 @@ TILE = 32
 WIDE = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
 
 
-def _heads_of_tiles(*values: Lanes) -> Lanes:
-    """Each value at the head of a tile's row."""
+def _place_in_tiles(*values: Lanes) -> Lanes:
+    """Each value in the first column of a tile."""
     return torch.cat([F.pad(value, (0, TILE - 1)) for value in values], dim=-1)
 
 
@@ -62,9 +62,9 @@ def _exact(call: Call, x: TensorSpec, when: str) -> None:
     out=_stats_spec,
 )
 def dit_layernorm_pre_allgather(input_tensor: Lanes) -> Lanes:
-    """Mean and variance of each row on this device, each at the head of a tile."""
+    """Mean and variance of each row on this device, each in the first column of a tile."""
     variance, mean = torch.var_mean(input_tensor.float(), -1, correction=0, keepdim=True)
-    return _heads_of_tiles(mean, variance)
+    return _place_in_tiles(mean, variance)
 
 
 def _check_layer_post(call: Call) -> None:
@@ -121,8 +121,8 @@ def _check_layer_post(call: Call) -> None:
     _exact(call, x, "post")
 
 
-def _terms(values: Lanes, width: int, lane_axes: int) -> Lanes:
-    """A row of factors, or one per batch, ready to meet [batch, 1, rows, width]; rows of tiles lie one after the other."""
+def _expand_terms(values: Lanes, width: int, lane_axes: int) -> Lanes:
+    """A row of factors, or one per batch, reshaped to broadcast over [batch, 1, rows, width]."""
     mesh = values.shape[:lane_axes]
     rows = values.float().reshape(*mesh, -1, width)
     return rows.reshape(*mesh, 1, -1, 1, width)
@@ -136,15 +136,15 @@ def _terms(values: Lanes, width: int, lane_axes: int) -> Lanes:
 def dit_layernorm_post_allgather(
     input_tensor: Lanes, stats: Lanes, epsilon: float, weight: Lanes | None, bias: Lanes | None, lane_axes: int
 ) -> Lanes:
-    """Layer norm of rows with the gathered means and variances of all devices' parts."""
+    """Layer norm of rows with the gathered means and variances of all devices' shards."""
     parts = torch.unflatten(stats.float(), -1, (-1, 2, TILE))[..., 0]
     means, variances = parts[..., 0], parts[..., 1]
     mean = means.mean(-1, keepdim=True)
     variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
     normed = (input_tensor.float() - mean) * torch.rsqrt(variance + epsilon)
     width = input_tensor.shape[-1]
-    scaled = normed if weight is None else normed * _terms(weight, width, lane_axes)
-    return scaled if bias is None else scaled + _terms(bias, width, lane_axes)
+    scaled = normed if weight is None else normed * _expand_terms(weight, width, lane_axes)
+    return scaled if bias is None else scaled + _expand_terms(bias, width, lane_axes)
 
 
 # -- RMS norm with heads -----------------------------------------------------------------------------------------------
@@ -165,8 +165,8 @@ def _check_rms_pre(call: Call) -> None:
     out=_stats_spec,
 )
 def wan_fused_rmsnorm_pre_allgather(input_tensor: Lanes) -> Lanes:
-    """Sum of squares of each row on this device, at the head of a tile."""
-    return _heads_of_tiles(input_tensor.float().square().sum(-1, keepdim=True))
+    """Sum of squares of each row on this device, in the first column of a tile."""
+    return _place_in_tiles(input_tensor.float().square().sum(-1, keepdim=True))
 
 
 def _check_rms_post(call: Call) -> None:
@@ -229,11 +229,11 @@ def wan_fused_rmsnorm_post_allgather(
     rope_sin: Lanes | None,
     lane_axes: int,
 ) -> Lanes:
-    """RMS norm of rows with the gathered sums of all devices, scaled, cut into heads and turned."""
+    """RMS norm of rows with the gathered sums of all devices, scaled, split into heads and rotated."""
     width = input_tensor.shape[-1]
     sums = torch.unflatten(stats.float(), -1, (-1, TILE))[..., 0]
     normed = input_tensor.float() * torch.rsqrt(sums.mean(-1, keepdim=True) / width + epsilon)
-    scaled = normed if weight is None else normed * _terms(weight, width, lane_axes)
+    scaled = normed if weight is None else normed * _expand_terms(weight, width, lane_axes)
     heads = as_heads(scaled.squeeze(-3), num_heads_per_device)
     if transformation_mat is None or rope_cos is None or rope_sin is None:
         return heads

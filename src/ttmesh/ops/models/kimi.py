@@ -1,4 +1,4 @@
-"""Pieces of Kimi's delta attention: the short convolution before it, the gated norm behind it."""
+"""Operations around Kimi's delta attention: the short convolution before it, the gated norm after it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QkvCausalConv1dSiluProgramConfig:
     channel_chunk_size: int
 
 
-def _tiled(length: int) -> bool:
+def _is_tiled(length: int) -> bool:
     return length > 0 and length % TILE == 0
 
 
@@ -92,7 +92,7 @@ def _check_conv(call: Call) -> None:
     )
     _require(
         CONV,
-        all(map(_tiled, widths)),
+        all(map(_is_tiled, widths)),
         "Q/K/V widths must be tile aligned",
         f"multiples of {TILE}",
         "Pad the channels with ttnn.pad.",
@@ -132,7 +132,7 @@ def _check_conv(call: Call) -> None:
     _require(CONV, past, "history must be [1,3,Q+K+V]", f"[1, {TAPS - 1}, {channels}]", "Reshape it to that shape.")
     _require(
         CONV,
-        _tiled(x.shape[1]),
+        _is_tiled(x.shape[1]),
         "sequence must be positive and tile aligned",
         f"a multiple of {TILE}",
         "Pad the sequence with ttnn.pad.",
@@ -164,7 +164,7 @@ def _check_conv(call: Call) -> None:
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
-    """TT-NN fills in the compute config before it looks for a program."""
+    """Identify the device program; TT-NN fills in the compute config before it looks for one."""
     norm = call.name.endswith(NORM)
     config = init_device_compute_kernel_config(
         call.mesh.arch(),
@@ -201,7 +201,7 @@ def qkv_causal_conv1d_silu(
     v_width: int,
     lane_axes: int,
 ) -> list[Lanes]:
-    """silu of a causal convolution over four rows, channel by channel, cut into queries, keys and values."""
+    """silu of a causal convolution over four rows, channel by channel, split into queries, keys and values."""
     window = torch.cat(align_mesh_dims([history.float(), input.float()], lane_axes), dim=-2)
     rows = input.shape[-2]
     taps = (tap.float().flatten(lane_axes)[..., None, None, :] for tap in (tap0, tap1, tap2, tap3))
@@ -276,14 +276,14 @@ def _check_norm(call: Call) -> None:
     )
     _require(
         NORM,
-        _tiled(x.shape[1]),
+        _is_tiled(x.shape[1]),
         "sequence must be positive and tile aligned",
         f"a multiple of {TILE}",
         "Pad the sequence with ttnn.pad.",
     )
     _require(
         NORM,
-        _tiled(x.shape[2]),
+        _is_tiled(x.shape[2]),
         "value_dim must be positive and tile aligned",
         f"a multiple of {TILE}",
         "Pad the values with ttnn.pad.",
@@ -305,7 +305,7 @@ def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def sigmoid_gated_rms_norm(
     input: Lanes, gate: Lanes, weight: Lanes, num_heads: int, epsilon: float, lane_axes: int
 ) -> Lanes:
-    """RMS norm of every head, the heads side by side again, times sigmoid of a gate."""
+    """RMS norm of every head, with the heads concatenated, times sigmoid of a gate."""
     heads = torch.unflatten(input.float(), lane_axes, (-1, num_heads))
     normed, scale = equalize_ranks([normalize_rms(heads, epsilon), weight.float()], lane_axes)
     return (normed * scale).transpose(-3, -2).flatten(-2) * torch.sigmoid(gate.float())

@@ -1,4 +1,4 @@
-"""Pieces of state-space models (Mamba), whose state has 32 values per channel."""
+"""Operations of state-space models (Mamba), whose state has 32 values per channel."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _keep(h_prev: Lanes, scanned: Lanes) -> Lanes:
 
 @composite("ttnn.experimental.prefix_scan", golden=goldens.prefix_scan)
 def prefix_scan(a: Tensor, bx: Tensor, h_prev: Tensor, memory_config: MemoryConfig | None, dtype: Any) -> Tensor:
-    """h[t] = a[t] · h[t - 1] + bx[t]; the last state is left in h_prev."""
+    """h[t] = a[t] · h[t - 1] + bx[t]; the last state is written to h_prev."""
     result: Tensor = _scan(a=a, bx=bx, h_prev=h_prev, memory_config=memory_config, dtype=dtype)
     _keep(h_prev=h_prev, scanned=result)
     return result

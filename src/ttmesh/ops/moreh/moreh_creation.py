@@ -1,4 +1,4 @@
-"""Creation as Moreh's operations do it: on the device, by a program, in tiles."""
+"""Moreh's creation operations, which fill tiles on the device by a program."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def moreh_arange(
     dtype: DataType | None,
     memory_config: MemoryConfig | None,
 ) -> Tensor:
-    """Numbers from start up to but without end: one row of tiles, or one dim when rows are asked for."""
+    """Numbers from start to end, exclusive: a row of tiles, or one dim when untilized."""
     layout, chosen = (Layout.ROW_MAJOR if untilize_out else Layout.TILE), dtype or bfloat16
     _check_arange(start, end, step, chosen, output, layout)
     count = ceil((end - start) / step)

@@ -20,12 +20,12 @@ FORWARD = ("output", "mean", "rstd")
 BACKWARD = ("input_grad", "gamma_grad", "beta_grad")
 
 
-def _grouped(x: Lanes, groups: int, lane_axes: int) -> Lanes:
+def _split_groups(x: Lanes, groups: int, lane_axes: int) -> Lanes:
     """[*mesh, batch, channels, h, w] → [*mesh, batch, groups, values]."""
     return torch.unflatten(x.float(), lane_axes + 1, (groups, -1)).flatten(lane_axes + 2)
 
 
-def _row(parameter: Lanes, lane_axes: int) -> Lanes:
+def _expand_channels(parameter: Lanes, lane_axes: int) -> Lanes:
     """gamma or beta [1, 1, 1, channels] as [*mesh, 1, channels, 1, 1]."""
     return parameter.float().flatten(lane_axes)[..., None, :, None, None]
 
@@ -33,11 +33,11 @@ def _row(parameter: Lanes, lane_axes: int) -> Lanes:
 def _forward(
     x: Lanes, groups: int, eps: float, gamma: Lanes | None, beta: Lanes | None, wanted: Sequence[bool], lane_axes: int
 ) -> Optional:
-    flat = _grouped(x, groups, lane_axes)
+    flat = _split_groups(x, groups, lane_axes)
     mean, rstd = flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
     out = ((flat - mean[..., None]) * rstd[..., None]).reshape(x.shape)
-    out = out if gamma is None else out * _row(gamma, lane_axes)
-    out = out if beta is None else out + _row(beta, lane_axes)
+    out = out if gamma is None else out * _expand_channels(gamma, lane_axes)
+    out = out if beta is None else out + _expand_channels(beta, lane_axes)
     statistics = [part[..., None, None, :, :] for part in (mean, rstd)]  # [1, 1, batch, groups]
     return [part if want else None for part, want in zip((out, *statistics), wanted, strict=True)]
 
@@ -84,9 +84,9 @@ def _backward(
     center, scale = (
         torch.unflatten(part.float().flatten(lane_axes), -1, (batch, groups))[..., None] for part in (mean, rstd)
     )
-    y = (_grouped(x, groups, lane_axes) - center) * scale
-    inner = grad.float() if gamma is None else grad.float() * _row(gamma, lane_axes)
-    dy = _grouped(inner, groups, lane_axes)
+    y = (_split_groups(x, groups, lane_axes) - center) * scale
+    inner = grad.float() if gamma is None else grad.float() * _expand_channels(gamma, lane_axes)
+    dy = _split_groups(inner, groups, lane_axes)
     dx = scale * (dy - dy.mean(-1, keepdim=True) - y * (dy * y).mean(-1, keepdim=True))
     outer = grad.float()
     dims = (lane_axes, -2, -1)
@@ -124,5 +124,5 @@ def moreh_group_norm_backward(
     are_required_outputs: Sequence[bool],
     lane_axes: int,
 ) -> Optional:
-    """Gradients of the input, gamma and beta, those that are asked for."""
+    """The requested gradients of the input, gamma and beta."""
     return _backward(output_grad, input, mean, rstd, num_groups, gamma, are_required_outputs, lane_axes)

@@ -18,16 +18,16 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
-def _counted(target: Lanes, classes: int, ignore_index: int) -> tuple[Lanes, Lanes]:
-    """Targets that can index classes, and which of them count."""
+def _clamp_targets(target: Lanes, classes: int, ignore_index: int) -> tuple[Lanes, Lanes]:
+    """Targets clamped to valid classes, and a mask of those that are not ignored."""
     wide = target.long()
     counts = (wide != ignore_index) & (wide >= 0) & (wide < classes)
     return wide.clamp(0, classes - 1), counts
 
 
-def _weights(target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int) -> Lanes:
-    """The weight of every target's class; 0 for those to ignore."""
-    index, counts = _counted(target, classes, ignore_index)
+def _gather_weights(target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int) -> Lanes:
+    """The weight of every target's class; 0 for ignored targets."""
+    index, counts = _clamp_targets(target, classes, ignore_index)
     if weight is None:
         return counts.float()
     row = weight.flatten(lane_axes)
@@ -36,25 +36,25 @@ def _weights(target: Lanes, weight: Lanes | None, classes: int, ignore_index: in
     return chosen * counts
 
 
-def _losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index: int, lane_axes: int) -> Lanes:
+def _compute_losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index: int, lane_axes: int) -> Lanes:
     """-weight · x at the target's class, for every target."""
     classes = x.shape[lane_axes + 1]
-    index, _ = _counted(target, classes, ignore_index)
+    index, _ = _clamp_targets(target, classes, ignore_index)
     x, index = align_mesh_dims([x, index], lane_axes)
     chosen = x.float().gather(lane_axes + 1, index.unsqueeze(lane_axes + 1)).squeeze(lane_axes + 1)
-    return -chosen * _weights(target, weight, classes, ignore_index, lane_axes)
+    return -chosen * _gather_weights(target, weight, classes, ignore_index, lane_axes)
 
 
 @device_operation("ttnn.moreh_nll_loss", runtime=("ignore_index",))
 def _loss(
     input: Lanes, target: Lanes, weight: Lanes | None, reduction: str, ignore_index: int, lane_axes: int
 ) -> Lanes:
-    losses = _losses(input, target, weight, ignore_index, lane_axes)
+    losses = _compute_losses(input, target, weight, ignore_index, lane_axes)
     if reduction == "none":
         return losses
     total = losses.flatten(lane_axes).sum(-1)
     if reduction == "mean":
-        total = total / _weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
+        total = total / _gather_weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
             lane_axes
         ).sum(-1)
     return total[..., None]
@@ -64,7 +64,7 @@ def _loss(
 def _divisor(
     divisor: Lanes, target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int
 ) -> Lanes:
-    total = _weights(target, weight, classes, ignore_index, lane_axes).flatten(lane_axes).sum(-1)
+    total = _gather_weights(target, weight, classes, ignore_index, lane_axes).flatten(lane_axes).sum(-1)
     return total.reshape(*total.shape, *[1] * (divisor.dim() - lane_axes))
 
 
@@ -120,11 +120,11 @@ def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def _unreduced(
+def _unreduced_backward(
     target: Lanes, output_grad: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int
 ) -> Lanes:
-    index, _ = _counted(target, classes, ignore_index)
-    factor = _weights(target, weight, classes, ignore_index, lane_axes)
+    index, _ = _clamp_targets(target, classes, ignore_index)
+    factor = _gather_weights(target, weight, classes, ignore_index, lane_axes)
     return _spread(index, -output_grad.float() * factor, classes, lane_axes)
 
 
@@ -146,7 +146,7 @@ def _backward(
             grad = grad / divisor_tensor.float().flatten(lane_axes)[..., 0]
         grad = grad.reshape(*grad.shape, *[1] * (target_tensor.dim() - lane_axes))
         grad = grad.expand(*grad.shape[:lane_axes], *target_tensor.shape[lane_axes:])
-    return _unreduced(target_tensor, grad, weight_tensor, classes, ignore_index, lane_axes)
+    return _unreduced_backward(target_tensor, grad, weight_tensor, classes, ignore_index, lane_axes)
 
 
 def _run_backward(

@@ -1,4 +1,4 @@
-"""Moreh's layer and group norms with their gradients; statistics go into tensors of the caller."""
+"""Moreh's layer and group norms with their gradients; statistics are written to the caller's tensors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _moments(x: Lanes, rows: int, eps: float, lane_axes: int) -> tuple[Lanes, La
     return flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
 
 
-def _by_channel(parameter: Lanes, x: Lanes, layer: bool, lane_axes: int) -> Lanes:
-    """gamma or beta so that it broadcasts over x: over the last dims (layer norm) or over dim 1 (group norm)."""
+def _expand_parameter(parameter: Lanes, x: Lanes, layer: bool, lane_axes: int) -> Lanes:
+    """gamma or beta reshaped to broadcast over x: along the last dims (layer norm) or dim 1 (group norm)."""
     local = x.dim() - lane_axes
     flat = parameter.float().flatten(lane_axes)
     if layer:
@@ -46,8 +46,8 @@ def _normalise(
 ) -> Lanes:
     mean, rstd = _moments(input, rows, eps, lane_axes)
     out = ((_rows(input, rows, lane_axes) - mean[..., None]) * rstd[..., None]).reshape(input.shape)
-    out = out if gamma is None else out * _by_channel(gamma, input, layer, lane_axes)
-    return out if beta is None else out + _by_channel(beta, input, layer, lane_axes)
+    out = out if gamma is None else out * _expand_parameter(gamma, input, layer, lane_axes)
+    return out if beta is None else out + _expand_parameter(beta, input, layer, lane_axes)
 
 
 @device_operation("ttnn.moreh_norm statistics", out=like_written, programs=no_programs, writes="into", runtime=("eps",))
@@ -69,7 +69,7 @@ def _input_grad(
 ) -> Lanes:
     grad = output_grad.float()
     if gamma is not None:
-        grad = grad * _by_channel(gamma, input, layer, lane_axes)
+        grad = grad * _expand_parameter(gamma, input, layer, lane_axes)
     dy = _rows(grad, rows, lane_axes)
     scale = rstd.float().flatten(lane_axes)[..., None]
     y = (_rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]) * scale

@@ -101,7 +101,7 @@ def moreh_sgd(
     nesterov: bool,
     momentum_initialized: bool,
 ) -> list[Lanes | None]:
-    """A step of gradient descent: parameter, and the momentum buffer where there is momentum."""
+    """One SGD step: the parameter, and the momentum buffer when momentum is used."""
     grad = grad.float() + weight_decay * param_in.float()
     buffer = None
     if momentum:

@@ -1,4 +1,4 @@
-"""moreh's reductions and their gradients: sum, mean, cumsum, norm, abs_pow, clip_grad_norm."""
+"""Moreh's reductions and their gradients: sum, mean, cumsum, norm, abs_pow, clip_grad_norm."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from ttmesh.tensor.tensor import Tensor
 in_tiles = make_like_rule(layout=Layout.TILE)
 
 
-def _opened(grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
-    """A reduced gradient spread over the shape it was reduced from; a view."""
+def _expand_gradient(
+    grad: torch.Tensor, shape: Sequence[int], dim: Dims, keepdim: bool, lane_axes: int
+) -> torch.Tensor:
+    """A reduced gradient expanded to the shape it was reduced from; a view."""
     mesh, rank = grad.shape[:lane_axes], len(shape)
     dims = normalize_dims(dim, rank)
     ones = [1 if i in dims else shape[i] for i in range(-rank, 0)]
     return grad.reshape(*mesh, *ones).expand(*mesh, *shape)
 
 
-def _moreh_dims(dim: Dims, rank: int) -> tuple[int, ...]:
-    """The dims of a reduction as negative dims; moreh's reductions count from the front alone."""
+def _read_dims(dim: Dims, rank: int) -> tuple[int, ...]:
+    """The dims of a reduction as negative dims; moreh's reductions accept only dims counted from the front."""
     for one in () if dim is None else (dim,) if isinstance(dim, int) else dim:
         wrong = f"dim must be between 0 and 8. Invalid dimension value: {one}. Expected a value between 0 and 7."
         require(one >= 0, wrong, f"a dim in [0, {rank - 1}]", "Count dims from the front.")
@@ -42,7 +44,7 @@ def _moreh_dims(dim: Dims, rank: int) -> tuple[int, ...]:
 
 
 def _drop(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
-    """Reduced dims taken out, but for height and width: those stay with length 1."""
+    """Remove reduced dims, except height and width, which stay with length 1."""
     return values if keepdim else values.squeeze([dim for dim in dims if dim < -2])
 
 
@@ -58,7 +60,7 @@ def _drop(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Ten
 def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The sum over one dim, several or all."""
     wide = input if input.is_floating_point() else input.long()
-    dims = _moreh_dims(dim, input.dim() - lane_axes)
+    dims = _read_dims(dim, input.dim() - lane_axes)
     return _drop(wide.sum(dims, keepdim=True) if dims else wide, dims, keepdim)
 
 
@@ -77,13 +79,13 @@ def _check_sum_backward(call: Call) -> None:
 def moreh_sum_backward(
     output_grad: torch.Tensor, input: torch.Tensor | None, dim: Dims, keepdim: bool, lane_axes: int
 ) -> torch.Tensor:
-    """The gradient of a sum: the output's, spread over the input's shape."""
+    """The gradient of a sum: the output's, expanded to the input's shape."""
     source = output_grad if input is None else input
-    return _opened(output_grad, source.shape[lane_axes:], dim, keepdim, lane_axes)
+    return _expand_gradient(output_grad, source.shape[lane_axes:], dim, keepdim, lane_axes)
 
 
 def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
-    dims = _moreh_dims(dim, values.dim() - lane_axes)
+    dims = _read_dims(dim, values.dim() - lane_axes)
     count = reduced_count(values, dims) if divisor is None else divisor
     return _drop(values.float().sum(dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
 
@@ -103,7 +105,7 @@ def _mean_backward(
     grad: torch.Tensor, dim: Dims, keepdim: bool, shape: Sequence[int] | None, lane_axes: int
 ) -> torch.Tensor:
     whole = tuple(grad.shape[lane_axes:] if shape is None else shape)
-    spread = _opened(grad, whole, dim, keepdim, lane_axes)
+    spread = _expand_gradient(grad, whole, dim, keepdim, lane_axes)
     return spread.float() / reduced_count(spread, normalize_dims(dim, len(whole)))
 
 
@@ -121,7 +123,7 @@ def moreh_mean_backward(
     input_grad: Tensor | None,
     memory_config: MemoryConfig | None,
 ) -> Any:
-    """The gradient of a mean: the output's over the count, spread over the input's shape."""
+    """The gradient of a mean: the output's divided by the count, expanded to the input's shape."""
     shape = input_grad.shape if input_grad_shape is None and input_grad is not None else input_grad_shape
     asked = {
         "output_grad": output_grad,
@@ -195,7 +197,7 @@ def _norm(values: torch.Tensor, p: float, dims: tuple[int, ...]) -> torch.Tensor
 )
 def moreh_norm(input: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The p-norm over one dim, several or all."""
-    dims = _moreh_dims(dim, input.dim() - lane_axes)
+    dims = _read_dims(dim, input.dim() - lane_axes)
     return _drop(_norm(input, p, dims), dims, keepdim)
 
 
@@ -211,7 +213,7 @@ def _norm_backward(
     """d|x|_p = sign(x) |x|^(p-1) / |x|_p^(p-1), zero where the norm is."""
     shape = values.shape[lane_axes:]
     wide = values.float()
-    size, up = (_opened(part.float(), shape, dim, keepdim, lane_axes) for part in (output, grad))
+    size, up = (_expand_gradient(part.float(), shape, dim, keepdim, lane_axes) for part in (output, grad))
     if p == 0:
         return torch.zeros_like(wide)
     if abs(p) == float("inf"):
@@ -248,11 +250,11 @@ _TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=in_tiles, output
     lambda inputs, norm_type, lane_axes: _total_norm(inputs, norm_type, lane_axes)
 )
 _SCALE = device_operation("ttnn.moreh_clip_grad_norm", out=make_like_rule(0), writes="gradient")(
-    lambda gradient, total, max_norm: _scaled(gradient, total, max_norm)
+    lambda gradient, total, max_norm: _scale_gradient(gradient, total, max_norm)
 )
 
 
-def _scaled(gradient: torch.Tensor, total: torch.Tensor, max_norm: float) -> torch.Tensor:
+def _scale_gradient(gradient: torch.Tensor, total: torch.Tensor, max_norm: float) -> torch.Tensor:
     factor = (max_norm / (total.float() + 1e-6)).clamp(max=1.0)
     return gradient.float() * factor.reshape(*factor.shape[:-1], *[1] * (gradient.dim() - factor.dim() + 1))
 

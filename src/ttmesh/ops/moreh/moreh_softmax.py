@@ -20,7 +20,7 @@ Backward = Callable[[Lanes, Lanes, int], Lanes]
 
 
 class MorehSoftmaxOpParallelizationStrategy(PrintedEnum):
-    """How the work is cut; no value depends on it."""
+    """How the work is split; it does not change the values."""
 
     NONE = 0
     SMALL_W = 1
@@ -34,7 +34,7 @@ MorehSoftmaxBackwardOpParallelizationStrategy = MorehSoftmaxOpParallelizationStr
 
 
 class MorehSoftmaxOp(PrintedEnum):
-    """Which function; the name of the operation says the same."""
+    """The function to compute; it must agree with the operation's name."""
 
     SOFTMAX = 0
     SOFTMIN = 1

@@ -1,4 +1,4 @@
-"""Pictures in other colours: RGB frames as luma and chroma planes."""
+"""Colour conversion: RGB frames as luma and chroma planes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 class YUVColorSpace(PrintedEnum):
-    """Which standard says how much of luma is red and blue."""
+    """The standard that defines the weights of red and blue in luma."""
 
     BT601 = 0
     BT709 = 1
@@ -29,21 +29,21 @@ class YUVColorSpace(PrintedEnum):
 
 
 class RGBRange(PrintedEnum):
-    """Between which values the samples of the input lie."""
+    """The range of the input's samples."""
 
     MinusOneToOne = 0
     ZeroToOne = 1
 
 
 class YUVRange(PrintedEnum):
-    """Whether all 256 values of a byte are used."""
+    """Whether the planes use all 256 values of a byte."""
 
     Full = 0
     Limited = 1
 
 
 class YUVFormat(PrintedEnum):
-    """How planes are sampled."""
+    """How the chroma planes are subsampled."""
 
     YUV420Planar = 0
 
@@ -94,7 +94,7 @@ def yuv_bt709_coefficients() -> YUVCoefficients:
     return yuv_coefficients(YUVColorSpace.BT709, RGBRange.MinusOneToOne, YUVRange.Limited)
 
 
-def _chosen(coefficients: YUVCoefficients | None, *standard: Any) -> YUVCoefficients:
+def _choose_coefficients(coefficients: YUVCoefficients | None, *standard: Any) -> YUVCoefficients:
     space, samples, planes = standard
     return coefficients or yuv_coefficients(
         space or YUVColorSpace.BT601, samples or RGBRange.MinusOneToOne, planes or YUVRange.Limited
@@ -130,7 +130,7 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call_, shape, dtype=dtype, result=i) for call_, shape, dtype, i in planes]
 
 
-def _bytes(plane: Lanes) -> Lanes:
+def _to_bytes(plane: Lanes) -> Lanes:
     return (plane + 0.5).clamp(0, 255).to(torch.uint8)
 
 
@@ -143,15 +143,19 @@ def rgb_to_yuv(
     output_range: YUVRange | None,
     coefficients: YUVCoefficients | None,
 ) -> tuple[Lanes, Lanes, Lanes]:
-    """Luma at full size and two chroma planes of half the size, as bytes, of a [3, height, width, frames] picture."""
-    chosen = _chosen(coefficients, color_space, input_range, output_range)
+    """Luma at full size and two chroma planes of half the size, as bytes, of a [3, height, width, frames] image."""
+    chosen = _choose_coefficients(coefficients, color_space, input_range, output_range)
     red, green, blue = input.float().unbind(-4)
 
-    def mixed(row: Sequence[float]) -> Lanes:
+    def mix_colors(row: Sequence[float]) -> Lanes:
         return (row[0] * red + row[1] * green + row[2] * blue + row[3]).unsqueeze(-4)
 
-    def halved(plane: Lanes) -> Lanes:
+    def halve(plane: Lanes) -> Lanes:
         cut = torch.unflatten(torch.unflatten(plane, -3, (-1, 2)), -2, (-1, 2))
         return cut.mean((-4, -2))
 
-    return _bytes(mixed(chosen.y)), _bytes(halved(mixed(chosen.cb))), _bytes(halved(mixed(chosen.cr)))
+    return (
+        _to_bytes(mix_colors(chosen.y)),
+        _to_bytes(halve(mix_colors(chosen.cb))),
+        _to_bytes(halve(mix_colors(chosen.cr))),
+    )

@@ -27,8 +27,8 @@ MAX: Callable[..., Any] = F.max_pool2d  # its type depends on return_indices
 Slide = Callable[[Lanes], "Lanes | tuple[Lanes, Lanes]"]
 
 
-def pooled(x: Lanes, size: Size, lane_axes: int, slide: Slide) -> Any:
-    """[*mesh, .., channels] as images through a torch pool, and back to [*mesh, 1, 1, rows, channels]."""
+def apply_pool(x: Lanes, size: Size, lane_axes: int, slide: Slide) -> Any:
+    """Run a torch pool on the images of [*mesh, .., channels]; the result is [*mesh, 1, 1, rows, channels]."""
     _, height, width, channels = size
     dims = x.shape[:lane_axes]
     images = x[..., :channels].reshape(-1, height, width, channels).movedim(-1, 1)
@@ -47,13 +47,13 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
         dtype = call["out_dtype"]
         if i:  # indices count within one image
             dtype = DataType.UINT16 if call["size"][1] * call["size"][2] <= 65535 else DataType.UINT32
-        where = call["memory_config"] or _memory(call, shape, layout, x)
+        where = call["memory_config"] or _choose_memory(call, shape, layout, x)
         specs.append(TensorSpec(shape, dtype, layout, memory_config=where))
     return specs
 
 
-def _memory(call: Call, shape: Sequence[int], layout: Layout, x: TensorSpec) -> MemoryConfig:
-    """Interleaved where the input is in DRAM, else shards on the input's cores or on the most that divide the rows."""
+def _choose_memory(call: Call, shape: Sequence[int], layout: Layout, x: TensorSpec) -> MemoryConfig:
+    """Interleaved if the input is in DRAM, else sharded on the input's cores or on the most that divide the rows."""
     held = x.memory_config
     if held.is_dram():
         return MemoryConfig(buffer_type=held.buffer_type)
@@ -74,7 +74,7 @@ def _scratch(call: Call) -> int:
     rows = -(-batch * height * width // (cores.x * cores.y))
     sticks = min(call["window"][0] * call["window"][1], 32)  # larger windows are reduced 32 sticks at a time
     if x.memory_config.is_dram():
-        rows = min(rows, 1024)  # TT-NN slices tensors in DRAM until a piece fits
+        rows = min(rows, 1024)  # TT-NN slices tensors in DRAM until a slice fits
     return int(rows * min(channels, 256) * 2 + sticks * 2 * min(channels, 256) * 2)
 
 
@@ -89,7 +89,7 @@ def _check(call: Call) -> None:
         )
 
 
-def _kept_windows(
+def _count_windows(
     images: Lanes,
     window: tuple[int, int],
     stride: tuple[int, int],
@@ -97,7 +97,7 @@ def _kept_windows(
     dilation: tuple[int, int],
     ceil_mode: bool,
 ) -> tuple[int, int]:
-    """How many windows there are each way; the one that ceil_mode adds must begin before the padding behind the image."""
+    """The number of windows down and across; the one that ceil_mode adds must begin before the padding after the image."""
     counts = []
     for i, length in enumerate(images.shape[-2:]):
         before, after = padding[2 * i : 2 * i + 2]
@@ -124,7 +124,7 @@ def _max_pool(
         if top == bottom and left == right and top <= window[0] // 2 and left <= window[1] // 2:
             return MAX(images, window, stride, (top, left), dilation, ceil_mode, return_indices)
         wide = F.pad(images, (left, right, top, bottom), value=float("-inf"))
-        rows, columns = _kept_windows(images, window, stride, padding, dilation, ceil_mode)
+        rows, columns = _count_windows(images, window, stride, padding, dilation, ceil_mode)
         result = MAX(wide, window, stride, 0, dilation, ceil_mode, return_indices)
         if not return_indices:
             return result[..., :rows, :columns]
@@ -132,7 +132,7 @@ def _max_pool(
         row, column = index // wide.shape[-1] - top, index % wide.shape[-1] - left
         return values, row * images.shape[-1] + column
 
-    return pooled(input, size, lane_axes, slide)
+    return apply_pool(input, size, lane_axes, slide)
 
 
 @device_operation("ttnn.avg_pool2d", out=_spec, check=_check, scratch=_scratch)
@@ -151,7 +151,7 @@ def _avg_pool(
         wide, (top, bottom, left, right) = images.float(), padding
         if top == bottom and left == right:
             return F.avg_pool2d(wide, window, stride, (top, left), ceil_mode, count_include_pad, divisor_override)
-        rows, columns = _kept_windows(images, window, stride, padding, (1, 1), ceil_mode)
+        rows, columns = _count_windows(images, window, stride, padding, (1, 1), ceil_mode)
         sums, counts = (
             F.avg_pool2d(F.pad(part, (left, right, top, bottom), value=beyond), window, stride, 0, ceil_mode, True, 1)[
                 ..., :rows, :columns
@@ -160,7 +160,7 @@ def _avg_pool(
         )
         return sums / (counts if divisor_override is None else divisor_override)
 
-    return pooled(input, size, lane_axes, slide)
+    return apply_pool(input, size, lane_axes, slide)
 
 
 @device_operation("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch)
@@ -169,10 +169,10 @@ def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str,
         wide = images.float()
         return F.adaptive_avg_pool2d(wide, window) if kind == "avg" else F.adaptive_max_pool2d(wide, window)
 
-    return pooled(input, size, lane_axes, slide)
+    return apply_pool(input, size, lane_axes, slide)
 
 
-def _freed(x: Tensor, result: Any, deallocate_input: bool) -> Any:
+def _free_input(x: Tensor, result: Any, deallocate_input: bool) -> Any:
     if deallocate_input:
         deallocate(x)
     return result
@@ -218,7 +218,7 @@ def max_pool2d(
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
         out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
     )
-    return _freed(input_tensor, result, deallocate_input)
+    return _free_input(input_tensor, result, deallocate_input)
 
 
 @composite("ttnn.avg_pool2d", golden=goldens.avg_pool2d)
@@ -255,10 +255,10 @@ def avg_pool2d(
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
         out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
     )
-    return _freed(input_tensor, result, deallocate_input)
+    return _free_input(input_tensor, result, deallocate_input)
 
 
-def _adaptive(name: str, kind: str, golden: Golden) -> None:
+def _define_adaptive(name: str, kind: str, golden: Golden) -> None:
     @composite(name, golden=golden)
     def adaptive(
         input_tensor: Tensor,
@@ -271,7 +271,7 @@ def _adaptive(name: str, kind: str, golden: Golden) -> None:
         applied_shard_scheme: object,
         deallocate_input: bool,
     ) -> Any:
-        """A pool whose windows are chosen so that the result has the wanted size."""
+        """A pool whose windows are chosen so that the result has output_size."""
         result = _adaptive_pool(
             input=input_tensor,
             size=(batch_size, input_h, input_w, channels),
@@ -282,11 +282,11 @@ def _adaptive(name: str, kind: str, golden: Golden) -> None:
             out_dtype=DataType.BFLOAT16,
             out_layout=Layout.ROW_MAJOR,
         )
-        return _freed(input_tensor, result, deallocate_input)
+        return _free_input(input_tensor, result, deallocate_input)
 
 
-_adaptive("ttnn.adaptive_avg_pool2d", "avg", goldens.adaptive_avg_pool2d)
-_adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
+_define_adaptive("ttnn.adaptive_avg_pool2d", "avg", goldens.adaptive_avg_pool2d)
+_define_adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
 
 
 @device_operation(

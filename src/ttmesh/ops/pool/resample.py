@@ -1,4 +1,4 @@
-"""Pictures at other points: upsample, grid_sample, rotate, on [batch, height, width, channels]."""
+"""Resampling of images [batch, height, width, channels]: upsample, grid_sample, rotate."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _factors(scale: float | Sequence[float]) -> tuple[float, float]:
     return float(scale[0]), float(scale[1])
 
 
-def _picture_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Row-major; block floats become bfloat16; shards keep their cores."""
+def _image_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """A row-major spec; block floats become bfloat16, and shards keep their cores."""
     x, shape = call.specs[0], inferred[0][0]
     dtype = DataType.BFLOAT16 if x.dtype in BLOCK_FLOATS else x.dtype
     config = x.memory_config
@@ -76,11 +76,11 @@ def _upsample(x: Lanes, scale: float | Sequence[float], mode: str) -> Lanes:
 @op(
     "ttnn.upsample",
     golden=goldens.upsample,
-    out=_picture_spec,
+    out=_image_spec,
     check=_check_upsample,
 )
 def upsample(input_tensor: Lanes, scale_factor: float | Sequence[float], mode: str, lane_axes: int) -> Lanes:
-    """Pictures enlarged by repeating or blending pixels."""
+    """Images enlarged by repeating or interpolating pixels."""
     return unfold_from_batch(
         _upsample(fold_into_batch(input_tensor, lane_axes), scale_factor, mode), input_tensor.shape[:lane_axes]
     )
@@ -99,7 +99,7 @@ def _sample(x: Lanes, grid: Lanes, mode: str, padding_mode: str, align_corners: 
     return torch.unflatten(out, -2, (-1, points)).flatten(-2) if channels_last else out
 
 
-def _precomputed(x: Lanes, grid: Lanes, channels_last: bool) -> Lanes:
+def _sample_precomputed(x: Lanes, grid: Lanes, channels_last: bool) -> Lanes:
     """x at grid [n, ho, wo, 6k]: row and column of the upper left pixel, then the weights of the four."""
     points = grid.shape[-1] // 6
     cut = torch.unflatten(grid.float(), -1, (points, 6)).flatten(-3, -2)
@@ -125,7 +125,7 @@ def _check_sample(call: Call) -> None:
         )
 
 
-@op("ttnn.grid_sample", golden=goldens.grid_sample, out=_picture_spec, check=_check_sample)
+@op("ttnn.grid_sample", golden=goldens.grid_sample, out=_image_spec, check=_check_sample)
 def grid_sample(
     input_tensor: Lanes,
     grid: Lanes,
@@ -136,11 +136,11 @@ def grid_sample(
     batch_output_channels: bool,
     lane_axes: int,
 ) -> Lanes:
-    """Pictures at the points of a grid."""
+    """Images sampled at the points of a grid."""
     (x, points), dims = align_and_flatten([input_tensor, grid], lane_axes)
     x, points = x.flatten(0, 1), points.flatten(0, 1)
     if use_precomputed_grid:
-        out = _precomputed(x, points, batch_output_channels)
+        out = _sample_precomputed(x, points, batch_output_channels)
     else:
         out = _sample(x, points, mode, padding_mode, align_corners, batch_output_channels)
     return unfold_from_batch(out, dims)
@@ -155,7 +155,7 @@ def prepare_grid_sample_grid(
     align_corners: bool,
     output_dtype: DataType | None,
 ) -> Tensor:
-    """A host grid with the corner and the four weights of every point worked out."""
+    """A host grid with the corner and the four weights of every point precomputed."""
     if mode != "bilinear" or padding_mode != "zeros":
         raise MeshError(
             f"a grid cannot be prepared for mode={mode!r}, padding_mode={padding_mode!r}",
@@ -185,7 +185,7 @@ def prepare_grid_sample_grid(
 
 
 def _rotate(x: Lanes, angle: float, center: Sequence[float] | None, fill: float, mode: str) -> Lanes:
-    """[n, h, w, c] turned counter-clockwise by degrees; points from outside get `fill`."""
+    """[n, h, w, c] rotated counter-clockwise by an angle in degrees; points outside the image get `fill`."""
     height, width = x.shape[1:3]
     cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else (float(center[0]), float(center[1]))
     turn = math.radians(angle)
@@ -194,16 +194,16 @@ def _rotate(x: Lanes, angle: float, center: Sequence[float] | None, fill: float,
     column = dx * math.cos(turn) - dy * math.sin(turn) + cx
     row = dx * math.sin(turn) + dy * math.cos(turn) + cy
     if mode == "nearest":
-        return _pixels(x, row.round().long(), column.round().long(), fill)
+        return _read_pixels(x, row.round().long(), column.round().long(), fill)
     top, left = row.floor(), column.floor()
     down, across = (row - top)[..., None], (column - left)[..., None]
-    corners = [_pixels(x, (top + i).long(), (left + j).long(), fill) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    corners = [_read_pixels(x, (top + i).long(), (left + j).long(), fill) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))]
     upper = corners[0] * (1 - across) + corners[1] * across
     lower = corners[2] * (1 - across) + corners[3] * across
     return upper * (1 - down) + lower * down
 
 
-def _pixels(x: Lanes, row: Lanes, column: Lanes, fill: float) -> Lanes:
+def _read_pixels(x: Lanes, row: Lanes, column: Lanes, fill: float) -> Lanes:
     inside = (row >= 0) & (row < x.shape[1]) & (column >= 0) & (column < x.shape[2])
     found = x.float()[:, row.clamp(0, x.shape[1] - 1), column.clamp(0, x.shape[2] - 1)]
     return torch.where(inside[..., None], found, torch.full_like(found, fill))
@@ -220,7 +220,7 @@ def _check_rotate(call: Call) -> None:
         )
 
 
-@op("ttnn.rotate", golden=goldens.rotate, out=_picture_spec, check=_check_rotate)
+@op("ttnn.rotate", golden=goldens.rotate, out=_image_spec, check=_check_rotate)
 def rotate(
     input_tensor: Lanes,
     angle: float,
@@ -229,6 +229,6 @@ def rotate(
     interpolation_mode: str,
     lane_axes: int,
 ) -> Lanes:
-    """Pictures turned counter-clockwise by an angle in degrees."""
+    """Images rotated counter-clockwise by an angle in degrees."""
     x = fold_into_batch(input_tensor, lane_axes)
     return unfold_from_batch(_rotate(x, angle, center, fill, interpolation_mode), input_tensor.shape[:lane_axes])
