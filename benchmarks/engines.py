@@ -68,7 +68,7 @@ def measure() -> None:
 
 
 if __name__ == "__main__":
-    if engines.chosen() is not None:
+    if engines.choose_engine() is not None:
         measure()
     else:
         for engine in engines.names():

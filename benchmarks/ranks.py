@@ -102,7 +102,7 @@ def measure() -> int:
 
 
 if __name__ == "__main__":
-    if engines.chosen() is not None:
+    if engines.choose_engine() is not None:
         sys.exit(measure())
     codes = []
     for name in sys.argv[1:] or engines.names():

@@ -24,7 +24,7 @@ ROUNDS = 30
 
 
 def main() -> int:
-    if engines.chosen() is not None:
+    if engines.choose_engine() is not None:
         return measure()
     for engine in sys.argv[1:] or engines.names():
         print(f"engine {engine}: round trip in µs", flush=True)

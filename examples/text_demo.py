@@ -60,7 +60,7 @@ SAMPLING, GREEDY = Sampling(), Sampling(top_k=1)
 
 
 class Generator:
-    """The model with what a captured step reads and writes at fixed places: tokens, positions, caches."""
+    """The model with the tensors that a captured step reads and writes at fixed addresses: tokens, positions, caches."""
 
     def __init__(
         self, at: Placement, sizes: Sizes, top: Weights, layers: list[Weights], sampling: Sampling = SAMPLING
@@ -85,9 +85,9 @@ class Generator:
         return ttnn.from_torch(values, dtype=dtype, device=self.mesh if device else None, mesh_mapper=mapper)
 
     def logits(self, x: ttnn.Tensor) -> ttnn.Tensor:
-        """[..., vocabulary]: each chip makes a part, all get the whole."""
-        part = ttnn.linear(ttnn.rms_norm(x, epsilon=self.sizes.epsilon, weight=self.norm), self.head)
-        return ttnn.all_gather(part, 3, cluster_axis=1)
+        """[..., vocabulary]: each chip computes a shard, then all chips get the full logits."""
+        shard = ttnn.linear(ttnn.rms_norm(x, epsilon=self.sizes.epsilon, weight=self.norm), self.head)
+        return ttnn.all_gather(shard, 3, cluster_axis=1)
 
     def sample(self, logits: ttnn.Tensor) -> None:
         """Draw a token per user from [1, 1, users, vocabulary], on the device, to where the next step reads."""
@@ -103,8 +103,8 @@ class Generator:
         x = ttnn.embedding(self.rows(tokens, ttnn.uint32), embedding, layout=ttnn.TILE_LAYOUT)
         x = ttnn.reshape(x, (users, 1, count, self.sizes.width))
         at = self.rows(torch.arange(count).reshape(1, -1), ttnn.uint32)
-        turns = [ttnn.embedding(at, table, layout=ttnn.TILE_LAYOUT) for table in (cos, sin)]
-        cos, sin = (ttnn.reshape(part, (1, 1, count, self.sizes.size)) for part in turns)
+        rope = [ttnn.embedding(at, table, layout=ttnn.TILE_LAYOUT) for table in (cos, sin)]
+        cos, sin = (ttnn.reshape(part, (1, 1, count, self.sizes.size)) for part in rope)
         for layer in self.layers:
             x = layer.prompt(x, {"cos": cos, "sin": sin, "matrix": self.matrix})
         last = ttnn.reshape(x[:, :, count - 1 : count], (1, 1, users, self.sizes.width))
@@ -117,8 +117,8 @@ class Generator:
         users, (embedding, *tables) = self.sizes.users, self.tables
         x = ttnn.embedding(self.tokens, embedding, layout=ttnn.TILE_LAYOUT)
         x = ttnn.reshape(x, (1, 1, users, self.sizes.width))
-        turns = [ttnn.embedding(self.row, table, layout=ttnn.TILE_LAYOUT) for table in tables]
-        cos, sin = (ttnn.reshape(part, (1, users, 1, self.sizes.size)) for part in turns)
+        rope = [ttnn.embedding(self.row, table, layout=ttnn.TILE_LAYOUT) for table in tables]
+        cos, sin = (ttnn.reshape(part, (1, users, 1, self.sizes.size)) for part in rope)
         for layer in self.layers:
             x = layer.token(x, {"cos": cos, "sin": sin, "matrix": self.matrix}, self.position, users)
         self.sample(self.logits(x))

@@ -1,7 +1,7 @@
-"""A small GPT in two stages of 2x2 chips, batches and weights cut inside each. python examples/train_stages.py
+"""A small GPT in two stages of 2x2 chips, batches and weights sharded inside each. python examples/train_stages.py
 
 Micro-batches go through the stages one behind the other, and gradients come back over the same links. Text does not
-divide into whole batches: the last one of an epoch is padded with rows that count nothing.
+divide into full batches: the last one of an epoch is padded with rows of weight 0.
 """
 
 from __future__ import annotations

@@ -17,17 +17,17 @@ SIZE = WIDTH // HEADS
 
 @dataclass(frozen=True)
 class Scaling:
-    """How Llama 3 stretches slow turns for texts longer than it was first trained on."""
+    """Llama 3's rotary scaling, for sequences longer than those of its first training."""
 
     factor: float
     low: float
     high: float
     first_length: int
 
-    def slowed(self, speed: torch.Tensor) -> torch.Tensor:
-        """Fast turns as they are, slow ones divided by the factor, a mixture between."""
-        mixture = ((self.first_length * speed / (2 * torch.pi) - self.low) / (self.high - self.low)).clamp(0, 1)
-        return speed * mixture + speed / self.factor * (1 - mixture)
+    def scale(self, frequencies: torch.Tensor) -> torch.Tensor:
+        """High frequencies unchanged, low ones divided by the factor, interpolated in between."""
+        mixture = ((self.first_length * frequencies / (2 * torch.pi) - self.low) / (self.high - self.low)).clamp(0, 1)
+        return frequencies * mixture + frequencies / self.factor * (1 - mixture)
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ def draw_weights(draw: torch.Generator, sizes: Sizes = SIZES) -> tuple[Weights, 
 
 def angles(sizes: Sizes = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of every position, [length, size of a head], each angle for a pair of neighbours."""
-    speed = sizes.theta ** (-torch.arange(0, sizes.size, 2) / sizes.size)
-    speed = speed if sizes.scaling is None else sizes.scaling.slowed(speed)
-    turn = (torch.arange(sizes.length)[:, None] * speed).repeat_interleave(2, dim=-1)
-    return turn.cos(), turn.sin()
+    frequencies = sizes.theta ** (-torch.arange(0, sizes.size, 2) / sizes.size)
+    frequencies = frequencies if sizes.scaling is None else sizes.scaling.scale(frequencies)
+    angle = (torch.arange(sizes.length)[:, None] * frequencies).repeat_interleave(2, dim=-1)
+    return angle.cos(), angle.sin()
 
 
-def turned(x: torch.Tensor, sizes: Sizes = SIZES) -> torch.Tensor:
+def rotate(x: torch.Tensor, sizes: Sizes = SIZES) -> torch.Tensor:
     """Rotary embedding of [users, heads, rows, size] whose first row stands at position 0."""
     cos, sin = (part[: x.shape[-2]] for part in angles(sizes))
     pairs = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
@@ -101,12 +101,12 @@ def normed(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-5) -> torc
 
 
 def expected_logits(tokens: torch.Tensor, top: Weights, layers: list[Weights], sizes: Sizes = SIZES) -> torch.Tensor:
-    """The whole sequences at once, without a cache: [users, rows, vocabulary]."""
+    """The full sequences at once, without a cache: [users, rows, vocabulary]."""
     x = top["embedding"][tokens]
     for w in layers:
         h = normed(x, w["norm1"], sizes.epsilon)
         q, k, v = ((h @ w[name]).unflatten(-1, (-1, sizes.size)).transpose(1, 2) for name in "qkv")
-        q, k = turned(q, sizes), turned(k, sizes)
+        q, k = rotate(q, sizes), rotate(k, sizes)
         k, v = (part.repeat_interleave(sizes.heads // sizes.kv_heads, 1) for part in (k, v))
         x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2) @ w["out"]
         h = normed(x, w["norm2"], sizes.epsilon)

@@ -11,7 +11,7 @@ import pytest
 
 from ttmesh.base.directories import DirectoryError, cache_directory, runtime_directory
 from ttmesh.chip import claims
-from ttmesh.tracking.address import chosen
+from ttmesh.tracking.address import choose_address
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ SPOILERS = [
     [
         ("TTMESH_RUNTIME_DIR", "", runtime_directory),
         ("TTMESH_RUNTIME_DIR", "", lambda: claims.find_holder("t3000", 0)),
-        ("TTMESH_RUNTIME_DIR", "", chosen),
+        ("TTMESH_RUNTIME_DIR", "", choose_address),
         ("TTMESH_CACHE", "kernels", lambda: cache_directory("kernels")),
         ("TT_METAL_CACHE", "kernels", lambda: cache_directory("kernels")),
         ("XDG_CACHE_HOME", "ttmesh/kernels", lambda: cache_directory("kernels")),
@@ -101,7 +101,7 @@ def test_directories_are_made_private(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     for directory in (runtime_directory(), cache_directory("kernels")):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert Path(chosen().path).parent == runtime_directory()
+    assert Path(choose_address().path).parent == runtime_directory()
 
 
 def test_the_systems_own_places_are_the_default(tmp_path: Path) -> None:

@@ -81,10 +81,10 @@ def check_order_and_outputs() -> None:
         w.all_reduce(torch.ones(2, dtype=torch.bool))
 
 
-def check_standing_sums() -> None:
+def check_persistent_sums() -> None:
     few, many = (2, 1, 300), (2, 1, 30_000)  # below and above what is kept ready in the engine
     for result in (torch.float32, torch.bfloat16):
-        ready = {shape: w.standing_sum(shape, torch.float32, result) for shape in (few, many)}
+        ready = {shape: w.make_persistent_sum(shape, torch.float32, result) for shape in (few, many)}
         if w.in_place:
             assert ready == {few: None, many: None}
             continue
@@ -96,9 +96,9 @@ def check_standing_sums() -> None:
         for got, want in kept:  # later sums leave earlier results alone
             assert got.dtype is result
             torch.testing.assert_close(got, want)
-    assert w.standing_sum((0, 4), torch.float32, torch.float32) is None
-    assert w.standing_sum((4,), torch.bfloat16, torch.bfloat16) is None
-    assert w.standing_sum((1 << 30,), torch.float32, torch.float32) is None
+    assert w.make_persistent_sum((0, 4), torch.float32, torch.float32) is None
+    assert w.make_persistent_sum((4,), torch.bfloat16, torch.bfloat16) is None
+    assert w.make_persistent_sum((1 << 30,), torch.float32, torch.float32) is None
     given = mine(r, (30, 20), torch.float32)
     total = sum(mine(i, (30, 20), torch.float32) for i in range(n))
     torch.testing.assert_close(w.all_reduce_given(given.clone()), total)
@@ -171,7 +171,7 @@ def check_groups() -> None:
             assert w.subgroup([a, a + 1], f"pair{a}").all_reduce(torch.tensor([r])).item() == 2 * a + 1
     with pytest.raises(RankError, match="expected ranks in ascending order"):
         w.subgroup(list(range(n))[::-1], "backwards")
-    with pytest.raises(RankError, match="call subgroup on the members only"):
+    with pytest.raises(RankError, match="call subgroup only on those ranks"):
         w.subgroup([(r + 1) % n], "others")
 
 
@@ -195,7 +195,7 @@ def check_threads() -> None:
 for check in (
     check_reductions,
     check_order_and_outputs,
-    check_standing_sums,
+    check_persistent_sums,
     check_shapes,
     check_pieces,
     check_messages,

@@ -10,7 +10,7 @@ import pytest
 from ttmesh.base.errors import RankError, SettingError
 from ttmesh.fabric.messaging import engines, wire_layout
 from ttmesh.fabric.messaging.liveness import GONE, LEFT, Liveness
-from ttmesh.fabric.messaging.rank_job import in_short, verdict
+from ttmesh.fabric.messaging.rank_job import judge_failure, shorten_cause
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -24,35 +24,37 @@ def test_a_file_in_the_folder_is_an_engine() -> None:
 def test_every_engine_says_who_starts_it_and_connects(name: str) -> None:
     module = engines.load(name)
 
-    assert module.started({}) is False
+    assert module.is_launched({}) is False
     assert callable(module.connect)
 
 
 def test_the_launcher_decides_the_engine() -> None:
-    assert engines.chosen({}) is None
-    assert engines.chosen({"OMPI_COMM_WORLD_RANK": "0"}) == "mpi"
-    assert engines.chosen(TORCHRUN) == "torchdist"
+    assert engines.choose_engine({}) is None
+    assert engines.choose_engine({"OMPI_COMM_WORLD_RANK": "0"}) == "mpi"
+    assert engines.choose_engine(TORCHRUN) == "torchdist"
 
 
 def test_the_setting_decides_before_the_launcher() -> None:
-    assert engines.chosen({"OMPI_COMM_WORLD_RANK": "0", "TTMESH_ENGINE": "torchdist"}) == "torchdist"
+    assert engines.choose_engine({"OMPI_COMM_WORLD_RANK": "0", "TTMESH_ENGINE": "torchdist"}) == "torchdist"
 
 
 def test_two_launchers_at_once_need_a_choice() -> None:
     with pytest.raises(RankError, match=r"fits several engines: \['mpi', 'torchdist'\].*Set TTMESH_ENGINE"):
-        engines.chosen({"OMPI_COMM_WORLD_RANK": "0", **TORCHRUN})
+        engines.choose_engine({"OMPI_COMM_WORLD_RANK": "0", **TORCHRUN})
 
 
 def test_an_unknown_engine_lists_the_known_ones() -> None:
     with pytest.raises(SettingError, match=r"no engine named 'mpl'; expected one of .*Did you mean mpi\?"):
-        engines.chosen({"TTMESH_ENGINE": "mpl"})
+        engines.choose_engine({"TTMESH_ENGINE": "mpl"})
 
 
 def test_a_process_started_alone_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in (*TORCHRUN, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TTMESH_ENGINE"):
         monkeypatch.delenv(variable, raising=False)
 
-    with pytest.raises(RankError, match="started alone; expected mpirun, torchrun or `ttmesh launch`"):
+    with pytest.raises(
+        RankError, match="started alone; expected several ranks started by mpirun, torchrun or `ttmesh launch`"
+    ):
         engines.connect()
     assert engines.world() is None
 
@@ -60,19 +62,22 @@ def test_a_process_started_alone_cannot_join(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_silent_are_blamed_before_the_absent() -> None:
     here = "all_reduce on group 'axis1' of ranks [0, 1, 2], seen by rank 0"
 
-    assert verdict(here, "late", (2,), "", {1: "barrier"}) == (
+    assert judge_failure(here, "late", (2,), "", {1: "barrier"}) == (
         (2,),
         f"rank 2 died, stopped or was cut off during {here} (late)",
     )
-    assert verdict(here, "late", (), "rank 1 aborted: x", {}) == ((), f"rank 1 aborted: x; this ended {here}")
-    assert verdict(here, "late", (), "", {1: LEFT}) == ((1,), f"rank 1 alive but not in {here} (late; rank 1: it left)")
-    assert verdict(here, "late", (), "", {}) == ((), f"late in {here}")
+    assert judge_failure(here, "late", (), "rank 1 aborted: x", {}) == ((), f"rank 1 aborted: x; this ended {here}")
+    assert judge_failure(here, "late", (), "", {1: LEFT}) == (
+        (1,),
+        f"rank 1 alive but not in {here} (late; rank 1: it left)",
+    )
+    assert judge_failure(here, "late", (), "", {}) == ((), f"late in {here}")
 
 
 def test_an_engines_words_lose_their_source_file() -> None:
     words = "[/src/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:77. This is typically …\nmore"
 
-    assert in_short(RuntimeError(words)) == "Connection closed by peer [10.0.0.1]:77"
+    assert shorten_cause(RuntimeError(words)) == "Connection closed by peer [10.0.0.1]:77"
 
 
 class _Store:
@@ -108,12 +113,12 @@ def test_signs_of_life_tell_silent_ranks_from_busy_ones() -> None:
     assert all(live.start(60.0) for live in lives)
 
     lives[0].watch()
-    until(lambda: list(lives[0].silent([0, 1, 2], 0.6)) == [2])
+    until(lambda: list(lives[0].find_silent([0, 1, 2], 0.6)) == [2])
 
-    assert lives[0].elsewhere([1, 2]) == {1: "starting", 2: "barrier #1 on group 'world'"}
-    lives[1].tell_failure("rank 1 has no paper")
+    assert lives[0].list_activities([1, 2]) == {1: "starting", 2: "barrier #1 on group 'world'"}
+    lives[1].report_failure("rank 1 has no paper")
     until(lambda: "failure" in store.values and store.values["failure"] != "")
-    lives[0].tell_failure("a later cause")
+    lives[0].report_failure("a later cause")
     until(lambda: lives[0].failure != "")
     assert lives[0].failure == "rank 1 has no paper"
     for live in lives:
@@ -132,9 +137,9 @@ def test_large_tensors_go_in_pieces_that_fit_32_bit_counts() -> None:
         def element_size(self) -> int:
             return self._size
 
-    spans = list(wire_layout.pieces(Flat(3 * 2**30 + 5, 4)))  # type: ignore[arg-type]
+    spans = list(wire_layout.split_pieces(Flat(3 * 2**30 + 5, 4)))  # type: ignore[arg-type]
 
     assert spans[0][0] == 0
     assert spans[-1][1] == 3 * 2**30 + 5
     assert all(b - a <= 2**31 - 1 and (b - a) * 4 <= wire_layout.PIECE_BYTES for a, b in spans)
-    assert list(wire_layout.pieces(Flat(0, 4))) == []  # type: ignore[arg-type]
+    assert list(wire_layout.split_pieces(Flat(0, 4))) == []  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 
 from ttmesh.launch.bindings import LaunchError
 from ttmesh.launch.environment import rank_environment
-from ttmesh.launch.mesh_graph import GraphMesh, bindings_of, bindings_of_mapping, meshes_in
+from ttmesh.launch.mesh_graph import GraphMesh, list_meshes, make_bindings, make_mapped_bindings
 
 TWO_MESHES = """
 # two meshes, the first over two hosts
@@ -33,7 +33,7 @@ def test_every_host_of_every_mesh_is_a_rank_and_finds_its_system(tmp_path: Path)
     file = tmp_path / "graph.textproto"
     file.write_text(TWO_MESHES)
 
-    found = bindings_of(file)
+    found = make_bindings(file)
 
     places = [(b.rank, b.mesh_id, b.mesh_host_rank) for b in found.ranks]
     assert places == [(0, 0, 0), (1, 0, 1), (2, 1, 0)]
@@ -53,7 +53,7 @@ def test_graphs_inside_graphs_number_their_meshes_on() -> None:
       instances { graph { graph_descriptor: "G0" graph_id: 1 } }
     }"""
 
-    found = meshes_in(text, "pair")
+    found = list_meshes(text, "pair")
 
     assert [mesh.mesh_id for mesh in found] == [0, 1, 2, 3]
     assert found[1] == GraphMesh(1, (2, 8), (1, 2))
@@ -65,7 +65,7 @@ def test_a_mapping_makes_a_sub_context_of_every_descriptor(tmp_path: Path) -> No
         "subcontext_id_to_mesh_graph_descriptor: {0: graph.textproto, 1: graph.textproto}"
     )
 
-    found = bindings_of_mapping(tmp_path / "map.yaml")
+    found = make_mapped_bindings(tmp_path / "map.yaml")
 
     assert [(b.rank, b.mesh_id, b.subcontext_id) for b in found.ranks][2:4] == [(2, 1, 0), (3, 0, 1)]
     assert found.global_env["TT_RUN_SUBCONTEXT_SIZES"] == "3,3"
@@ -87,4 +87,4 @@ def test_a_mapping_makes_a_sub_context_of_every_descriptor(tmp_path: Path) -> No
 )
 def test_a_descriptor_that_describes_no_meshes_is_refused(change: tuple[str, str], words: str) -> None:
     with pytest.raises(LaunchError, match=words):
-        meshes_in(TWO_MESHES.replace(*change), "graph.textproto")
+        list_meshes(TWO_MESHES.replace(*change), "graph.textproto")

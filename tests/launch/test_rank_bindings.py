@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ttmesh.launch.bindings import LaunchError, mesh_each, one_mesh, read_bindings, read_mapping, with_mock_clusters
-from ttmesh.launch.environment import inherited, rank_environment
+from ttmesh.launch.environment import filter_environment, rank_environment
 
 TWO = """
 rank_bindings:
@@ -61,7 +61,7 @@ def test_overrides_win_over_global_env_over_what_is_set_here_over_what_is_passed
     assert first["TT_LOGGER_LEVEL"] == "Debug"
     assert first["TT_RUN_ORIGINAL_CWD"] == first["PYTHONPATH"] == str(folder)
     assert first["TT_METAL_CACHE"] != second["TT_METAL_CACHE"]
-    assert "TT_VISIBLE_DEVICES" not in inherited(parent)
+    assert "TT_VISIBLE_DEVICES" not in filter_environment(parent)
 
 
 def test_a_rank_without_a_place_gets_none_and_a_given_cache_is_kept(folder: Path) -> None:

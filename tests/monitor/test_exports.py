@@ -138,7 +138,7 @@ def test_what_others_put_beside_the_files_is_passed_over(tmp_path):
 def test_nothing_is_written_into_what_others_put_there(source, tmp_path, put):
     put(tmp_path / f"tt_device_{shared_memory.OURS}_memory")
 
-    with pytest.raises(MeshError, match=r"_memory cannot be written: .*Remove it, or name another folder"):
+    with pytest.raises(MeshError, match=r"_memory cannot be written: .*Remove that file, or choose another folder"):
         shared_memory.write(source.state(), tmp_path)
     assert not (tmp_path / "elsewhere").exists()
 

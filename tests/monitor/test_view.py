@@ -14,7 +14,7 @@ from rich.console import Console
 from ttmesh.base.records import Allocated
 from ttmesh.monitor import device_screen, plain, tables
 from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
-from ttmesh.monitor.rows import Widths, device_cells, fitted, process_cells
+from ttmesh.monitor.rows import Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.text_drawing import bar_cells, draw_trend
 from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level, short_name
 from ttmesh.tracking.ledger import Ledger
@@ -215,7 +215,7 @@ def test_a_device_whose_mesh_is_unknown_has_no_capacity(source):
 @pytest.mark.parametrize("columns", [80, 100, 130, 160, 240])
 def test_the_tables_of_the_live_terminal_fit_into_its_columns(source, columns):
     view = source.view()
-    widths = fitted(view, columns)
+    widths = fit_widths(view, columns)
 
     for titles, rows in (
         (widths.device_columns(), [device_cells(d, widths) for d in view.devices]),

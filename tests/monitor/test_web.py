@@ -166,7 +166,7 @@ def test_silent_connections_and_readers_that_do_not_read_are_cut(monkeypatch):
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
 
     config = uvicorn.Config(
-        more_than_buffers_hold, port=0, http=web_connection.ImpatientConnection, lifespan="off", log_level="critical"
+        more_than_buffers_hold, port=0, http=web_connection.DeadlineConnection, lifespan="off", log_level="critical"
     )
     server = uvicorn.Server(config)
     listener = config.bind_socket()

@@ -36,7 +36,7 @@ from harness import (
 from ttmesh.base.dtypes import FLOATS, DataType, bfloat16, float32
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.nn.parameters import place, whole
+from ttmesh.nn.parameters import place, replicate
 from ttmesh.nn.tape import note, tape
 from ttmesh.ops.catalogue import families
 from ttmesh.tensor.tensor import Tensor
@@ -86,7 +86,7 @@ WITHOUT_GRADIENT = {
         "experimental.deepseek_moe_fast_reduce_nc",
     )
 }  # fmt: skip
-REFUSAL = r"no gradient of ttnn\.|written over before backward"
+REFUSAL = r"no gradient of ttnn\.|overwritten before backward"
 
 
 def format_of(case: Case, wanted: DataType = float32) -> DataType:
@@ -120,7 +120,7 @@ def compare(case: Case, cell: Cell) -> bool:
             results = parts(families.load()[case.operation].function(*args, **kwargs))
             floats = [tensor for tensor in results if tensor.dtype in FLOATS]
             drawn = [_gradient(mesh, tensor, i) for i, tensor in enumerate(floats)]
-            loss = place(torch.zeros(1, 1), mesh, whole(mesh), float32)
+            loss = place(torch.zeros(1, 1), mesh, replicate(mesh), float32)
             note("a gradient for each result", floats, loss, lambda grad: drawn)
         if not floats or not leaves:
             return False

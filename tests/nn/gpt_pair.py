@@ -138,4 +138,4 @@ class Trainer:
         return ttnn.to_torch(loss, mesh_composer=ttnn.ConcatMeshToTensor(self.mesh, 0)).mean().item()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        return {name: collect(p.tensor, p.cut) for name, p in self.parameters.items()}
+        return {name: collect(p.tensor, p.shard_dims) for name, p in self.parameters.items()}

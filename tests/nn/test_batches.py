@@ -45,7 +45,7 @@ def test_gradients_of_a_padded_batch_are_torchs_of_the_real_rows(rows: int, toke
         parameters["weight"].accumulate(record.backward(loss, [layer.weight.tensor])[0])
         synchronize_gradients(parameters, mode="host")
         value = ttnn.to_torch(loss, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=0)).mean()
-        gradient = collect(parameters["weight"].grad, layer.weight.cut)
+        gradient = collect(parameters["weight"].grad, layer.weight.shard_dims)
         del layer, parameters, given, wanted, loss, record
 
     torch.testing.assert_close(value, expected.detach(), rtol=1e-6, atol=0)
@@ -96,7 +96,7 @@ def test_what_cannot_be_padded_or_cut_is_refused() -> None:
     with pytest.raises(RuntimeError, match="batches of 0 rows"):
         next(batches(torch.zeros(3), size=0, parts=1))
     with opened((1, 8)) as mesh:
-        with pytest.raises(RuntimeError, match=r"6 rows cannot be cut over 8 chips; .* pad_batch\(..., parts=8\)"):
+        with pytest.raises(RuntimeError, match=r"6 rows cannot be sharded over 8 chips; .* pad_batch\(..., parts=8\)"):
             place_rows(torch.zeros(6, 2), mesh, 1)
         logits, targets, weights = (
             place_rows(v, mesh, 1) for v in (torch.zeros(8, 3, 32), torch.zeros(8, 3).int(), torch.ones(16))

@@ -110,7 +110,7 @@ def test_a_checkpoint_without_a_state_or_with_another_dtype_changes_nothing(tmp_
         optimiser = AdamW(ParameterSet({"w": Parameter(torch.zeros(32, 32), mesh, dtype=ttnn.float32)}))
         save_checkpoint(path, optimiser)
         whole, _ = read_tensors(path)
-        assert {name: tuple(t.shape) for name, t in whole.items()} == optimiser.saved_shapes()
+        assert {name: tuple(t.shape) for name, t in whole.items()} == optimiser.state_shapes()
         changed = whole | {"parameter.w": torch.ones(32, 32)}
 
         for name in [n for n in whole if n != "parameter.w"]:

@@ -75,13 +75,13 @@ def test_mistakes_are_told(mesh) -> None:
     parameters.zero_grad()
     with pytest.raises(RuntimeError, match=r"no parameter has a gradient; .*parameters\.backward\(record, loss\)"):
         SGD(parameters, 0.1).step()
-    with pytest.raises(RuntimeError, match=r"named 'column'; expected 'columns', 'rows' or None"):
+    with pytest.raises(RuntimeError, match=r"cut='column' of a linear layer; expected 'columns' .*, 'rows' .* or None"):
         Linear(mesh, torch.zeros(32, 32), cut="column", axis=1)
     with pytest.raises(RuntimeError, match=r"axis 2 of a mesh of shape \[1, 8\]; expected 0 to 1"):
         Linear(mesh, torch.zeros(32, 32), cut="columns", axis=2)
     with pytest.raises(RuntimeError, match=r"a set of no parameters; .*layer\.named_parameters\(\)"):
         Layer().parameters()
-    with pytest.raises(RuntimeError, match=r"targets Shape\(\[1\]\).* do not fit logits .*cut them over the chips"):
+    with pytest.raises(RuntimeError, match=r"targets Shape\(\[1\]\).* do not fit logits .*shard them over the chips"):
         cross_entropy(layer(x), place_rows(torch.zeros(8).int(), mesh, 1))
     with pytest.raises(RuntimeError, match=r"of DataType.FLOAT32 do not fit logits .* as integers"):
         cross_entropy(layer(x), place_rows(torch.zeros(16), mesh, 1))

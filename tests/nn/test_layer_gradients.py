@@ -62,7 +62,7 @@ def compare(
 
     for name, parameter in parameters.items():
         assert parameter.grad is not None, name
-        gradient = collect(parameter.grad, parameter.cut)
+        gradient = collect(parameter.grad, parameter.shard_dims)
         # float32, but sums in another order
         torch.testing.assert_close(gradient, leaves[name].grad.reshape(gradient.shape), rtol=1e-4, atol=1e-4, msg=name)
         parameter.grad = None
@@ -170,7 +170,7 @@ def test_convolution_and_pool_with_the_batch_over_chips() -> None:
         synchronize_gradients(ParameterSet(parameters), mode="host")
 
         for parameter, wanted in ((layer.weight, as_matrix(filters.grad, 1)), (layer.bias, F.pad(bias.grad, (0, 28)))):
-            got = collect(parameter.grad, parameter.cut)
+            got = collect(parameter.grad, parameter.shard_dims)
             torch.testing.assert_close(got, wanted.reshape(got.shape), rtol=1e-4, atol=1e-4)
         assert torch.equal(layer.filters(), filters.detach())
         del layer, x, made, pooled, total, found, gradient, parameter, parameters, record
@@ -196,7 +196,7 @@ def test_an_operation_without_a_gradient_says_so() -> None:
         with tape() as record:
             loss = ttnn.sum(ttnn.multiply_(ttnn.multiply(given.tensor, 2.0), 3.0))
 
-        with pytest.raises(RuntimeError, match=r"no gradient of ttnn.multiply_: it writes over its input"):
+        with pytest.raises(RuntimeError, match=r"no gradient of ttnn.multiply_: it overwrites its input"):
             record.backward(loss, [given.tensor])
         del given, loss, record
 

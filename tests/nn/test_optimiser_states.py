@@ -111,13 +111,13 @@ def test_states_are_torchs_and_a_resumed_run_has_the_same_bits(
             if step == RESUMED_AFTER:
                 save_checkpoint(tmp_path / "run", optimiser)
             take_step(parameters, optimiser, step, dtype)
-        ended = optimiser.saved()
+        ended = optimiser.state_dict()
 
         parameters, optimiser = start(mesh, make, dtype, zero)
         load_checkpoint(tmp_path / "run", optimiser)
         for step in range(RESUMED_AFTER, STEPS):
             take_step(parameters, optimiser, step, dtype)
-        resumed = optimiser.saved()
+        resumed = optimiser.state_dict()
 
     assert ended.keys() == resumed.keys()
     for key, values in ended.items():

@@ -70,7 +70,7 @@ def test_unknown_files_are_refused_and_left_alone(tmp_path: Path, name: str) -> 
     folder.mkdir()
     (folder / name).write_bytes(pickle.dumps(Evil(ran)))
 
-    with pytest.raises(MeshError, match=f"holds '{name}', which is no file of ttmesh's cache"):
+    with pytest.raises(MeshError, match=f"holds '{name}', which is not a file of ttmesh's cache"):
         load_or_build(folder, "1", build)
 
     assert not ran.exists()
@@ -85,11 +85,11 @@ def test_unknown_files_are_refused_and_left_alone(tmp_path: Path, name: str) -> 
         ('{"list": []}', "begins with a ParameterList"),
         ('{"dict": [["x", {"torch": "7", "parameter": null}]]}', "KeyError: '7'"),
         ('{"dict": [["x", {"tensor": "0", "described": {}}]]}', "has version None"),
-        ('{"dict": [["x", {"pickle": "0"}]]}', "is no part of a tree"),
+        ('{"dict": [["x", {"pickle": "0"}]]}', "is not a node of a parameter tree"),
         ('{"dict": [["x", {"args": "Path", "values": {"dict": []}}]]}', "KeyError: 'Path'"),
         ('{"dict": [["x", {"args": "ModuleArgs", "values": {"dict": [["y", {"choice": ["os", "z"]}]]}}]]}', "KeyError"),
-        ('{"dict": [[null, {"dict": []}]]}', "is no name"),
-        ('{"dict": 3}', "is no part of a tree"),
+        ('{"dict": [[null, {"dict": []}]]}', "is not a key"),
+        ('{"dict": 3}', "is not a node of a parameter tree"),
     ],
     ids=range(10),
 )

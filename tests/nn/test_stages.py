@@ -21,7 +21,7 @@ from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
 from ttmesh.nn.losses import cross_entropy
 from ttmesh.nn.optimisers import SGD, AdamW
 from ttmesh.nn.stages import Staged
-from ttmesh.nn.staging.stage_schedules import SCHEDULES, Action, issue_order, planned
+from ttmesh.nn.staging.stage_schedules import SCHEDULES, Action, make_plan, order_actions
 from ttmesh.nn.zero import Zero
 
 
@@ -217,7 +217,7 @@ def _allocated(mesh: ttnn.MeshDevice) -> int:
 
 def _most_kept(schedule: str, stages: int, micro_batches: int) -> list[int]:
     most, kept = [0] * stages, [0] * stages
-    for action in issue_order(planned(schedule, stages, micro_batches)):
+    for action in order_actions(make_plan(schedule, stages, micro_batches)):
         kept[action.stage] += 1 if action.forward else -1
         most[action.stage] = max(most[action.stage], kept[action.stage])
     return most
@@ -226,7 +226,7 @@ def _most_kept(schedule: str, stages: int, micro_batches: int) -> list[int]:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 1), (3, 8), (4, 2)])
 def test_every_stage_takes_every_micro_batch_once_each_way(schedule: str, stages: int, micro_batches: int) -> None:
-    order = issue_order(planned(schedule, stages, micro_batches))
+    order = order_actions(make_plan(schedule, stages, micro_batches))
 
     assert len(order) == len(set(order)) == 2 * stages * micro_batches
     for action in order:

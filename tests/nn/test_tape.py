@@ -263,15 +263,15 @@ def freed(x: ttnn.Tensor) -> ttnn.Tensor:
 @pytest.mark.parametrize(
     ("forward", "text"),
     [
-        (written_by_an_operation, r"an input \[32, 32\] of ttnn.multiply was written over before backward"),
-        (written_from_the_host, r"an input \[32, 32\] of ttnn.multiply was written over before backward"),
-        (written_by_a_collective, r"an input \[32, 128\] of ttnn.multiply was written over before backward"),
+        (written_by_an_operation, r"an input \[32, 32\] of ttnn.multiply was overwritten before backward"),
+        (written_from_the_host, r"an input \[32, 32\] of ttnn.multiply was overwritten before backward"),
+        (written_by_a_collective, r"an input \[32, 128\] of ttnn.multiply was overwritten before backward"),
         (freed, r"an input \[32, 32\] of ttnn.multiply was freed before backward"),
-        (lambda x: ttnn.multiply_(ttnn.exp(x), x), r"no gradient of ttnn.multiply_: it writes over its input"),
+        (lambda x: ttnn.multiply_(ttnn.exp(x), x), r"no gradient of ttnn.multiply_: it overwrites its input"),
         (lambda x: ttnn.all_reduce(ttnn.exp(x), cluster_axis=1, mode="host", reduction="max"), "takes the max over"),
         (lambda x: ttnn.broadcast(ttnn.exp(x), ttnn.MeshCoordinate(0, 0), cluster_axis=1, mode="host"),
          "no gradient of ttnn.broadcast: it has no rule"),
-        (lambda x: ttnn.heaviside(ttnn.exp(x), 0.5), "no gradient of ttnn.heaviside: what it computes"),
+        (lambda x: ttnn.heaviside(ttnn.exp(x), 0.5), "no gradient of ttnn.heaviside: its result is not differentiable"),
     ],
 )  # fmt: skip
 def test_a_step_back_that_would_be_wrong_is_refused(forward: Forward, text: str, mesh: ttnn.MeshDevice) -> None:
@@ -299,7 +299,7 @@ def test_an_update_between_forward_and_backward_is_refused(mesh: ttnn.MeshDevice
         loss = ttnn.sum(ttnn.multiply(leaf, leaf))
     ttnn.multiply(leaf, 0.5, output_tensor=leaf)
 
-    with pytest.raises(RuntimeError, match="was written over before backward"):
+    with pytest.raises(RuntimeError, match="was overwritten before backward"):
         record.backward(loss, [leaf])
 
 
@@ -309,7 +309,7 @@ def test_targets_that_change_before_backward_are_refused(mesh: ttnn.MeshDevice) 
         loss = mean_squared_error(leaf, targets)
     ttnn.copy_host_to_device_tensor(ttnn.zeros_like(leaf).cpu(), targets)
 
-    with pytest.raises(RuntimeError, match="mean_squared_error was written over before backward"):
+    with pytest.raises(RuntimeError, match="mean_squared_error was overwritten before backward"):
         record.backward(loss, [leaf])
 
 

@@ -149,7 +149,7 @@ def test_zero_refuses_parameters_that_the_axis_already_cuts() -> None:
     with opened((2, 4)) as mesh:
         trainer = Trainer(mesh, "hybrid")
 
-        with pytest.raises(RuntimeError, match="is cut along mesh axis 1; expected parameters that are replicated"):
+        with pytest.raises(RuntimeError, match="is sharded along mesh axis 1; expected parameters that are replicated"):
             Zero(trainer.parameters, lambda parts: AdamW(parts), axis=1)
         del trainer
 

@@ -34,12 +34,12 @@ def go_down_inside(here: str) -> None:
     threading.Thread(target=lambda: (time.sleep(0.05), go_down(here)), daemon=True).start()
 
 
-engines.load(engines.chosen() or "")
+engines.load(engines.choose_engine() or "")
 go_down("before")
 begin = rank_job.Job.begin
 
 
-def begin_and_go_down(self: rank_job.Job, place: rank_job.Place, operation: str, partners: object) -> None:
+def begin_and_go_down(self: rank_job.Job, place: rank_job.GroupState, operation: str, partners: object) -> None:
     begin(self, place, operation, partners)
     if operation == rank_job.JOIN:
         go_down("joining")

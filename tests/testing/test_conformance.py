@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ttmesh.testing.conformance_runs import check_checkout, short_reason
+from ttmesh.testing.conformance_runs import check_checkout, shorten_reason
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -65,9 +65,9 @@ def test_a_file_that_hangs_is_given_up(checkout) -> None:
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path) -> None:
-    with pytest.raises(RuntimeError, match="is no checkout of tt-metal"):
+    with pytest.raises(RuntimeError, match="is not a checkout of tt-metal"):
         check_checkout(tmp_path)
 
 
 def test_equal_reasons_count_together() -> None:
-    assert short_reason("\nPCC 0.91234 of 0x7f00ff\nmore") == short_reason("PCC 0.55555 of 0x123456")
+    assert shorten_reason("\nPCC 0.91234 of 0x7f00ff\nmore") == shorten_reason("PCC 0.55555 of 0x123456")

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             print(text)
         else:
             write_file(args.json, text)
-    return 0 if all(result.whole for result in results) else 1
+    return 0 if all(result.has_passed for result in results) else 1
 
 
 def _print(results: list[FileResult]) -> None:
@@ -63,8 +63,8 @@ def _print(results: list[FileResult]) -> None:
         reasons += [f"{count} skipped: {reason}" for reason, count in result.skip_reasons.most_common(1)]
         numbers = (result.passed, result.failed, result.errors, result.skipped)
         table.add_row(result.file, *map(str, numbers), f"{result.seconds:.0f}", "\n".join(reasons))
-    whole = sum(result.whole for result in results)
+    complete = sum(result.has_passed for result in results)
     passed, failed = sum(r.passed for r in results), sum(r.failed + r.errors for r in results)
     console = PlainConsole(width=None if sys.stdout.isatty() else 200)
     console.print(table)
-    console.print(f"{whole} of {len(results)} files whole, {passed} tests passed, {failed} failed")
+    console.print(f"{complete} of {len(results)} files whole, {passed} tests passed, {failed} failed")

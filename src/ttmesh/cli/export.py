@@ -18,8 +18,8 @@ from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.exports.json_csv import to_csv, to_json
 from ttmesh.monitor.exports.torch_snapshot import to_torch_snapshot
 from ttmesh.monitor.exports.visualizer import write_live_report
-from ttmesh.monitor.view import build, counted
-from ttmesh.tracking.address import chosen
+from ttmesh.monitor.view import build, format_count
+from ttmesh.tracking.address import choose_address
 from ttmesh.tracking.query import Monitor
 from ttmesh.tracking.state import Buffers, DeviceState, State
 
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
         gone = shared_memory.clean(Path(args.output or shared_memory.default_directory()))
         print("\n".join(map(str, gone)) if gone else "There were none.")
         return 0
-    with Monitor(chosen(args.socket)) as monitor:
+    with Monitor(choose_address(args.socket)) as monitor:
         if args.form == "shm":
             with writing(args.output):
-                return _shared(
+                return _export_shared_memory(
                     monitor, Path(args.output or shared_memory.default_directory()), args.watch, args.refresh / 1000
                 )
 
@@ -75,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
             else:
                 sys.stdout.write(_text(args.form, state))
     if args.output:
-        print(f"{args.output}: {counted(len(state.devices), 'device')}, {counted(build(state).buffers, 'buffer')}")
+        print(
+            f"{args.output}: {format_count(len(state.devices), 'device')}, {format_count(build(state).buffers, 'buffer')}"
+        )
     return 0
 
 
@@ -101,7 +103,7 @@ def writing(output: str) -> Iterator[None]:
         ) from None
 
 
-def _shared(monitor: Monitor, folder: Path, watch: bool, refresh_s: float) -> int:
+def _export_shared_memory(monitor: Monitor, folder: Path, watch: bool, refresh_s: float) -> int:
     if not watch:
         print("\n".join(map(str, shared_memory.write(monitor.state(), folder))))
         print("They stay as they are until `ttmesh export shm --clean`.", file=sys.stderr)

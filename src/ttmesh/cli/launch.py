@@ -29,7 +29,7 @@ from ttmesh.launch.bindings import (
 )
 from ttmesh.launch.commands import ENGINES, LaunchPlan, RankCommand, commands, default_engine
 from ttmesh.launch.environment import hide_secret
-from ttmesh.launch.mesh_graph import bindings_of, bindings_of_mapping
+from ttmesh.launch.mesh_graph import make_bindings, make_mapped_bindings
 from ttmesh.launch.watch import GRACE_S
 from ttmesh.launch.watch import run as watch_to_the_end
 from ttmesh.shim import __path__ as shim_folders
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     made = commands(plan)
     if args.dry_run or args.verbose:
         for command in made:
-            print(f"[ttmesh launch] {_printed(command)}", file=sys.stderr)
+            print(f"[ttmesh launch] {_format_command(command)}", file=sys.stderr)
     return 0 if args.dry_run else watch_to_the_end(made, grace_s=args.grace)
 
 
@@ -162,9 +162,9 @@ def _bindings(args: argparse.Namespace) -> Bindings:
     elif args.rank_bindings_mapping is not None:
         bindings = read_mapping(args.rank_bindings_mapping, check_mesh_graph=not args.skip_mgd_check)
     elif args.mesh_graph_descriptor is not None:
-        bindings = bindings_of(args.mesh_graph_descriptor)
+        bindings = make_bindings(args.mesh_graph_descriptor)
     elif args.mesh_graph_descriptor_mapping is not None:
-        bindings = bindings_of_mapping(args.mesh_graph_descriptor_mapping)
+        bindings = make_mapped_bindings(args.mesh_graph_descriptor_mapping)
     else:
         bindings = mesh_each(args.ranks) if args.mesh_per_rank else one_mesh(args.ranks)
     if args.factory_system_descriptor is not None:
@@ -215,7 +215,7 @@ def _node(text: str) -> tuple[int, int]:
     return node, nodes
 
 
-def _printed(command: RankCommand) -> str:
+def _format_command(command: RankCommand) -> str:
     """A command to read; what the user himself wrote among --mpi-args may hold secrets."""
     return shlex.join(hide_secret(word) for word in command.argv)
 

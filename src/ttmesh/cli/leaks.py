@@ -8,7 +8,7 @@ import msgspec
 
 from ttmesh.cli._arguments import MAX_ID, number
 from ttmesh.monitor.tables import leaks, printer
-from ttmesh.tracking.address import chosen
+from ttmesh.tracking.address import choose_address
 from ttmesh.tracking.query import Monitor
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; status 1 when something was left."""
-    with Monitor(chosen(args.socket)) as monitor:
+    with Monitor(choose_address(args.socket)) as monitor:
         found = monitor.leaks()
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())

@@ -14,7 +14,7 @@ from ttmesh.cli._arguments import device, milliseconds, number
 from ttmesh.monitor.plain import page
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.view import SORTS, Choice
-from ttmesh.tracking.address import chosen
+from ttmesh.tracking.address import choose_address
 from ttmesh.tracking.query import UnreachableError
 
 MAX_PICTURES = 10**9
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """The live terminal, or lines of text when there is none."""
     devices = frozenset() if args.all else frozenset(args.device)
-    source = Source(chosen(args.socket))
+    source = Source(choose_address(args.socket))
     choice = Choice(devices=devices, sort=args.sort)
     try:
         terminal = sys.stdout.isatty()

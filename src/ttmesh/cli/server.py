@@ -10,7 +10,7 @@ from pathlib import Path
 from ttmesh import cli
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
-from ttmesh.tracking.address import chosen, parse_tcp
+from ttmesh.tracking.address import choose_address, parse_tcp
 from ttmesh.tracking.allocation_server import Server
 from ttmesh.tracking.server_log import Printer
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; SIGUSR1 prints statistics."""
     token = read_token(args.token_file) if args.token_file else settings.get_str("TTMESH_TOKEN")
-    addresses = [chosen(args.socket), *([parse_tcp(args.listen)] if args.listen else [])]
+    addresses = [choose_address(args.socket), *([parse_tcp(args.listen)] if args.listen else [])]
     printer = Printer(sys.stdout, quiet=args.quiet)
     server = Server(addresses, printer, token=token, mode=0o660 if args.group else 0o600)
     for number in (signal.SIGINT, signal.SIGTERM):

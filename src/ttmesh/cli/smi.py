@@ -13,7 +13,7 @@ from ttmesh.cli._arguments import device, milliseconds
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.tables import printer, smi
 from ttmesh.monitor.view import Choice
-from ttmesh.tracking.address import chosen
+from ttmesh.tracking.address import choose_address
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
-    source = Source(chosen(args.socket))
+    source = Source(choose_address(args.socket))
     choice = Choice(devices=frozenset(args.device))
     console = printer()
     try:

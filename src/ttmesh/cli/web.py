@@ -15,7 +15,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.cli._arguments import milliseconds, port
 from ttmesh.cli.server import read_token
 from ttmesh.monitor.source import Source
-from ttmesh.tracking.address import chosen
+from ttmesh.tracking.address import choose_address
 
 NEEDED = ("starlette", "uvicorn", "plotly", "prometheus_client")
 
@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> int:
             fix="Install it, or use `ttmesh monitor`.",
         )
     web = importlib.import_module("ttmesh.monitor.web_server")
-    connection = importlib.import_module("ttmesh.monitor.web_connection").ImpatientConnection
+    connection = importlib.import_module("ttmesh.monitor.web_connection").DeadlineConnection
     uvicorn = importlib.import_module("uvicorn")
     _ask_for_port(args.host, args.port)
-    source = Source(chosen(args.socket))
+    source = Source(choose_address(args.socket))
     names = ["localhost", "127.0.0.1", "[::1]", args.host, *args.name]
     token = "" if args.public else read_token(args.token_file) if args.token_file else secrets.token_urlsafe(16)
     app = web.web_app(source, refresh_ms=args.refresh, hosts=names, token=token)

@@ -1,4 +1,4 @@
-"""Which mesh and which place in it each rank gets: rank-binding files as tt-run reads them (tt-metal e4f9f0b)."""
+"""Which mesh, and which block of it, each rank gets: rank-binding files as tt-run reads them (tt-metal e4f9f0b)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ttmesh.base.errors import MeshError, suggest_names
 MAPPING_KEY = "subcontext_id_to_rank_bindings"
 MOCK_KEY = "rank_to_cluster_mock_cluster_desc"
 MAX_RANKS = 4096  # of one launch; more would fill the process table before the first one ran
-# What tt-run's validator says where msgspec says which type it expected.
+# tt-run's text for each type that msgspec expects.
 PHRASES = {
     "`int`": "a valid integer",
     "`str`": "a valid string",
@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 
 class LaunchError(MeshError):
-    """The launch was described wrongly; nothing has been started."""
+    """The description of a launch is invalid; nothing has been started."""
 
 
 @dataclass(frozen=True)
 class RankBinding:
-    """One rank: its mesh, its place in it, and what only it finds in its environment."""
+    """One rank: its mesh, its number among that mesh's ranks, and its own environment variables."""
 
     rank: int
     mesh_id: int = 0
@@ -46,29 +46,29 @@ class RankBinding:
     mesh_graph_desc_path: Path | None = None
     mock_cluster_desc_path: Path | None = None
     subcontext_id: int | None = None
-    defaults: Mapping[str, str] = field(default_factory=dict)  # where nobody says otherwise
+    defaults: Mapping[str, str] = field(default_factory=dict)  # default
 
 
 @dataclass(frozen=True)
 class Bindings:
-    """Every rank, in order, and what all of them find in their environment."""
+    """Every rank in order, and the environment variables of all of them."""
 
     ranks: tuple[RankBinding, ...]
     global_env: Mapping[str, str] = field(default_factory=dict)
 
 
 def one_mesh(ranks: int) -> Bindings:
-    """So many ranks that present one mesh together."""
+    """Bindings of ranks that share one mesh."""
     return Bindings(tuple(RankBinding(rank, mesh_host_rank=rank) for rank in range(ranks)))
 
 
 def mesh_each(ranks: int) -> Bindings:
-    """So many ranks with a mesh of their own each."""
+    """Bindings of ranks with one mesh each."""
     return Bindings(tuple(RankBinding(rank, mesh_id=rank, mesh_host_rank=0) for rank in range(ranks)))
 
 
 class RankEntry(msgspec.Struct, frozen=True):
-    """One entry of `rank_bindings`, as it stands in the file."""
+    """One entry of `rank_bindings`, as in the file."""
 
     rank: Place
     mesh_id: Place
@@ -78,7 +78,7 @@ class RankEntry(msgspec.Struct, frozen=True):
 
 
 class BindingFile(msgspec.Struct, frozen=True):
-    """A rank-binding file, as it stands there."""
+    """The content of a rank-binding file."""
 
     rank_bindings: list[RankEntry]
     mesh_graph_desc_path: str
@@ -94,50 +94,50 @@ def read_bindings(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
     for index, entry in enumerate(document["rank_bindings"]):
         _mention_unknown(entry, RankEntry, f"rank_bindings.{index}")
     if not file.rank_bindings:
-        raise _wrong("rank_bindings: Field required", "a list with one entry per rank")
+        raise _make_error("rank_bindings: Field required", "a list with one entry per rank")
     mesh_graph = resolve(Path(file.mesh_graph_desc_path), "Mesh graph descriptor", must_exist=check_mesh_graph)
     ranks = [_binding(entry, mesh_graph) for entry in file.rank_bindings]
     check_count(len(ranks))
     numbers = sorted(binding.rank for binding in ranks)
     if len(set(numbers)) != len(numbers):
-        raise _wrong("Duplicate ranks found in bindings", "every rank once")
+        raise _make_error("Duplicate ranks found in bindings", "every rank once")
     if numbers != list(range(len(numbers))):
-        raise _wrong(f"Ranks must be contiguous from 0. Got: {shorten(numbers)}", f"0 to {len(numbers) - 1}")
+        raise _make_error(f"Ranks must be contiguous from 0. Got: {shorten(numbers)}", f"0 to {len(numbers) - 1}")
     ordered = tuple(sorted(ranks, key=lambda binding: binding.rank))
     return Bindings(ordered, file.global_env or {})
 
 
 def check_count(ranks: int) -> None:
-    """Refuse more ranks than one launch can start."""
+    """Raise if one launch cannot start this many ranks."""
     if not 1 <= ranks <= MAX_RANKS:
         raise LaunchError(
             f"a launch of {shorten(ranks)} ranks starts nothing",
             expected=f"1 to {MAX_RANKS}",
-            fix="Pass a number in that range.",
+            fix="Pass a number in this range.",
         )
 
 
 def read_mapping(path: Path, *, check_mesh_graph: bool = True) -> Bindings:
-    """Several rank-binding files as one job: ranks are numbered on, each file is a sub-context."""
+    """Several rank-binding files as one job: ranks are numbered consecutively, each file is a sub-context."""
     resolved = resolve(path, "Rank bindings mapping file")
     files = read_paths(resolved, MAPPING_KEY)
-    return merged([read_bindings(file, check_mesh_graph=check_mesh_graph) for file in files])
+    return merge_bindings([read_bindings(file, check_mesh_graph=check_mesh_graph) for file in files])
 
 
 def read_paths(resolved: Path, key: str) -> list[Path]:
-    """The files that a mapping names by sub-context id: beside it, or where files are looked for."""
+    """The files that a mapping names by sub-context id: relative to its folder, or on the search path."""
     data = _load(resolved)
     if not isinstance(data, dict):
-        raise _wrong(f"the file: Input should be a valid dictionary, got {shorten(data)}", "names and values")
+        raise _make_error(f"the file: Input should be a valid dictionary, got {shorten(data)}", "names and values")
     if key not in data:
-        raise _wrong(f"Rank bindings mapping must contain '{key}'", "sub-context id: path")
+        raise _make_error(f"Rank bindings mapping must contain '{key}'", "sub-context id: path")
     if not data[key]:
-        raise _wrong(f"'{key}' must not be empty", "sub-context id: path")
+        raise _make_error(f"'{key}' must not be empty", "sub-context id: path")
     overlays = _fit(data[key], dict[int, str])
     keys = list(overlays)
     if keys != list(range(len(keys))):
         expected = list(range(len(keys)))
-        raise _wrong(
+        raise _make_error(
             f"'{key}' keys must be dense and monotonic starting at 0 "
             f"(expected {shorten(expected)}, got {shorten(keys)})",
             "0, 1, 2, …",
@@ -148,14 +148,14 @@ def read_paths(resolved: Path, key: str) -> list[Path]:
     ]
 
 
-def merged(parts: list[Bindings]) -> Bindings:
-    """Several sets of bindings as one job: ranks are numbered on, each set is a sub-context."""
+def merge_bindings(parts: list[Bindings]) -> Bindings:
+    """Several sets of bindings as one job: ranks are numbered consecutively, each set is a sub-context."""
     ranks: list[RankBinding] = []
     env: dict[str, str] = {}
     for number, part in enumerate(parts):
         for name, value in part.global_env.items():
             if env.setdefault(name, value) != value:
-                raise _wrong(f"global_env conflict on key {name!r} between sub-contexts", "one value for all")
+                raise _make_error(f"global_env conflict on key {name!r} between sub-contexts", "one value for all")
         offset = len(ranks)
         ranks += [replace(b, rank=offset + b.rank, subcontext_id=number) for b in part.ranks]
     env["TT_RUN_SUBCONTEXT_SIZES"] = ",".join(str(len(part.ranks)) for part in parts)
@@ -163,7 +163,7 @@ def merged(parts: list[Bindings]) -> Bindings:
 
 
 def with_mock_clusters(bindings: Bindings, path: Path) -> Bindings:
-    """The same ranks, each told its mock cluster descriptor."""
+    """The same ranks, each with the path of its mock cluster descriptor."""
     resolved = resolve(path, "Mock cluster rank binding configuration")
     data = _load(resolved)
     if isinstance(data, dict) and MOCK_KEY in data:
@@ -172,7 +172,7 @@ def with_mock_clusters(bindings: Bindings, path: Path) -> Bindings:
     else:
         paths = {0: resolved}
     if sorted(paths) != [b.rank for b in bindings.ranks]:
-        raise _wrong(
+        raise _make_error(
             f"Mock cluster mapping ranks {shorten(sorted(paths))} do not match merged rank bindings "
             f"{shorten([b.rank for b in bindings.ranks])}",
             "a descriptor for every rank",
@@ -190,7 +190,7 @@ def resolve(path: Path, description: str, *, must_exist: bool = True) -> Path:
             return candidate.resolve()
     if must_exist:
         searched = "" if expanded.is_absolute() else f" (searched in: {[str(p) for p in places]})"
-        raise _wrong(f"{description} not found: {path}{searched}", "a file that exists")
+        raise _make_error(f"{description} not found: {path}{searched}", "a file that exists")
     return (Path.cwd() / expanded).resolve()
 
 
@@ -206,7 +206,7 @@ def _binding(entry: RankEntry, mesh_graph: Path) -> RankBinding:
 
 
 def _mention_unknown(data: Mapping[object, object], known: type[msgspec.Struct], where: str) -> None:
-    """tt-run passes over names it does not know; so does this, but a misspelt one is worth a line."""
+    """Ignore unknown names, as tt-run does, but print a line, as they may be misspelt."""
     names = known.__struct_fields__
     for name in data:
         if name not in names:
@@ -218,22 +218,24 @@ def _load(path: Path) -> object:
     try:
         return read_yaml(path)
     except DocumentError as error:
-        raise _wrong(f"{path} {error}", "a YAML file") from None
+        raise _make_error(f"{path} {error}", "a YAML file") from None
 
 
 def _fit(document: object, wanted: Callable[..., T]) -> T:
-    """The document as this type, or tt-run's words for what does not fit; numbers may stand in quotes, as there."""
+    """The document as this type, or tt-run's error text; numbers may be quoted, as there."""
     try:
         return convert(document, wanted, strict=False)
     except Mismatched as error:
         found = error.mismatch
         path = re.sub(r"\[(\d+)\]", r".\1", found.path) or "the file"
         if found.missing:
-            raise _wrong(f"{path}.{found.missing}".removeprefix("the file.") + ": Field required", "a value") from None
+            raise _make_error(
+                f"{path}.{found.missing}".removeprefix("the file.") + ": Field required", "a value"
+            ) from None
         kind = found.expected.partition(",")[0]
         phrase = PHRASES.get(kind.removesuffix(" | null"), kind)
-        raise _wrong(f"{path}: Input should be {phrase}, got {shorten(found.value)}", phrase) from None
+        raise _make_error(f"{path}: Input should be {phrase}, got {shorten(found.value)}", phrase) from None
 
 
-def _wrong(text: str, expected: str) -> LaunchError:
+def _make_error(text: str, expected: str) -> LaunchError:
     return LaunchError(f"Configuration error: {text}", expected=expected, fix="Correct the rank-binding file.")

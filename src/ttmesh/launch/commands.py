@@ -16,17 +16,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ttmesh.launch.bindings import Bindings, LaunchError
-from ttmesh.launch.environment import inherited, rank_environment, split_secrets
+from ttmesh.launch.environment import filter_environment, rank_environment, split_secrets
 from ttmesh.launch.rank import SECRETS
 
 ENGINES = ("mpi", "torchdist")
 RANK_SCRIPT = Path(__file__).with_name("rank.py")
-_reserved: list[socket.socket] = []  # kept open for as long as the launcher lives
+_reserved: list[socket.socket] = []  # kept open until the launcher ends
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """A launch, decided: nothing here needs another look at the command line."""
+    """A launch with everything decided that the command line says."""
 
     bindings: Bindings
     program: tuple[str, ...]
@@ -65,7 +65,7 @@ def find_mpirun() -> str | None:
 
 
 def default_engine() -> str:
-    """MPI where it is installed, because it is the quickest; else torch.distributed."""
+    """MPI if it is installed, because it is the fastest; otherwise torch.distributed."""
     return "mpi" if find_mpirun() and find_spec("mpi4py") else "torchdist"
 
 
@@ -79,7 +79,7 @@ def host_of(rank: int, ranks: int, hosts: Sequence[str]) -> str:
     return hosts[rank * len(hosts) // ranks]
 
 
-def _wrapped(rank: int, program: Sequence[str], *, stdin: str) -> list[str]:
+def _wrap_command(rank: int, program: Sequence[str], *, stdin: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(RANK_SCRIPT), str(rank), stdin, "--", *program]
 
 
@@ -89,7 +89,7 @@ def _mpirun(plan: LaunchPlan) -> RankCommand:
         raise LaunchError(
             "no mpirun on the PATH or beside this Python",
             expected="Open MPI",
-            fix="pip install 'ttmesh[mpi]', or choose --engine torchdist.",
+            fix="Run pip install 'ttmesh[mpi]', or choose --engine torchdist.",
         )
     version = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
     if "Open MPI" not in version and "OpenRTE" not in version:
@@ -111,9 +111,9 @@ def _mpirun(plan: LaunchPlan) -> RankCommand:
         if secrets:  # mpirun hands on the value that it has in its own environment
             unseen[f"{SECRETS}{binding.rank}"] = secrets
             argv += ["-x", f"{SECRETS}{binding.rank}"]
-        argv += _wrapped(binding.rank, plan.program, stdin="keep")
-    env = inherited(os.environ) | unseen
-    if os.geteuid() == 0:  # containers; mpirun refuses root without both
+        argv += _wrap_command(binding.rank, plan.program, stdin="keep")
+    env = filter_environment(os.environ) | unseen
+    if os.geteuid() == 0:  # for containers: mpirun refuses root without both
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return RankCommand(tuple(argv), env, tuple(range(count)))
 
@@ -127,7 +127,7 @@ def _mpi_options(plan: LaunchPlan, count: int) -> list[str]:
     if "--oversubscribe" not in given and not any("map-by" in arg or "rankfile" in arg for arg in given):
         options += ["--map-by", ":OVERSUBSCRIBE"]
     several = bool(plan.hosts) or any("host" in arg for arg in given)
-    if not plan.bare and (several or plan.tcp_interface):  # on one host shared memory is five times quicker
+    if not plan.bare and (several or plan.tcp_interface):  # on one host shared memory is five times faster
         if "btl" not in given:
             options += ["--mca", "btl", "self,tcp"]
         if plan.tcp_interface:
@@ -142,7 +142,7 @@ def _mpi_options(plan: LaunchPlan, count: int) -> list[str]:
 def _processes(plan: LaunchPlan) -> list[RankCommand]:
     count = len(plan.bindings.ranks)
     node, nodes = plan.node
-    address, port = _meeting_point(plan)
+    address, port = _choose_rendezvous(plan)
     made = []
     for binding in plan.bindings.ranks:
         if binding.rank * nodes // count != node:
@@ -166,39 +166,39 @@ def _processes(plan: LaunchPlan) -> list[RankCommand]:
             env["GLOO_SOCKET_IFNAME"] = env["NCCL_SOCKET_IFNAME"] = plan.tcp_interface
         shown, secrets = split_secrets(env)
         if plan.hosts:
-            argv = _wrapped(binding.rank, plan.program, stdin="secrets" if secrets else "stdin")
-            argv = _there(plan.rsh, host_of(binding.rank, count, plan.hosts), argv, shown)
-            made.append(RankCommand(tuple(argv), inherited(os.environ) | shown, (binding.rank,), secrets))
+            argv = _wrap_command(binding.rank, plan.program, stdin="secrets" if secrets else "stdin")
+            argv = _make_remote_command(plan.rsh, host_of(binding.rank, count, plan.hosts), argv, shown)
+            made.append(RankCommand(tuple(argv), filter_environment(os.environ) | shown, (binding.rank,), secrets))
         else:
-            argv = _wrapped(binding.rank, plan.program, stdin="stdin")
-            made.append(RankCommand(tuple(argv), inherited(os.environ) | env, (binding.rank,)))
+            argv = _wrap_command(binding.rank, plan.program, stdin="stdin")
+            made.append(RankCommand(tuple(argv), filter_environment(os.environ) | env, (binding.rank,)))
     return made
 
 
-def _there(rsh: Sequence[str], host: str, argv: list[str], env: dict[str, str]) -> list[str]:
-    """The same command on another host, in the same directory (shared, as tt-run assumes too)."""
+def _make_remote_command(rsh: Sequence[str], host: str, argv: list[str], env: dict[str, str]) -> list[str]:
+    """The command that runs this one on another host, in the same (shared) directory, as tt-run does."""
     settings = [f"{name}={value}" for name, value in env.items()]
     inner = ["env", "-C", str(Path.cwd()), *settings, *argv]
     return [*rsh, host, shlex.join(inner)] if Path(rsh[0]).name in ("ssh", "rsh") else [*rsh, host, *inner]
 
 
-def _meeting_point(plan: LaunchPlan) -> tuple[str, str]:
+def _choose_rendezvous(plan: LaunchPlan) -> tuple[str, str]:
     if plan.rendezvous:
         address, _, port = plan.rendezvous.rpartition(":")
         if not address or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
             raise LaunchError(
-                f"--rdzv {plan.rendezvous!r} is no meeting point",
+                f"--rdzv {plan.rendezvous!r} is not a rendezvous address",
                 expected="HOST:PORT",
-                fix="For example --rdzv node1:29500.",
+                fix="Pass a host and a port, for example --rdzv node1:29500.",
             )
         return address, port
     if plan.hosts:
-        return plan.hosts[0], str(random.randint(20000, 60000))  # free there, most likely; --rdzv says otherwise
-    return "127.0.0.1", str(_reserved_port())
+        return plan.hosts[0], str(random.randint(20000, 60000))  # probably free there; --rdzv overrides it
+    return "127.0.0.1", str(_reserve_port())
 
 
-def _reserved_port() -> int:
-    """A free port that nobody else is given until rank 0 listens there, seconds later."""
+def _reserve_port() -> int:
+    """A free port that no other process gets before rank 0 listens on it, seconds later."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # rank 0's store sets it too, and so may bind it
     held.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What a rank finds in its environment, and which value wins: as tt-run decides it (tt-metal e4f9f0b)."""
+"""The environment variables of a rank, and which value wins, as in tt-run (tt-metal e4f9f0b)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmesh.launch.bindings import Bindings, RankBinding
 
 PASSED_PREFIXES = ("TT_", "ARCH_", "WH_", "TTNN_", "DEEPSEEK_", "MESH_", "TTMESH_")
 PASSED_NAMES = ("HOME", "USER", "PATH", "VIRTUAL_ENV", "PYTHONHOME")
-# Per rank: one inherited value would give every rank the same devices or the same place.
+# Per rank: one inherited value would give every rank the same devices or the same block of the mesh.
 BLOCKED = frozenset(
     {
         "TT_MESH_ID",
@@ -25,12 +25,12 @@ BLOCKED = frozenset(
         "TT_VISIBLE_DEVICES",
     }
 )
-# Values of such names go to ranks unseen: any user of a host can read command lines.
+# Values of such names are not put on command lines, which any user of a host can read.
 SECRET = re.compile("TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE_KEY", re.IGNORECASE)
 
 
-def inherited(parent: Mapping[str, str]) -> dict[str, str]:
-    """What a process on this host inherits: everything but the variables that belong to one rank."""
+def filter_environment(parent: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a process on this host inherits: all but those of a single rank."""
     return {name: value for name, value in parent.items() if name not in BLOCKED}
 
 
@@ -68,7 +68,7 @@ def rank_environment(binding: RankBinding, bindings: Bindings, parent: Mapping[s
 
 
 def split_secrets(env: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """What may stand in a command line, and the rest as one word for `launch/rank.py`; "" where there is none."""
+    """The variables that may be on a command line, and the others encoded for `launch/rank.py` ("" if none)."""
     secret = {name: value for name, value in env.items() if SECRET.search(name)}
     shown = {name: value for name, value in env.items() if name not in secret}
     return shown, json.dumps(secret).encode().hex() if secret else ""

@@ -1,4 +1,4 @@
-"""Rank bindings that follow from a mesh graph descriptor alone: a rank per host of every mesh (tt-run -m, -M)."""
+"""Rank bindings from a mesh graph descriptor: one rank per host of every mesh (tt-run -m, -M)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ttmesh.launch.bindings import (
     LaunchError,
     RankBinding,
     check_count,
-    merged,
+    merge_bindings,
     read_paths,
     resolve,
 )
@@ -27,7 +27,7 @@ from ttmesh.launch.bindings import (
 MAPPING_KEY = "subcontext_id_to_mesh_graph_descriptor"
 Message = dict[str, list[Any]]  # a textproto message: every field as the list of its values
 
-MAX_DEPTH = 100  # of messages inside messages, as protobuf's own readers have it
+MAX_DEPTH = 100  # nesting depth of messages, as in protobuf
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\w.+-]+|[{}\[\]:,;<>]|#[^\n]*')
 
 
@@ -46,20 +46,20 @@ class MeshDescriptor(msgspec.Struct, frozen=True):
 
 
 class MeshInstance(msgspec.Struct, frozen=True):
-    """A mesh that exists."""
+    """An instance of a mesh descriptor."""
 
     mesh_descriptor: tuple[str, ...] = ("",)
     mesh_id: tuple[int, ...] = (0,)
 
 
 class GraphInstance(msgspec.Struct, frozen=True):
-    """A graph that exists."""
+    """An instance of a graph descriptor."""
 
     graph_descriptor: tuple[str, ...] = ("",)
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """What a graph, or the top level, consists of."""
+    """An instance inside a graph or at the top level: a mesh or a graph."""
 
     mesh: tuple[MeshInstance, ...] = ()
     graph: tuple[GraphInstance, ...] = ()
@@ -74,7 +74,7 @@ class GraphDescriptor(msgspec.Struct, frozen=True):
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """What is read of a mesh graph descriptor."""
+    """The fields of a mesh graph descriptor that ttmesh reads."""
 
     mesh_descriptors: tuple[MeshDescriptor, ...] = ()
     graph_descriptors: tuple[GraphDescriptor, ...] = ()
@@ -90,16 +90,16 @@ class GraphMesh:
     hosts: tuple[int, ...]
 
 
-def bindings_of(path: Path, *, check: bool = True) -> Bindings:
+def make_bindings(path: Path, *, check: bool = True) -> Bindings:
     """The ranks of a mesh graph descriptor: meshes by id, the hosts of each in row-major order.
 
-    tt-run asks the hardware which host has which chips; here every rank gets the chips of its block.
+    tt-run finds out from the hardware which host has which chips; here every rank gets the chips of its block.
     """
     resolved = resolve(path, "Mesh graph descriptor", must_exist=check)
     try:
-        meshes = meshes_in(read_text(resolved), str(path))
+        meshes = list_meshes(read_text(resolved), str(path))
     except DocumentError as error:
-        raise _wrong(str(path), str(error)) from None
+        raise _make_error(str(path), str(error)) from None
     check_count(sum(prod(mesh.hosts) for mesh in meshes))
     ranks: list[RankBinding] = []
     for mesh in meshes:
@@ -109,25 +109,25 @@ def bindings_of(path: Path, *, check: bool = True) -> Bindings:
     return Bindings(tuple(ranks))
 
 
-def bindings_of_mapping(path: Path) -> Bindings:
-    """Several descriptors as one job: ranks are numbered on, each descriptor is a sub-context."""
+def make_mapped_bindings(path: Path) -> Bindings:
+    """Several descriptors as one job: ranks are numbered consecutively, each descriptor is a sub-context."""
     resolved = resolve(path, "Mesh graph descriptor mapping")
-    return merged([bindings_of(part) for part in read_paths(resolved, MAPPING_KEY)])
+    return merge_bindings([make_bindings(part) for part in read_paths(resolved, MAPPING_KEY)])
 
 
-def meshes_in(text: str, name: str) -> list[GraphMesh]:
+def list_meshes(text: str, name: str) -> list[GraphMesh]:
     """The meshes that a descriptor instantiates, by their ids."""
     fields = _message(iter([t for t in TOKEN.findall(text) if t[0] not in "#,;"]), name, closes="")
     try:
         read = convert(fields, Descriptor, strict=False)
     except Mismatched as error:
         found = error.mismatch
-        raise _wrong(name, f"has {found.path} {shorten(found.value)}, expected {found.expected}") from None
+        raise _make_error(name, f"has {found.path} {shorten(found.value)}, expected {found.expected}") from None
     if not read.top_level_instance:
-        raise _wrong(name, "has no top_level_instance")
+        raise _make_error(name, "has no top_level_instance")
     found_meshes = list(islice(_instances(read.top_level_instance[0], read, name, ()), MAX_RANKS + 1))
     if len(found_meshes) > MAX_RANKS:
-        raise _wrong(name, f"instantiates more than {MAX_RANKS} meshes")
+        raise _make_error(name, f"instantiates more than {MAX_RANKS} meshes")
     ids = [mesh.mesh_id for mesh in found_meshes]
     if len(set(ids)) != len(ids):  # graphs inside graphs count their meshes from 0 each
         return [GraphMesh(number, mesh.devices, mesh.hosts) for number, mesh in enumerate(found_meshes)]
@@ -140,34 +140,34 @@ def _instances(instance: Instance, read: Descriptor, name: str, inside: tuple[st
     for one in instance.mesh:
         wanted = _first(one.mesh_descriptor)
         if wanted not in described:
-            raise _wrong(name, f"instantiates mesh {wanted!r}, which it does not describe")
+            raise _make_error(name, f"instantiates mesh {wanted!r}, which it does not describe")
         devices, hosts = (
             _dims(topology) for topology in (described[wanted].device_topology, described[wanted].host_topology)
         )
         if not devices:
-            raise _wrong(name, f"gives mesh {wanted!r} no device_topology")
+            raise _make_error(name, f"gives mesh {wanted!r} no device_topology")
         hosts = hosts or (1,) * len(devices)
         if len(hosts) != len(devices) or any(n % cuts for n, cuts in zip(devices, hosts, strict=True)):
-            raise _wrong(name, f"divides {list(devices)} devices of mesh {wanted!r} over {list(hosts)} hosts")
+            raise _make_error(name, f"divides {list(devices)} devices of mesh {wanted!r} over {list(hosts)} hosts")
         yield GraphMesh(one.mesh_id[0] if one.mesh_id else 0, devices, hosts)
     for part in instance.graph:
         wanted = _first(part.graph_descriptor)
         if wanted not in graphs:
-            raise _wrong(name, f"instantiates graph {wanted!r}, which it does not describe")
+            raise _make_error(name, f"instantiates graph {wanted!r}, which it does not describe")
         if wanted in inside:
-            raise _wrong(name, f"instantiates graph {wanted!r} inside itself")
+            raise _make_error(name, f"instantiates graph {wanted!r} inside itself")
         if len(inside) >= MAX_DEPTH:
-            raise _wrong(name, f"has graphs inside graphs more than {MAX_DEPTH} deep")
+            raise _make_error(name, f"has graphs inside graphs more than {MAX_DEPTH} deep")
         for inner in graphs[wanted].instances:
             yield from _instances(inner, read, name, (*inside, wanted))
     if instance.switch:
-        raise _wrong(name, "has switches, which are not emulated")
+        raise _make_error(name, "has switches, which are not emulated")
 
 
 def _message(tokens: Iterator[str], name: str, *, closes: str, depth: int = 0) -> Message:
     """The fields up to the closing brace: `key: value`, `key { … }`, `key: [ …, … ]`."""
     if depth > MAX_DEPTH:
-        raise _wrong(name, f"has messages inside messages more than {MAX_DEPTH} deep")
+        raise _make_error(name, f"has messages inside messages more than {MAX_DEPTH} deep")
     fields: Message = {}
     for key in tokens:
         if key == closes:
@@ -188,7 +188,7 @@ def _message(tokens: Iterator[str], name: str, *, closes: str, depth: int = 0) -
         elif value:
             fields.setdefault(key, []).append(value.strip('"'))
     if closes:
-        raise _wrong(name, f"ends before a {closes!r}")
+        raise _make_error(name, f"ends before a {closes!r}")
     return fields
 
 
@@ -201,5 +201,5 @@ def _dims(topologies: tuple[GraphTopology, ...]) -> tuple[int, ...]:
     return dims if dims and min(dims) > 0 else ()
 
 
-def _wrong(name: str, what: str) -> LaunchError:
+def _make_error(name: str, what: str) -> LaunchError:
     return LaunchError(f"{name} {what}", expected="a mesh graph descriptor (textproto)", fix="Correct the file.")

@@ -1,4 +1,4 @@
-"""The process around one rank: starts the program, reports how it ended, and leaves nothing of it behind.
+"""The process around one rank: starts the program, reports how it ended, and ends all its child processes.
 
 Runs as a plain script (`python -I -S rank.py RANK -- program …`), with the standard library only, so that it costs 20 ms and
 10 MB per rank and works under mpirun, ssh and alone.
@@ -15,19 +15,17 @@ import subprocess
 import sys
 import time
 
-SECRETS = (
-    "TTMESH_SECRETS_"  # of each rank, under mpirun: variables that no command line may show, as JSON in hexadecimal
-)
+SECRETS = "TTMESH_SECRETS_"  # per rank under mpirun: secret variables as JSON in hexadecimal
 MARK = "\x1ettmesh-rank"  # a line on stderr that the launcher reads and does not print
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STOP_S = 3.0  # from SIGTERM to SIGKILL: time to say whom a rank waited for
+STOP_S = 3.0  # from SIGTERM to SIGKILL: time to report which rank it waited for
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def main(argv: list[str]) -> int:
     """Run the program of one rank; its exit code, or the signal that ended it.
 
-    Two processes: mpirun kills the outer one in haste; the inner one, in a session of its own, then still cleans up.
+    Two processes: mpirun may kill the outer one at once; the inner one, in its own session, then still cleans up.
     """
     rank, watch_stdin, program = argv[0], argv[1] != "keep", argv[3:]
     _take_secrets(_read_line() if argv[1] == "secrets" else os.environ.get(SECRETS + rank, ""))
@@ -58,7 +56,7 @@ def main(argv: list[str]) -> int:
     kill_at = float("inf")
     while child.poll() is None:
         if watch_stdin and select.select([sys.stdin], [], [], 0)[0] and not os.read(0, 4096):
-            watch_stdin = False  # the launcher's end is closed: it is gone, or wants this rank to stop
+            watch_stdin = False  # the launcher closed the pipe: it has ended, or stops this rank
             wanted.append(signal.SIGTERM)
         while wanted:
             _signal_group(child.pid, wanted.pop(0))
@@ -72,7 +70,7 @@ def main(argv: list[str]) -> int:
 
 
 def _take_secrets(word: str) -> None:
-    """Put into the environment what came unseen, and drop what came for other ranks."""
+    """Put this rank's secret variables into the environment, and drop those of other ranks."""
     for name in [name for name in os.environ if name.startswith(SECRETS)]:
         del os.environ[name]
     if word:
@@ -88,7 +86,7 @@ def _read_line() -> str:
 
 
 def end_like(code: int) -> None:
-    """Exit, or die of the same signal, so that mpirun sees the death of a rank and lets the others know."""
+    """Exit with the code, or die of the same signal, so that mpirun notices and informs the other ranks."""
     if code >= 0:
         sys.exit(code)
     if -code != signal.SIGKILL:
@@ -109,7 +107,7 @@ def die_with_parent(number: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever loses its own below this process."""
+    """Become the parent of descendants whose parent ends (a subreaper)."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -127,11 +125,11 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _kill_leftovers(pid: int) -> None:
-    """Whatever the program started and left: its group, and orphans that came to this subreaper."""
+    """Kill the processes that the program left running: its group, and orphans adopted by this subreaper."""
     _signal_group(pid, signal.SIGKILL)
     give_up = time.monotonic() + 1.0
     more = True
-    while more:  # the children of a killed orphan come here next
+    while more:  # the children of a killed orphan are adopted next
         more = time.monotonic() < give_up
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as listed:

@@ -1,4 +1,4 @@
-"""Watching ranks: their output with their number before it, the first cause of a failure once, and nothing left behind."""
+"""Watches ranks: labels their output, reports the first failure once, and ends all processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ttmesh.launch.bindings import LaunchError
 from ttmesh.launch.commands import RANK_SCRIPT, RankCommand
 from ttmesh.launch.rank import MARK, STOP_S, adopt_orphans, die_with_parent
 
-GRACE_S = 4.0  # after the first failure: time for the others to say what they saw
+GRACE_S = 4.0  # after the first failure: time for the other ranks to print their errors
 TERM_S = 4.0  # then SIGTERM; after this SIGKILL. Together below the promised 10 s
 INTERRUPTED = 130  # 128 + SIGINT, as tt-run has it
 TAGGED = re.compile(r"^\[[^\]]*,(\d+)\]<(stdout|stderr|stddiag)>: ?")
@@ -59,21 +59,21 @@ def run(
 ) -> int:
     """Start everything, watch it to the end; 0, the first failing rank's code, 128 + its signal, or 130 after Ctrl-C."""
     watch = Watch(stdout, stderr, grace_s)
-    adopt_orphans()  # processes around ranks outlive mpirun by seconds: nothing is left when the launcher ends
+    adopt_orphans()  # the processes around ranks outlive mpirun by seconds; the launcher waits for them
     strangers = {child.pid for child in psutil.Process().children()}
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def interrupted(number: int, frame: object) -> None:
+    def handle_interrupt(number: int, frame: object) -> None:
         watch.interrupts += 1
 
     for number in before:
-        signal.signal(number, interrupted)
+        signal.signal(number, handle_interrupt)
     started: list[subprocess.Popen[bytes]] = []
     try:
         with selectors.DefaultSelector() as selector:
             for command in commands:
                 started.append(_start(command, selector, watch))
-            _attend(started, commands, selector, watch)
+            _watch_processes(started, commands, selector, watch)
     finally:
         _sweep(started)
         _end_adopted(strangers)
@@ -87,7 +87,7 @@ def run(
 def _start(command: RankCommand, selector: selectors.BaseSelector, watch: Watch) -> subprocess.Popen[bytes]:
     try:
         process = _open(command)
-    except (OSError, ValueError) as cause:  # no such ssh, or more arguments than the system takes
+    except (OSError, ValueError) as cause:  # ssh not found, or too many arguments
         raise LaunchError(
             f"cannot start {command.argv[0]}: {getattr(cause, 'strerror', None) or cause}",
             expected="a command of this host",
@@ -95,7 +95,7 @@ def _start(command: RankCommand, selector: selectors.BaseSelector, watch: Watch)
         ) from None
     if command.first_input:
         assert process.stdin is not None, "a process with an input carries one rank"
-        with contextlib.suppress(BrokenPipeError):  # it ended already, and is reported for that
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, which is reported elsewhere
             process.stdin.write(f"{command.first_input}\n".encode())
             process.stdin.flush()
     for pipe, to in ((process.stdout, watch.stdout), (process.stderr, watch.stderr)):
@@ -112,18 +112,18 @@ def _open(command: RankCommand) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE if command.carries_one else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C comes to the launcher only, which then ends them in order
+        start_new_session=True,  # Ctrl-C must reach only the launcher, which then stops the ranks in order
         preexec_fn=lambda: die_with_parent(signal.SIGTERM),
     )
 
 
-def _carrier(command: RankCommand) -> str:
-    """What a process is, for the case that it ends without a word of the rank in it: ssh that finds no host, say."""
+def _describe_process(command: RankCommand) -> str:
+    """A process's name for errors, if it ends without a report of its rank, for example ssh without a host."""
     name = Path(command.argv[0]).name
     return f"{name} of rank {command.ranks[0]}" if command.carries_one else name
 
 
-def _attend(
+def _watch_processes(
     started: list[subprocess.Popen[bytes]],
     commands: Sequence[RankCommand],
     selector: selectors.BaseSelector,
@@ -137,7 +137,7 @@ def _attend(
                 selector.unregister(key.fileobj)
         for process, command in zip(started, commands, strict=True):
             if process.poll() not in (None, 0):
-                _failed(watch, f"{_carrier(command)} ended", process.returncode)
+                _record_failure(watch, f"{_describe_process(command)} ended", process.returncode)
         now = time.monotonic()
         if watch.interrupts > seen_interrupts:
             seen_interrupts = watch.interrupts
@@ -175,24 +175,24 @@ def _line(stream: Stream, text: str, watch: Watch) -> None:
     if tag:
         rank, text = int(tag.group(1)), text[tag.end() :]
     if text.startswith(MARK):
-        _reported(text[len(MARK) :].split(maxsplit=2), watch)
+        _read_report(text[len(MARK) :].split(maxsplit=2), watch)
         return
     print(text if rank is None else f"[{rank}] {text}", file=stream.to, flush=True)
 
 
-def _reported(words: list[str], watch: Watch) -> None:
-    """What a rank, or the process around it, says of its end."""
+def _read_report(words: list[str], watch: Watch) -> None:
+    """Handle the report of a rank, or of the process around it, about its end."""
     rank, code, *why = words
     if code == "crashed":
-        _failed(watch, f"rank {rank} failed", 1, " ".join(why))
+        _record_failure(watch, f"rank {rank} failed", 1, " ".join(why))
         return
     watch.ended[int(rank)] = int(code)
     if int(code):
-        _failed(watch, f"rank {rank} ended", int(code))
+        _record_failure(watch, f"rank {rank} ended", int(code))
 
 
-def _failed(watch: Watch, what: str, code: int, why: str = "") -> None:
-    """The first cause is said once; what follows from it is not."""
+def _record_failure(watch: Watch, what: str, code: int, why: str = "") -> None:
+    """Record and print the first failure; later ones are consequences and are not printed."""
     if watch.cause or watch.interrupts:
         return
     how = why or (f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}")
@@ -202,7 +202,7 @@ def _failed(watch: Watch, what: str, code: int, why: str = "") -> None:
 
 
 def _stop(process: subprocess.Popen[bytes], command: RankCommand, watch: Watch) -> None:
-    """SIGTERM; where all ranks are on this host not to mpirun, which does not wait for their last words, but to them."""
+    """Send SIGTERM; if all ranks are on this host, to them instead of mpirun, which would not wait for their output."""
     if process.poll() is not None:
         return
     targets = [psutil.Process(process.pid)]
@@ -228,7 +228,7 @@ def _signal(started: list[subprocess.Popen[bytes]], number: signal.Signals) -> N
 
 
 def _end_adopted(strangers: set[int]) -> None:
-    """Wait for what came to this process when its parent ended, and kill what does not end by itself."""
+    """Wait for adopted processes, and kill those that do not end by themselves."""
     adopted = [child for child in psutil.Process().children(recursive=True) if child.pid not in strangers]
     _, left = psutil.wait_procs(adopted, timeout=STOP_S + 1.0)
     for process in left:
@@ -238,7 +238,7 @@ def _end_adopted(strangers: set[int]) -> None:
 
 
 def _sweep(started: list[subprocess.Popen[bytes]]) -> None:
-    """End what is still there of the launched processes, and everything below them."""
+    """End the launched processes that still run, and all their descendants."""
     left = [psutil.Process(p.pid) for p in started if p.poll() is None and psutil.pid_exists(p.pid)]
     below = [child for process in left for child in process.children(recursive=True)]
     for process in [*left, *below]:

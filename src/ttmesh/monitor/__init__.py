@@ -1,1 +1,1 @@
-"""Look at what is held: one view model; terminal, one-shot tables, web and exports are shells around it."""
+"""Shows memory use: one view model, displayed by a live terminal, one-shot tables, a web page and exports."""

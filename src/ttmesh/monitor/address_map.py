@@ -1,4 +1,4 @@
-"""A picture of one bank's addresses: which class of memory lies where, and where the holes are."""
+"""A map of one bank's addresses: which class of memory is stored where, and which addresses are free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOLE = "free"
 
 @dataclass(frozen=True)
 class Piece:
-    """Addresses that one buffer takes, or nobody."""
+    """A span of addresses that one buffer uses, or that is free."""
 
     span: Span
     memory_class: str
@@ -22,7 +22,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class AddressMap:
-    """One bank of one pool, its pieces in order of address; all banks of a pool look alike."""
+    """One bank of one pool, its pieces in order of address; all banks of a pool have the same map."""
 
     pool: str
     bank: Span
@@ -30,7 +30,7 @@ class AddressMap:
     holes: tuple[Span, ...]
 
     def cells(self, count: int) -> list[str]:
-        """The bank in `count` equal cells: the class that takes most of each, a hole when nothing is in it."""
+        """The bank in `count` equal cells, each with the class that uses most of it, or free."""
         if self.bank.length <= 0 or count <= 0:
             return []
         shares: list[dict[str, int]] = [{} for _ in range(count)]
@@ -41,7 +41,7 @@ class AddressMap:
                 start, end = self._cell(i, count)
                 overlap = min(piece.span.end, end) - max(piece.span.start, start)
                 shares[i][piece.memory_class] = shares[i].get(piece.memory_class, 0) + overlap
-        # Anything at all is drawn: a small buffer in a large cell is what one looks for.
+        # A small buffer in a large free cell is drawn too, as it may be what fragments the bank.
         return [max(found, key=lambda kind: found[kind]) if found else HOLE for found in shares]
 
     def _cell(self, i: int, count: int) -> tuple[int, int]:

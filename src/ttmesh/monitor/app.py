@@ -16,7 +16,7 @@ class MonitorApp(App[None]):
     """`ttmesh monitor` on a terminal: a page with everything, and one for each device."""
 
     TITLE = "ttmesh monitor"
-    # Textual would ask first; whoever types Ctrl-C in a monitor wants to leave it, also out of the filter's line.
+    # Textual would ask first; here Ctrl-C quits at once, also from the filter's input line.
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "Quit", show=False, priority=True)]
 
     def __init__(self, source: Source, choice: Choice, *, refresh_ms: int) -> None:

@@ -16,19 +16,19 @@ from textual.widgets import Footer, Static
 
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.address_map import AddressMap
-from ttmesh.monitor.polling import LookingScreen
+from ttmesh.monitor.polling import PollingScreen
 from ttmesh.monitor.rows import STAR
 from ttmesh.monitor.source import Detail, Source
 from ttmesh.monitor.text_drawing import COLOURS, LEVELS, class_name, draw_bar, draw_map, draw_trend
-from ttmesh.monitor.view import Bar, DeviceKey, counted, printable
+from ttmesh.monitor.view import Bar, DeviceKey, format_count, printable
 from ttmesh.tracking.state import BufferState
 
 MAP_ROWS = 4
 BIGGEST = 30
-TREND = 10  # less is no trend
+TREND = 10  # fewer values show no trend
 
 
-class DeviceScreen(LookingScreen[Detail]):
+class DeviceScreen(PollingScreen[Detail]):
     """Everything about one device."""
 
     DEFAULT_CSS = """
@@ -89,15 +89,15 @@ def _pool(bar: Bar, width: int) -> RenderableType:
     for segment in bar.segments:
         name = Text("■ ", style=COLOURS[segment.memory_class]).append(class_name(segment.memory_class), style="default")
         used, peak = size_text(segment.used_bytes), size_text(segment.peak_bytes)
-        table.add_row(name, used, counted(segment.buffers, "buffer"), f"peak {peak}")
+        table.add_row(name, used, format_count(segment.buffers, "buffer"), f"peak {peak}")
     return Group(line, table)
 
 
 def _map_legend(bank: AddressMap) -> Text:
     largest = max((hole.length for hole in bank.holes), default=0)
     return Text(
-        f"{bank.bank.start:#x} … {bank.bank.end:#x} of every bank, {counted(len(bank.pieces), 'buffer')}, "
-        f"{counted(len(bank.holes), 'hole')}, the largest {size_text(largest)}",
+        f"{bank.bank.start:#x} … {bank.bank.end:#x} of every bank, {format_count(len(bank.pieces), 'buffer')}, "
+        f"{format_count(len(bank.holes), 'hole')}, the largest {size_text(largest)}",
         style="dim",
     )
 

@@ -13,17 +13,17 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Input, Static
 
 from ttmesh.monitor.device_screen import DeviceScreen
-from ttmesh.monitor.polling import LookingScreen
-from ttmesh.monitor.rows import STAR, Widths, device_cells, fitted, process_cells
+from ttmesh.monitor.polling import PollingScreen
+from ttmesh.monitor.rows import STAR, Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.text_drawing import COLOURS, class_name
-from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, counted, nothing_shown
+from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, format_count, nothing_shown
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
 
 
-class MainScreen(LookingScreen[View]):
-    """Everything on one page."""
+class MainScreen(PollingScreen[View]):
+    """The screen with all devices and processes."""
 
     DEFAULT_CSS = """
     #status, #legend { height: 1; padding: 0 1; background: $panel; }
@@ -66,21 +66,21 @@ class MainScreen(LookingScreen[View]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """The first look."""
+        """Set up the tables and start polling."""
         self.query_one("#devices").focus()
         super().on_mount()
 
     def on_resize(self) -> None:
-        """Other columns fit now."""
+        """Choose the columns that fit the new width."""
         if self.view is not None:
             self.show(self.view, "")
 
     def ask(self) -> View | None:
-        """Everything the person wants to see; the last picture while it is held."""
+        """The view to show; the last one while the display is paused."""
         return self.view if self.paused else self.source.view(self.choice, trends=True)
 
     def show(self, answer: View | None, problem: str) -> None:
-        """Put a view on the screen; a problem stands above the last one."""
+        """Show a view; a problem is shown above the last view."""
         notice = self.query_one("#problem", Static)
         notice.display = bool(problem)
         notice.update(Text(problem))
@@ -97,7 +97,7 @@ class MainScreen(LookingScreen[View]):
             fill(self.query_one("#processes", DataTable), processes)
 
     def _fit(self, view: View) -> Widths:
-        widths = fitted(view, self.size.width)
+        widths = fit_widths(view, self.size.width)
         if self.widths is None or widths.long != self.widths.long:
             for table_id, columns in (
                 ("#devices", widths.device_columns()),
@@ -111,18 +111,18 @@ class MainScreen(LookingScreen[View]):
         return widths
 
     def action_next_sort(self) -> None:
-        """Order the processes by the next thing."""
+        """Sort the processes by the next column."""
         following = SORTS[(SORTS.index(self.choice.sort) + 1) % len(SORTS)]
         self.choice = Choice(self.choice.devices, following, self.choice.text)
         self.look()
 
     def action_pause(self) -> None:
-        """Hold the picture, or go on."""
+        """Pause or resume the display."""
         self.paused = not self.paused
         self.look()
 
     def action_filter(self) -> None:
-        """Ask for a part of a name."""
+        """Open the input line for a filter on names."""
         entry = self.query_one("#filter", Input)
         entry.display = True
         entry.focus()
@@ -162,10 +162,9 @@ class MainScreen(LookingScreen[View]):
 
     def _status(self, view: View) -> Text:
         clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
-        text = Text(f"{clock}  {counted(len(view.devices), 'device')}  {counted(view.buffers, 'buffer')}  ")
-        text.append(
-            f"{counted(len(view.processes), 'process')}, sorted by {self.choice.sort}  {counted(view.records, 'record')}"
-        )
+        text = Text(f"{clock}  {format_count(len(view.devices), 'device')}  {format_count(view.buffers, 'buffer')}  ")
+        text.append(f"{format_count(len(view.processes), 'process')}, sorted by {self.choice.sort}  ")
+        text.append(format_count(view.records, "record"))
         if view.missed:
             text.append(f"  {view.missed} missed", style="yellow")
         if self.choice.text:

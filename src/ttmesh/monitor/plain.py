@@ -13,7 +13,7 @@ WIDTH = 25  # of a bar, as in the first allocation monitor
 
 
 def page(view: View, *, refresh_ms: int) -> str:
-    """One picture of everything."""
+    """One page with all devices and processes."""
     clock = time.strftime("%H:%M:%S", time.localtime(view.time_s))
     lines = [
         f"═══ Cross-Process Memory Monitor (via Allocation Server) ═══  Time: {clock} | Refresh: {refresh_ms}ms",
@@ -30,7 +30,7 @@ def page(view: View, *, refresh_ms: int) -> str:
 
 
 def device_lines(device: DeviceView) -> list[str]:
-    """One device: its pools, and what they consist of."""
+    """One device: its pools and their classes of memory."""
     facts = [device.arch or "not opened"]
     if device.coord:
         facts.append(f"logical {device.logical_id} at {device.place}")

@@ -1,4 +1,4 @@
-"""Asking the server again and again from a screen, in a thread, one question at a time."""
+"""Polling the server from a screen, in a thread, one query at a time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ttmesh.base.errors import MeshError
 Answer = TypeVar("Answer")
 
 
-class LookingScreen(Screen[None], Generic[Answer]):
-    """A screen that asks every `refresh_ms`; while an answer is slow, the next question waits."""
+class PollingScreen(Screen[None], Generic[Answer]):
+    """A screen that polls every `refresh_ms`; the next query waits until the last one is answered."""
 
     def __init__(self, *, refresh_ms: int) -> None:
         super().__init__()
@@ -25,16 +25,16 @@ class LookingScreen(Screen[None], Generic[Answer]):
         raise NotImplementedError
 
     def show(self, answer: Answer | None, problem: str) -> None:
-        """Put the answer, or what is wrong, on the screen."""
+        """Show the answer, or the problem."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        """Look now and again."""
+        """Poll now and every `refresh_ms`."""
         self.set_interval(self.refresh_ms / 1000, self.look)
         self.look()
 
     def look(self) -> None:
-        """Ask and show, now or as soon as the last question is answered."""
+        """Query and show, now or as soon as the last query is answered."""
         if self._asking:
             self._wanted = True
         else:
@@ -47,11 +47,11 @@ class LookingScreen(Screen[None], Generic[Answer]):
             answer, problem = self.ask(), ""
         except MeshError as error:
             answer, problem = None, str(error)
-        self.app.call_from_thread(self._answered, answer, problem)
+        self.app.call_from_thread(self._show_answer, answer, problem)
 
-    def _answered(self, answer: Answer | None, problem: str) -> None:
+    def _show_answer(self, answer: Answer | None, problem: str) -> None:
         self._asking = False
-        if self.is_attached and self.children:  # else the app is closing
+        if self.is_attached and self.children:  # otherwise the app is closing
             self.show(answer, problem)
             if self._wanted:
                 self._wanted = False

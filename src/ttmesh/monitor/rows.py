@@ -15,7 +15,7 @@ from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_range
 STAR = "bold dark_orange3"
 LONG_FROM = 130  # columns of the terminal that show capacities, trends and rare classes too
 MARK = 18
-GAP = 2  # what a table puts between columns
+GAP = 2  # padding between columns
 SCROLLBAR = 2
 
 
@@ -39,18 +39,20 @@ class Widths(NamedTuple):
         return ("PID", "Devices", "DRAM", "L1", *rare, "Buffers", *(("Mark",) if self.long else ()), "Process")
 
 
-def fitted(view: View, columns: int) -> Widths:
-    """Bars, trends and names share what the rest of their tables leaves."""
+def fit_widths(view: View, columns: int) -> Widths:
+    """Widths for this terminal: bars, trends and names share what the other columns leave."""
     bare = Widths(columns >= LONG_FROM)
-    titles = ["" if title in ("DRAM", "L1", "Trend") else title for title in bare.device_columns()]  # stand above bars
-    bars = columns - _taken(titles, [device_cells(d, bare) for d in view.devices])
-    names = columns - _taken(bare.process_columns()[:-1], [process_cells(p, bare)[:-1] for p in view.processes]) - GAP
+    titles = ["" if title in ("DRAM", "L1", "Trend") else title for title in bare.device_columns()]  # titles above bars
+    bars = columns - _sum_widths(titles, [device_cells(d, bare) for d in view.devices])
+    names = (
+        columns - _sum_widths(bare.process_columns()[:-1], [process_cells(p, bare)[:-1] for p in view.processes]) - GAP
+    )
     bar = max(4, min(bars * (3 if bare.long else 5) // 10, 40))
     trend = max(5, min(bars // 2 - bar, 40)) if bare.long else 0
     return Widths(bare.long, bar, trend, max(10, names))
 
 
-def _taken(titles: Sequence[str], rows: list[list[object]]) -> int:
+def _sum_widths(titles: Sequence[str], rows: list[list[object]]) -> int:
     texts = [titles, *([cell.plain if isinstance(cell, Text) else str(cell) for cell in row] for row in rows)]
     return sum(max(map(cell_len, column)) + GAP for column in zip(*texts, strict=True)) + SCROLLBAR
 
@@ -96,7 +98,7 @@ def process_cells(process: ProcessView, widths: Widths) -> list[object]:
 
 
 def _name_and_mark(process: ProcessView, width: int) -> str:
-    """Where the mark has no column: behind the name, which is cut first."""
+    """The name followed by the mark, for tables without a mark column; the name is shortened first."""
     if not process.last_mark:
         return short_name(process.name, width)
     mark = f" [{short_name(process.last_mark, MARK)}]"
@@ -104,7 +106,7 @@ def _name_and_mark(process: ProcessView, width: int) -> str:
 
 
 def right(text: str) -> Text:
-    """A number under numbers."""
+    """A right-aligned cell."""
     return Text(text, justify="right")
 
 

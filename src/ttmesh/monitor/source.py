@@ -1,4 +1,4 @@
-"""Where views come from: asks the server, and says so when it does not answer."""
+"""Gets views from the server; raises if it does not answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Detail:
 
 
 class Source:
-    """Asks one server; an UnreachableError leaves it usable, the next question connects again.
+    """Queries one server; after an UnreachableError the next query connects again.
 
     Chips that real tt-metal uses on this machine are shown beside ours, also without a server.
     """
@@ -70,5 +70,5 @@ class Source:
         return Detail(device, buffers, tuple(address_maps(found[0], buffers)))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._monitor.close()

@@ -1,4 +1,4 @@
-"""One-shot tables in the manner of nvidia-smi: devices and processes, and what was never freed."""
+"""One-shot tables like nvidia-smi's: devices and processes, and buffers that were never freed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_range
 from ttmesh.tracking.leftovers import Ended, Leftover
 from ttmesh.tracking.state import Leaks
 
-PIPED_COLUMNS = 140  # what the device table takes on one line
-OF_ALL_FROM = 78  # columns where the short one has room for capacities
+PIPED_COLUMNS = 140  # width of the device table
+OF_ALL_FROM = 78  # width from which the narrow table shows capacities
 
 
 class PlainConsole(Console):
-    """Prints what it is given, brackets included; a reader that went away is the caller's to handle."""
+    """Prints text as it is, brackets included; a closed reader raises in the caller."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, width=width)
@@ -33,7 +33,7 @@ class PlainConsole(Console):
 
 
 def printer() -> Console:
-    """A console that does not squeeze tables into 80 columns where nobody's terminal is that wide."""
+    """A console that does not squeeze tables into 80 columns when the output is not a terminal."""
     console = PlainConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_COLUMNS
@@ -41,7 +41,7 @@ def printer() -> Console:
 
 
 def smi(view: View, columns: int = PIPED_COLUMNS) -> RenderableType:
-    """Devices, then processes; where there are fewer columns than the device table takes, only what is held."""
+    """Devices, then processes; in narrow terminals only what is held."""
     narrow = columns < PIPED_COLUMNS - 10
     clock = time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(view.time_s))
     devices = Table(box=box.ASCII2, title=f"ttmesh smi    {clock}", title_justify="left", title_style="bold")
@@ -66,12 +66,12 @@ def _process_table(view: View, columns: int, *, narrow: bool) -> Table:
     sizes = ("DRAM", "L1", "Buffers") if narrow else ("DRAM", "L1", "CB", "Trace", "Buffers")
     rows = [_process_cells(process, narrow=narrow) for process in view.processes]
     rows = rows or [["none", *[""] * (len(words) + len(sizes) - 1), "start one with TT_ALLOC_TRACKING_ENABLED=1"]]
-    # Rich would take from every column to make room for a long name; it is the name that is cut.
+    # Rich would shrink every column for a long name; we shorten the name instead.
     taken = sum(
         max(map(cell_len, column)) + 3 for column in zip((*words, *sizes), *(row[:-1] for row in rows), strict=True)
     )
     for name, column in zip(words, zip(*rows, strict=True), strict=False):
-        table.add_column(name, no_wrap=True, min_width=max(map(cell_len, column)))  # half a PID is of no use
+        table.add_column(name, no_wrap=True, min_width=max(map(cell_len, column)))  # a shortened PID is useless
     for name in sizes:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Process", no_wrap=True)
@@ -128,7 +128,7 @@ def _process_cells(process: ProcessView, *, narrow: bool) -> list[str]:
 
 
 def leaks(found: Leaks, *, pid: int | None = None) -> RenderableType:
-    """What every ended process still held, by the place that allocated it."""
+    """What every ended process still held, by call site."""
     parts: list[RenderableType] = []
     for ended in [*found.ended, *found.living]:
         left = [*ended.at_close, *ended.held]

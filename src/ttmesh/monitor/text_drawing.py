@@ -1,4 +1,4 @@
-"""Bars, trends and address maps as coloured text, for every shell that shows characters."""
+"""Bars, trends and address maps as coloured text, for every text display."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ COLOURS = {
     "SYSTEM_L1": "grey58",
     HOLE: "grey27",
 }
-LEVELS = {"calm": "", "warm": "bold dark_orange3", "hot": "bold red"}  # to be read on dark and on light
+LEVELS = {"calm": "", "warm": "bold dark_orange3", "hot": "bold red"}  # readable on dark and light backgrounds
 NAMES = {"SYSTEM_DRAM": "SYSTEM", "SYSTEM_L1": "SYSTEM"}
 STEPS = "▁▂▃▄▅▆▇█"
 
 
 def class_name(memory_class: str) -> str:
-    """A class of memory as a person reads it."""
+    """The displayed name of a class of memory."""
     return NAMES.get(memory_class, memory_class)
 
 
 def bar_cells(bar: Bar, width: int) -> list[str]:
-    """The class shown in each cell of a bar; whatever holds anything has a cell while there is room."""
+    """The class shown in each cell of a bar; every class with bytes gets at least one cell while there are enough."""
     cells: list[str] = []
     for segment in sorted(bar.segments, key=lambda s: s.used_bytes, reverse=True):
         if segment.used_bytes:
@@ -52,7 +52,7 @@ def draw_map(bank: AddressMap, width: int, rows: int) -> Text:
 
 
 def draw_trend(values: Sequence[int], width: int) -> str:
-    """The newest values as a line of little columns from the least to the most of them; what never changes is flat."""
+    """The newest values as a line of little columns from the least to the most of them; constant values are flat."""
     shown = list(values)[-width:] if width else []
     least, most = min(shown, default=0), max(shown, default=0)
     if least == most:

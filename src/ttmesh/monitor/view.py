@@ -1,4 +1,4 @@
-"""The view model: what a monitor shows, as plain values, whatever it is shown on."""
+"""The view model: what a monitor shows, as plain values, for every display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.tracking.state import BUFFER_CLASSES, POOLS, DeviceState, Histories, ProcessState, State, Usage
 
-WARM, HOT = 0.75, 0.90  # as the first allocation monitor coloured its bars
+WARM, HOT = 0.75, 0.90  # colour thresholds of the first allocation monitor
 SORTS = ("memory", "dram", "l1", "pid", "name", "records")
 
 NOTHING = Usage(0, 0, 0)
@@ -17,12 +17,12 @@ DeviceKey = tuple[str, int]
 
 
 class ViewError(MeshError):
-    """A monitor was asked to show something it cannot."""
+    """A view option that does not exist."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the person wants to see."""
+    """The user's view options."""
 
     devices: frozenset[int] = frozenset()
     sort: str = "memory"
@@ -40,7 +40,7 @@ EVERYTHING = Choice()
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a bar that one class of memory takes."""
+    """The segment of a bar for one class of memory."""
 
     memory_class: str
     used_bytes: int
@@ -72,7 +72,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """One chip, by its physical id; the logical id and mesh coordinate stand beside it."""
+    """One chip, by its physical id; with its logical id and mesh coordinate."""
 
     host: str
     physical_id: int
@@ -87,7 +87,7 @@ class DeviceView:
 
     @property
     def key(self) -> DeviceKey:
-        """What names it among all hosts."""
+        """Its unique name among all hosts."""
         return (self.host, self.physical_id)
 
     @property
@@ -168,7 +168,7 @@ def build(state: State, histories: Histories | None = None, choice: Choice = EVE
 
 
 def level(share: float) -> str:
-    """How worried to look: calm, warm or hot."""
+    """The colour level of a bar: calm, warm or hot."""
     return "hot" if share >= HOT else "warm" if share >= WARM else "calm"
 
 
@@ -190,7 +190,7 @@ def _device(device: DeviceState, trends: dict[tuple[str, int, str], list[int]]) 
 def _bar(device: DeviceState, name: str, trends: dict[tuple[str, int, str], list[int]]) -> Bar:
     pool = device.pools[name]
     held = [(kind, device.usage.get(kind, NOTHING)) for kind in POOLS[name]]
-    # The system's part lies outside the allocator's banks: the bar is that much longer.
+    # The system's memory is outside the allocator's banks, so it is added to the bar's capacity.
     system = sum(use.used_bytes for kind, use in held if kind.startswith("SYSTEM"))
     capacity = pool.capacity_bytes + system if pool.capacity_bytes else 0
     share = pool.used_bytes / capacity if capacity else 0.0
@@ -265,17 +265,17 @@ def _order(process: ProcessView, sort: str) -> tuple[object, ...]:
 
 
 def printable(text: str) -> str:
-    """Text of a stranger without what would steer a terminal; lines stay lines."""
+    """Untrusted text without terminal control characters; line breaks stay."""
     return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """1 process, 2 processes."""
     return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
 def nothing_shown(view: View) -> str:
-    """Why there are no devices or no processes to see, and what to do about it; empty where there are."""
+    """Why no devices or processes are shown and what to do; empty if there are some."""
     lines = []
     if not view.devices:
         known = device_ranges(view.hidden_devices)
@@ -286,14 +286,14 @@ def nothing_shown(view: View) -> str:
 
 
 def short_name(name: str, width: int) -> str:
-    """A command line that fits: first the folders go, then the end."""
+    """A command line shortened to a width: folders are dropped first, then the end."""
     if len(name) > width:
         name = " ".join(word.rpartition("/")[2] or word for word in name.split(" "))
     return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def device_ranges(ids: Iterable[int]) -> str:
-    """Ids as a person writes them: 0-3,7."""
+    """Ids as ranges: 0-3,7."""
     parts: list[list[int]] = []
     for number in sorted(ids):
         if parts and number == parts[-1][-1] + 1:

@@ -33,7 +33,7 @@ FILES = {
 OPEN_PATHS = {*FILES, "/plotly.min.js"}
 REFUSAL = "this address shows what is held to those with its token; expected ?token=… as `ttmesh web` printed it"
 HEADERS = {
-    # plotly sets styles on its elements; everything else comes from this server and nowhere else
+    # plotly sets inline styles; everything else must come from this server
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -41,7 +41,7 @@ HEADERS = {
 
 
 class Page:
-    """Asks the allocation server once per refresh, however many browsers look."""
+    """Queries the allocation server once per refresh for all browsers."""
 
     def __init__(self, source: Source, *, refresh_ms: int) -> None:
         self._source = source
@@ -67,7 +67,7 @@ class Page:
     async def device(self, request: Request) -> Response:
         """One device: its largest buffers and the cells of its address maps."""
         number = request.path_params["physical_id"]
-        if not number.isdecimal() or len(number) > 5:  # longer ones are no device's; int() refuses very long ones
+        if not number.isdecimal() or len(number) > 5:  # no device id is longer, and int() raises for very long ones
             return JSONResponse(None, status_code=404, headers=HEADERS)
         key = (request.query_params.get("host", ""), int(number))
 
@@ -91,7 +91,7 @@ class Page:
         return await self._answer(found)
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """The metrics as Prometheus scrapes them."""
         try:
             view = await run_in_threadpool(self._source.view)
         except MeshError as error:
@@ -99,7 +99,7 @@ class Page:
         return Response(to_prometheus(view), media_type=CONTENT_TYPE, headers=HEADERS)
 
     async def file(self, request: Request) -> Response:
-        """The page itself, its script and its looks."""
+        """The page, its script and its style sheet."""
         name, kind = FILES[request.url.path]
         text = resources.files("ttmesh.monitor").joinpath("page").joinpath(name).read_text(encoding="utf-8")
         return Response(text, media_type=kind, headers=HEADERS)
@@ -146,14 +146,14 @@ class Page:
 
 
 class TokenMiddleware:
-    """Lets nobody see what is held who does not show the token; the page itself is no secret."""
+    """Requires the token for all data; the page itself needs none."""
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:
         self._app = app
         self._token = token.encode(errors="surrogateescape")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask for `?token=…`, or `Authorization: Bearer …` as Prometheus sends it."""
+        """Accept `?token=…`, or `Authorization: Bearer …` as Prometheus sends it."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             request = Request(scope)
             bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -166,7 +166,7 @@ class TokenMiddleware:
 
 
 def web_app(source: Source, *, refresh_ms: int, hosts: list[str], token: str) -> Starlette:
-    """The application; without a token anybody who reaches it may look.
+    """The web application; without a token anybody who can connect may read.
 
     It answers only to the names in `hosts`, so that no other site's page can reach it by DNS.
     """

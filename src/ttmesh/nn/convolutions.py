@@ -1,4 +1,4 @@
-"""A convolution that is trained: its weights are kept as the matrix that TT-NN prepares, so none is converted per step."""
+"""A convolution for training: its weights are stored as TT-NN's prepared matrix, so that no step converts them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Conv2d(Layer):
         self._out, self._in, *taps = weight.shape
         self._kernel = (taps[0], taps[1])
         self.weight = Parameter(as_matrix(weight.detach(), 1), mesh, dtype=dtype)
-        wide = None if bias is None else torch.nn.functional.pad(bias.detach(), (0, -self._out % 32))
-        self.bias = None if wide is None else Parameter(wide.reshape(1, 1, 1, -1), mesh, dtype=dtype)
+        padded = None if bias is None else torch.nn.functional.pad(bias.detach(), (0, -self._out % 32))
+        self.bias = None if padded is None else Parameter(padded.reshape(1, 1, 1, -1), mesh, dtype=dtype)
 
     def __call__(self, x: Tensor, size: tuple[int, int, int]) -> tuple[Tensor, tuple[int, int, int]]:
-        """[1, 1, batch · height · width, channels] and the new size, from a tensor of this (batch, height, width)."""
+        """The output [1, 1, batch · height · width, channels] and its (batch, height, width), given those of the input."""
         batch, height, width = size
-        made, (rows, columns) = conv2d(
+        output, (rows, columns) = conv2d(
             input_tensor=x, weight_tensor=self.weight.tensor, device=self._mesh, in_channels=self._in,
             out_channels=self._out, batch_size=batch, input_height=height, input_width=width,
             kernel_size=self._kernel, stride=(self._stride, self._stride), padding=(self._padding, self._padding),
             dilation=(1, 1), groups=1, bias_tensor=None if self.bias is None else self.bias.tensor,
             return_output_dim=True,
         )  # fmt: skip
-        return made, (batch, rows, columns)
+        return output, (batch, rows, columns)
 
     def filters(self) -> torch.Tensor:
-        """The weights as torch has them."""
+        """The weights in torch's shape [out, in, height, width]."""
         return from_matrix(self.weight.to_torch(), self._out, self._in, self._kernel, 1)

@@ -1,7 +1,7 @@
-"""Parallel layers: linear layers cut by columns or rows, embeddings cut by vocabulary, attention with heads over an axis.
+"""Parallel layers: linear layers sharded by columns or rows, embeddings by vocabulary, attention by heads.
 
-A layer holds `Parameter`s and is called with tensors. `axis` is the mesh axis that shares the layer (tensor parallel);
-without one the layer is replicated. Activations between layers are replicated along that axis.
+A layer holds `Parameter`s and is called with tensors. `axis` is the mesh axis that shards the layer (tensor
+parallel); without one the layer is replicated. Activations between layers are replicated along that axis.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ccl.collectives.reduce_gather import all_reduce
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn.autograd.vocabulary_lookup import vocabulary_lookup
-from ttmesh.nn.parameters import Parameter, ParameterSet, cut_along, place
+from ttmesh.nn.parameters import Parameter, ParameterSet, place, shard_along
 from ttmesh.ops.attention.sdpa_prefill import scaled_dot_product_attention
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.matmul.matmul import linear
@@ -26,10 +26,10 @@ from ttmesh.tensor.tensor import Tensor
 
 
 class Layer:
-    """Parameters by name, layers within layers."""
+    """A named set of parameters and inner layers."""
 
     def named_parameters(self, prefix: str = "") -> dict[str, Parameter]:
-        """Every parameter of this layer and those inside it."""
+        """Every parameter of this layer and of its inner layers."""
         found: dict[str, Parameter] = {}
         for name, value in vars(self).items():
             if isinstance(value, Parameter):
@@ -37,18 +37,18 @@ class Layer:
             elif isinstance(value, Layer):
                 found |= value.named_parameters(f"{prefix}{name}.")
             elif isinstance(value, list):
-                for i, part in enumerate(value):
-                    if isinstance(part, Layer):
-                        found |= part.named_parameters(f"{prefix}{name}.{i}.")
+                for i, item in enumerate(value):
+                    if isinstance(item, Layer):
+                        found |= item.named_parameters(f"{prefix}{name}.{i}.")
         return found
 
     def parameters(self) -> ParameterSet:
-        """The same as a set, for optimisers and sums of gradients."""
+        """The same parameters as a ParameterSet, for optimisers and synchronize_gradients."""
         return ParameterSet(self.named_parameters())
 
 
 class Linear(Layer):
-    """y = x · W + b. Cut by "columns", each chip makes some outputs; by "rows", each adds some inputs' share."""
+    """y = x · W + b. cut="columns" shards the outputs, cut="rows" the inputs, whose results are summed."""
 
     def __init__(
         self,
@@ -63,28 +63,28 @@ class Linear(Layer):
     ) -> None:
         if cut not in (None, "columns", "rows"):
             raise ShapeError(
-                f"no way to cut a linear layer named {cut!r}",
-                expected="'columns', 'rows' or None",
-                fix="Pass one of these names.",
+                f"cut={cut!r} of a linear layer",
+                expected="'columns' (shards the outputs), 'rows' (shards the inputs) or None (replicates)",
+                fix="Pass one of these values as cut.",
             )
         self._axis, self._mode, self._rows = axis, mode, cut == "rows"
-        weight_cut = None if cut is None or axis is None else cut_along(mesh, axis, 0 if cut == "rows" else 1)
-        bias_cut = None if cut != "columns" or axis is None else cut_along(mesh, axis, 1)
-        self.weight = Parameter(weight, mesh, weight_cut, dtype)
-        self.bias = None if bias is None else Parameter(bias.reshape(1, -1), mesh, bias_cut, dtype)
+        weight_dims = None if cut is None or axis is None else shard_along(mesh, axis, 0 if cut == "rows" else 1)
+        bias_dims = None if cut != "columns" or axis is None else shard_along(mesh, axis, 1)
+        self.weight = Parameter(weight, mesh, weight_dims, dtype)
+        self.bias = None if bias is None else Parameter(bias.reshape(1, -1), mesh, bias_dims, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product; rows are summed over the axis before the bias is added."""
+        """The output; with cut="rows" it is summed over the axis before the bias is added."""
         bias = None if self.bias is None else self.bias.tensor
         if not self._rows or self._axis is None:
-            made: Tensor = linear(x, self.weight.tensor, bias=bias)
-            return made
+            output: Tensor = linear(x, self.weight.tensor, bias=bias)
+            return output
         total: Tensor = all_reduce(linear(x, self.weight.tensor), cluster_axis=self._axis, mode=self._mode)
         return total if bias is None else binary["add"](total, bias)
 
 
 class LayerNorm(Layer):
-    """Normalised over the last dim; replicated."""
+    """Layer norm over the last dim; replicated."""
 
     def __init__(self, mesh: MeshDevice, size: int, *, dtype: DataType = bfloat16) -> None:
         self.weight = Parameter(torch.ones(1, size), mesh, dtype=dtype)
@@ -97,7 +97,7 @@ class LayerNorm(Layer):
 
 
 class Embedding(Layer):
-    """Rows of a table by number; with an axis, each chip holds a part of the vocabulary and the parts are summed."""
+    """Embedding lookup; with an axis the vocabulary is sharded and the chips' results are summed."""
 
     def __init__(
         self,
@@ -108,18 +108,18 @@ class Embedding(Layer):
         mode: str = "fabric",
         dtype: DataType = bfloat16,
     ) -> None:
-        parts = 1 if axis is None else mesh.shape[axis]
-        if table.shape[0] % parts:
+        shards = 1 if axis is None else mesh.shape[axis]
+        if table.shape[0] % shards:
             raise ShapeError(
-                f"a vocabulary of {table.shape[0]} cannot be cut into {parts}",
-                expected="a multiple of the axis",
+                f"a vocabulary of {table.shape[0]} cannot be sharded over {shards} chips",
+                expected=f"a multiple of {shards}",
                 fix="Pad the table with unused rows.",
             )
         self._axis, self._mode = axis, mode
-        cut = None if axis is None else cut_along(mesh, axis, 0)
-        self.table = Parameter(table, mesh, cut, dtype)
-        starts = torch.arange(parts).reshape(parts, 1) * (table.shape[0] // parts)
-        self._starts = place(starts.int(), mesh, self.table.cut, DataType.INT32)
+        shard_dims = None if axis is None else shard_along(mesh, axis, 0)
+        self.table = Parameter(table, mesh, shard_dims, dtype)
+        starts = torch.arange(shards).reshape(shards, 1) * (table.shape[0] // shards)
+        self._starts = place(starts.int(), mesh, self.table.shard_dims, DataType.INT32)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """One row per token."""
@@ -128,7 +128,7 @@ class Embedding(Layer):
 
 
 class Attention(Layer):
-    """Causal self-attention over [batch, 1, tokens, size]; with an axis, each chip has some of the heads."""
+    """Causal self-attention over [batch, 1, tokens, size]; with an axis the heads are sharded."""
 
     def __init__(
         self,
@@ -141,27 +141,29 @@ class Attention(Layer):
         mode: str = "fabric",
         dtype: DataType = bfloat16,
     ) -> None:
-        parts = 1 if axis is None else mesh.shape[axis]
+        shards = 1 if axis is None else mesh.shape[axis]
         size = qkv.shape[0]
-        if heads % parts:
+        if heads % shards:
             raise ShapeError(
-                f"{heads} heads over {parts} chips", expected="a multiple", fix="Change the heads or the mesh."
+                f"{heads} heads over {shards} chips",
+                expected=f"a multiple of {shards} heads",
+                fix="Change the number of heads, or shard over another mesh axis.",
             )
         if size % heads or qkv.shape[1] != 3 * size:
             raise ShapeError(
                 f"{heads} heads of weights {list(qkv.shape)}",
                 expected=f"[size, 3 * size] with a size that {heads} divides",
-                fix="Change the heads or the weights.",
+                fix="Change the number of heads or the shape of the weights.",
             )
-        self._local_heads, self._depth = heads // parts, size // heads
-        # Columns in the order (head, q/k/v, depth): a cut by columns gives each chip whole heads, and a checkpoint means
-        # the same on every number of chips.
+        self._local_heads, self._depth = heads // shards, size // heads
+        # Columns in the order (head, q/k/v, depth): sharding by columns gives each chip complete heads, and a checkpoint
+        # fits any number of chips.
         order = qkv.reshape(size, 3, heads, self._depth).transpose(1, 2).reshape(size, -1)
         self.qkv = Linear(mesh, order, cut="columns", axis=axis, mode=mode, dtype=dtype)
         self.out = Linear(mesh, out, cut="rows", axis=axis, mode=mode, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What each token gathers from those before it."""
+        """The attention output of each token over itself and the tokens before it."""
         batch, tokens = x.shape[0], x.shape[-2]
         heads, depth = self._local_heads, self._depth
         joined = reshape(self.qkv(x), (batch, tokens, heads, 3 * depth))
@@ -173,7 +175,7 @@ class Attention(Layer):
 
 
 class MLP(Layer):
-    """Two linear layers with an activation between: columns, then rows."""
+    """Two linear layers with an activation between, the first sharded by columns, the second by rows."""
 
     def __init__(
         self,

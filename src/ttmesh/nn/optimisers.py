@@ -1,6 +1,6 @@
 """Optimisers whose whole update runs on the mesh, so that a training step can be captured as a trace.
 
-The step count and the learning rate are tensors on the mesh: a replayed trace counts on, and `set_lr` changes the rate
+The step count and the learning rate are tensors on the mesh: a replayed trace keeps counting, and `set_lr` changes the rate
 between replays. With bfloat16 parameters a float32 master copy is kept and rounded once per step.
 """
 
@@ -10,23 +10,23 @@ import torch
 
 from ttmesh.base.dtypes import float32
 from ttmesh.base.errors import MeshError
-from ttmesh.nn.autograd.local_ops import local, same_as
-from ttmesh.nn.parameters import Parameter, ParameterSet, collect, place, whole
-from ttmesh.nn.weights.whole_tensors import Saved, refill
+from ttmesh.nn.autograd.local_ops import define_local_op, keep_specs
+from ttmesh.nn.parameters import Parameter, ParameterSet, collect, place, replicate
+from ttmesh.nn.weights.saved_state import SavedState, refill
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import copy_host_to_device_tensor, from_torch
 
 
-def _ticked(step: torch.Tensor) -> torch.Tensor:
-    """One step later."""
+def _count_step(step: torch.Tensor) -> torch.Tensor:
+    """The step count plus one."""
     return step + 1
 
 
-_tick = local("optimiser_step", _ticked, same_as(0), outputs=("out",))
+_tick = define_local_op("optimiser_step", _count_step, keep_specs(0), outputs=("out",))
 
 
-def _number(values: torch.Tensor) -> float:
-    """The one value that all lanes share; torch's fused steps take numbers, not tensors."""
+def _read_number(values: torch.Tensor) -> float:
+    """The value that all lanes share, as torch's fused optimiser steps take numbers, not tensors."""
     assert values.numel() == 1, "step count and learning rate are replicated"
     return 1.0 if values.is_meta else float(values)
 
@@ -40,14 +40,14 @@ def _sgd_lane(
     momentum: float,
     decay: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One step of SGD with momentum and weight decay, as torch.optim.SGD takes it."""
+    """One step of SGD with momentum and weight decay, as in torch.optim.SGD."""
     direction = grad.float()
     if decay:
         direction = torch.add(direction, master, alpha=decay)
     if momentum:
         velocity = torch.add(direction, velocity, alpha=momentum)
         direction = velocity
-    updated = torch.sub(master, direction, alpha=_number(lr))
+    updated = torch.sub(master, direction, alpha=_read_number(lr))
     return updated, updated, velocity
 
 
@@ -64,8 +64,8 @@ def _adamw_lane(
     epsilon: float,
     decay: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One step of AdamW, as torch.optim.AdamW takes it; `step` counts from 1."""
-    rate, count = _number(lr), _number(step)
+    """One step of AdamW, as in torch.optim.AdamW; `step` counts from 1."""
+    rate, count = _read_number(lr), _read_number(step)
     gradient = grad.float()
     mean = torch.lerp(mean, gradient, 1 - beta1)
     square = torch.addcmul(square * beta2, gradient, gradient, value=1 - beta2)
@@ -74,19 +74,21 @@ def _adamw_lane(
     return updated, updated, mean, square
 
 
-_sgd = local("sgd", _sgd_lane, same_as(0, 1, 3), outputs=("out_weight", "out_master", "out_velocity"))
-_adamw = local(
-    "adamw", _adamw_lane, same_as(0, 1, 3, 4), outputs=("out_weight", "out_master", "out_mean", "out_square")
+_sgd = define_local_op("sgd", _sgd_lane, keep_specs(0, 1, 3), outputs=("out_weight", "out_master", "out_velocity"))
+_adamw = define_local_op(
+    "adamw", _adamw_lane, keep_specs(0, 1, 3, 4), outputs=("out_weight", "out_master", "out_mean", "out_square")
 )
 
 
 def _check_rate(lr: float) -> None:
     if not 0 <= lr < float("inf"):
-        raise MeshError(f"a learning rate of {lr}", expected="0 or more", fix="Pass a positive learning rate.")
+        raise MeshError(
+            f"a learning rate of {lr}", expected="0 or more", fix="Pass a finite rate that is not negative."
+        )
 
 
 class Optimiser:
-    """What optimisers share: master copies, the step count, the learning rate."""
+    """Base class of optimisers: master copies, step count and learning rate."""
 
     STATES: tuple[str, ...] = ()
 
@@ -94,9 +96,9 @@ class Optimiser:
         _check_rate(lr)
         self.parameters = parameters
         self._mesh = mesh = next(iter(parameters.values())).mesh
-        self.lr = place(torch.full((1, 1), lr), mesh, whole(mesh), float32)
-        self.step_count = place(torch.zeros(1, 1), mesh, whole(mesh), float32)
-        self.states: dict[str, dict[str, Tensor]] = {name: self._fresh(p) for name, p in parameters.items()}
+        self.lr = place(torch.full((1, 1), lr), mesh, replicate(mesh), float32)
+        self.step_count = place(torch.zeros(1, 1), mesh, replicate(mesh), float32)
+        self.states: dict[str, dict[str, Tensor]] = {name: self._make_states(p) for name, p in parameters.items()}
 
     def step(self) -> None:
         """Update every parameter that has a gradient, in place."""
@@ -112,51 +114,54 @@ class Optimiser:
                 self._update(parameter, self.states[name])
 
     def set_lr(self, lr: float) -> None:
-        """Another learning rate from the next step (or replay) on."""
+        """Change the learning rate from the next step (or replay) on."""
         _check_rate(lr)
         host = from_torch(torch.full((1, 1), lr), dtype=float32, layout=self.lr.layout)
         assert host is not None, "only None gives None"
         copy_host_to_device_tensor(host, self.lr)
 
-    def saved(self) -> dict[str, torch.Tensor]:
-        """Parameters, states, step count and learning rate as whole tensors."""
-        tensors = {"step": collect(self.step_count, whole(self._mesh)), "lr": collect(self.lr, whole(self._mesh))}
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters, states, step count and learning rate as full tensors."""
+        tensors = {
+            "step": collect(self.step_count, replicate(self._mesh)),
+            "lr": collect(self.lr, replicate(self._mesh)),
+        }
         for name, parameter in self.parameters.items():
             tensors[f"parameter.{name}"] = parameter.to_torch()
             for state, tensor in self.states[name].items():
                 if tensor is not parameter.tensor:
-                    tensors[f"state.{state}.{name}"] = collect(tensor, parameter.cut)
+                    tensors[f"state.{state}.{name}"] = collect(tensor, parameter.shard_dims)
         return tensors
 
-    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The names and shapes of what `saved` gives."""
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of what `state_dict` gives."""
         shapes: dict[str, tuple[int, ...]] = {"step": (1, 1), "lr": (1, 1)}
         for name, parameter in self.parameters.items():
             states = [state for state, tensor in self.states[name].items() if tensor is not parameter.tensor]
             shapes |= dict.fromkeys([f"parameter.{name}", *(f"state.{s}.{name}" for s in states)], parameter.shape)
         return shapes
 
-    def restore(self, saved: Saved) -> None:
-        """Take up what `saved` gave, on this mesh or another."""
+    def restore(self, saved: SavedState) -> None:
+        """Load what `state_dict` gave, on this mesh or another."""
         for name, parameter in self.parameters.items():
             wanted = {f"parameter.{name}": parameter.tensor}
             wanted |= {f"state.{state}.{name}": tensor for state, tensor in self.states[name].items()}
-            for place_, tensor in wanted.items():
-                if place_.startswith("parameter.") or tensor is not parameter.tensor:
-                    refill(tensor, saved.take(place_, parameter.shape), self._mesh, parameter.cut)
+            for key, tensor in wanted.items():
+                if key.startswith("parameter.") or tensor is not parameter.tensor:
+                    refill(tensor, saved.take(key, parameter.shape), self._mesh, parameter.shard_dims)
         self.restore_counts(saved)
 
-    def restore_counts(self, saved: Saved) -> None:
-        """The step count and the learning rate alone."""
+    def restore_counts(self, saved: SavedState) -> None:
+        """Load only the step count and the learning rate."""
         for name, tensor in (("step", self.step_count), ("lr", self.lr)):
-            refill(tensor, saved.take(name, (1, 1)), self._mesh, whole(self._mesh))
+            refill(tensor, saved.take(name, (1, 1)), self._mesh, replicate(self._mesh))
 
-    def _fresh(self, parameter: Parameter) -> dict[str, Tensor]:
-        mesh, cut = parameter.mesh, parameter.cut
-        wide = parameter.tensor.dtype is not float32
-        states = {"master": place(parameter.take_exact(), mesh, cut, float32) if wide else parameter.tensor}
+    def _make_states(self, parameter: Parameter) -> dict[str, Tensor]:
+        mesh, dims = parameter.mesh, parameter.shard_dims
+        rounded = parameter.tensor.dtype is not float32
+        states = {"master": place(parameter.take_exact(), mesh, dims, float32) if rounded else parameter.tensor}
         for name in self.STATES:
-            states[name] = place(torch.zeros(parameter.shape), mesh, cut, float32)
+            states[name] = place(torch.zeros(parameter.shape), mesh, dims, float32)
         return states
 
     def _update(self, parameter: Parameter, states: dict[str, Tensor]) -> None:

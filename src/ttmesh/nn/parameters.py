@@ -1,4 +1,4 @@
-"""Parameters that are trained: a tensor on a mesh, how it is cut, its gradient."""
+"""Parameters to train: a tensor on a mesh, the dims it is sharded by, and its gradient."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from ttmesh.tensor.distribution.mappers import MeshMapperConfig, TensorToMesh, c
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import from_torch, to_torch
 
-Cut = tuple[int | None, ...]
+ShardDims = tuple[int | None, ...]  # per mesh axis: the tensor dim that it shards, None where replicated
 
 
-def whole(mesh: MeshDevice) -> Cut:
-    """Replicated along every mesh axis."""
+def replicate(mesh: MeshDevice) -> ShardDims:
+    """Shard dims of a tensor that is replicated along every mesh axis."""
     return (None,) * mesh.shape.dims()
 
 
-def cut_along(mesh: MeshDevice, axis: int, dim: int) -> Cut:
-    """Sharded along one mesh axis by a tensor dim, replicated along the others."""
+def shard_along(mesh: MeshDevice, axis: int, dim: int) -> ShardDims:
+    """Shard dims of a tensor that one mesh axis shards along `dim`, replicated along the other axes."""
     if not 0 <= axis < mesh.shape.dims():
         raise ShapeError(
             f"axis {axis} of a mesh of shape {list(mesh.shape)}",
             expected=f"0 to {mesh.shape.dims() - 1}",
-            fix="Name the mesh axis that shares the tensor.",
+            fix="Pass the number of the mesh axis that shards the tensor.",
         )
     return tuple(dim if i == axis else None for i in range(mesh.shape.dims()))
 
 
-def mapper_for(mesh: MeshDevice, cut: Cut) -> TensorToMesh:
-    """The mapper that cuts like this."""
-    placements = [PlacementReplicate() if dim is None else PlacementShard(dim) for dim in cut]
+def make_mapper(mesh: MeshDevice, shard_dims: ShardDims) -> TensorToMesh:
+    """The mapper that shards a host tensor by these dims."""
+    placements = [PlacementReplicate() if dim is None else PlacementShard(dim) for dim in shard_dims]
     return create_mesh_mapper(mesh, MeshMapperConfig(placements))
 
 
-def place(values: torch.Tensor, mesh: MeshDevice, cut: Cut, dtype: DataType) -> Tensor:
-    """A torch tensor on a mesh, cut per axis."""
-    tensor = from_torch(values, dtype=dtype, layout=Layout.TILE, device=mesh, mesh_mapper=mapper_for(mesh, cut))
+def place(values: torch.Tensor, mesh: MeshDevice, shard_dims: ShardDims, dtype: DataType) -> Tensor:
+    """A torch tensor on a mesh, sharded by these dims."""
+    tensor = from_torch(values, dtype=dtype, layout=Layout.TILE, device=mesh, mesh_mapper=make_mapper(mesh, shard_dims))
     assert tensor is not None, "only None gives None"
     return tensor
 
 
-def collect(tensor: Tensor, cut: Cut) -> torch.Tensor:
-    """The whole tensor on the host: shards joined, one copy of what is replicated."""
+def collect(tensor: Tensor, shard_dims: ShardDims) -> torch.Tensor:
+    """The full tensor on the host: shards concatenated, one copy of replicas."""
     mesh = tensor.device()
     assert mesh is not None, "parameters live on a mesh"
-    free = [dim for dim in range(len(tensor.shape)) if dim not in cut]
+    free = [dim for dim in range(len(tensor.shape)) if dim not in shard_dims]
     spare = iter(free)
     dims = []
-    for axis, dim in enumerate(cut):
+    for axis, dim in enumerate(shard_dims):
         if dim is None and mesh.shape[axis] > 1:
             dims.append(next(spare, None))
         else:
@@ -67,49 +67,49 @@ def collect(tensor: Tensor, cut: Cut) -> torch.Tensor:
             expected="a dim per mesh axis",
             fix="Give the parameter another leading dim of length 1.",
         )
-    joined: torch.Tensor = to_torch(tensor, mesh_composer=create_mesh_composer(mesh, MeshComposerConfig(dims)))
-    for axis, dim in enumerate(cut):
+    full: torch.Tensor = to_torch(tensor, mesh_composer=create_mesh_composer(mesh, MeshComposerConfig(dims)))
+    for axis, dim in enumerate(shard_dims):
         if dim is None:
-            place_ = dims[axis]
-            assert place_ is not None, "checked above"
-            joined = joined.narrow(place_, 0, joined.shape[place_] // mesh.shape[axis])
-    return joined.contiguous()
+            replica_dim = dims[axis]
+            assert replica_dim is not None, "checked above"
+            full = full.narrow(replica_dim, 0, full.shape[replica_dim] // mesh.shape[axis])
+    return full.contiguous()
 
 
 class Parameter:
-    """One tensor to train. `cut` names the tensor dim that each mesh axis shards, None where it is replicated."""
+    """One tensor to train. `shard_dims` has the tensor dim that each mesh axis shards, None where it is replicated."""
 
     def __init__(
-        self, values: torch.Tensor, mesh: MeshDevice, cut: Cut | None = None, dtype: DataType = bfloat16
+        self, values: torch.Tensor, mesh: MeshDevice, shard_dims: ShardDims | None = None, dtype: DataType = bfloat16
     ) -> None:
         self.mesh = mesh
-        self.cut = whole(mesh) if cut is None else cut
+        self.shard_dims = replicate(mesh) if shard_dims is None else shard_dims
         self.shape = tuple(values.shape)
         self._exact = None if dtype is float32 else values.detach().float()
-        self.tensor = place(values.detach(), mesh, self.cut, dtype)
+        self.tensor = place(values.detach(), mesh, self.shard_dims, dtype)
         self.grad: Tensor | None = None
 
     @property
     def replicated_axes(self) -> tuple[int, ...]:
-        """Mesh axes along which every chip holds the same, so that gradients must be summed there."""
-        return tuple(axis for axis, dim in enumerate(self.cut) if dim is None and self.mesh.shape[axis] > 1)
+        """Mesh axes along which every chip holds the same values, so that gradients must be summed there."""
+        return tuple(axis for axis, dim in enumerate(self.shard_dims) if dim is None and self.mesh.shape[axis] > 1)
 
     def accumulate(self, grad: Tensor | None) -> None:
-        """Add a gradient to what is there."""
+        """Add a gradient to the present one."""
         if grad is not None:
             self.grad = grad if self.grad is None else add_gradients(self.grad, grad)
 
     def take_exact(self) -> torch.Tensor:
-        """The values before they were rounded, for a master copy; they are kept on the host until somebody takes them."""
+        """The values before rounding, for a master copy; they are kept on the host until the first call."""
         exact, self._exact = self._exact, None
         return self.to_torch().float() if exact is None else exact
 
     def to_torch(self) -> torch.Tensor:
-        """The whole parameter on the host."""
-        return collect(self.tensor, self.cut)
+        """The full parameter on the host."""
+        return collect(self.tensor, self.shard_dims)
 
     def __repr__(self) -> str:
-        return f"Parameter({list(self.shape)}, cut={self.cut}, {self.tensor.dtype})"
+        return f"Parameter({list(self.shape)}, shard_dims={self.shard_dims}, {self.tensor.dtype})"
 
 
 class ParameterSet(Mapping[str, Parameter]):
@@ -120,7 +120,7 @@ class ParameterSet(Mapping[str, Parameter]):
         if not self._parameters:
             raise ShapeError(
                 "a set of no parameters",
-                expected="one or more",
+                expected="one parameter or more",
                 fix="Pass layer.named_parameters(); layers keep parameters, layers and lists of layers as attributes.",
             )
 
@@ -134,7 +134,7 @@ class ParameterSet(Mapping[str, Parameter]):
         return len(self._parameters)
 
     def backward(self, record: Tape, loss: Tensor, seed: float | None = None) -> None:
-        """Walk a tape back and add every parameter's gradient to what it has."""
+        """Run the backward pass of a tape and add the result to every parameter's gradient."""
         for parameter, gradient in zip(
             self._parameters.values(),
             record.backward(loss, [p.tensor for p in self._parameters.values()], seed),
@@ -143,6 +143,6 @@ class ParameterSet(Mapping[str, Parameter]):
             parameter.accumulate(gradient)
 
     def zero_grad(self) -> None:
-        """Forget the gradients and free their memory."""
+        """Drop the gradients, which frees their memory."""
         for parameter in self._parameters.values():
             parameter.grad = None

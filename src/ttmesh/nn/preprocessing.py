@@ -1,4 +1,4 @@
-"""Parameters of a torch model as TT-NN tensors: `preprocess_model_parameters` and what it is made of."""
+"""Parameters of a torch model as TT-NN tensors: `preprocess_model_parameters` and its building blocks."""
 
 from __future__ import annotations
 
@@ -44,33 +44,33 @@ def preprocess_linear_weight(
     weight: torch.Tensor, *, dtype: DataType, layout: Layout = Layout.TILE, weights_mesh_mapper: Any = None
 ) -> Tensor:
     """A Linear's weight, transposed so that inputs multiply it from the left."""
-    return _tensor(weight.T.contiguous(), dtype=dtype, layout=layout, mesh_mapper=weights_mesh_mapper)
+    return _make_tensor(weight.T.contiguous(), dtype=dtype, layout=layout, mesh_mapper=weights_mesh_mapper)
 
 
 def preprocess_linear_bias(
     bias: torch.Tensor, *, dtype: DataType, layout: Layout = Layout.TILE, weights_mesh_mapper: Any = None
 ) -> Tensor:
     """A Linear's bias as a row."""
-    return _tensor(bias.reshape(1, -1), dtype=dtype, layout=layout, mesh_mapper=weights_mesh_mapper)
+    return _make_tensor(bias.reshape(1, -1), dtype=dtype, layout=layout, mesh_mapper=weights_mesh_mapper)
 
 
 def preprocess_layernorm_parameter(parameter: torch.Tensor, *, dtype: DataType, layout: Layout = Layout.TILE) -> Tensor:
     """A LayerNorm's weight or bias as a row."""
-    return _tensor(parameter.reshape(1, -1), dtype=dtype, layout=layout)
+    return _make_tensor(parameter.reshape(1, -1), dtype=dtype, layout=layout)
 
 
 def preprocess_embedding_weight(weight: torch.Tensor, *, dtype: DataType) -> Tensor:
     """An embedding's table, row-major."""
-    return _tensor(weight, dtype=dtype)
+    return _make_tensor(weight, dtype=dtype)
 
 
 def fold_batch_norm2d_into_conv2d(conv: torch.nn.Conv2d, bn: torch.nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of the one convolution that does what a convolution and its batch norm do."""
+    """Weight and bias of the one convolution that equals a convolution followed by its batch norm."""
     if not bn.track_running_stats or bn.running_mean is None or bn.running_var is None:
         raise MeshError(
             "BatchNorm2d must have track_running_stats=True to be folded into Conv2d",
             expected="running statistics",
-            fix="Train or load the model with them.",
+            fix="Create the BatchNorm2d with track_running_stats=True and train or load it.",
         )
     scale = bn.weight / torch.sqrt(bn.running_var + bn.eps)
     offset = 0 if conv.bias is None else conv.bias
@@ -116,7 +116,7 @@ def convert_torch_model_to_ttnn_model(
         return ParameterList([child_of(child, i, None if args is None else args[i]) for i, child in enumerate(model)])
     if custom_preprocessor is not None:
         options = {"ttnn_module_args": ttnn_module_args, "convert_to_ttnn": convert_to_ttnn}
-        own = custom_preprocessor(model, name, **_taken(custom_preprocessor, options))
+        own = custom_preprocessor(model, name, **_select_options(custom_preprocessor, options))
         if own:
             return make_parameter_dict(own)
     children = dict(model.named_children())
@@ -125,9 +125,9 @@ def convert_torch_model_to_ttnn_model(
     if convert_to_ttnn(model, name):
         known = default_preprocessor(model, name, ttnn_module_args)
         if known:
-            _all_converted(known, [*children, *own_parameters], name)
+            _check_all_converted(known, [*children, *own_parameters], name)
             return known
-        parameters = {key: _tensor(p, dtype=PARAMETER_DTYPES[p.dtype]) for key, p in own_parameters.items()}
+        parameters = {key: _make_tensor(p, dtype=PARAMETER_DTYPES[p.dtype]) for key, p in own_parameters.items()}
     elif isinstance(model, torch.nn.Linear):
         parameters = {"weight": model.weight.T.contiguous()}
         if model.bias is not None:
@@ -165,7 +165,7 @@ def preprocess_model(
             raise MeshError(
                 f'Cached weights for the model {model_name} (version "{version}") don\'t exist',
                 expected="initialize_model, or a cache of that version",
-                fix="Pass initialize_model once.",
+                fix="Pass initialize_model so that the weights can be created.",
             )
         model = initialize_model().eval()
         args = infer_ttnn_module_args(model=model, run_model=run_model, device=device)
@@ -176,7 +176,7 @@ def preprocess_model(
             name=prefix,
             ttnn_module_args=args,
         )
-        return make_parameter_dict(_with_args(parameters, args))
+        return make_parameter_dict(_add_args(parameters, args))
 
     if model_name is not None and CONFIG.enable_model_cache:
         folder = CONFIG.model_cache_path / model_name.replace("/", "_")
@@ -218,7 +218,7 @@ def preprocess_remaining_children_and_parameters(
     *,
     already_preprocessed_children: Sequence[str],
 ) -> dict[Any, Any]:
-    """Fill in what a custom preprocessor left out."""
+    """Add the children and parameters that a custom preprocessor did not handle."""
     for key, child in model.named_children():
         if key not in already_preprocessed_children:
             parameters[key] = convert_torch_model_to_ttnn_model(
@@ -230,31 +230,35 @@ def preprocess_remaining_children_and_parameters(
             )
     for key, parameter in model.named_parameters(recurse=False):
         if key not in already_preprocessed_children:
-            parameters[key] = _tensor(parameter, dtype=PARAMETER_DTYPES[parameter.dtype])
+            parameters[key] = _make_tensor(parameter, dtype=PARAMETER_DTYPES[parameter.dtype])
     return parameters
 
 
-def _tensor(values: torch.Tensor, *, dtype: DataType, layout: Layout | None = None, mesh_mapper: Any = None) -> Tensor:
+def _make_tensor(
+    values: torch.Tensor, *, dtype: DataType, layout: Layout | None = None, mesh_mapper: Any = None
+) -> Tensor:
     tensor = from_torch(values, dtype=dtype, layout=layout, mesh_mapper=mesh_mapper)
     assert tensor is not None, "only None gives None"
     return tensor
 
 
-def _taken(preprocessor: Preprocessor, options: dict[str, Any]) -> dict[str, Any]:
+def _select_options(preprocessor: Preprocessor, options: dict[str, Any]) -> dict[str, Any]:
     names = list(inspect.signature(preprocessor).parameters)
     if len(names) < 2:
         raise MeshError(
             "Custom preprocessor must have at least two parameters: model and name",
             expected="preprocessor(model, name)",
-            fix="Add them; ttnn_module_args and convert_to_ttnn may follow.",
+            fix="Add both parameters; ttnn_module_args and convert_to_ttnn may follow.",
         )
     for extra in names[2:]:
         if extra not in options:
-            raise MeshError(f"Unsupported parameter: {extra}", expected=f"one of {sorted(options)}", fix="Remove it.")
+            raise MeshError(
+                f"Unsupported parameter: {extra}", expected=f"one of {sorted(options)}", fix="Remove this parameter."
+            )
     return {key: value for key, value in options.items() if key in names}
 
 
-def _all_converted(known: ParameterDict, expected: list[str], name: str) -> None:
+def _check_all_converted(known: ParameterDict, expected: list[str], name: str) -> None:
     if sorted(known) != sorted(expected):
         raise MeshError(
             f"Not all children or parameters were converted using default_preprocessor_parameters! ({name or 'the model'})",
@@ -263,7 +267,7 @@ def _all_converted(known: ParameterDict, expected: list[str], name: str) -> None
         )
 
 
-def _with_args(parameters: Any, args: Any) -> Any:
+def _add_args(parameters: Any, args: Any) -> Any:
     """The tree with each module's arguments beside its parameters."""
     if isinstance(args, ModuleArgs):
         args.pop("device", None)
@@ -273,5 +277,5 @@ def _with_args(parameters: Any, args: Any) -> Any:
             if isinstance(parameters, dict) and key not in parameters and isinstance(args[key], ModuleArgs):
                 parameters[key] = ParameterDict()
             if isinstance(parameters, dict) and key in parameters:
-                _with_args(parameters[key], args[key])
+                _add_args(parameters[key], args[key])
     return parameters

@@ -1,11 +1,11 @@
-"""A model in stages, each on a mesh of its own (pipeline parallel): micro-batches go through, gradients come back.
+"""Pipeline parallelism: a model divided into stages, each on its own mesh, trained on micro-batches.
 
     stages = mesh.create_submeshes(MeshShape(2, 2))
     model = Staged(stages, [embedding, block, block, head], cross_entropy, micro_batches=4, batch_axis=0)
     losses = model.differentiate(tokens, targets)
 
-Layers are given as functions of the mesh they are to be on. Inside a stage they may cut the batch and the weights as on any
-mesh. Between stages each chip sends to the chip at its place of the next stage, over links; gradients take the way back.
+Layers are given as functions of the mesh they are built on. Inside a stage they may shard the batch and the weights as on
+any mesh. Each chip sends its activations to the chip at its coordinate in the next stage; gradients are sent back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ttmesh.nn.layers import Layer
 from ttmesh.nn.losses import loss_value
 from ttmesh.nn.parameters import Parameter, ParameterSet
 from ttmesh.nn.staging.stage_links import StageLink
-from ttmesh.nn.staging.stage_schedules import Action, issue_order, planned
+from ttmesh.nn.staging.stage_schedules import Action, make_plan, order_actions
 from ttmesh.nn.synchronise import scale_gradients, square_norm, synchronize_gradients
 from ttmesh.nn.tape import Tape, tape
 from ttmesh.ops.elementwise.binary import binary
@@ -36,7 +36,7 @@ MakeLayer = Callable[[MeshDevice], Callable[[Tensor], Tensor]]
 
 @dataclass
 class Pass:
-    """One micro-batch in one stage, from its way forwards to its way back."""
+    """One micro-batch in one stage, kept from its forward to its backward pass."""
 
     record: Tape
     given: Tensor
@@ -45,7 +45,7 @@ class Pass:
 
 @dataclass
 class Stage:
-    """Neighbouring layers on one mesh. Parameters are named by the layer's place in the whole model."""
+    """Neighbouring layers on one mesh. Parameter names begin with the layer's position in the model."""
 
     mesh: MeshDevice
     layers: list[Callable[[Tensor], Tensor]]
@@ -53,14 +53,14 @@ class Stage:
     passes: dict[int, Pass] = field(default_factory=dict)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """All layers."""
+        """Run all layers of the stage."""
         for layer in self.layers:
             x = layer(x)
         return x
 
 
 class Staged:
-    """Layers divided over meshes of one shape, with a loss behind the last."""
+    """Layers divided over meshes of one shape, followed by a loss."""
 
     def __init__(
         self,
@@ -76,72 +76,72 @@ class Staged:
     ) -> None:
         """Args:
 
-        counts: how many layers each stage has; without it as equal as can be.
-        batch_axis: the axis of a stage's mesh that micro-batches are cut along.
-        dtype: of inputs that are floats.
+        counts: how many layers each stage has; by default as equal as possible.
+        batch_axis: the axis of a stage's mesh that shards the micro-batches.
+        dtype: the dtype of floating-point inputs on the mesh.
         """
         _check_meshes(meshes)
-        shares = _divided(len(layers), len(meshes)) if counts is None else list(counts)
+        shares = _divide_layers(len(layers), len(meshes)) if counts is None else list(counts)
         _check_counts(shares, len(layers), len(meshes))
-        self._order = issue_order(planned(schedule, len(meshes), micro_batches))
+        self._order = order_actions(make_plan(schedule, len(meshes), micro_batches))
         self._loss, self._micro_batches, self._batch_axis, self._dtype = loss, micro_batches, batch_axis, dtype
         self.stages: list[Stage] = []
         start = 0
         for mesh, count in zip(meshes, shares, strict=True):
             made = [make(mesh) for make in layers[start : start + count]]
             named: dict[str, Parameter] = {}
-            for place, layer in enumerate(made, start):
-                named |= layer.named_parameters(f"{place}.") if isinstance(layer, Layer) else {}
+            for position, layer in enumerate(made, start):
+                named |= layer.named_parameters(f"{position}.") if isinstance(layer, Layer) else {}
             if not named:
                 raise MeshError(
                     f"stage {len(self.stages)} has no parameters",
                     expected="a layer with parameters in each stage",
-                    fix="Use fewer stages, or other counts.",
+                    fix="Use fewer stages, or change counts.",
                 )
             self.stages.append(Stage(mesh, made, ParameterSet(named)))
             start += count
         pairs = list(pairwise(meshes))
-        self._onwards = [StageLink(a, b) for a, b in pairs]
-        self._back = [StageLink(b, a) for a, b in pairs]
+        self._forward_links = [StageLink(a, b) for a, b in pairs]
+        self._backward_links = [StageLink(b, a) for a, b in pairs]
 
     @property
     def parts(self) -> int:
-        """What the rows of a batch must be a multiple of; see `pad_batch`."""
+        """The number that must divide the rows of a batch; see `pad_batch`."""
         mesh = self.stages[0].mesh
         return self._micro_batches * (1 if self._batch_axis is None else mesh.shape[self._batch_axis])
 
     def differentiate(
         self, inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None = None
     ) -> list[Tensor]:
-        """Forwards and backwards in all stages; gradients are added to the parameters'. Returns the micro-batches' losses.
+        """Run forward and backward passes, adding to the parameters' gradients; returns the micro-batches' losses.
 
-        Rows are dim 0 of all tensors. Gradients are those of the mean over the whole batch.
+        Rows are dim 0 of all tensors. Gradients are those of the mean over the full batch.
         """
         self._check_rows(inputs, targets, weights)
         given = list(inputs.chunk(self._micro_batches))
         wanted = list(targets.chunk(self._micro_batches))
-        heavy = [None] * self._micro_batches if weights is None else list(weights.chunk(self._micro_batches))
+        row_weights = [None] * self._micro_batches if weights is None else list(weights.chunk(self._micro_batches))
         losses: list[Tensor] = []
         for action in self._order:
             stage, micro = self.stages[action.stage], action.micro
             if not action.forward:
-                self._step_back(action)
+                self._run_backward(action)
                 continue
             if action.stage == 0:
-                x = self._placed(given[micro], stage)
+                x = self._place_rows(given[micro], stage)
             else:
-                x = self._onwards[action.stage - 1].receive()
-            rest = (wanted[micro], heavy[micro]) if stage is self.stages[-1] else None
-            self._step_on(action, x, rest, losses)
+                x = self._forward_links[action.stage - 1].receive()
+            rest = (wanted[micro], row_weights[micro]) if stage is self.stages[-1] else None
+            self._run_forward(action, x, rest, losses)
         return losses
 
     def predict(self, inputs: torch.Tensor) -> list[Tensor]:
-        """What the last stage makes of each micro-batch, without gradients."""
+        """The last stage's output for each micro-batch, without gradients."""
         self._check_rows(inputs)
         results = []
         for rows in inputs.chunk(self._micro_batches):
-            x = self._placed(rows, self.stages[0])
-            for stage, link in zip(self.stages, [*self._onwards, None], strict=True):
+            x = self._place_rows(rows, self.stages[0])
+            for stage, link in zip(self.stages, [*self._forward_links, None], strict=True):
                 x = stage(x)
                 if link is not None:
                     link.send(x)
@@ -159,27 +159,27 @@ class Staged:
         total: Tensor | None = None
         for place, stage in enumerate(self.stages):
             own = square_norm(stage.parameters, mode=mode)
-            total = binary["add"](self._onwards[place - 1].receive(), own) if place else own
-            if place < len(self._onwards):
-                self._onwards[place].send(total)
+            total = binary["add"](self._forward_links[place - 1].receive(), own) if place else own
+            if place < len(self._forward_links):
+                self._forward_links[place].send(total)
         assert total is not None, "there is a stage"
         for place in reversed(range(len(self.stages))):
-            if place < len(self._back):
-                total = self._back[place].receive()
+            if place < len(self._backward_links):
+                total = self._backward_links[place].receive()
             if place:
-                self._back[place - 1].send(total)
+                self._backward_links[place - 1].send(total)
             scale_gradients(self.stages[place].parameters, total, max_norm)
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Drop all gradients, which frees their memory."""
         for stage in self.stages:
             stage.parameters.zero_grad()
 
     def mean_loss(self, losses: Sequence[Tensor]) -> float:
-        """The loss of the whole batch."""
+        """The loss of the full batch."""
         return sum(loss_value(loss) for loss in losses) / len(losses)
 
-    def _step_on(
+    def _run_forward(
         self, action: Action, x: Tensor, rest: tuple[torch.Tensor, torch.Tensor | None] | None, losses: list[Tensor]
     ) -> None:
         stage = self.stages[action.stage]
@@ -187,20 +187,23 @@ class Staged:
             made = stage(x)
             if rest is not None:
                 targets, weights = rest
-                placed = [self._placed(targets, stage), None if weights is None else self._placed(weights, stage)]
-                made = self._loss(made, *placed)
+                arguments = [
+                    self._place_rows(targets, stage),
+                    None if weights is None else self._place_rows(weights, stage),
+                ]
+                made = self._loss(made, *arguments)
         if rest is None:
-            self._onwards[action.stage].send(made)
+            self._forward_links[action.stage].send(made)
         else:
             losses.append(made)
         stage.passes[action.micro] = Pass(record, x, made)
 
-    def _step_back(self, action: Action) -> None:
+    def _run_backward(self, action: Action) -> None:
         stage = self.stages[action.stage]
         done = stage.passes.pop(action.micro)
         seed: float | Tensor = 1.0 / (stage.mesh.get_num_devices() * self._micro_batches)
         if action.stage < len(self.stages) - 1:
-            seed = self._back[action.stage].receive()
+            seed = self._backward_links[action.stage].receive()
         names = list(stage.parameters)
         leaves = [stage.parameters[name].tensor for name in names]
         found = done.record.backward(done.made, [*leaves, done.given] if action.stage else leaves, seed)
@@ -210,13 +213,13 @@ class Staged:
                 raise MeshError(
                     f"stage {action.stage} does not use what stage {action.stage - 1} sends",
                     expected="a stage whose result depends on its input",
-                    fix="Drop the stages before it.",
+                    fix="Use the input in that stage, or drop the stages before it.",
                 )
-            self._back[action.stage - 1].send(grad)
+            self._backward_links[action.stage - 1].send(grad)
         for name, gradient in zip(names, found, strict=True):
             stage.parameters[name].accumulate(gradient)
 
-    def _placed(self, rows: torch.Tensor, stage: Stage) -> Tensor:
+    def _place_rows(self, rows: torch.Tensor, stage: Stage) -> Tensor:
         dtype = self._dtype if rows.dtype.is_floating_point and rows.dim() > 1 else None
         return place_rows(rows.contiguous(), stage.mesh, self._batch_axis, dtype=dtype)
 
@@ -237,7 +240,7 @@ def _check_meshes(meshes: Sequence[MeshDevice]) -> None:
     if len(set(shapes)) > 1:
         raise ShapeError(
             f"stages on meshes of shapes {[list(shape) for shape in shapes]}",
-            expected="meshes of one shape: each chip sends to the one at its own place in the next stage",
+            expected="meshes of one shape: each chip sends to the chip at its coordinate in the next stage",
             fix="Divide the mesh with create_submeshes().",
         )
     chips = [chip for mesh in meshes for chip in mesh.get_device_ids()]
@@ -255,10 +258,10 @@ def _check_counts(counts: Sequence[int], layers: int, stages: int) -> None:
         raise ShapeError(
             f"{layers} layers in {stages} stages of {list(counts)} layers",
             expected="one layer or more in each stage, all layers together",
-            fix="Use fewer stages, or give counts that add up.",
+            fix=f"Use fewer stages, or pass counts that add up to {layers}.",
         )
 
 
-def _divided(layers: int, stages: int) -> list[int]:
-    """Layers per stage; the first ones take what is left over."""
-    return [layers // stages + (place < layers % stages) for place in range(stages)]
+def _divide_layers(layers: int, stages: int) -> list[int]:
+    """How many layers each stage gets; the first stages get one more where they do not divide evenly."""
+    return [layers // stages + (stage < layers % stages) for stage in range(stages)]

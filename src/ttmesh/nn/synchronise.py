@@ -1,4 +1,4 @@
-"""Gradients of replicated parameters summed over the mesh, explicitly; clipping by the global norm."""
+"""Sums of replicated parameters' gradients over the mesh, and clipping by the global norm."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.ccl.collectives.reduce_gather import all_reduce
-from ttmesh.nn.autograd.local_ops import local, same_as, scaled, square_sum
-from ttmesh.nn.autograd.row_packing import join_tensors, part_tensors, row_count
+from ttmesh.nn.autograd.local_ops import define_local_op, keep_specs, scale_by, square_sum
+from ttmesh.nn.autograd.row_packing import count_rows, pack_tensors, unpack_tensors
 from ttmesh.nn.parameters import Parameter, ParameterSet
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.tensor.tensor import Tensor
 
 BUCKET_BYTES = 25 * 2**20  # as torch's DistributedDataParallel; one collective per bucket
-ALONE_BYTES = 256 * 2**10  # from here on joining costs more than a collective's start (benchmarks/training.py)
+ALONE_BYTES = 256 * 2**10  # from here on packing costs more than a collective's start (benchmarks/training.py)
 
 
 def synchronize_gradients(
@@ -29,12 +29,12 @@ def synchronize_gradients(
     """Sum every gradient over the mesh axes along which its parameter is replicated (or over one of them).
 
     `mode` is the collectives': "host" reads back, sums and writes; "fabric" goes over links. Gradients of the same format
-    travel together in buckets of at most `bucket_bytes`, large ones alone; 0 sends each alone.
+    are sent together in buckets of at most `bucket_bytes`, large ones alone; 0 sends each alone.
     """
     axes = range(next(iter(parameters.values())).mesh.shape.dims()) if cluster_axis is None else [cluster_axis]
     for axis in axes:
         waiting = [p for p in parameters.values() if p.grad is not None and axis in p.replicated_axes]
-        for bucket in _buckets(waiting, bucket_bytes):
+        for bucket in _fill_buckets(waiting, bucket_bytes):
             _reduce(bucket, axis, mode)
 
 
@@ -75,10 +75,10 @@ def scale_gradients(parameters: ParameterSet, total: Tensor, max_norm: float) ->
     factor = _factor(total=total, max_norm=float(max_norm))
     for parameter in parameters.values():
         if parameter.grad is not None:
-            parameter.grad = scaled(x=parameter.grad, factor=factor)
+            parameter.grad = scale_by(x=parameter.grad, factor=factor)
 
 
-def _buckets(parameters: Iterable[Parameter], limit: int) -> list[list[Parameter]]:
+def _fill_buckets(parameters: Iterable[Parameter], limit: int) -> list[list[Parameter]]:
     buckets: list[list[Parameter]] = []
     filling: dict[DataType, tuple[list[Parameter], int]] = {}  # by format: the open bucket and its bytes
     for parameter in parameters:
@@ -100,15 +100,15 @@ def _reduce(bucket: list[Parameter], axis: int, mode: str) -> None:
         bucket[0].grad = all_reduce(gradients[0], cluster_axis=axis, mode=mode)
         return
     shapes = tuple(tuple(g.shape) for g in gradients)
-    joined = all_reduce(join_tensors(tensors=gradients, rows=row_count(shapes)), cluster_axis=axis, mode=mode)
-    parts = part_tensors(joined=joined, shapes=shapes)
+    joined = all_reduce(pack_tensors(tensors=gradients, rows=count_rows(shapes)), cluster_axis=axis, mode=mode)
+    parts = unpack_tensors(packed=joined, shapes=shapes)
     for parameter, part in zip(bucket, parts, strict=True):
         parameter.grad = part
 
 
-def _factor_lane(total: torch.Tensor, max_norm: float) -> torch.Tensor:
-    """What to scale by."""
+def _compute_factor(total: torch.Tensor, max_norm: float) -> torch.Tensor:
+    """The factor that brings the norm down to the limit, at most 1."""
     return torch.clamp(max_norm / (total.float().sqrt() + 1e-6), max=1.0)
 
 
-_factor = local("clip_factor", _factor_lane, same_as(0), runtime=("max_norm",))
+_factor = define_local_op("clip_factor", _compute_factor, keep_specs(0), runtime=("max_norm",))

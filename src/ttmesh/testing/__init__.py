@@ -1,1 +1,1 @@
-"""Testing with ttmesh: the drop-in for TT-NN test suites, and a pytest plugin for programs of one's own."""
+"""Testing with ttmesh: a drop-in for TT-NN test suites, and a pytest plugin for your own programs."""

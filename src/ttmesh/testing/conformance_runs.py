@@ -37,7 +37,7 @@ PROMISED = (
 
 @dataclass
 class FileResult:
-    """What became of one file."""
+    """The result of one test file."""
 
     file: str
     passed: int = 0
@@ -50,22 +50,22 @@ class FileResult:
     skip_reasons: Counter[str] = field(default_factory=Counter)
 
     @property
-    def whole(self) -> bool:
-        """Whether nothing failed."""
+    def has_passed(self) -> bool:
+        """Whether no test failed and the run finished."""
         return not (self.failed or self.errors or self.trouble)
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """The result as a dict for JSON."""
         return {**asdict(self), "reasons": dict(self.reasons), "skip_reasons": dict(self.skip_reasons)}
 
 
 def check_checkout(root: Path) -> None:
-    """Refuse a folder that is not a tt-metal checkout."""
+    """Raise if a folder is not a tt-metal checkout."""
     if not (root / "tests" / "ttnn").is_dir() or not (root / "conftest.py").is_file():
         raise MeshError(
-            f"{root} is no checkout of tt-metal",
+            f"{root} is not a checkout of tt-metal",
             expected="its tests/ttnn folder and conftest.py",
-            fix="Pass its root folder.",
+            fix="Pass the root folder of a checkout.",
         )
 
 
@@ -86,7 +86,7 @@ def run_files(
 
 
 def run_file(root: Path, file: str, *, timeout_s: float, options: Sequence[str] = ()) -> FileResult:
-    """One file, through pytest with the drop-in; the checkout's own conftest.py is in force."""
+    """One file, through pytest with the drop-in; with the checkout's conftest.py."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -107,16 +107,16 @@ def run_file(root: Path, file: str, *, timeout_s: float, options: Sequence[str] 
                 check=False,
             )
             if done.returncode not in (0, 1):
-                trouble = _last_words(done.returncode, done.stdout + done.stderr)
+                trouble = _describe_crash(done.returncode, done.stdout + done.stderr)
         except subprocess.TimeoutExpired:
             trouble = f"timed out after {timeout_s:.0f} s"
-        result = counted(file, report) if report.is_file() else FileResult(file)
+        result = count_results(file, report) if report.is_file() else FileResult(file)
     result.trouble = trouble
     result.seconds = time.monotonic() - started
     return result
 
 
-def counted(file: str, report: Path) -> FileResult:
+def count_results(file: str, report: Path) -> FileResult:
     """The counts and commonest reasons of a JUnit report."""
     result = FileResult(file)
     for case in ElementTree.parse(report).getroot().iter("testcase"):
@@ -127,21 +127,21 @@ def counted(file: str, report: Path) -> FileResult:
                 result.failed += 1
             else:
                 result.errors += 1
-            result.reasons[short_reason(problem.get("message") or problem.text or "")] += 1
+            result.reasons[shorten_reason(problem.get("message") or problem.text or "")] += 1
         elif skipped is not None:
             result.skipped += 1
-            result.skip_reasons[short_reason(skipped.get("message") or "")] += 1
+            result.skip_reasons[shorten_reason(skipped.get("message") or "")] += 1
         else:
             result.passed += 1
     return result
 
 
-def short_reason(text: str) -> str:
+def shorten_reason(text: str) -> str:
     """One line without addresses and numbers, so that equal reasons count together."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
     return re.sub(r"0x[0-9a-f]+|\d+\.\d+|\d{3,}", "…", line)[:160]
 
 
-def _last_words(status: int, output: bytes) -> str:
+def _describe_crash(status: int, output: bytes) -> str:
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     return f"pytest ended with status {status}: {lines[-1][:160] if lines else 'no output'}"

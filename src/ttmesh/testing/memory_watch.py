@@ -1,4 +1,4 @@
-"""What a test left behind, and how much memory it used."""
+"""Leaks and memory use of a test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryUsage:
 
 
 def usage(test: str, mesh: MeshDevice) -> MemoryUsage:
-    """How a mesh's memory looks at the end of a test."""
+    """The memory use of a mesh at the end of a test."""
     from ttmesh.base.dtypes import BufferType
     from ttmesh.mesh.allocation.reservations import reserved_bytes
     from ttmesh.mesh.functions.memory_reports import peak_bytes

@@ -1,6 +1,6 @@
 """The pytest plugin: TT-NN's fixtures on emulated chips, a choice of coordinator, a leak check, peaks per test.
 
-Imports nothing heavy at load: pytest pays for ttmesh only in tests that ask for a device.
+Loading it imports nothing heavy: only tests that use a device pay for importing ttmesh.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ttmesh.testing.coordinators import arranged, choose
+from ttmesh.testing.coordinators import choose, order_devices
 from ttmesh.testing.memory_watch import MemoryUsage, leaks, usage
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(args: list[str]) -> None:
-    """tt-metal's text demo by its path: without a tt-metal checkout ttmesh's own runs."""
+    """Run ttmesh's text demo for the path of tt-metal's, if there is no tt-metal checkout."""
     for i, arg in enumerate(args):
         path, separator, rest = arg.partition("::")
         if path.endswith(TEXT_DEMO) and not Path(path).exists():
@@ -50,7 +50,7 @@ def pytest_load_initial_conftests(args: list[str]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the chosen system in force and make room for what tests report."""
+    """Set the chosen system and prepare the storage for tests' reports."""
     config.stash[USAGES] = []
     config.addinivalue_line("markers", "tt_allow_leaks: do not fail when buffers are still allocated at the end")
     system = config.getoption("--tt-system")
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """--coordinator all: every test that has a mesh runs once with each device in the lead."""
+    """--coordinator all: every test that has a mesh runs once with each device as coordinator."""
     wants_mesh = "mesh_device" in metafunc.fixturenames and "coordinator_id" not in metafunc.fixturenames
     if wants_mesh and metafunc.config.getoption("--coordinator") == "all":
         from ttmesh.chip.catalogue import current_system
@@ -70,14 +70,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Remember whether the test itself failed: its traceback keeps tensors alive, which is no leak."""
+    """Record whether the test failed: its traceback keeps tensors alive, which is not a leak."""
     outcome: Any = yield
     if call.when == "call":
         item.stash[FAILED] = outcome.get_result().failed
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say who coordinated, who had the highest L1, and on request the peaks."""
+    """Print the coordinators, the devices with the highest L1 use, and on request the peaks."""
     from ttmesh.base.sizes import size_text
 
     usages = config.stash[USAGES]
@@ -132,7 +132,7 @@ def device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Ite
     from ttmesh.mesh.device.opening import get_default_device, set_default_device
 
     before = get_default_device()
-    with _opened(request, MeshShape(1, 1), [device_params.pop("device_id", 0)], device_params) as opened:
+    with _open_mesh(request, MeshShape(1, 1), [device_params.pop("device_id", 0)], device_params) as opened:
         set_default_device(opened)
         yield opened
         set_default_device(before)
@@ -140,7 +140,7 @@ def device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Ite
 
 @pytest.fixture
 def mesh_device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[MeshDevice]:
-    """A mesh of the parametrised shape: (rows, cols), a number n for 1xn, or the whole system."""
+    """A mesh of the parametrised shape: (rows, cols), a number n for 1xn, or the full system."""
     yield from _mesh(request, getattr(request, "param", None), device_params)
 
 
@@ -152,14 +152,14 @@ def t3k_mesh_device(request: pytest.FixtureRequest, device_params: dict[str, Any
 
 @pytest.fixture
 def pcie_mesh_device(request: pytest.FixtureRequest, device_params: dict[str, Any]) -> Iterator[MeshDevice]:
-    """The four chips on the host's own bus as 1x4."""
+    """The four chips on the host's PCIe bus as 1x4."""
     from ttmesh.base.geometry import MeshShape
     from ttmesh.chip.catalogue import current_system
 
     ids = current_system().mmio
     if len(ids) != 4:
         pytest.skip(f"needs 4 devices with PCIe, the system has {len(ids)}")
-    with _opened(request, MeshShape(1, 4), list(ids), device_params) as opened:
+    with _open_mesh(request, MeshShape(1, 4), list(ids), device_params) as opened:
         yield opened
 
 
@@ -191,15 +191,17 @@ def _mesh(request: pytest.FixtureRequest, wanted: Any, params: dict[str, Any]) -
             available=system.ids,
             seed=request.node.nodeid,
         )
-        given = arranged(shape.mesh_size(), coordinator, system.ids)
+        given = order_devices(shape.mesh_size(), coordinator, system.ids)
     if coordinator is not None:
         print(f"CUSTOM COORDINATOR: device {coordinator} leads {given}")
-    with _opened(request, shape, list(given), params) as opened:
+    with _open_mesh(request, shape, list(given), params) as opened:
         yield opened
 
 
 @contextlib.contextmanager
-def _opened(request: pytest.FixtureRequest, shape: Any, ids: list[int], params: dict[str, Any]) -> Iterator[MeshDevice]:
+def _open_mesh(
+    request: pytest.FixtureRequest, shape: Any, ids: list[int], params: dict[str, Any]
+) -> Iterator[MeshDevice]:
     from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
     from ttmesh.mesh.functions.process_fabric import set_fabric_config
 

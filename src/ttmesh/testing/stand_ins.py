@@ -11,13 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Imported by tt-metal's conftest files for the sake of few tests: importing works, using a name says what is missing.
+# Imported by tt-metal's conftest files for few tests: importing works, using a name raises and says what is missing.
 NEEDED_BY_NAME = (
     "torchvision", "torchvision.transforms", "torchvision.models", "torchvision.ops", "PIL", "PIL.Image",
     "IPython", "IPython.display", "ttnn.torch_tracer",
 )  # fmt: skip
 
-# Written in Python and next to the compiled ttnn in a checkout; where TT-NN shows them -> where they lie in ttnn/.
+# Written in Python and next to the compiled ttnn in a checkout; import name -> path in ttnn/.
 FROM_CHECKOUT = {
     "tt_lib": "tt_lib/__init__.py",
     "ttnn.experimental.moe_compute_utils": "ttnn/_experimental/moe_compute_utils.py",
@@ -25,7 +25,7 @@ FROM_CHECKOUT = {
 
 
 def install() -> None:
-    """Provide what is missing: `tracy`'s markers, which mark nothing, modules that only say so, and some of a checkout."""
+    """Provide missing modules: `tracy` without effect, stand-ins that raise when used, and some modules of a checkout."""
     if "tracy" not in sys.modules and importlib.util.find_spec("tracy") is None:
         sys.modules["tracy"] = _tracy()
     for kind in (MissingFinder, CheckoutFinder):
@@ -34,12 +34,12 @@ def install() -> None:
 
 
 class MissingFinder(MetaPathFinder, Loader):
-    """Asked last: an import of a module that is not installed gives a stand-in; whether it is there is answered no."""
+    """The last finder: imports of missing modules give a stand-in, but importlib.util.find_spec finds none."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec for import statements, None for importlib.util.find_spec, by which libraries see what they have."""
+        """A spec for import statements, None for importlib.util.find_spec, with which libraries check what is installed."""
         asking = sys._getframe(2).f_code
         tool = fullname.startswith("tracy.")  # around the profiler; the markers themselves are below
         if not (tool or fullname in NEEDED_BY_NAME) or asking is importlib.util.find_spec.__code__:
@@ -47,15 +47,15 @@ class MissingFinder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The stand-in."""
+        """Make the stand-in module."""
         return Missing(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
+        """Do nothing: a stand-in has no code."""
 
 
 class CheckoutFinder(MetaPathFinder):
-    """Asked last: modules in Python that tt-metal's tests import are taken from the checkout that the tests lie in."""
+    """The last finder: Python modules that tt-metal's tests import are loaded from the tests' checkout."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -82,7 +82,7 @@ class Missing(ModuleType):
 
 
 class Absent:
-    """A name of a module that is not installed: calling it, or looking into it, says so."""
+    """A name of a missing module: calling it or reading its attributes raises."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -99,7 +99,7 @@ class Absent:
         raise self._refuse()
 
     def __call__(self, *args: object, **options: object) -> Any:
-        """Never works."""
+        """Raise, because the module is not installed."""
         raise self._refuse()
 
 
@@ -118,11 +118,11 @@ def _tracy() -> ModuleType:
         def disable(self) -> None:
             """Stop."""
 
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def profile(function: Callable[..., Any]) -> Callable[..., Any]:
         """Profile a function."""
         return function
 
     module.__path__ = []  # its tools are MissingFinder's
-    names: dict[str, Any] = {"signpost": signpost, "Profiler": Profiler, "runtime_profile": decorated}
+    names: dict[str, Any] = {"signpost": signpost, "Profiler": Profiler, "runtime_profile": profile}
     module.__dict__.update(names)
     return module

@@ -22,44 +22,44 @@ from ttmesh.tracking.state import ServerState
 from ttmesh.tracking.wire import FrameError, Query
 
 MAX_CONNECTIONS = 1024  # a socket and a handle of the process each
-MAX_TCP = 768  # of them over TCP, so that local processes always find room
-MAX_STRANGERS = 64  # of them over TCP without having shown the token; one more drops the oldest
+MAX_TCP = 768  # of them over TCP, so that local processes can always connect
+MAX_STRANGERS = 64  # of them over TCP without a valid token yet; one more drops the oldest
 SPARE_FILES = 64  # listeners, standard streams, what the interpreter opens
 READ_BYTES = 64 << 10
-INPUT_BYTES = 64 << 20  # of all connections together, not understood yet; beyond it who stopped first is dropped
-OUTPUT_BYTES = 64 << 20  # replies of all connections together; beyond it who stopped reading first is dropped
-HELLO_S = 5.0  # a peer says in this time who it is
-STALLED_S = 30.0  # and takes its reply in this time
-TURN_S = 0.02  # of work, then new connections and questions are looked at
-ASKING_S = 0.25  # of work, halved every second: who asks for less is answered before records are taken
+INPUT_BYTES = 64 << 20  # of unparsed input of all connections; beyond it the one that stalled first is dropped
+OUTPUT_BYTES = 64 << 20  # of unsent replies of all connections; beyond it the one that stopped reading first is dropped
+HELLO_S = 5.0  # a peer must send its hello within this time
+STALLED_S = 30.0  # and read its reply within this time
+TURN_S = 0.02  # of work before new connections and queries are handled
+ASKING_S = 0.25  # of work, halved every second: connections below it are answered before records are processed
 STATISTICS_S = 10.0  # at most this often while things change, and a second after they stopped
 
 
 class Connection:
-    """A socket, its session, and what is still to be sent."""
+    """A socket, its session and its unsent output."""
 
     def __init__(self, sock: socket.socket, session: Session, now_s: float) -> None:
         self.sock = sock
         self.session = session
         self.out = memoryview(b"")
         self.input_bytes = 0  # as the server counted it last
-        self.since_s = now_s  # when something of its input was understood last, or of its output was taken
+        self.since_s = now_s  # last time that input was parsed or output was sent
         self.deadline_s = now_s + HELLO_S
         self.process_handle = -1
-        self.last_bytes: int | None = None  # what a dead process had sent and nobody has read yet
+        self.last_bytes: int | None = None  # unread bytes of a dead process
         self.spent_s = 0.0  # of work for it, halved every second
         self.owner: object = session.peer.pid or session.peer.host
 
 
 class Death:
-    """Marks the handle of a process in the selector: readable when the process has ended."""
+    """Key of a process handle in the selector, which becomes readable when the process ends."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
 
 class Server:
-    """Listens where it is told until `stop()`."""
+    """Listens on the given addresses until `stop()`."""
 
     def __init__(self, addresses: list[Address], printer: Printer, *, token: str = "", mode: int = 0o600) -> None:
         self.ledger = Ledger(printer.watch, self._end_session)
@@ -133,7 +133,9 @@ class Server:
             self._files.close()
 
     def _nudge(self) -> None:
-        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has
+        with contextlib.suppress(
+            OSError
+        ):  # a full pipe wakes the server anyway; a closed one means that it has stopped
             self._wake.send(b"x")
 
     def _tick(self, wall_s: int, now_s: float) -> None:
@@ -153,7 +155,7 @@ class Server:
     def _ready(self, key: selectors.SelectorKey, events: int) -> None:
         if isinstance(key.data, Connection):
             if key.data not in self.connections:
-                return  # ended by an earlier event of this round
+                return  # closed by an earlier event of this round
             if events & selectors.EVENT_WRITE:
                 self._send(key.data)
             elif not key.data.session.has_work:
@@ -172,7 +174,7 @@ class Server:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._selector.unregister(listener)
                 self._paused.append((listener, address))
-            return  # it went away again
+            return  # the peer has closed the connection already
         sock.setblocking(False)
         if address.is_tcp:
             notice_loss(sock)
@@ -203,9 +205,9 @@ class Server:
             self._refuse(connection, f"there are {tcp} connections over TCP already")
 
     def _bury(self, connection: Connection) -> None:
-        """Its process is dead: what it had sent is still taken, but nothing that a child of it sends from now on."""
+        """Its process has died: process what it had sent, but nothing that a forked child sends from now on."""
         if connection not in self.connections:
-            return  # ended by an earlier event of this round
+            return  # closed by an earlier event of this round
         self._selector.unregister(connection.process_handle)
         os.close(connection.process_handle)
         connection.process_handle = -1
@@ -220,11 +222,14 @@ class Server:
             self._end(connection, "")
 
     def _read(self, connection: Connection) -> None:
-        """Take what has come."""
+        """Read what has arrived."""
         most = READ_BYTES if connection.last_bytes is None else min(READ_BYTES, connection.last_bytes)
         try:
             data = connection.sock.recv(most) if most else b""
-        except (BlockingIOError, ConnectionResetError):  # a reset is told once, before what was sent ahead of it
+        except (
+            BlockingIOError,
+            ConnectionResetError,
+        ):  # a reset is reported once, before the data that arrived ahead of it
             return
         except OSError:
             data = b""
@@ -238,7 +243,7 @@ class Server:
         self._look_at_input(connection)
 
     def _look_at_input(self, connection: Connection) -> None:
-        """Count what waits, put the connection to work or drop who has kept others waiting longest."""
+        """Count the unparsed input; schedule the connection, or drop the one that has stalled longest."""
         waiting = connection.session.frames.incomplete_bytes
         if waiting < connection.input_bytes or not connection.input_bytes:
             connection.since_s = time.monotonic()
@@ -255,7 +260,7 @@ class Server:
             self._refuse(slowest, f"peers have sent {INPUT_BYTES} bytes of unfinished messages, and it is the slowest")
 
     def _work(self) -> None:
-        """Do a bounded piece of what there is to do, first for those who had the least of it lately."""
+        """Do a bounded amount of pending work, first for connections that used the least recently."""
         until_s = time.monotonic() + TURN_S
         now_s = time.monotonic()
         while self._busy and now_s < until_s:
@@ -267,7 +272,7 @@ class Server:
         self._answers.free_space.advance()
 
     def _turn_of(self, connection: Connection) -> tuple[bool, float, float]:
-        """The least goes first: questions of those who ask little, for somebody waits for them; then who had least."""
+        """Sort key: first queries of connections that ask little, as a person waits for them; then the least work used."""
         spent_s = self._spent_s.get(connection.owner, 0.0)
         asks_little = connection.session.role == "monitor" and spent_s < ASKING_S
         return not asks_little, spent_s, connection.spent_s
@@ -279,12 +284,12 @@ class Server:
         except (FrameError, LedgerError) as error:
             self._refuse(connection, str(error))
             return
-        except Exception as error:  # whatever it is, it is this peer's message that brought it about
+        except Exception as error:  # any exception here was caused by this peer's message
             self._printer.note(traceback.format_exc())
             self._refuse(connection, f"the server cannot take this message: {type(error).__name__}")
             return
         if connection not in self.connections:
-            return  # what it holds was the most
+            return  # it held the most memory
         if session.role:
             self._strangers.pop(connection, None)
             connection.deadline_s = float("inf")
@@ -296,7 +301,7 @@ class Server:
         self._look_at_input(connection)
 
     def _push(self, connection: Connection) -> bool:
-        """Send what the socket takes; until all is sent nothing more is read, so that nobody piles up replies."""
+        """Send as much as the socket accepts; nothing more is read until all is sent, so that replies do not pile up."""
         try:
             sent = connection.sock.send(connection.out)
         except BlockingIOError:

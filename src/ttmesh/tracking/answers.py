@@ -1,4 +1,4 @@
-"""Answers to monitors' questions, read off the ledger: bounded in size, and in work before others have a turn."""
+"""Answers to monitors' queries from the ledger, with bounded size and bounded work per turn."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from ttmesh.tracking.state import (
 from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Query
 
-REPLY_BYTES = 4 << 20  # about; what does not fit is left out and counted
-USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 700, 160  # encoded, on the high side
+REPLY_BYTES = 4 << 20  # about; entries that do not fit are left out and counted
+USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 700, 160  # estimated size when encoded, rather too high
 MESHES_SHOWN = 64  # of one process
-AT_ONCE = 8192  # buffers looked at before others have a turn
+AT_ONCE = 8192  # buffers visited per turn
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Answers:
         self._ledger = ledger
 
     def answer(self, query: Query, server: ServerState) -> Iterator[Answer | None]:
-        """What the query asks for, after a None for every pause."""
+        """Yields None at every pause, then the reply."""
         if query.what == "state":
             yield self.state(server)
         elif query.what == "buffers":
@@ -61,7 +61,7 @@ class Answers:
             yield self.leaks()
 
     def state(self, server: ServerState) -> State:
-        """Every device and every process; where not all fit, those with the least to tell."""
+        """Every device and process; if not all fit, the processes with the smallest entries."""
         self.free_space.refresh(server.now_s)
         devices = [self._device(device) for _, device in sorted(self._ledger.devices.items())]
         room = REPLY_BYTES - DEVICE_BYTES * len(devices)
@@ -80,7 +80,7 @@ class Answers:
         return next(answer for answer in self._find_buffers(query) if answer is not None)
 
     def histories(self, query: Query, now_s: float) -> Histories:
-        """How much each class of memory held, second by second."""
+        """Bytes held per class of memory over time."""
         series: list[HistoryState] = []
         room, left_out = REPLY_BYTES, 0
         for (host, physical_id), device in sorted(self._ledger.devices.items()):
@@ -176,7 +176,7 @@ def _size(pair: tuple[Allocated, Process]) -> int:
 
 
 def _fit(values: list[T], room_bytes: int) -> list[T]:
-    """As many from the front as fit into so many bytes."""
+    """The first values that fit into this many bytes."""
     for number, value in enumerate(values):
         room_bytes -= weigh(value)
         if room_bytes < 0:

@@ -1,4 +1,4 @@
-"""Where in the user's program a buffer was asked for."""
+"""The line of the user's program that allocated a buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the allocation server what this process holds; the program never waits for it and never fails because of it."""
+"""Reports this process's memory to the allocation server; the program never waits for it or fails because of it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.records import Allocated, Event
 from ttmesh.base.signals import signals
 from ttmesh.tracking import wire
-from ttmesh.tracking.address import Address, chosen, connect, start_ticks
+from ttmesh.tracking.address import Address, choose_address, connect, start_ticks
 from ttmesh.tracking.call_sites import call_site
 from ttmesh.tracking.outbox import AT_ONCE, Outbox
 
 TICK_S = 0.05
 CONNECT_S = 1.0  # for the name, and again for the connection
-RETRY_S = 0.2  # with the tick: a server that comes back knows everything again well within a second
-REFUSED_S = 10.0  # a server that does not want this process is not asked five times a second
-LOOK_MS = 50  # how long a wait for a slow server may last before the queue is looked after
-SNAPSHOT_SHARE = 0.1  # of the sender's time, when one gap follows the other
-SNAPSHOT_S = 0.5  # but never later than this
-EXIT_S = 0.5  # a server that takes nothing holds up a program's end for this long
-LEAVING_S = 10.0  # and a busy machine, on which the sender gets no turn, at most for this long
-# A program with the default SIGPIPE must not die of a server that went away (macOS has no such flag).
+RETRY_S = 0.2  # plus one tick: a restarted server has the full state again within a second
+REFUSED_S = 10.0  # after a refusal
+LOOK_MS = 50  # longest wait for a slow server before the queue is trimmed
+SNAPSHOT_SHARE = 0.1  # share of the sender's time for snapshots, when records are lost repeatedly
+SNAPSHOT_S = 0.5  # longest delay of a snapshot
+EXIT_S = 0.5  # longest delay of a program's end by a server that reads nothing
+LEAVING_S = 10.0  # and by a busy machine on which the sender does not run
+# A program with the default SIGPIPE must not be killed when the server ends (macOS has no such flag).
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 
 log = logging.getLogger("ttmesh.tracking")
 
 
 class Client:
-    """A list that the program appends to and a thread that empties it every TICK_S; nobody wakes anybody."""
+    """A list that the program appends to, and a thread that sends its content every TICK_S without being woken."""
 
     def __init__(self, address: Address, *, token: str, stacks: bool, first: tuple[int, int] = (0, 0)) -> None:
         self._sites: dict[tuple[int, int], str] = {}
@@ -54,19 +54,19 @@ class Client:
         self._retry_s = 0.0
         self._resync = False
         self._snapshot_not_before_s = 0.0
-        self._patience_s = float("inf")  # with a server that takes nothing
+        self._patience_s = float("inf")  # while the server reads nothing
         self._warned = ""
         self._refused = False
         self._stop_listening: Callable[[], None] = lambda: None
 
     def begin(self, *, lazily: bool) -> None:
-        """Listen to the runtime; `lazily` leaves the thread and the connection to the first record."""
+        """Start recording; with `lazily` the thread starts and connects at the first record."""
         if not lazily:
             self._start_thread()
         self._listen(self._hear_first if lazily else self._listener())
 
     def end(self) -> None:
-        """Send what there is, to a server that takes it, and stop."""
+        """Send the remaining records, if the server accepts them, and stop."""
         self._stop_listening()
         self._patience_s = EXIT_S
         self._stopping.set()
@@ -74,7 +74,7 @@ class Client:
             self._thread.join(LEAVING_S)
 
     def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's without touching its connection."""
+        """In a forked child: drop the parent's state without using its connection."""
         self._stop_listening()
         if self._sock:
             self._sock.close()
@@ -103,7 +103,7 @@ class Client:
             self._start_thread()
         except RuntimeError:  # the interpreter is shutting down
             return
-        if util := sys.modules.get("multiprocessing.util"):  # its children leave without atexit
+        if util := sys.modules.get("multiprocessing.util"):  # its children exit without atexit
             util.Finalize(None, stop, exitpriority=0)
         listener = self._listener()
         self._listen(listener)
@@ -117,14 +117,14 @@ class Client:
                     self._turn(leaving=stopping)
                 except (OSError, wire.FrameError, msgspec.MsgspecError) as error:
                     self._disconnect(str(error))
-                except Exception as error:  # ours or the program's: it must not cost the program its tracking
+                except Exception as error:  # an exception, ours or the program's, must not end tracking
                     self._warn_once(f"{type(error).__name__}: {error}", "could not be told everything")
                     self._disconnect(str(error))
                 if stopping:
                     break
                 self._stopping.wait(TICK_S)
         finally:
-            self._stop_listening()  # nobody empties the queue any more
+            self._stop_listening()  # nothing empties the queue any more
             if self._sock:
                 self._sock.close()
 
@@ -169,7 +169,7 @@ class Client:
             log.info("lost the allocation server at %s: %s", self.address, reason)
 
     def _empty_queue(self, *, leaving: bool) -> None:
-        waiting = len(self.outbox.queue)  # more may come as fast as it is sent: that is for the next turn
+        waiting = len(self.outbox.queue)  # records that arrive meanwhile are for the next turn
         while waiting > 0 or (leaving and self.outbox.queue):
             waiting -= AT_ONCE
             for frame in self.outbox.take():
@@ -179,7 +179,7 @@ class Client:
         start = time.monotonic()
         try:
             frames = self.outbox.snapshot()
-        except RuntimeError:  # a table changed while it was read: the next turn has better luck
+        except RuntimeError:  # a table changed while it was read: try again in the next turn
             self._resync = True
             return
         self._resync = False
@@ -195,7 +195,7 @@ class Client:
         except BlockingIOError:
             return
         if not data:
-            raise ConnectionError("it hung up")
+            raise ConnectionError("it closed the connection")
         self._frames.feed(data)
         while (taken := self._frames.take()) is not None:
             kind, body = taken
@@ -212,10 +212,12 @@ class Client:
             try:
                 rest = rest[self._sock.send(rest, NO_SIGNAL) :]
                 waiting_since = float("inf")
-            except BlockingIOError:  # a slow server is waited for: the queue is bounded, and a snapshot mends the rest
+            except (
+                BlockingIOError
+            ):  # wait for a slow server: the queue is bounded, and a snapshot replaces dropped records
                 waiting_since = min(waiting_since, time.monotonic())
                 if time.monotonic() - waiting_since > self._patience_s:
-                    raise TimeoutError("it takes nothing") from None
+                    raise TimeoutError("it reads nothing") from None
                 poll = select.poll()
                 poll.register(self._sock, select.POLLOUT)
                 poll.poll(LOOK_MS)
@@ -237,7 +239,7 @@ def start() -> None:
     if _client is not None:
         return
     try:
-        address = chosen()
+        address = choose_address()
     except (MeshError, OSError) as error:
         log.warning("allocations are not tracked: %s", error)
         return
@@ -251,7 +253,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Send what there is and report no more."""
+    """Send the remaining records and stop reporting."""
     global _client
     client, _client = _client, None
     if client is not None:
@@ -265,7 +267,7 @@ def _after_fork() -> None:
         return
     parents.abandon()
     first = signals.ask("unused ids")
-    own = first if isinstance(first, tuple) else (0, 0)  # no runtime yet: the parent holds nothing
+    own = first if isinstance(first, tuple) else (0, 0)  # no runtime yet, so the parent holds nothing
     _client = Client(parents.address, token=parents.token, stacks=parents.stacks, first=own)
     _client.begin(lazily=True)
 

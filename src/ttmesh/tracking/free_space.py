@@ -1,4 +1,4 @@
-"""How much of every bank is free and how scattered it is: read off all buffers, a piece at a time."""
+"""Free memory and fragmentation of every bank, computed from all buffers in small steps."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Generator, Iterable, Iterator
 from ttmesh.tracking.ledger import POOL_OF, Ledger
 from ttmesh.tracking.spans import Free, Span, free
 
-EVERY_S = 1.0  # more often is not needed
-AT_ONCE = 4096  # buffers before others have a turn
-SMALL = 4096  # buffers that are read on the spot
-SHARE = 0.1  # of the server's time, when reading takes long
+EVERY_S = 1.0  # between two updates
+AT_ONCE = 4096  # buffers per turn
+SMALL = 4096  # with fewer buffers all are read at once
+SHARE = 0.1  # share of the server's time, if reading takes long
 
 PoolKey = tuple[str, int, str]  # host, physical id, pool
 Group = tuple[str, frozenset[int], str]  # host, chips, pool
 
 
 class FreeSpace:
-    """The free part of every pool as of `time_s`; chips in lock-step share one calculation."""
+    """Free memory of every pool as of `time_s`; chips with the same buffers share one calculation."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.time_s = float("-inf")
@@ -32,11 +32,11 @@ class FreeSpace:
         self._spent_s = 0.0
 
     def of(self, host: str, physical_id: int, pool: str, bank: Span) -> Free:
-        """What is free; all of the bank where nothing is known to be held."""
+        """The free memory of one bank of a pool; all of it if no buffer is known."""
         return self._known.get((host, physical_id, pool), Free(bank.length, bank.length))
 
     def refresh(self, now_s: float) -> None:
-        """Begin to read again when it is time, and finish at once where that is quick."""
+        """Start an update when it is due, and finish it at once if there are few buffers."""
         seen = (self._ledger.records_seen, self._ledger.bytes_held, len(self._ledger.processes))
         due = now_s - self.time_s >= EVERY_S and now_s >= self._not_before_s
         if self._reading is None and due and seen != self._seen:
@@ -48,11 +48,11 @@ class FreeSpace:
 
     @property
     def has_work(self) -> bool:
-        """Whether reading goes on."""
+        """Whether an update is running."""
         return self._reading is not None
 
     def advance(self) -> None:
-        """Read a little further."""
+        """Run the update for one turn."""
         if self._reading is None:
             return
         began_s = time.monotonic()
@@ -92,7 +92,7 @@ class FreeSpace:
 
     def _find_free(self, unions: dict[Group, list[Span]], groups_of: dict[PoolKey, list[Group]]) -> Iterator[None]:
         known: dict[PoolKey, Free] = {}
-        found: dict[tuple[object, ...], Free] = {}  # chips in lock-step have the same holes
+        found: dict[tuple[object, ...], Free] = {}  # chips of one group have the same holes
         for (host, chip, pool), groups in groups_of.items():
             device = self._ledger.devices.get((host, chip))
             if device is None or device.facts is None:
@@ -112,7 +112,7 @@ class FreeSpace:
 
 
 def _union(spans: Iterable[tuple[int, int]]) -> Generator[None, None, list[Span]]:
-    """The same addresses in as few spans as possible, in order: returned when all pauses are over."""
+    """The same addresses in as few spans as possible, in order; a generator that pauses and returns them at the end."""
     rest = iter(spans)
     lots: list[list[tuple[int, int]]] = []
     while lot := sorted(itertools.islice(rest, AT_ONCE)):

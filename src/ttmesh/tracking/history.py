@@ -1,15 +1,15 @@
-"""How much was held over time: a second's detail for an hour, a minute's for a day, in fixed space."""
+"""Memory use over time in fixed space: per second for an hour, per minute for a day."""
 
 from __future__ import annotations
 
 from array import array
 from typing import NamedTuple
 
-LARGEST = 2**63 - 1  # what a slot can hold; a hostile client may claim more
+LARGEST = 2**63 - 1  # the largest value of a slot; a hostile client may report more
 
 
 class Point(NamedTuple):
-    """The least, the most and the last that was held in one step of time."""
+    """The minimum, maximum and last value in one time step."""
 
     time_s: int
     low: int
@@ -29,7 +29,7 @@ class HistoryRing:
         self._newest = self._oldest = -1
 
     def push(self, time_s: float, low: int, high: int, last: int) -> None:
-        """Add what was seen; steps without news repeat the last value, earlier times are merged into the newest."""
+        """Add values; steps without values repeat the last one, earlier times are merged into the newest step."""
         low, high, last = min(low, LARGEST), min(high, LARGEST), min(last, LARGEST)
         step = max(int(time_s) // self.step_s, self._newest)
         at = 3 * (step % self.slots)
@@ -78,7 +78,7 @@ class History:
         self.minutes = HistoryRing(step_s=60, slots=1440)
 
     def push(self, time_s: float, low: int, high: int, last: int) -> None:
-        """Add what was seen since the last push."""
+        """Add the values since the last push."""
         self.seconds.push(time_s, low, high, last)
         self.minutes.push(time_s, low, high, last)
 

@@ -1,4 +1,4 @@
-"""Who holds memory: processes and devices, with their accounts and the bytes that they take of the server's own."""
+"""Processes and devices that hold memory, with their accounts and their cost in the server's own memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ttmesh.tracking.wire import Link, Who
 MARKS_KEPT = 100
 LONGEST_NAME = 500
 MAX_TEXTS_BYTES = 32 << 20  # of one process
-TEXT_BYTES = 160  # of a text besides itself: how many share it, and its row in a table
-SPARSE = 8  # a table with so many times the room that it needs is made anew
+TEXT_BYTES = 160  # of a text besides its characters: its reference count and its row in a table
+SPARSE = 8  # a table that is this many times too large is copied
 
 BufferKey = tuple[int, int]
 ReservationKey = tuple[int, tuple[int, ...], str, str]
@@ -35,18 +35,18 @@ class Account:
 
     @property
     def peak(self) -> int:
-        """The most that was ever held."""
+        """The most bytes ever held."""
         return max(self._peak, self.high)
 
     def tick(self, now_s: float) -> None:
-        """Write the extremes down and start anew."""
+        """Store the extremes in the history and reset them."""
         if self.history:
             self.history.push(now_s, self.low, self.high, self.used)
         self._peak = self.peak
         self.low = self.high = self.used
 
     def add(self, size_bytes: int, count: int, *, low: int = 0, high: int = 0) -> None:
-        """Change what is held; `low` and `high` are the furthest that it went on the way."""
+        """Add to the bytes held; `low` and `high` are the extremes of the changes on the way."""
         used = self.used
         self.low = min(self.low, used + min(low, size_bytes))
         self.high = max(self.high, used + max(high, size_bytes))
@@ -57,7 +57,7 @@ class Account:
 class RecordRoute:
     """The accounts that a buffer of one class on some chips counts in.
 
-    Chips in lock-step change alike: the changes are summed here and reach the accounts when another route's turn comes.
+    All its chips change in the same way: changes are summed here and added to the accounts when another route is used.
     """
 
     __slots__ = ("accounts", "change", "chips", "count", "high", "low")
@@ -68,7 +68,7 @@ class RecordRoute:
         self.change = self.count = self.low = self.high = 0
 
     def settle(self) -> int:
-        """Tell the accounts; returns how many there were to tell."""
+        """Add the pending changes to the accounts; returns how many accounts there are."""
         if not (self.change or self.count or self.low or self.high):
             return 0
         for account in self.accounts:
@@ -100,17 +100,17 @@ class Device:
         self.accounts: dict[str, Account] = {}
         self.pools = {name: Account() for name in POOLS}
         self.users = 0  # processes
-        self.coordinates = 0  # meshes that are led by it
+        self.coordinates = 0  # meshes that it coordinates
         self.unused_since_s = float("inf")
 
     @property
     def series(self) -> int:
-        """How many histories it has."""
+        """The number of its histories."""
         return sum(account.history is not None for account in self.accounts.values())
 
 
 class HeldMesh(Struct, frozen=True, gc=False):
-    """What is kept of an `Opened`; what it says of its chips is kept with the devices."""
+    """What is kept of an `Opened` record; its facts about chips are kept with the devices."""
 
     shape: tuple[int, ...]
     parent_id: int | None
@@ -137,7 +137,7 @@ class Texts:
         self.size_bytes = 0
 
     def keep(self, text: str) -> str:
-        """The text to store with one more buffer: the one that others have, or none where there is no room."""
+        """The stored text for one more buffer; shared with others, empty if there is no space."""
         known = self._known.get(text)
         if known is None:
             cost = getsizeof(text) + TEXT_BYTES
@@ -149,7 +149,7 @@ class Texts:
         return known.text
 
     def release(self, text: str) -> None:
-        """One buffer less has it."""
+        """Drop one buffer's reference."""
         known = self._known.get(text)
         if known is not None:
             known.users -= 1
@@ -159,7 +159,7 @@ class Texts:
 
 
 class StagedSnapshot:
-    """A snapshot whose parts are still coming."""
+    """A snapshot of which some parts have not arrived yet."""
 
     def __init__(self) -> None:
         self.opened: dict[int, Opened] = {}
@@ -189,7 +189,7 @@ class Process:
         self.next = 0
         self.missed = 0
         self.in_step = False
-        self.owners: set[object] = set()  # the connections that speak for it
+        self.owners: set[object] = set()  # the connections of this process
         self.meshes: dict[int, HeldMesh] = {}
         self.held: dict[BufferKey, Allocated] = {}
         self.reserved: dict[ReservationKey, Reserved] = {}
@@ -202,8 +202,8 @@ class Process:
         self.texts = Texts()
         self.staged: StagedSnapshot | None = None
         self.group_chips = 0  # in all groups together
-        self.values_bytes = PROCESS_BYTES + weigh(name)  # of what the tables hold
-        self.counted_bytes = 0  # of all of it, as the ledger counted it last
+        self.values_bytes = PROCESS_BYTES + weigh(name)  # of the tables' content
+        self.counted_bytes = 0  # of everything, at the ledger's last count
 
     @property
     def size_bytes(self) -> int:
@@ -213,12 +213,12 @@ class Process:
         return self.values_bytes + self.texts.size_bytes + staged + sum(map(getsizeof, tables))
 
     def compact(self) -> None:
-        """A table does not shrink by itself when what it held is gone."""
+        """Copy tables that have become too large, as dicts do not shrink."""
         if getsizeof(self.held) > 4096 + SPARSE * 100 * len(self.held):
             self.held = dict(self.held)
 
     def mark(self, record: Marked) -> None:
-        """Remember a named moment, and forget the oldest."""
+        """Store a mark and drop the oldest."""
         if len(self.marks) == MARKS_KEPT:
             self.values_bytes -= weigh(self.marks[0])
         kept = Marked(record.label[:LONGEST_NAME], record.time_ns)
@@ -226,16 +226,16 @@ class Process:
         self.values_bytes += weigh(kept)
 
     def set_links(self, links: list[Link]) -> None:
-        """The traffic so far."""
+        """Store the traffic totals."""
         self.values_bytes += weigh(links) - weigh(self.links)
         self.links = links
 
     def set_leftovers(self, leftovers: list[Leftover]) -> None:
-        """What its meshes held when they closed."""
+        """Store what its meshes still held when they closed."""
         self.values_bytes += weigh(leftovers) - weigh(self.leftovers)
         self.leftovers = leftovers
 
 
 def reservation_key(record: Reserved) -> ReservationKey:
-    """What a later reservation must share to replace this one."""
+    """The key by which a later reservation replaces this one."""
     return (record.mesh_id, record.chips, record.buffer_type, record.label)

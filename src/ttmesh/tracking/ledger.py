@@ -25,7 +25,7 @@ from ttmesh.tracking.state import POOLS
 from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, SHORT, weigh
 from ttmesh.tracking.wire import Who
 
-# What processes can make the server keep; docs/reliability.md adds it up.
+# Limits of what processes can make the server store; docs/reliability.md adds them up.
 MAX_BYTES = 256 << 20  # of all processes together
 MAX_PROCESS_BYTES = 96 << 20
 MAX_MESHES = 4096  # of one process; also groups of chips, and reservations
@@ -34,26 +34,26 @@ MAX_DEVICES = 1024
 MAX_SERIES = 2048  # histories of 121 KB, of all devices together
 ENDED_KEPT = 64
 ENDED_BYTES = 16 << 20
-FORGET_S = 3600.0  # a device that nobody uses is shown for so long
-LARGEST = 2**63 - 1  # of a count that a peer can drive up
-WORK_AT_ONCE = 20_000  # records and accounts that are changed before others have a turn
+FORGET_S = 3600.0  # how long an unused device is still shown
+LARGEST = 2**63 - 1  # largest counter that a peer can cause
+WORK_AT_ONCE = 20_000  # records and account changes per turn
 
 POOL_OF = {kind: pool for pool, kinds in POOLS.items() for kind in kinds}
-SYSTEM_CLASS = {"DRAM": "SYSTEM_DRAM", "TRACE": "SYSTEM_DRAM"}  # every other reservation lies in L1
+SYSTEM_CLASS = {"DRAM": "SYSTEM_DRAM", "TRACE": "SYSTEM_DRAM"}  # every other reservation is in L1
 
 
 class LedgerError(Exception):
-    """A client asks for more than the server keeps; the text says what."""
+    """A client exceeds one of the server's limits; the text says which."""
 
 
 Watcher = Callable[[Process, bool, Allocated], None]
-Evict = Callable[[object, str], None]  # end the connection that speaks for a process
+Evict = Callable[[object, str], None]  # closes the connection of a process
 
 
 class Ledger:
-    """Every process, every device. `watch` is told of each buffer that comes (True) or goes (False).
+    """The memory of all processes and devices. `watch` is called for each buffer allocated (True) or freed (False).
 
-    When all processes together take too much, the one that takes the most gives way: `evict` ends its connection.
+    When all processes together exceed the limit, `evict` closes the connection of the largest one.
     """
 
     def __init__(self, watch: Watcher | None = None, evict: Evict | None = None) -> None:
@@ -66,12 +66,12 @@ class Ledger:
         self.series = 0
         self._watch = watch
         self._evict_owner = evict
-        self._work = 0  # of a turn: it is over when this reaches 0
+        self._work = 0  # work left in this turn
         self._now_s = 0.0
-        self._route = RecordRoute((), [])  # the one whose changes are not settled yet
+        self._route = RecordRoute((), [])  # the route with pending changes
 
     def join(self, who: Who, name: str, now_s: float) -> Process:
-        """A process connects; one that was thought dead goes on where it was."""
+        """Add a process that connects, or resume one that reconnects."""
         process = self.processes.get(who)
         if process is None:
             process = self.processes[who] = Process(who, name, now_s)
@@ -85,7 +85,7 @@ class Ledger:
         return process
 
     def leave(self, process: Process, *, orderly: bool, now_s: float) -> Ended:
-        """A process is gone and so is everything it held."""
+        """Remove a process and everything it held."""
         self._settle()  # it may leave because of a record in the middle of a batch
         held = sum_up("exit" if orderly else "death", process.held.values())
         ended = Ended(process.who, process.name, now_s, orderly, held, process.leftovers, process.next, process.missed)
@@ -108,7 +108,7 @@ class Ledger:
         return ended
 
     def stage(self, process: Process, records: list[Event], *, first_part: bool) -> None:
-        """A part of a snapshot; nothing changes until `apply_staged`."""
+        """Collect one part of a snapshot; nothing changes until `apply_staged`."""
         if first_part or process.staged is None:
             process.staged = StagedSnapshot()
         process.staged.add(records)
@@ -117,7 +117,7 @@ class Ledger:
         self._count(process)
 
     def apply_staged(self, process: Process, following: int, *, time_ns: int = 0) -> Iterator[None]:
-        """Replace what a process holds by the snapshot, taken just before record `following`; pauses now and then."""
+        """Replace a process's buffers by the snapshot taken just before record `following`; a generator with pauses."""
         staged = process.staged or StagedSnapshot()
         process.in_step = False
         self._work = -WORK_AT_ONCE
@@ -144,27 +144,27 @@ class Ledger:
         self._finish(process)
 
     def snapshot(self, process: Process, following: int, records: list[Event], *, time_ns: int = 0) -> None:
-        """A whole snapshot at once."""
+        """Apply a full snapshot at once."""
         self.stage(process, records, first_part=True)
         for _ in self.apply_staged(process, following, time_ns=time_ns):
             pass
 
     def events(self, process: Process, first: int, records: list[Event], *, time_ns: int = 0) -> bool:
-        """Take records in order; False when some before them never came, and a snapshot is needed."""
+        """Apply records in order; False if earlier records are missing, so that a snapshot is needed."""
         taken = self.take_events(process, first, records, time_ns=time_ns)
         while taken < len(records):
             taken += self.take_events(process, first + taken, records[taken:], time_ns=time_ns)
         return process.in_step
 
     def take_events(self, process: Process, first: int, records: list[Event], *, time_ns: int = 0) -> int:
-        """Take as many records as one turn allows, at least one; returns how many."""
+        """Apply as many records as one turn allows, at least one; returns how many."""
         skipped = 0
         if first > process.next:
             process.missed = min(LARGEST, process.missed + first - process.next)
             process.in_step = False
         elif first < process.next:
             skipped = min(process.next - first, len(records))
-        self._work = -skipped - WORK_AT_ONCE  # what is done beside the records themselves comes on top
+        self._work = -skipped - WORK_AT_ONCE  # plus the account changes that they cause
         at = skipped
         try:
             for record in records[skipped:] if skipped else records:
@@ -184,7 +184,7 @@ class Ledger:
         return at
 
     def tick(self, now_s: float) -> None:
-        """A second has passed."""
+        """Update histories once per second."""
         self._now_s = now_s
         for device in list(self.devices.values()):
             for account in (*device.accounts.values(), *device.pools.values()):
@@ -193,7 +193,7 @@ class Ledger:
                 self._forget_device(device)
 
     def count(self, process: Process) -> None:
-        """Something of a process changed beside its records."""
+        """Count the memory of a process after a change outside its records."""
         self._finish(process)
 
     def _take_rare(self, process: Process, record: Event) -> None:
@@ -214,7 +214,7 @@ class Ledger:
             self._work = -WORK_AT_ONCE
 
     def _finish(self, process: Process) -> None:
-        """End of a turn: totals are told, and what the process takes is counted."""
+        """End a turn: update the totals and count the memory of the process."""
         self._settle()
         process.compact()
         self._count(process)
@@ -251,7 +251,7 @@ class Ledger:
         process.values_bytes += size_bytes
 
     def _device(self, process: Process, physical_id: int) -> Device:
-        """A device that the process uses, known from now on."""
+        """The device, which is added if it is new."""
         host = process.who.host
         device = self.devices.get((host, physical_id))
         if device is None:
@@ -288,7 +288,7 @@ class Ledger:
         if account is None:
             while self.series >= MAX_SERIES and self._forget_oldest():
                 pass
-            has_room = self.series < MAX_SERIES  # without it there is no history, and everything else
+            has_room = self.series < MAX_SERIES  # then there is no history, but everything else works
             self.series += has_room
             account = device.accounts[kind] = Account(History() if has_room else None)
         return account
@@ -303,14 +303,14 @@ class Ledger:
         system = record.system[:LONGEST_NAME]
         for chip in record.chips:
             device = self._device(process, chip.physical_id)
-            if mesh.parent_id is None or device.facts is None:  # coordinates are those of the whole mesh
+            if mesh.parent_id is None or device.facts is None:  # coordinates are those of the full mesh
                 device.facts, device.system = chip, system
         self._work += len(chips)
         self._forget_mesh(process, record.mesh_id)
         process.meshes[record.mesh_id] = mesh
         if mesh.parent_id is None and chips:
             self.devices[process.who.host, chips[0]].coordinates += 1
-        if known is not None and known.chips != chips:  # reshaped: its reservations follow, on other chips maybe
+        if known is not None and known.chips != chips:  # after a reshape its reservations may be on other chips
             self._unreserve_all(process, record.mesh_id)
 
     def _forget_mesh(self, process: Process, mesh_id: int) -> None:
@@ -334,8 +334,8 @@ class Ledger:
     def _allocate(self, process: Process, record: Allocated, time_ns: int) -> None:
         key = (record.mesh_id, record.buffer_id)
         held = process.held
-        if (known := held.get(key)) is not None:  # a snapshot and the records around it may both tell of it
-            if record.site and not known.site:  # it is written down after the table that a snapshot reads
+        if (known := held.get(key)) is not None:  # a snapshot and the records around it may both contain it
+            if record.site and not known.site:  # the record is queued after the table that a snapshot reads was changed
                 known.site = process.texts.keep(record.site)
             return
         route = process.routes.get((record.chips, record.buffer_type))
@@ -441,5 +441,5 @@ class Ledger:
             if known is None:
                 known = process.accounts[chip, kind] = Account()
             accounts.append(known)
-        route = process.routes[chips, kind] = RecordRoute(chips, accounts[:])  # a copy has no room to grow
+        route = process.routes[chips, kind] = RecordRoute(chips, accounts[:])  # a copy has no spare capacity
         return route

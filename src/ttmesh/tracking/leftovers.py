@@ -1,4 +1,4 @@
-"""What was still held at an end: summed by the place that allocated it."""
+"""Buffers that were still allocated when a process or mesh ended, summed by call site."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Who
 
 PLACES_KEPT = 256
-PLACES_BYTES = 128 << 10  # of all places of one end together
+PLACES_BYTES = 128 << 10  # of all call sites together
 LARGEST = 2**63 - 1
 
 
 class Leftover(Struct, frozen=True):
-    """Buffers of one place in the program that were never freed; bytes over all chips."""
+    """Buffers of one call site that were never freed; bytes over all chips."""
 
     end: str
     site: str
@@ -28,7 +28,7 @@ class Leftover(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """A process that is gone, what it held then, and what its meshes held when they closed."""
+    """A process that has ended, what it still held, and what its meshes held when they closed."""
 
     who: Who
     name: str
@@ -41,7 +41,7 @@ class Ended(Struct, frozen=True):
 
 
 def sum_up(end: str, buffers: Iterable[Allocated]) -> list[Leftover]:
-    """Leftovers by place, the largest first; beyond the limit the rest is one entry."""
+    """Leftovers by call site, the largest first; beyond the limit the rest is one entry."""
     sums: dict[tuple[str, str, str, int], list[int]] = {}
     for record in buffers:
         key = (record.site, record.label, record.buffer_type, len(record.chips))
@@ -62,7 +62,7 @@ def sum_up(end: str, buffers: Iterable[Allocated]) -> list[Leftover]:
 
 
 def keep_largest(places: list[Leftover]) -> list[Leftover]:
-    """As many from the front as are kept."""
+    """The first entries, up to the limit."""
     kept, size = [], 0
     for place in places[:PLACES_KEPT]:
         size += weigh(place)

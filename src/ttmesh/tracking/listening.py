@@ -21,7 +21,7 @@ class ServerError(MeshError):
 
 
 def listen(address: Address, files: contextlib.ExitStack, *, mode: int, token: str) -> tuple[socket.socket, Address]:
-    """A listening socket and its real address; `files` closes it and removes what it left in the file system."""
+    """A listening socket and its real address; `files` closes it and removes its files."""
     if not address.is_tcp:
         listener = _listen_at_path(address, files, mode)
     elif token:
@@ -31,7 +31,7 @@ def listen(address: Address, files: contextlib.ExitStack, *, mode: int, token: s
             raise ServerError(
                 f"listening on {address} is not possible: {os.strerror(error.errno or 0)}",
                 expected="an address of this machine and a port that is free",
-                fix="Choose another, such as 0.0.0.0:7000.",
+                fix="Choose another address, such as 0.0.0.0:7000.",
             ) from None
         address = Address(host=address.host, port=listener.getsockname()[1])
     else:
@@ -51,26 +51,30 @@ def _listen_at_path(address: Address, files: contextlib.ExitStack, mode: int) ->
         raise ServerError(
             f"{address} cannot be made: {error.strerror}",
             expected="a path in a directory that exists and may be written to",
-            fix="Choose another with --socket or TTMESH_SOCKET.",
+            fix="Choose another path with --socket or TTMESH_SOCKET.",
         ) from None
     files.callback(os.close, lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ServerError(
-            f"a server listens at {address} already", expected="a free address", fix="Stop it or choose another."
+            f"a server listens at {address} already",
+            expected="a free address",
+            fix="Stop that server or choose another address.",
         ) from None
     path = Path(address.path)
     if path.is_socket():
-        if _is_served(address):  # its lock was removed, by somebody who cleans up
+        if _is_served(address):  # somebody removed its lock file
             raise ServerError(
-                f"a server listens at {address} already", expected="a free address", fix="Stop it or choose another."
+                f"a server listens at {address} already",
+                expected="a free address",
+                fix="Stop that server or choose another address.",
             )
-        path.unlink()  # the lock is ours, so whoever made it is gone
+        path.unlink()  # the lock is ours, so the server that made it has ended
     elif path.exists():
         raise ServerError(f"{address} is not a socket", expected="a free path", fix="Choose another path.")
     listener = files.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    previous = os.umask(0o777 & ~mode)  # never open to others, not even before the chmod
+    previous = os.umask(0o777 & ~mode)  # never accessible to others, not even before the chmod
     try:
         listener.bind(address.path)
     finally:
@@ -87,7 +91,7 @@ def _is_served(address: Address) -> bool:
         connect(address, timeout_s=1.0).close()
     except (ConnectionRefusedError, FileNotFoundError):
         return False
-    except OSError:  # its queue is full, or it is not ours to use
+    except OSError:  # its queue is full, or access is denied
         return True
     return True
 
@@ -100,7 +104,7 @@ def _remove_if_same(path: Path, made: tuple[int, int]) -> None:
 
 
 def peer_pid(sock: socket.socket) -> int:
-    """The process at the other end of a Unix socket as the kernel knows it; 0 where it does not say."""
+    """The pid at the other end of a Unix socket, from the kernel; 0 if unknown."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -108,24 +112,24 @@ def peer_pid(sock: socket.socket) -> int:
 
 
 def unread_bytes(sock: socket.socket) -> int:
-    """What has come and was not read yet."""
+    """The number of received bytes that were not read yet."""
     count = array.array("i", [0])
     fcntl.ioctl(sock, termios.FIONREAD, count)
     return count[0]
 
 
 def process_handle(pid: int) -> int:
-    """A file descriptor that becomes readable when the process ends; -1 where there is no such thing."""
+    """A file descriptor that becomes readable when the process ends; -1 if the system has none."""
     if not pid or not hasattr(os, "pidfd_open"):
         return -1
     try:
         return os.pidfd_open(pid)
-    except OSError:  # it is gone already: its socket says so
+    except OSError:  # it has ended already, which its socket shows
         return -1
 
 
 def notice_loss(sock: socket.socket) -> None:
-    """Let the kernel find out within 20 s that the other host is gone."""
+    """Let the kernel detect within 20 s that the other host is unreachable."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):
@@ -133,7 +137,7 @@ def notice_loss(sock: socket.socket) -> None:
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Allow so many file descriptors as far as the system lets us; returns how many there may be."""
+    """Raise the limit of file descriptors as far as the system allows; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

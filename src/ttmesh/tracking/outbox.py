@@ -1,4 +1,4 @@
-"""What a client has to tell: numbers the records, sums up traffic, and finds what is held. No sockets, no threads."""
+"""What a client sends: numbered records, summed traffic, and snapshots of what is held. No sockets, no threads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Marked
 from ttmesh.tracking import wire
 
 MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
-AT_ONCE = 16_384  # records taken from the queue together
+AT_ONCE = 16_384  # records taken from the queue at once
 BATCH = 2048  # records per frame: encoding them holds the interpreter for 0.2 ms
 ROOM = wire.MAX_BODY - 64  # for records in a frame; the rest is for the numbers before them
-LABEL = 500  # characters of a label that must be cut to fit into a frame
+LABEL = 500  # characters of a label that must be shortened to fit into a frame
 TRIES = 5
 
 Holdings = Callable[[], object]
@@ -24,8 +24,8 @@ Holdings = Callable[[], object]
 class Outbox:
     """Turns records into frames. `queue` and `crossings` are filled by the program's threads, the rest is the sender's.
 
-    The program only appends: it is the sender who keeps the queue short, by `bound`, whenever it has to wait.
-    A forked child finds its parent's tables in its memory, but the chips hold that only once: it tells of what it
+    The program only appends; the sender keeps the queue short with `bound` whenever it has to wait.
+    A forked child finds its parent's tables in its memory, but the chips hold that only once: it reports what it
     allocated itself, from the ids in `first` (mesh, buffer) on.
     """
 
@@ -48,19 +48,19 @@ class Outbox:
         pulled = self._pull(AT_ONCE)
         first, now = self.next, time.time_ns()
         self.next += len(pulled)
-        for count, raw in _lots(pulled):
+        for count, raw in _split_records(pulled):
             yield wire.frame(wire.EVENTS, (first, now, raw))
             first += count
 
     def drop(self) -> None:
-        """Forget the records that wait, but not that they were: a snapshot must follow."""
+        """Drop the waiting records and remember that a snapshot must follow."""
         while pulled := len(self._pull(AT_ONCE)):
             self.next += pulled
             self.gap = True
         self._sum_up()
 
     def bound(self) -> None:
-        """Drop what waits when it is too much."""
+        """Drop the waiting records if there are too many."""
         if len(self.queue) > MOST_QUEUED:
             self.drop()
         self._sum_up()
@@ -79,12 +79,12 @@ class Outbox:
                 record.site = self._sites.get(key, "")
             else:
                 self._sites.pop(key, None)
-        lots = list(_lots(held)) or [(0, wire.packed([]))]
+        lots = list(_split_records(held)) or [(0, wire.pack_records([]))]
         now, last = time.time_ns(), len(lots) - 1
         return [wire.frame(wire.SNAPSHOT, (self.next, now, i, i == last, raw)) for i, (_, raw) in enumerate(lots)]
 
     def traffic(self) -> bytes:
-        """Bytes over every link since the program began, empty when they were told already."""
+        """Bytes over every link since the program began, empty if they were sent already."""
         self._sum_up()
         total = sum(self._links.values())
         if total == self._traffic_told:
@@ -93,7 +93,7 @@ class Outbox:
         return wire.frame(wire.TRAFFIC, ([(*ends, size) for ends, size in self._links.items()],))
 
     def retell_traffic(self) -> None:
-        """The next server has not heard it."""
+        """Send the totals again, to the next server."""
         self._traffic_told = 0
 
     def _held(self) -> list[Event]:
@@ -131,31 +131,35 @@ class Outbox:
             self._links[ends] = self._links.get(ends, 0) + record.size_bytes
 
 
-def _lots(records: list[Event]) -> Iterator[tuple[int, Raw]]:
-    """Records in lots that fit into a frame, each with their number."""
+def _split_records(records: list[Event]) -> Iterator[tuple[int, Raw]]:
+    """Records in groups that fit into a frame, each with its count."""
     for at in range(0, len(records), BATCH):
-        yield from _fitting(records[at : at + BATCH])
+        yield from _fit_records(records[at : at + BATCH])
 
 
-def _fitting(records: list[Event]) -> Iterator[tuple[int, Raw]]:
+def _fit_records(records: list[Event]) -> Iterator[tuple[int, Raw]]:
     try:
-        raw = wire.packed(records)
-    except (TypeError, ValueError, OverflowError):  # a number beyond 64 bits, a name that is no text: without that one
+        raw = wire.pack_records(records)
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # a number beyond 64 bits or a name that is not text: leave that record out
         if len(records) == 1:
-            yield 1, wire.packed([])
+            yield 1, wire.pack_records([])
             return
         raw = None
     if raw is not None and len(memoryview(raw)) <= ROOM:
         yield len(records), raw
     elif len(records) > 1:
         half = len(records) // 2
-        yield from _fitting(records[:half])
-        yield from _fitting(records[half:])
+        yield from _fit_records(records[:half])
+        yield from _fit_records(records[half:])
     else:
-        yield 1, wire.packed([_cut(records[0])])
+        yield 1, wire.pack_records([_shorten_names(records[0])])
 
 
-def _cut(record: Event) -> Event:
+def _shorten_names(record: Event) -> Event:
     """The same record with names short enough for a frame."""
     if isinstance(record, Opened):
         return msgspec.structs.replace(record, system=record.system[:LABEL])

@@ -1,4 +1,4 @@
-"""How a monitor asks the server: a blocking connection, one question at a time."""
+"""How a monitor queries the server: a blocking connection, one query at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class UnreachableError(MeshError):
 
 
 class Monitor:
-    """A connection to the allocation server, made anew when it breaks; threads may share it."""
+    """A connection to the allocation server that reconnects when it breaks; threads may share it."""
 
     def __init__(self, address: Address, *, token: str = "", timeout_s: float = 5.0) -> None:
         self.address = address
@@ -42,15 +42,15 @@ class Monitor:
         return self._ask(wire.Query("buffers", device, host, limit), Buffers)
 
     def histories(self, device: int = -1, *, host: str = "", window_s: int = 120) -> Histories:
-        """What was held over the last seconds."""
+        """Memory use over the last seconds."""
         return self._ask(wire.Query("history", device, host, 0, window_s), Histories)
 
     def leaks(self) -> Leaks:
-        """What was still held at an end."""
+        """What ended processes and closed meshes still held."""
         return self._ask(wire.Query("leaks"), Leaks)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with self._asking:
             if self._sock:
                 self._sock.close()
@@ -68,7 +68,7 @@ class Monitor:
         try:
             with self._asking:
                 if self._sock is None:
-                    self._sock = self._connected()
+                    self._sock = self._connect()
                 self._sock.sendall(wire.frame(wire.QUERY, query))
                 kind, body = self._receive(self._sock)
         except (OSError, wire.FrameError) as error:
@@ -88,7 +88,7 @@ class Monitor:
             )
         return msgspec.msgpack.decode(body, type=answer)
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         sock = connect(self.address, timeout_s=self._timeout_s)
         pid = os.getpid()
         hello = wire.Hello(
@@ -102,6 +102,6 @@ class Monitor:
         while (taken := frames.take()) is None:
             data = sock.recv(1 << 20)
             if not data:
-                raise ConnectionError("it hung up")
+                raise ConnectionError("it closed the connection")
             frames.feed(data)
         return taken

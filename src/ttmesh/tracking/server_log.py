@@ -1,4 +1,4 @@
-"""The server's lines: one per buffer and device, and statistics."""
+"""The server's log lines: one per buffer and device, and statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSTEM_CLASSES = ("SYSTEM_DRAM", "SYSTEM_L1")
 
 
 class Printer:
-    """Collects lines; a thread writes them, so that a terminal that stands still holds nobody up."""
+    """Collects lines; a thread writes them, so that a paused terminal does not block the server."""
 
     def __init__(self, out: TextIO, *, quiet: bool) -> None:
         self.quiet = quiet
@@ -31,7 +31,7 @@ class Printer:
         self._thread: threading.Thread | None = None
 
     def watch(self, process: Process, came: bool, record: Allocated) -> None:
-        """A buffer came or went."""
+        """Log that a buffer was allocated or freed."""
         self.changes += 1
         if not self.quiet:
             if len(self._lines) < MOST_LINES:
@@ -40,7 +40,7 @@ class Printer:
                 self._left_out += len(record.chips)
 
     def process_gone(self, process: Process) -> None:
-        """A process ended; its buffers went with it."""
+        """Log that a process ended with its buffers."""
         buffers = sum(len(record.chips) for record in process.held.values())
         if buffers:
             size = sum(record.size_bytes * len(record.chips) for record in process.held.values())
@@ -48,15 +48,15 @@ class Printer:
             self.note(f"✓ Removed {buffers} buffers ({size_text(size)}) from PID {process.who.pid}")
 
     def note(self, text: str) -> None:
-        """A line that is shown in quiet mode too."""
+        """Log a line that is shown in quiet mode too."""
         self._lines.append(text)
 
     def statistics(self, ledger: Ledger) -> None:
-        """What every device holds."""
+        """Log what every device holds."""
         self._lines += statistics_lines(ledger)
 
     def flush(self) -> None:
-        """Hand over what was collected; lines are left out while the reader is too slow."""
+        """Pass the collected lines to the writer thread; lines are dropped while the reader is too slow."""
         if not self._lines:
             return
         if self._thread is None:
@@ -69,7 +69,7 @@ class Printer:
         self._lines.clear()
 
     def close(self) -> None:
-        """Wait a moment for the last lines; they are told however much waits before them."""
+        """Wait a moment for the last lines, which are written even if others were dropped."""
         self._waiting = 0
         self.flush()
         self._texts.put(None)
@@ -93,12 +93,12 @@ class Printer:
                 self._out.flush()
                 with self._counting:
                     self._waiting -= len(text)
-        except OSError:  # nobody reads any more, or the disk is full
+        except OSError:  # the reader has closed, or the disk is full
             return
 
 
 def buffer_lines(pid: int, came: bool, record: Allocated) -> list[str]:
-    """One line per device for a buffer that came or went."""
+    """One line per device for a buffer that was allocated or freed."""
     size, kind, number = record.size_bytes, record.buffer_type, record.buffer_id
     if came:
         start = f"✓ [PID {pid}] Allocated {size} bytes of {kind} on device "
@@ -108,7 +108,7 @@ def buffer_lines(pid: int, came: bool, record: Allocated) -> list[str]:
 
 
 def statistics_lines(ledger: Ledger) -> list[str]:
-    """Buffers and bytes per device; what the runtime reserves is told apart and not in the total."""
+    """Buffers and bytes per device; the runtime's reservations are listed separately and not in the total."""
     lines = ["", "📊 Current Statistics:"]
     active = 0
     for (host, physical_id), device in sorted(ledger.devices.items()):

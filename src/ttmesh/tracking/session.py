@@ -1,4 +1,4 @@
-"""One connection as the server sees it: messages in, changes of the ledger and replies out, no sockets."""
+"""One connection in the server: messages in, changes of the ledger and replies out; no sockets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ttmesh.tracking.holders import Process
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.wire import Batch, Bye, FrameError, Hello, Query, Snapshot, Traffic, Who
 
-MAX_HELLO = 16 << 10  # nobody has shown a token yet
-LOT = 1024  # records per frame of those that wait for another turn
+MAX_HELLO = 16 << 10  # before the token was checked
+LOT = 1024  # records per frame of those left for another turn
 
 
 class Peer(NamedTuple):
-    """What the kernel says of the other end; pid 0 when it does not say."""
+    """What the kernel knows of the other end; pid 0 if unknown."""
 
     pid: int
     host: str
@@ -26,7 +26,7 @@ class Peer(NamedTuple):
 
 
 class Session:
-    """Follows one peer from its hello to its end, a bounded piece of work at a time."""
+    """Handles one peer from its hello to its end, with bounded work per call."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Session:
         self._clock = clock
         self._answer = answer
         self._orderly = False
-        self._job: Iterator[bytes] | None = None  # what takes more than one turn
-        self._resync_asked = True  # the first snapshot comes unasked
+        self._job: Iterator[bytes] | None = None  # work that takes more than one turn
+        self._resync_asked = True  # the first snapshot is sent without a request
 
     def __str__(self) -> str:
         if self.process:
@@ -58,7 +58,7 @@ class Session:
         return self._job is not None or self.frames.has_frame
 
     def advance(self) -> bytes:
-        """Go on with what was begun, else with the next message; returns what to send back, often nothing.
+        """Continue unfinished work, otherwise handle the next message; returns the reply, often empty.
 
         FrameError or LedgerError end the session.
         """
@@ -71,7 +71,7 @@ class Session:
         return self._receive(*taken) if taken else b""
 
     def end(self) -> Process | None:
-        """The connection is gone; returns the process whose memory went with it, when it was its last one."""
+        """End the session; returns its process if this was its last connection."""
         process = self.process
         if process is None or self not in process.owners:
             return None
@@ -125,7 +125,7 @@ class Session:
         self.process.owners.add(self)
 
     def _who(self, hello: Hello) -> Who:
-        if self.peer.pid:  # a Unix socket: what the kernel says counts, not what the peer says
+        if self.peer.pid:  # on a Unix socket the kernel's facts count, not the peer's
             return Who("", self.peer.pid, start_ticks(self.peer.pid) or hello.started)
         host = hello.host or self.peer.host
         return Who("" if host == socket.gethostname() else host, hello.pid, hello.started)
@@ -133,7 +133,7 @@ class Session:
     def _events(self, process: Process, batch: Batch) -> bytes:
         taken = self._ledger.take_events(process, batch.first, batch.records, time_ns=batch.time_ns)
         rest = batch.records[taken:]
-        if rest:  # encoded again: what waits for its turn takes least so
+        if rest:  # encoded again, which takes the least memory while waiting
             first = batch.first + taken
             lots = [(first + at, batch.time_ns, rest[at : at + LOT]) for at in range(0, len(rest), LOT)]
             self.frames.give_back(b"".join(wire.frame(wire.EVENTS, lot) for lot in lots))

@@ -1,4 +1,4 @@
-"""Arithmetic of the address space of one bank: what is taken, what is free, how scattered the free part is."""
+"""Address arithmetic of one bank: used spans, free spans, fragmentation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Span(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many bytes."""
+        """Size in bytes."""
         return self.end - self.start
 
 
 class Free(NamedTuple):
-    """What is free in a bank; fragmentation is 1 - largest / free, and 0 when nothing is free."""
+    """Free memory of a bank; fragmentation is 1 - largest / free, and 0 when nothing is free."""
 
     free_bytes: int
     largest_bytes: int
@@ -44,7 +44,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def holes(region: Span, taken: Iterable[Span]) -> list[Span]:
-    """What of the region nothing covers, in order."""
+    """The spans of the region that are not in use, in order."""
     found = []
     at = region.start
     for span in union(taken):
@@ -59,6 +59,6 @@ def holes(region: Span, taken: Iterable[Span]) -> list[Span]:
 
 
 def free(region: Span, taken: Iterable[Span]) -> Free:
-    """How much of the region is free, and the largest piece of it."""
+    """How much of the region is free, and its largest free span."""
     lengths = [hole.length for hole in holes(region, taken)]
     return Free(sum(lengths), max(lengths, default=0))

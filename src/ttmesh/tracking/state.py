@@ -1,4 +1,4 @@
-"""What the server tells a monitor: plain values, the same on both ends of the socket."""
+"""The server's replies to monitors: plain values, the same on both ends of the socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Usage(Struct, frozen=True, array_like=True):
 
 
 class Pool(Struct, frozen=True):
-    """A kind of memory of one device: all banks together with the most ever used, and the free part of one bank."""
+    """A kind of memory of one device: all banks together with their peak, and the free memory of one bank."""
 
     name: str
     capacity_bytes: int
@@ -99,7 +99,7 @@ class ServerState(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """Everything but the single buffers."""
+    """All devices and processes, without single buffers."""
 
     server: ServerState
     devices: list[DeviceState]
@@ -140,14 +140,14 @@ class HistoryState(Struct, frozen=True):
 
 
 class Histories(Struct, frozen=True):
-    """What was asked for, of one device or all."""
+    """The requested histories of one device or all."""
 
     series: list[HistoryState]
     left_out: int = 0
 
 
 class Leaks(Struct, frozen=True):
-    """Processes that ended, the latest last, and what the living ones' meshes still held when they closed."""
+    """Processes that ended, the latest last, and what meshes of running processes still held when they closed."""
 
     ended: list[Ended]
     living: list[Ended]

@@ -1,4 +1,4 @@
-"""How many bytes of the server's memory a value takes: real sizes, not numbers of things."""
+"""How many bytes of the server's memory a value takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from sys import getsizeof
 from msgspec import Struct
 
 LARGE_INT_BYTES = 32
-SMALL_INTS = range(-5, 257)  # the interpreter keeps these once
-SHORT = 32  # characters of a label that every record has for itself
+SMALL_INTS = range(-5, 257)  # the interpreter stores these once
+SHORT = 32  # characters of a label that is not shared between records
 # A held buffer besides the table's row: the record, eight numbers, its key, a short label. Chips and long texts are shared.
 RECORD_BYTES = 112 + 8 * LARGE_INT_BYTES + 56 + 49 + SHORT
 ACCOUNT_BYTES = 96 + 5 * LARGE_INT_BYTES + 56  # of a process: the account, its numbers, its key
@@ -16,7 +16,7 @@ PROCESS_BYTES = 4096  # an idle one with its connection
 
 
 def weigh(value: object) -> int:
-    """Bytes of a value with everything in it."""
+    """Bytes of a value and everything it contains."""
     if isinstance(value, bool) or value is None:
         return 0
     if isinstance(value, int):

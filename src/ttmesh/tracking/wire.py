@@ -1,4 +1,4 @@
-"""What goes over the socket: frames with a header, and the messages inside them, checked field by field."""
+"""The wire format: frames with a header, and the messages inside them, checked field by field."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ HELLO, EVENTS, SNAPSHOT, TRAFFIC, BYE, RESYNC, QUERY, REPLY, REFUSED = range(1, 
 
 
 class FrameError(Exception):
-    """The peer sent something that is not this protocol; the text says what."""
+    """The peer violated the protocol; the text says how."""
 
 
 class Who(NamedTuple):
-    """A process for good: a pid is used again, a pid with its start time is not. `host` is empty on this machine."""
+    """A unique process: a pid may be reused, a pid with its start time is not. `host` is empty on this machine."""
 
     host: str
     pid: int
@@ -51,7 +51,7 @@ class Batch(Struct, array_like=True, frozen=True):
 
 
 class Snapshot(Struct, array_like=True, frozen=True):
-    """A part of everything held just before record number `next`; the parts come together before it counts."""
+    """One part of everything held just before record number `next`; applied once all parts have arrived."""
 
     next: Count
     time_ns: Count
@@ -75,7 +75,7 @@ class Traffic(Struct, array_like=True, frozen=True):
 
 
 class Bye(Struct, array_like=True, frozen=True):
-    """The program ends in good order after so many records."""
+    """The program ends normally after this many records."""
 
     next: Count
 
@@ -112,7 +112,7 @@ _encoder = msgspec.msgpack.Encoder()
 def _encode(value: object) -> bytes:
     try:
         return _encoder.encode(value)
-    except UnicodeEncodeError:  # file names, arguments and labels of programs need not be text
+    except UnicodeEncodeError:  # file names, arguments and labels of programs need not be valid Unicode
         return _encoder.encode(_replace_surrogates(msgspec.to_builtins(value)))
 
 
@@ -123,12 +123,12 @@ def _replace_surrogates(value: object) -> object:
 
 
 def token_text(token: str) -> str:
-    """A token as it goes over the wire: a variable or a file may hold bytes that are no text."""
+    """A token as it goes over the wire: a variable or a file may hold bytes that are not valid Unicode."""
     return token.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def packed(records: list[Event]) -> Raw:
-    """Records as they go into a frame: encoded once, so that their length is known before the frame is made."""
+def pack_records(records: list[Event]) -> Raw:
+    """Records encoded for a frame, so that their length is known before the frame is made."""
     return Raw(_encode(records))
 
 
@@ -139,7 +139,7 @@ def frame(kind: int, body: object = None) -> bytes:
 
 
 def message(kind: int, body: bytes) -> Message:
-    """What a body says, or a FrameError."""
+    """The message in a body, or a FrameError."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise FrameError(f"kind {kind} is not something a client sends")
@@ -150,7 +150,7 @@ def message(kind: int, body: bytes) -> Message:
 
 
 class Frames:
-    """Cuts a stream of bytes into frames; what is not taken stays."""
+    """Splits a stream of bytes into frames; unread ones are kept."""
 
     def __init__(self, *, max_body: int = MAX_BODY) -> None:
         self.max_body = max_body
@@ -158,18 +158,18 @@ class Frames:
         self._start = 0
 
     def feed(self, data: bytes) -> None:
-        """Add bytes as they came."""
+        """Add received bytes."""
         del self._pending[: self._start]
         self._start = 0
         self._pending += data
 
     def give_back(self, data: bytes) -> None:
-        """Put whole frames in front of everything else."""
+        """Put complete frames in front of everything else."""
         self._pending[: self._start] = data
         self._start = 0
 
     def take(self) -> tuple[int, bytes] | None:
-        """The next whole frame as (kind, body), None when there is none yet; FrameError when there never will be."""
+        """The next complete frame as (kind, body), None if it has not arrived yet; FrameError if it is invalid."""
         if not self.has_frame:
             return None
         magic, version, kind, length = HEADER.unpack_from(self._pending, self._start)
@@ -185,7 +185,7 @@ class Frames:
 
     @property
     def has_frame(self) -> bool:
-        """Whether `take` has something: a whole frame, or a reason why there is none."""
+        """Whether `take` would return a frame or raise."""
         waiting = len(self._pending) - self._start - HEADER.size
         if waiting < 0:
             return False
@@ -194,5 +194,5 @@ class Frames:
 
     @property
     def incomplete_bytes(self) -> int:
-        """What waits for the rest of its frame, or for its turn."""
+        """The number of bytes that were not taken yet."""
         return len(self._pending) - self._start

@@ -96,7 +96,7 @@ def _operations_of(module: str) -> dict[str, OpFunction]:
 def _module_stub(module: str, names: Mapping[str, str], operations: Mapping[str, OpFunction], more: str = "") -> str:
     children = [
         f"from ttmesh.ttnn.{module} import {child} as {child}"
-        for child in sorted(_children(module))
+        for child in sorted(_list_children(module))
         if module and child not in names
     ]
     lines = [HEADER, IMPORTS, more, *children, *_reexports(module, names), ""]
@@ -106,7 +106,7 @@ def _module_stub(module: str, names: Mapping[str, str], operations: Mapping[str,
     return "\n".join(lines) + "\n"
 
 
-def _children(module: str) -> set[str]:
+def _list_children(module: str) -> set[str]:
     prefix = f"{module}."
     return {n.removeprefix(prefix).partition(".")[0] for n in (*OPERATION_MODULES, *SUBMODULES) if n.startswith(prefix)}
 

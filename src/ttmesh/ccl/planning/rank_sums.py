@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.ccl.planning.reduction_terms import finish_reduction, over_members, partial_sum
 from ttmesh.chip.formats.kernels.lane_sum import kernel_for
-from ttmesh.fabric.messaging.transport import Standing, Transport
+from ttmesh.fabric.messaging.transport import PersistentSum, Transport
 from ttmesh.mesh.queue.command_queue import worker
 from ttmesh.mesh.ranks.rank_block import RankBlock
 
@@ -34,7 +34,7 @@ class Crossing:
             return lambda members: _all_reduce(group(axis), over_members(members, own, name), name)
 
         ways: dict[tuple[object, ...], Reduce] = {}
-        ready: dict[tuple[object, ...], Standing | None] = {}
+        ready: dict[tuple[object, ...], PersistentSum | None] = {}
 
         def reduce(members: torch.Tensor) -> torch.Tensor:
             key = (worker.queue, members.shape, members.stride())
@@ -73,12 +73,12 @@ class Crossing:
         return sent if sent.is_meta else group.broadcast(sent, source)
 
 
-def _standing(group: Transport, shape: tuple[int, ...], like: torch.Tensor) -> Standing | None:
+def _standing(group: Transport, shape: tuple[int, ...], like: torch.Tensor) -> PersistentSum | None:
     ours = like.is_cpu and like.is_floating_point()
-    return group.standing_sum(shape, torch.float32, like.dtype) if ours else None
+    return group.make_persistent_sum(shape, torch.float32, like.dtype) if ours else None
 
 
-def _way(group: Transport, standing: Standing | None, like: torch.Tensor, own: int) -> Reduce:
+def _way(group: Transport, standing: PersistentSum | None, like: torch.Tensor, own: int) -> Reduce:
     """How members that look like these are summed over a group: in memory that stands ready, if there is some."""
     if standing is None:
 

@@ -25,7 +25,7 @@ from ttmesh.ccl.sockets.socket_config import (
 )
 from ttmesh.ccl.sockets.stream_ends import Incoming, Outgoing
 from ttmesh.fabric.fabric_config import is_2d
-from ttmesh.fabric.messaging.engines import bindings, fellows, world
+from ttmesh.fabric.messaging.engines import bindings, list_context_ranks, world
 from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
 from ttmesh.mesh.allocation.buffer import Buffer
@@ -66,7 +66,7 @@ def connect(device: MeshDevice, config: SocketConfig) -> Ends | None:
             expected="`ttmesh launch`, mpirun or torchrun to start several",
             fix="Start it so, or use create_socket_pair() for two meshes of one process.",
         )
-    senders, receivers = socket_ranks(config, fellows())
+    senders, receivers = socket_ranks(config, list_context_ranks())
     if joined.rank not in (*senders, *receivers):
         log.warning(
             "Creating a null rank-scoped socket on rank %d (sender=%s, receiver=%s).", joined.rank,

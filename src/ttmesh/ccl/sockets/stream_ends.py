@@ -141,7 +141,7 @@ class Outgoing(RankStream):
             with self._changed:
                 self._flights.popleft()
                 if not self._flights:
-                    self._link.rest()
+                    self._link.mark_idle()
                 self._changed.notify_all()
 
     def _mark_asked(self, flight: Flight) -> None:
@@ -227,7 +227,7 @@ class Incoming(RankStream):
             with self._changed:
                 self._arrived.append((self._what, self._lanes))
                 self._lanes, self._asked = None, False
-                self._link.rest()
+                self._link.mark_idle()
 
     def _wait_for(self, done: Done, *, asked_for: bool) -> bool:
         self._link.finish(done, self._peer, operation="recv_async from")

@@ -1,1 +1,1 @@
-"""Messages and sums between ranks, with deadlines and signs of life; the engines themselves are in fabric/transports."""
+"""Messages and sums between ranks, with deadlines and heartbeats; the engines themselves are in fabric/transports."""

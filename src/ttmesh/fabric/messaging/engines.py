@@ -1,4 +1,4 @@
-"""Which engine joins the ranks: the one named by TTMESH_ENGINE, else the one whose launcher started this process."""
+"""Which engine connects the ranks: the one in TTMESH_ENGINE, otherwise the one whose launcher started this process."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(f"ttmesh.fabric.transports.{name}")
 
 
-def chosen(environ: Mapping[str, str] | None = None) -> str | None:
-    """The engine this process should use, or None when it was started alone."""
+def choose_engine(environ: Mapping[str, str] | None = None) -> str | None:
+    """The engine that this process should use, or None if no launcher started it."""
     env = os.environ if environ is None else environ
     named = str(settings.get("TTMESH_ENGINE", env))
     if named:
         load(named)
         return named
-    fitting = [name for name in names() if load(name).started(env)]
+    fitting = [name for name in names() if load(name).is_launched(env)]
     if len(fitting) > 1:
         raise RankError(
             f"the environment fits several engines: {fitting}",
             expected="one launcher's variables",
-            fix="Set TTMESH_ENGINE to the one that is meant.",
+            fix=f"Set TTMESH_ENGINE to one of {fitting}.",
         )
     return fitting[0] if fitting else None
 
 
 def connect(timeout_s: float | None = None) -> Transport:
-    """Join the other ranks: the group of all of them."""
-    name = chosen()
+    """Connect to the other ranks; returns the group of all of them."""
+    name = choose_engine()
     if name is None:
         raise RankError(
             "this process was started alone",
-            expected="mpirun, torchrun or `ttmesh launch` to start several",
-            fix="Use one of them, for example `ttmesh launch -n 2 program.py`.",
+            expected="several ranks started by mpirun, torchrun or `ttmesh launch`",
+            fix="Start it with a launcher, for example `ttmesh launch -n 2 program.py`.",
         )
     limit_s = float(str(settings.get("TTMESH_TIMEOUT_S"))) if timeout_s is None else timeout_s
-    joined: Transport = load(name).connect(limit_s)
-    return joined
+    group: Transport = load(name).connect(limit_s)
+    return group
 
 
 class Binding(NamedTuple):
-    """Where a rank belongs: the mesh, its place among the ranks that present it, and the sub-context of a split job."""
+    """What a rank holds: the id of its mesh, its number among that mesh's ranks, and its sub-context in a split job."""
 
     mesh_id: int
     host_rank: int
@@ -77,54 +77,56 @@ _bindings: tuple[Binding, ...] = (Binding(0, 0),)
 
 
 def world() -> Transport | None:
-    """The group of all ranks, joined at the first call and left at exit; None in a process started alone."""
+    """The group of all ranks, connected at the first call and closed at exit; None without a launcher."""
     global _world, _bindings
-    if _world is None and chosen() is not None:
-        joined = connect()
-        atexit.register(_leave, joined, os.getpid())
-        own = _own_binding(joined.rank)  # joining is collective, so here every rank can tell its place
-        _bindings = tuple(Binding(*row) for row in joined.all_gather_ints(own))
-        _world = joined
+    if _world is None and choose_engine() is not None:
+        group = connect()
+        atexit.register(_leave, group, os.getpid())
+        own = _read_binding(group.rank)  # every rank is here, as connecting is collective
+        _bindings = tuple(Binding(*row) for row in group.all_gather_ints(own))
+        _world = group
     return _world
 
 
 def bindings() -> tuple[Binding, ...]:
-    """The place of every rank, by its number in the world; a process on its own has mesh 0 to itself."""
+    """The binding of every rank, by its number in the world; a process without a launcher holds all of mesh 0."""
     world()
     return _bindings
 
 
-def fellows() -> tuple[int, ...]:
-    """The world's numbers of the ranks in this rank's context: all of them, unless tt-run split the job."""
-    joined, places = world(), bindings()
-    own = places[0 if joined is None else joined.rank].context
-    return tuple(rank for rank, place in enumerate(places) if place.context == own)
+def list_context_ranks() -> tuple[int, ...]:
+    """World numbers of the ranks in this rank's context: all ranks, unless tt-run split the job."""
+    group, all_bindings = world(), bindings()
+    own = all_bindings[0 if group is None else group.rank].context
+    return tuple(rank for rank, binding in enumerate(all_bindings) if binding.context == own)
 
 
-def _own_binding(rank: int) -> Binding:
-    """What TT_MESH_ID and TT_MESH_HOST_RANK say; a launcher that sets neither means one mesh in rank order."""
+def _read_binding(rank: int) -> Binding:
+    """The binding from TT_MESH_ID and TT_MESH_HOST_RANK; without both, all ranks share one mesh in rank order."""
     mesh_id, host_rank = settings.get_int("TT_MESH_ID"), settings.get_int("TT_MESH_HOST_RANK")
     if mesh_id is None and host_rank is None:
         return Binding(0, rank)
     return Binding(mesh_id or 0, host_rank or 0, settings.get_int("TT_RUN_SUBCONTEXT_ID") or 0)
 
 
-def _leave(joined: Transport, pid: int) -> None:
-    if os.getpid() != pid:  # a forked child is no rank
+def _leave(group: Transport, pid: int) -> None:
+    if os.getpid() != pid:  # a forked child is not a rank
         return
     crash = getattr(sys, "last_value", None)  # set by the interpreter for an exception that ended the program
     if crash is not None:
-        if not isinstance(crash, RankError):  # else it follows from another rank's failure
-            report_crash(joined.rank, crash)
-        joined.abort(f"{type(crash).__name__}: {crash}")
+        if not isinstance(crash, RankError):  # a RankError is the consequence of another rank's failure
+            report_crash(group.rank, crash)
+        group.abort(f"{type(crash).__name__}: {crash}")
     problems: list[RankError] = []
 
     def report(problem: RankError) -> None:
         problems.append(problem)
-        print(f"rank {joined.rank}: RankError: {problem}", file=sys.stderr, flush=True)
-        report_crash(joined.rank, problem)
+        print(f"rank {group.rank}: RankError: {problem}", file=sys.stderr, flush=True)
+        report_crash(group.rank, problem)
 
-    joined.close(report)
-    if problems and not settings.get_bool("TTMESH_LAUNCHED"):  # the launcher has been told; others see the exit code
+    group.close(report)
+    if problems and not settings.get_bool(
+        "TTMESH_LAUNCHED"
+    ):  # `ttmesh launch` reads the report; other launchers need the exit code
         sys.stdout.flush()
         os._exit(1)

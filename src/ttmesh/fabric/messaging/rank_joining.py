@@ -1,4 +1,4 @@
-"""Waiting for the other ranks before any engine joins them: bounded, and with the name of who is missing."""
+"""Waiting for the other ranks before the engine connects them, with a deadline and an error that names missing ranks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from types import FrameType
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import RankError
 
-LOOK_S = 0.02  # between two looks
+LOOK_S = 0.02  # between two polls
 
 
 class Stop:
-    """While it is entered, SIGTERM is noted instead of ending the process, so that a rank can name whom it waited for.
+    """While entered, records SIGTERM instead of ending the process, so that the error can name the missing ranks.
 
-    Only in the main thread, and where the program has no handler of its own. Whoever leaves without an error ends then.
+    Only in the main thread, and only if the program has no handler. Without an error the process ends on exit.
     """
 
     def __init__(self) -> None:
@@ -44,17 +44,17 @@ class Stop:
 
 
 class JobFile:
-    """A file in a folder that all ranks of a host share, through which rank 0 says where ranks meet."""
+    """A file in a folder that all ranks of a host share, through which rank 0 publishes the address where ranks meet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, text: str) -> None:
-        """Say it."""
+        """Publish the text."""
         write_file(self.path, text)
 
     def read(self) -> str:
-        """What was said, or ''."""
+        """The published text, or ''."""
         try:
             return self.path.read_text() if self.path.stat().st_uid == os.geteuid() else ""
         except OSError:
@@ -62,12 +62,12 @@ class JobFile:
 
 
 def wait_for_first(done: Callable[[], bool], where: str, rank: int, limit_s: float) -> None:
-    """Wait until rank 0 has said where ranks meet; a RankError names it when it does not come."""
+    """Wait until rank 0 has published its address; after the deadline a RankError names rank 0."""
     deadline = time.monotonic() + limit_s
     with Stop() as stop:
         while not done():
             if stop.seen or time.monotonic() >= deadline:
-                why = "this rank was told to stop" if stop.seen else f"not finished after {limit_s:g} s"
+                why = "this rank got SIGTERM" if stop.seen else f"not finished after {limit_s:g} s"
                 raise RankError(
                     f"rank 0 has not come to join at {where}, seen by rank {rank} ({why})",
                     expected=f"every rank to join within {limit_s:g} s",
@@ -78,7 +78,7 @@ def wait_for_first(done: Callable[[], bool], where: str, rank: int, limit_s: flo
 
 
 def wait_to_join(done: Callable[[], bool], limit_s: float) -> None:
-    """Wait until the engine has joined all ranks, where nothing shows which of them have come."""
+    """Wait until the engine has connected all ranks, where nothing shows which of them are missing."""
     deadline = time.monotonic() + limit_s
     while not done():
         if time.monotonic() >= deadline:

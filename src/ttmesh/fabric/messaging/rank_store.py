@@ -1,4 +1,4 @@
-"""The small store in rank 0 through which ranks show signs of life; torch's TCPStore, whatever the engine is."""
+"""The key-value store in rank 0 for the ranks' heartbeats: torch's TCPStore, with every engine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ttmesh.fabric.messaging.rank_joining import wait_for_first
 
 
 def open_liveness(rank: int, size: int, exchange: Callable[[str], str], timeout_s: float) -> tuple[Liveness, object]:
-    """Start signs of life between all ranks; returns them and what must be kept alive (rank 0's store).
+    """Start heartbeats between all ranks; returns them and an object to keep alive (rank 0's store).
 
-    `exchange` hands rank 0's text to every rank; it needs no rank but those two.
+    `exchange` returns rank 0's text on every rank; it must not wait for any other rank.
     """
     keeper: TCPStore | None = None
     where = ""
@@ -28,7 +28,7 @@ def open_liveness(rank: int, size: int, exchange: Callable[[str], str], timeout_
         for other in range(size):
             keeper.set(f"sign/{other}", f"0 {ABSENT}")
         keeper.set(job, "here")
-        where = f"{keeper.port} {job} {' '.join(own_addresses())}"
+        where = f"{keeper.port} {job} {' '.join(list_addresses())}"
     port, job, *addresses = exchange(where).split()
     candidates = ["127.0.0.1"] if rank == 0 else addresses
 
@@ -48,14 +48,14 @@ def open_liveness(rank: int, size: int, exchange: Callable[[str], str], timeout_
     return liveness, keeper
 
 
-def own_addresses() -> list[str]:
+def list_addresses() -> list[str]:
     """This host's addresses, loopback first (ranks of one host meet there)."""
     found = [a.address for cards in psutil.net_if_addrs().values() for a in cards if a.family == socket.AF_INET]
     return ["127.0.0.1", *sorted(a for a in set(found) if not a.startswith("127."))]
 
 
 def reach(addresses: list[str], port: int, job: str) -> Store:
-    """A connection to the store of this job; an address may lead to another job's, as bridges repeat on every host."""
+    """A connection to this job's store; one address may lead to another job, as bridges repeat on every host."""
     for address in addresses:
         try:
             socket.create_connection((address, port), timeout=2.0).close()

@@ -1,8 +1,8 @@
 """What every engine offers: collectives and messages between the ranks of a group, each with a deadline.
 
-An engine is a file in this folder with `started(environ) -> bool` (did its launcher start this process?) and
+An engine is a file in fabric/transports with `is_launched(environ) -> bool` (did its launcher start this process?) and
 `connect(timeout_s) -> Transport`. It implements the underscored primitives on contiguous tensors; dtypes, shapes,
-pieces, deadlines and the naming of culprits are solved here once.
+pieces, deadlines and errors that name ranks are handled here.
 
 Order of additions: with two ranks every engine gives a + b. With more, the engine chooses (Open MPI: recursive doubling
 for short messages, ring or reduce-scatter for long ones; gloo: ring by segments), so float32 sums may differ in the last
@@ -22,9 +22,9 @@ import torch
 
 from ttmesh.base import settings
 from ttmesh.base.errors import RankError, ShapeError
-from ttmesh.fabric.messaging.persistent_sums import Standing as Standing
-from ttmesh.fabric.messaging.persistent_sums import StandingSums
-from ttmesh.fabric.messaging.rank_job import Done, Job, apart
+from ttmesh.fabric.messaging.persistent_sums import PersistentSum as PersistentSum
+from ttmesh.fabric.messaging.persistent_sums import PersistentSums
+from ttmesh.fabric.messaging.rank_job import Done, Job, run_in_thread
 from ttmesh.fabric.messaging.rank_messages import Messages
 from ttmesh.fabric.messaging.wire_layout import (
     COMBINE,
@@ -33,24 +33,24 @@ from ttmesh.fabric.messaging.wire_layout import (
     as_bytes,
     check_out,
     deliver,
-    paired,
-    pieces,
-    room,
+    get_output_memory,
+    pair_pieces,
+    split_pieces,
     sum_dtype,
 )
 
 Tensor = torch.Tensor
 WORLD = "world"
-SAID_BYTES = 128  # of what ranks tell each other with TTMESH_CHECK_RANKS
-PAUSE_S = 0.0001  # between two looks of a thread that waits for messages while others compute
+SAID_BYTES = 128  # of the call description that ranks exchange with TTMESH_CHECK_RANKS
+PAUSE_S = 0.0001  # between two polls of a thread that waits for messages while others compute
 
 
 class Transport(Messages, ABC):
     """One group of ranks; `rank` and `size` count within it, `ranks` are the world's numbers."""
 
     name: str  # the engine
-    in_place = True  # whether reducing into the source's own memory is the quicker way
-    spins = 0  # so many quick looks at an operation before the clock is asked
+    in_place = True  # whether reducing in place is faster
+    spins = 0  # how often an operation is polled before the clock is read
 
     def __init__(self, job: Job, group: str, ranks: tuple[int, ...], rank: int, timeout_s: float) -> None:
         self.group = group
@@ -59,16 +59,16 @@ class Transport(Messages, ABC):
         self.size = len(ranks)
         self.timeout_s = timeout_s
         self._job = job
-        self._place = job.place(f"group {group!r}", ranks, ranks[rank], self.spins)
+        self._group_state = job.add_group(f"group {group!r}", ranks, ranks[rank], self.spins)
         self._checks = settings.get_bool("TTMESH_CHECK_RANKS")
         self._children: list[Transport] = []
-        finish = partial(self._job.run, self._place, "all_reduce", limit_s=timeout_s)
-        self._standing = StandingSums(self._standing_all_reduce, self._all_reduce_from, finish)
+        finish = partial(self._job.run, self._group_state, "all_reduce", limit_s=timeout_s)
+        self._standing = PersistentSums(self._persistent_all_reduce, self._all_reduce_from, finish)
         self._borrows = False  # the communicator belongs to another object
         self._closed = False
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        """Return when every rank of the group has come here."""
+        """Wait until every rank of the group has called it."""
         if self._checks:
             self._agree("barrier")
         self._run("barrier", self._start_barrier, timeout_s)
@@ -93,28 +93,29 @@ class Transport(Messages, ABC):
             for row in rows[1:]:
                 COMBINE[op](total, row.to(dtype))
             return deliver(total, tensor.shape, tensor, out)
-        source = self._staged(tensor)
+        source = self._stage(tensor)
         if source.dtype is not dtype:
             source = source.to(dtype)
         private = out is None and source is not tensor and source.data_ptr() != tensor.data_ptr()
         if out is None:
-            into = source if private else torch.empty_like(source)  # contiguous, and quicker than naming everything
+            into = source if private else torch.empty_like(source)  # contiguous, and faster than passing every stride
         else:
-            into = room(out, source.shape, dtype, source.device)
-        for given, result in paired(source, into):
+            into = get_output_memory(out, source.shape, dtype, source.device)
+        for given, result in pair_pieces(source, into):
             self._run("all_reduce", partial(self._start_all_reduce, given, result, op), timeout_s)
         return deliver(into, tensor.shape, tensor, out)
 
-    def standing_sum(self, shape: Sequence[int], dtype: torch.dtype, result: torch.dtype) -> Standing | None:
-        """Memory whose sum over the ranks is wanted again and again, and the engine's quickest way to it.
+    def make_persistent_sum(
+        self, shape: Sequence[int], dtype: torch.dtype, result: torch.dtype
+    ) -> PersistentSum | None:
+        """A prepared all_reduce for sums that are repeated with this shape.
 
-        None where the engine works best in the memory that it is given, and for what is too large to be kept. Every rank
-        asks at the same point.
+        None if preparing does not help with this engine, or if the tensor is too large. All ranks call it in the same order.
         """
         return None if self.in_place or self._checks else self._standing.make(shape, dtype, result)
 
     def all_reduce_given(self, tensor: Tensor, op: str = "sum") -> Tensor:
-        """The same of memory that nobody else looks at (it may change): a short way where the engine takes it as it is."""
+        """all_reduce that may overwrite `tensor`; saves copies if the engine can use the tensor's memory directly."""
         if (
             self._checks
             or not tensor.is_cpu
@@ -125,7 +126,7 @@ class Transport(Messages, ABC):
             return self.all_reduce(tensor, op, out=tensor if self.in_place else None)
         into = tensor if self.in_place else torch.empty_like(tensor)
         start = partial(self._start_all_reduce, tensor, into, op)
-        self._job.run(self._place, "all_reduce", start, self.timeout_s)
+        self._job.run(self._group_state, "all_reduce", start, self.timeout_s)
         return into
 
     def all_gather(self, tensor: Tensor, *, out: Tensor | None = None, timeout_s: float | None = None) -> Tensor:
@@ -134,11 +135,11 @@ class Transport(Messages, ABC):
             self._agree("all_gather", tensor)
         shape = (self.size, *tensor.shape)
         check_out(out, shape, tensor)
-        source = self._staged(tensor)
+        source = self._stage(tensor)
         flat = as_bytes(source)
-        stacked = room(out, shape, tensor.dtype, source.device)
+        stacked = get_output_memory(out, shape, tensor.dtype, source.device)
         rows = as_bytes(stacked).view(self.size, flat.numel())
-        for a, b in pieces(flat):
+        for a, b in split_pieces(flat):
             whole = b - a == flat.numel()
             piece = rows if whole else rows.new_empty((self.size, b - a))
             self._run("all_gather", partial(self._start_all_gather, flat[a:b], piece.view(-1)), timeout_s)
@@ -172,10 +173,10 @@ class Transport(Messages, ABC):
             self._agree(f"reduce_scatter ({op})", tensor)
         dtype = sum_dtype(tensor.dtype, op)
         check_out(out, tensor.shape[1:], tensor)
-        rows = self._staged(tensor).to(dtype).view(self.size, tensor.numel() // self.size)
-        into = room(out, tensor.shape[1:], dtype, rows.device)
+        rows = self._stage(tensor).to(dtype).view(self.size, tensor.numel() // self.size)
+        into = get_output_memory(out, tensor.shape[1:], dtype, rows.device)
         row = into.view(-1)
-        for a, b in pieces(row):
+        for a, b in split_pieces(row):
             part = rows[:, a:b].contiguous().view(-1)
             self._run("reduce_scatter", partial(self._start_reduce_scatter, part, row[a:b], op), timeout_s)
         return deliver(into, tensor.shape[1:], tensor, out)
@@ -184,11 +185,11 @@ class Transport(Messages, ABC):
         """From [size, *shape] on every rank, one row for each of them: the rows that were for this rank, by sender."""
         if self._checks:
             self._agree("all_to_all", tensor)
-        source = self._staged(tensor)
+        source = self._stage(tensor)
         rows = as_bytes(source).view(self.size, source.nbytes // self.size)
         into = torch.empty_like(source)
         got = as_bytes(into).view(rows.shape)
-        for a, b in pieces(rows[0]):
+        for a, b in split_pieces(rows[0]):
             given, piece = rows[:, a:b].contiguous(), rows.new_empty(self.size, b - a)
             self._run("all_to_all", partial(self._start_all_to_all, given.view(-1), piece.view(-1)), timeout_s)
             got[:, a:b] = piece
@@ -199,9 +200,9 @@ class Transport(Messages, ABC):
         if self._checks:
             self._agree(f"broadcast from rank {self.ranks[root]}", tensor)
         self._check_member(root)
-        staged = self._staged(tensor)
+        staged = self._stage(tensor)
         flat = as_bytes(staged)
-        for a, b in pieces(flat):
+        for a, b in split_pieces(flat):
             self._run("broadcast", partial(self._start_broadcast, flat[a:b], root), timeout_s)
         return tensor if self.rank == root else deliver(staged, tensor.shape, tensor, tensor)
 
@@ -212,29 +213,29 @@ class Transport(Messages, ABC):
         """
         beside = copy.copy(self)
         ranks = tuple(self.ranks[m] for m in sorted(members))
-        beside._place = self._job.place(name, ranks, self.world_rank, self.spins, PAUSE_S)
+        beside._group_state = self._job.add_group(name, ranks, self.world_rank, self.spins, PAUSE_S)
         beside._children, beside._borrows = [], True
         return beside
 
     def subgroup(self, members: Sequence[int], name: str) -> Transport:
-        """A group of some ranks (numbered as here) with its own communicator; every member calls it, no one else."""
+        """A group of some ranks (numbered as here) with its own communicator; called by exactly these ranks."""
         for member in members:
             self._check_member(member)
         if list(members) != sorted(set(members)) or self.rank not in members:
             raise RankError(
                 f"rank {self.rank} asked for group {name!r} of ranks {list(members)}",
                 expected="ranks in ascending order, the caller's among them",
-                fix="Sort them, and call subgroup on the members only.",
+                fix="Sort the ranks, and call subgroup only on those ranks.",
             )
         made: list[Transport] = []
         ranks = tuple(self.ranks[m] for m in members)
-        start = partial(apart, lambda: made.append(self._split(tuple(members), name)))
+        start = partial(run_in_thread, lambda: made.append(self._split(tuple(members), name)))
         self._run(f"subgroup {name!r}", start, None, ranks)
         self._children += made
         return made[0]
 
     def _agree(self, operation: str, tensor: Tensor | None = None) -> None:
-        """Refuse a collective that the ranks do not all call alike, before the engine mixes up their data."""
+        """Raise if ranks call different collectives, before the engine mixes up their data."""
         what = operation if tensor is None else f"{operation} of {list(tensor.shape)} {str(tensor.dtype)[6:]}"
         own = torch.frombuffer(bytearray(what.encode()[:SAID_BYTES].ljust(SAID_BYTES)), dtype=torch.uint8)
         rows = own.new_empty(self.size, SAID_BYTES)
@@ -245,7 +246,7 @@ class Transport(Messages, ABC):
             raise RankError(
                 f"ranks call different operations on group {self.group!r}: {calls}",
                 expected="the same collective with the same shape and dtype on every rank",
-                fix="Look for code before it that depends on the rank.",
+                fix="Look for earlier code that depends on the rank.",
                 ranks=self.ranks,
             )
 
@@ -261,7 +262,7 @@ class Transport(Messages, ABC):
         )
 
     def close(self, on_error: Callable[[RankError], object] | None = None) -> None:
-        """Leave: the whole job when this is the world, where all ranks meet once more; else only this group.
+        """Close the group; closing the world ends the job with a last barrier of all ranks.
 
         `on_error` gets what went wrong while leaving: at the end of a program nobody would catch it.
         """
@@ -269,16 +270,16 @@ class Transport(Messages, ABC):
             return
         self._closed = True
         if self._borrows:
-            self._job.forget(self._place)
+            self._job.forget(self._group_state)
         elif self.group == WORLD:
-            problem = self._job.leave(self._place, self._start_barrier, self._free_all, self.timeout_s)
+            problem = self._job.leave(self._group_state, self._start_barrier, self._free_all, self.timeout_s)
             if problem is not None and on_error is not None:
                 on_error(problem)
             if self._job.broken is not None:
-                self._forsake()
+                self._abandon()
             self._job.end()
         elif self._job.broken is None and not self._job.in_use():
-            self._run("close", partial(apart, self._free_all), None)
+            self._run("close", partial(run_in_thread, self._free_all), None)
         self._children.clear()
 
     def _free_all(self) -> None:
@@ -288,8 +289,8 @@ class Transport(Messages, ABC):
                 child._free_all()
         self._free()
 
-    def _forsake(self) -> None:
-        """Let go of a failed job without waiting for anybody."""
+    def _abandon(self) -> None:
+        """Drop the engine of a failed job without waiting for other ranks."""
 
     @abstractmethod
     def _start_barrier(self) -> Done: ...
@@ -297,12 +298,12 @@ class Transport(Messages, ABC):
     @abstractmethod
     def _start_all_reduce(self, source: Tensor, out: Tensor, op: str) -> Done: ...
 
-    def _standing_all_reduce(self, memory: Tensor) -> Callable[[], Done] | None:
-        """What starts the sum of this memory over the ranks, in place, as often as it is called."""
+    def _persistent_all_reduce(self, memory: Tensor) -> Callable[[], Done] | None:
+        """A function that starts the sum of this memory over the ranks in place, and may be called repeatedly."""
         return None
 
     def _all_reduce_from(self, memory: Tensor) -> Callable[[Tensor], Done]:
-        """What starts the sum of this memory over the ranks, into the tensor it is called with."""
+        """A function that starts the sum of this memory over the ranks into the tensor it is called with."""
         return lambda into: self._start_all_reduce(memory, into, "sum")
 
     @abstractmethod

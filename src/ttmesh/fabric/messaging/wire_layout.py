@@ -1,4 +1,4 @@
-"""How a tensor becomes what an engine can move: a flat contiguous run of a dtype it knows, in pieces it can count."""
+"""How a tensor is passed to an engine: flat and contiguous, in a dtype that it knows, in pieces that 32-bit counts allow."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {"sum": _add_
 
 
 def sum_dtype(dtype: torch.dtype, op: str) -> torch.dtype:
-    """The dtype in which the engine reduces; refuses what cannot be reduced."""
+    """The dtype in which the engine reduces; raises for dtypes that cannot be reduced."""
     if op not in COMBINE:
-        raise RankError(f"no reduction named {op!r}", expected=one_of(COMBINE), fix="Choose one of them.")
+        raise RankError(f"no reduction named {op!r}", expected=one_of(COMBINE), fix="Pass one of these as op.")
     wide = WIDER.get(dtype, dtype)
     if wide not in ENGINE_DTYPES:
         raise RankError(
             f"{dtype} cannot be reduced between ranks",
             expected=one_of(map(str, (*ENGINE_DTYPES, *WIDER))),
-            fix="Convert it first.",
+            fix="Convert the tensor to one of these dtypes first.",
         )
     return wide
 
@@ -54,35 +54,37 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def pieces(flat: torch.Tensor) -> Iterator[tuple[int, int]]:
+def split_pieces(flat: torch.Tensor) -> Iterator[tuple[int, int]]:
     """Spans of at most PIECE_BYTES; none for an empty tensor, which costs no message on any rank."""
     step = max(1, PIECE_BYTES // flat.element_size())
     for a in range(0, flat.numel(), step):
         yield a, min(a + step, flat.numel())
 
 
-def paired(source: torch.Tensor, into: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Two contiguous tensors of one size in the same pieces; as they are when one is enough, since a slice costs 1 µs."""
+def pair_pieces(source: torch.Tensor, into: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Matching pieces of two contiguous tensors; the tensors themselves if one piece is enough, since a slice costs 1 µs."""
     if 0 < source.nbytes <= PIECE_BYTES:
         yield source, into
         return
     flat, result = source.view(-1), into.view(-1)
-    for a, b in pieces(flat):
+    for a, b in split_pieces(flat):
         yield flat[a:b], result[a:b]
 
 
 def check_out(out: torch.Tensor | None, shape: Sequence[int], like: torch.Tensor) -> None:
-    """Refuse an output that cannot take the result, before anything is sent."""
+    """Raise if `out` cannot hold the result, before anything is sent."""
     if out is not None and (tuple(out.shape) != tuple(shape) or out.dtype != like.dtype):
         raise ShapeError(
             f"out has shape {list(out.shape)} and {out.dtype}",
             expected=f"shape {list(shape)} and {like.dtype}",
-            fix="Give a matching tensor or none.",
+            fix="Pass a matching tensor, or leave out `out`.",
         )
 
 
-def room(out: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Where the engine writes: `out` itself when it can, else new memory."""
+def get_output_memory(
+    out: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """The memory that the engine writes: `out` itself if possible, otherwise new memory."""
     if out is not None and out.dtype == dtype and out.device == device and out.is_contiguous():
         return out
     return torch.empty(tuple(shape), dtype=dtype, device=device)

@@ -1,1 +1,1 @@
-"""Engines that join ranks, one file each: drop a file in, its name is the option (`TTMESH_ENGINE`)."""
+"""Engines that connect ranks, one file each; a file's name is its value of `TTMESH_ENGINE`."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.messaging.rank_job import Done, Job, apart
+from ttmesh.fabric.messaging.rank_job import Done, Job, run_in_thread
 from ttmesh.fabric.messaging.rank_joining import JobFile, wait_for_first, wait_to_join
 from ttmesh.fabric.messaging.rank_store import open_liveness
 from ttmesh.fabric.messaging.transport import WORLD, Transport
@@ -25,7 +25,7 @@ THREAD_MULTIPLE = 3  # mpi.h of Open MPI and MPICH
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # Open MPI; MPICH and Intel MPI
 
 
-def started(environ: Mapping[str, str]) -> bool:
+def is_launched(environ: Mapping[str, str]) -> bool:
     """Whether mpirun started this process."""
     return any(variable in environ for variable in RANK_VARIABLES)
 
@@ -43,23 +43,23 @@ def connect(timeout_s: float) -> Transport:
         _initialise()
         MPI = _load()
         world = MPI.COMM_WORLD.Dup()
-        # Without this an engine error ends the process before anybody is named.
+        # Without this an engine error ends the process before an error can name a rank.
         world.Set_errhandler(MPI.ERRORS_RETURN)
         joined.extend((MPI, world))
 
     job = _meet(timeout_s)
     if job is None:
-        wait_to_join(apart(join), timeout_s)
+        wait_to_join(run_in_thread(join), timeout_s)
         MPI, world = joined
         job = Job(*open_liveness(world.rank, world.size, lambda text: str(world.bcast(text, root=0)), timeout_s))
     else:
-        job.join(partial(apart, join), timeout_s)
+        job.join(partial(run_in_thread, join), timeout_s)
         MPI, world = joined
     return MpiTransport(MPI, world, job, WORLD, tuple(range(world.size)), timeout_s)
 
 
 def _meet(timeout_s: float) -> Job | None:
-    """Signs of life before MPI joins the ranks, through a file of the job; None where not all ranks see one."""
+    """Heartbeats before MPI connects the ranks, through a file of the job; None if not all ranks can see one."""
     environ = os.environ
     rank, size, local = (int(environ.get(f"OMPI_COMM_WORLD_{name}", -1)) for name in ("RANK", "SIZE", "LOCAL_SIZE"))
     folder = Path(environ.get("OMPI_FILE_LOCATION", "")).parent  # of this run on this host; mpirun removes it
@@ -78,25 +78,25 @@ def _meet(timeout_s: float) -> Job | None:
 
 
 class _Library:
-    """MPI's own functions that mpi4py calls with Python's lock held: while one of them waits, no thread runs."""
+    """MPI functions called without Python's lock; mpi4py holds it, so that no other thread runs while they wait."""
 
     def __init__(self, path: str) -> None:
         self._functions = ctypes.CDLL(path)
 
     def is_running(self) -> bool:
-        """Whether MPI was initialised and not finalised, by whomever."""
+        """Whether MPI is initialised and not finalised, by us or by the program."""
         began, ended = ctypes.c_int(), ctypes.c_int()
         self._functions.MPI_Initialized(ctypes.byref(began))
         self._functions.MPI_Finalized(ctypes.byref(ended))
         return bool(began.value) and not ended.value
 
     def initialise(self) -> None:
-        """For several threads: queues have a worker each, and each its own communicator."""
+        """Initialise MPI for several threads: each queue has a worker with its own communicator."""
         given = ctypes.c_int()
         self._functions.MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(given))
 
     def finalise(self) -> None:
-        """The end; every rank must come to it."""
+        """Finalise MPI; waits for every rank."""
         self._functions.MPI_Finalize()
 
 
@@ -116,10 +116,10 @@ def _load() -> Any:
 
 
 def _load_package() -> ModuleSpec:
-    """mpi4py, told to leave initialising and finalising to us, and where its part in C is."""
+    """mpi4py, configured to leave initialising and finalising to us, and the path of its C extension."""
     try:
         mpi4py = importlib.import_module("mpi4py")
-        # Finalising waits for every rank, also for a dead one: `_free` does it, when all is well.
+        # Finalising waits for every rank, also for a dead one, so only `_free` does it, after a last barrier.
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
         spec = importlib.util.find_spec("mpi4py.MPI")
         if spec is None or spec.origin is None:
@@ -129,16 +129,16 @@ def _load_package() -> ModuleSpec:
         raise RankError(
             f"the engine 'mpi' cannot be loaded ({cause})",
             expected="mpi4py and an MPI library",
-            fix="pip install 'ttmesh[mpi]'.",
+            fix="Run: pip install 'ttmesh[mpi]'.",
         ) from cause
 
 
 class MpiTransport(Transport):
-    """Non-blocking MPI calls, tested until they are done or late."""
+    """Non-blocking MPI calls, polled until they end or their deadline passes."""
 
     name = "mpi"
     in_place = False  # 154 against 101 µs for 256 KiB
-    spins = 200  # most small operations are over within them
+    spins = 200  # most small operations end within them
 
     def __init__(self, MPI: Any, comm: Any, job: Job, group: str, ranks: tuple[int, ...], timeout_s: float) -> None:
         super().__init__(job, group, ranks, comm.rank, timeout_s)
@@ -166,7 +166,7 @@ class MpiTransport(Transport):
         given = self._MPI.IN_PLACE if source.data_ptr() == out.data_ptr() else self._buffer(source)
         return self._comm.Iallreduce(given, self._buffer(out), self._ops[op]).Test  # type: ignore[no-any-return]
 
-    def _standing_all_reduce(self, memory: torch.Tensor) -> Callable[[], Done] | None:
+    def _persistent_all_reduce(self, memory: torch.Tensor) -> Callable[[], Done] | None:
         try:
             request = self._comm.Allreduce_init(self._MPI.IN_PLACE, self._buffer(memory), self._MPI.SUM)
         except NotImplementedError:  # before MPI 4

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore, distributed_c10d  # type: ignore[attr-defined]
 
 from ttmesh.base.errors import RankError
-from ttmesh.fabric.messaging.rank_job import Done, Job, apart
+from ttmesh.fabric.messaging.rank_job import Done, Job, run_in_thread
 from ttmesh.fabric.messaging.rank_joining import wait_for_first
 from ttmesh.fabric.messaging.rank_store import open_liveness
 from ttmesh.fabric.messaging.transport import WORLD, Transport
@@ -28,18 +28,18 @@ OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.
 # torch 2.13 renamed these two and warns about the old names
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-GRACE_S = 10.0  # gloo's own deadline lies behind ours: when it fires, gloo drops every connection and names nobody
+GRACE_S = 10.0  # gloo's deadline is later than ours: when it fires, gloo drops every connection without naming a rank
 SLICE = timedelta(milliseconds=20)
-FOREVER = timedelta(days=30)  # a message may wait for its receiver as long as it likes; our own deadlines decide
+FOREVER = timedelta(days=30)  # messages have no deadline in gloo; ours decide
 
 
-def started(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or something like it, started this process."""
+def is_launched(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun or a similar launcher started this process."""
     return all(variable in environ for variable in VARIABLES)
 
 
 def connect(timeout_s: float) -> Transport:
-    """The group of all ranks; a torch.distributed that the program has set up itself is used as it is."""
+    """The group of all ranks; uses torch.distributed as it is if the program has initialised it."""
     ready = dist.is_initialized()
     if ready:
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -57,7 +57,7 @@ def connect(timeout_s: float) -> Transport:
             raise RankError(
                 f"the engine 'torchdist' misses {', '.join(missing)}",
                 expected="a program started by torchrun or `ttmesh launch`",
-                fix="Start it so, or unset TTMESH_ENGINE.",
+                fix="Start it with one of them, or unset TTMESH_ENGINE.",
             )
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         group, job = _join(rank, size, timeout_s)
@@ -65,7 +65,7 @@ def connect(timeout_s: float) -> Transport:
 
 
 def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
-    """Signs of life first, through torch's own meeting point; then the groups, which wait for every rank."""
+    """Start heartbeats through torch's rendezvous store, then make the groups, which wait for every rank."""
     limit = timedelta(seconds=timeout_s + GRACE_S)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun has it
@@ -83,7 +83,7 @@ def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
                 stores[0].set("where", text)
             told.append(stores[0].get("where").decode())
 
-        wait_for_first(apart(meet), f"{address}:{port}", rank, timeout_s)
+        wait_for_first(run_in_thread(meet), f"{address}:{port}", rank, timeout_s)
         return told[0]
 
     def join() -> None:
@@ -93,21 +93,21 @@ def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
         groups.append(dist.new_group(list(range(size)), timeout=limit))
 
     job = Job(*open_liveness(rank, size, exchange, timeout_s))
-    job.join(partial(apart, join), timeout_s)
+    job.join(partial(run_in_thread, join), timeout_s)
     return groups[0], job
 
 
 def find_interface(host: str) -> str:
-    """The network interface on the way to a host; gloo's own guess is the host's name, which often means loopback."""
+    """The network interface that routes to a host; gloo would resolve the host's name, which often means loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing: it only asks the routing table
+        probe.connect((host, 9))  # sends nothing: it only reads the routing table
         address = probe.getsockname()[0]
     cards = psutil.net_if_addrs().items()
     return next((name for name, known in cards if any(a.address == address for a in known)), "lo")
 
 
 class TorchTransport(Transport):
-    """Asynchronous torch.distributed calls, waited for in slices until they are done or late."""
+    """Asynchronous torch.distributed calls, polled until they end or their deadline passes."""
 
     name = "torchdist"
 
@@ -125,37 +125,37 @@ class TorchTransport(Transport):
         self._group = group
         self._owns_torch = owns_torch
 
-    def _staged(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _stage(self, tensor: torch.Tensor) -> torch.Tensor:
         flat = tensor.detach().contiguous()
         return flat if flat.device.type in ("cpu", "cuda") else flat.cpu()
 
     def _start_barrier(self) -> Done:
-        # NCCL's barrier would need a GPU even when nothing on one is in use; a sum of one number is a barrier too.
+        # NCCL's barrier would need a GPU even if none is in use; a sum of one number is a barrier too.
         return self._start_all_reduce(torch.zeros(1), torch.zeros(1), "sum")
 
     def _start_all_reduce(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
         if source.data_ptr() != out.data_ptr():
             out.copy_(source)
-        return _poll_collective(dist.all_reduce(out, OPS[op], group=self._group, async_op=True), out)
+        return _wait_in_slices(dist.all_reduce(out, OPS[op], group=self._group, async_op=True), out)
 
     def _start_all_gather(self, source: torch.Tensor, out: torch.Tensor) -> Done:
-        return _poll_collective(_gather(out, source, group=self._group, async_op=True), out)
+        return _wait_in_slices(_gather(out, source, group=self._group, async_op=True), out)
 
     def _start_all_to_all(self, source: torch.Tensor, out: torch.Tensor) -> Done:
-        return _poll_collective(dist.all_to_all_single(out, source, group=self._group, async_op=True), out)
+        return _wait_in_slices(dist.all_to_all_single(out, source, group=self._group, async_op=True), out)
 
     def _start_reduce_scatter(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
-        return _poll_collective(_scatter(out, source, OPS[op], group=self._group, async_op=True), out)
+        return _wait_in_slices(_scatter(out, source, OPS[op], group=self._group, async_op=True), out)
 
     def _start_broadcast(self, data: torch.Tensor, root: int) -> Done:
-        return _poll_collective(dist.broadcast(data, self.ranks[root], group=self._group, async_op=True), data)
+        return _wait_in_slices(dist.broadcast(data, self.ranks[root], group=self._group, async_op=True), data)
 
     def _start_send(self, data: torch.Tensor, dest: int, tag: int, until_received: bool) -> Done:
-        # Whatever is asked for, gloo and NCCL wait for the receiver.
-        return _wait_for_message(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
+        # gloo and NCCL always wait for the receiver.
+        return _wait_in_thread(dist.isend(data, self.ranks[dest], group=self._group, tag=tag), data)
 
     def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
-        return _wait_for_message(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
+        return _wait_in_thread(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
 
     def _split(self, members: tuple[int, ...], name: str) -> Transport:
         ranks = tuple(self.ranks[m] for m in members)
@@ -171,14 +171,14 @@ class TorchTransport(Transport):
         if self.group == WORLD and self._owns_torch:
             dist.destroy_process_group()
 
-    def _forsake(self) -> None:
-        # gloo's destructor waits for operations that will never end: what is still referred to is not destroyed.
+    def _abandon(self) -> None:
+        # gloo's destructor waits for operations that never end, so we keep a reference and it never runs.
         for group in list(distributed_c10d._world.pg_map):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-class _NamedAlike:
-    """While it is entered, a group's name follows from its ranks and how many groups of just these there were.
+class _ConsistentNames:
+    """While entered, torch names a group after its ranks and the number of earlier groups of the same ranks.
 
     torch 2.13 takes the number of all groups that the process knows, which differs between ranks that are members of
     different ones, and then they wait for each other under different names.
@@ -204,11 +204,11 @@ class _NamedAlike:
         return f"ttmesh {'_'.join(map(str, ranks))} {self._made[tuple(ranks)]}"
 
 
-_named_alike = _NamedAlike()
+_named_alike = _ConsistentNames()
 
 
-def _poll_collective(work: Any, tensor: torch.Tensor) -> Done:
-    """Whether a collective is over; sleeps in torch for a slice, because gloo's own threads need the processor."""
+def _wait_in_slices(work: Any, tensor: torch.Tensor) -> Done:
+    """A function that tells whether a collective has ended; it sleeps in torch, as gloo's threads need the CPU."""
     if tensor.is_cuda:
         return work.is_completed  # type: ignore[no-any-return]
 
@@ -216,7 +216,9 @@ def _poll_collective(work: Any, tensor: torch.Tensor) -> Done:
         try:
             work.wait(SLICE)
         except RuntimeError as error:
-            if str(error).startswith("Operation timed out"):  # the slice is over; gloo's own deadline has other words
+            if str(error).startswith(
+                "Operation timed out"
+            ):  # the short wait timed out; gloo's deadline has another text
                 return False
             raise
         return True
@@ -224,6 +226,6 @@ def _poll_collective(work: Any, tensor: torch.Tensor) -> Done:
     return done
 
 
-def _wait_for_message(work: Any, tensor: torch.Tensor) -> Done:
-    """The same for a message: gloo drops every connection when waiting for one times out, so a thread of its own waits."""
-    return work.is_completed if tensor.is_cuda else apart(lambda: work.wait(FOREVER))  # type: ignore[no-any-return]
+def _wait_in_thread(work: Any, tensor: torch.Tensor) -> Done:
+    """The same for a message, with a waiting thread: gloo drops every connection when such a wait times out."""
+    return work.is_completed if tensor.is_cuda else run_in_thread(lambda: work.wait(FOREVER))  # type: ignore[no-any-return]

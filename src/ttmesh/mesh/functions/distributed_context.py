@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
-from ttmesh.fabric.messaging.engines import bindings, chosen, fellows, world
+from ttmesh.fabric.messaging.engines import bindings, choose_engine, list_context_ranks, world
 from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.mesh.device.mesh_device import list_open_meshes
 
@@ -32,7 +32,7 @@ class Size(int):
 
 def using_distributed_env() -> bool:
     """Whether a launcher (mpirun, torchrun, ttmesh launch) started this process as one of several ranks."""
-    return chosen() is not None and world_size() > 1
+    return choose_engine() is not None and world_size() > 1
 
 
 def init_distributed_context() -> None:
@@ -44,7 +44,7 @@ def init_distributed_context() -> None:
 
 def distributed_context_is_initialized() -> bool:
     """Whether this process is connected to the other ranks, or was launched to be."""
-    return _initialised or chosen() is not None
+    return _initialised or choose_engine() is not None
 
 
 def world_rank() -> int:
@@ -61,12 +61,12 @@ def world_size() -> int:
 
 def distributed_context_get_rank() -> Rank:
     """This process's rank in its context: among all, unless tt-run split the job."""
-    return Rank(fellows().index(world_rank()))
+    return Rank(list_context_ranks().index(world_rank()))
 
 
 def distributed_context_get_size() -> Size:
     """How many ranks this context has."""
-    return Size(len(fellows()))
+    return Size(len(list_context_ranks()))
 
 
 def distributed_context_barrier() -> None:
@@ -153,7 +153,7 @@ def distributed_context_local_to_world_rank(subcontext_id: int, local_rank: int)
 def _find_context() -> Transport | None:
     """The group of this context's ranks: the world, or a subgroup where the job is split; None for a single process."""
     global _split
-    transport, ranks = world(), fellows()
+    transport, ranks = world(), list_context_ranks()
     if transport is None or len(ranks) == transport.size:
         return transport
     if _split is None:

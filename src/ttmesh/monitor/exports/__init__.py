@@ -1,1 +1,1 @@
-"""What is held, in forms that other programs read."""
+"""Exports of memory use in formats of other programs."""

@@ -17,7 +17,7 @@ CSV_COLUMNS = (
 
 
 def to_json(view: View, *, indent: int | None = 2) -> str:
-    """The whole view as one object."""
+    """The full view as one object."""
     return json.dumps(asdict(view), indent=indent)
 
 

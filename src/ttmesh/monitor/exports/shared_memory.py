@@ -20,7 +20,7 @@ from ttmesh.tracking.state import DeviceState, Pool, ProcessState, State, Usage
 
 VERSION = 3
 CLASSES = ("DRAM", "L1", "L1_SMALL", "TRACE", "CB")  # the order of the five counters everywhere in the file
-HOST = "tt-metal"  # stands where a host's name would, so that a real chip 0 is not taken for ours
+HOST = "tt-metal"  # in place of a host's name, so that a real chip 0 is not mistaken for ours
 OURS = 0x74746D6573680000  # "ttmesh" and the physical id: the unique id of a chip that does not exist
 
 # facts: tt-metal e4f9f0b, memory_stats_shm.hpp
@@ -30,7 +30,7 @@ PROCESS = struct.Struct("<i4x5QQ64s")
 CHIPS, CHIPS_AT = 16, 88
 PROCESSES, PROCESSES_AT = 64, 856
 FILE_BYTES = 8576
-MOST_FILES = 1024  # looked at; anybody may make more
+MOST_FILES = 1024  # files that are read at most; any user may create more
 UNUSED = 0xFFFFFFFF
 
 
@@ -84,7 +84,7 @@ def pack(device: SharedDevice, *, time_ns: int) -> bytes:
 
 
 def unpack(data: bytes) -> SharedDevice | None:
-    """What a file says, None when it is not of this version."""
+    """The content of a file, None if it is of another version."""
     if len(data) < FILE_BYTES or data[:4] != VERSION.to_bytes(4, "little"):
         return None
     _, _, _, _, _, asic_id, device_id, *used = HEAD.unpack_from(data, 0)
@@ -124,21 +124,21 @@ def write(state: State, directory: Path) -> list[Path]:
 
 
 def clean(directory: Path) -> list[Path]:
-    """Remove every file that `write` made, whoever ran it, as far as it may; returns what is gone."""
+    """Remove every file that `write` made, of any user, as far as permitted; returns the removed paths."""
     gone = []
     for path in sorted(directory.glob("tt_device_*_memory")):
         number = path.name.split("_")[2]
         if number.isdigit() and int(number) & ~0xFFFF == OURS:
             with contextlib.suppress(
                 FileNotFoundError, PermissionError
-            ):  # somebody was faster, or it is another user's
+            ):  # another process removed it, or it belongs to another user
                 path.unlink()
                 gone.append(path)
     return gone
 
 
 def read(directory: Path) -> list[SharedDevice]:
-    """What real tt-metal says of its chips; our own files and unreadable ones are passed over."""
+    """Statistics that real tt-metal wrote; our own files and unreadable ones are skipped."""
     found = []
     for path in sorted(itertools.islice(directory.glob("tt_device_*_memory"), MOST_FILES)):
         try:
@@ -151,7 +151,7 @@ def read(directory: Path) -> list[SharedDevice]:
 
 
 def _read_regular(path: Path) -> bytes:
-    """The first FILE_BYTES of a regular file: anybody may put anything there, a pipe or a link too."""
+    """The first FILE_BYTES of a regular file; pipes and links, which any user may create there, are refused."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.read(fd, FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
@@ -160,7 +160,7 @@ def _read_regular(path: Path) -> bytes:
 
 
 def _write_own(path: Path, data: bytes) -> None:
-    """Write a regular file of this user; what somebody else put in its place is not touched."""
+    """Write a regular file of this user; a file of another user in its place is not touched."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
@@ -174,7 +174,7 @@ def _write_own(path: Path, data: bytes) -> None:
         raise MeshError(
             f"{path} cannot be written: {error.strerror}",
             expected="a regular file of yours, or none",
-            fix="Remove it, or name another folder with -o.",
+            fix="Remove that file, or choose another folder with -o.",
         ) from None
 
 

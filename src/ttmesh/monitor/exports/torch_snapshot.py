@@ -9,7 +9,7 @@ from typing import Any
 from ttmesh.tracking.spans import Span, holes
 from ttmesh.tracking.state import POOLS, Buffers, BufferState, DeviceState
 
-POOL_OFFSET = 1 << 48  # torch knows one address space per device: L1 stands far above DRAM in it
+POOL_OFFSET = 1 << 48  # torch has one address space per device: L1 is placed far above DRAM in it
 
 
 def to_torch_snapshot(devices: list[DeviceState], buffers_of: Callable[[DeviceState], Buffers]) -> bytes:

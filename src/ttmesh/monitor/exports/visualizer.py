@@ -42,7 +42,7 @@ INSERT INTO report_metadata VALUES('schema_version', '3.3');
 
 
 class LiveBuffer(NamedTuple):
-    """A buffer as the report tells of it."""
+    """A buffer as the report lists it."""
 
     device_id: int
     address: int
@@ -64,7 +64,7 @@ class Report:
         self._devices: set[int] = set()
 
     def add_device(self, device_id: int, *, l1_banks: int, l1_base: int, l1_bank_bytes: int) -> None:
-        """A chip. Records tell how many L1 banks it has, one per core, not how the cores stand: a row of eight is
+        """A chip. Records contain the number of L1 banks, one per core, but not the core grid: rows of eight are
         assumed, and only the product is right.
         """
         if device_id in self._devices:
@@ -115,7 +115,7 @@ class Report:
             )
 
     def close(self) -> None:
-        """Everything is in the file now."""
+        """Write the report's last tables and close the file."""
         self._database.execute("COMMIT")
         self._database.close()
 
@@ -130,7 +130,7 @@ class ReportRecorder:
         self._writing = threading.Lock()
 
     def hear(self, record: Record) -> None:
-        """Follow one record."""
+        """Update the report for one record."""
         with self._writing:
             if isinstance(record, Allocated):
                 self._live[record.mesh_id, record.buffer_id] = record
@@ -156,7 +156,7 @@ class ReportRecorder:
                 )
 
     def _numbers(self, mesh_id: int, tensors: Iterable[TensorFacts]) -> list[int]:
-        """The tensors' numbers in the report; one whose buffer is gone already is left out."""
+        """The tensors' numbers in the report; tensors whose buffer was freed already are left out."""
         numbers = []
         for facts in tensors:
             number = self._tensors.get((mesh_id, facts))

@@ -1,1 +1,1 @@
-"""Gradient rules and the operations of ttmesh's own that training needs; the tape is nn/tape."""
+"""Gradient rules, and operations that training needs and TT-NN does not have; the tape itself is nn/tape."""

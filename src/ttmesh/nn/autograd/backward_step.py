@@ -1,4 +1,4 @@
-"""One step back through a node of a tape: by its rule, or by torch's vjp of its lane function."""
+"""The backward pass of one tape node: by its gradient rule, or by torch's vjp of its lane function."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import ttmesh.nn.autograd.collective_rules
 import ttmesh.nn.autograd.gradient_rules  # noqa: F401  (both fill the table of rules)
 from ttmesh.base.errors import MeshError
 from ttmesh.nn.autograd.node_rules import BY_GRADIENT, CONSTANT, LINEAR, RULES, Key, Node
-from ttmesh.nn.autograd.vjp import GRAD, missing, vjp
+from ttmesh.nn.autograd.vjp import GRAD, make_missing_error, vjp
 from ttmesh.tensor.tensor import Tensor
 
 
 def key_of(tensor: Tensor) -> Key:
-    """What a tensor holds now."""
+    """A key that changes whenever the tensor's buffer is written."""
     return id(tensor.buffer), tensor.buffer.writes
 
 
-def step(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequence[Tensor | None]:
+def step_back(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequence[Tensor | None]:
     """The gradients of a node's inputs."""
-    nothing: list[Tensor | None] = [None] * len(node.inputs)
+    gradients: list[Tensor | None] = [None] * len(node.inputs)
     if node.name in CONSTANT:
-        return nothing
+        return gradients
     known = node.name if node.decide is None else node.decide
     explicit = RULES.get(known)
     if known not in BY_GRADIENT:
@@ -37,30 +37,30 @@ def step(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequ
         _check_unchanged(node)
     operation = node.operation
     if operation is None:
-        raise missing(node.name, "it has no rule")
-    if node.written and node.name not in LINEAR:
-        raise missing(node.name, "it writes over its input")
-    places = tuple(i for i, need in enumerate(needed) if need)
-    there = tuple(grad is not None for grad in grads)
-    taken = {name: value for name, value in node.arguments.items() if name in operation.lane_arguments}
-    made = vjp(operation, places, there)(**taken, **{GRAD: [grad for grad in grads if grad is not None]})
-    for place, gradient in zip(places, made, strict=True):
-        nothing[place] = gradient
-    return nothing
+        raise make_missing_error(node.name, "it has no rule")
+    if node.written_inputs and node.name not in LINEAR:
+        raise make_missing_error(node.name, "it overwrites its input")
+    positions = tuple(i for i, need in enumerate(needed) if need)
+    has_grad = tuple(grad is not None for grad in grads)
+    tensors = {name: value for name, value in node.arguments.items() if name in operation.lane_arguments}
+    computed = vjp(operation, positions, has_grad)(**tensors, **{GRAD: [grad for grad in grads if grad is not None]})
+    for position, gradient in zip(positions, computed, strict=True):
+        gradients[position] = gradient
+    return gradients
 
 
 def _check_unchanged(node: Node) -> None:
-    """Refuse to step back through values that are gone."""
-    over = node.written if node.name in LINEAR else set()
-    for place, (tensor, key) in enumerate(zip(node.inputs, node.taken, strict=True)):
+    """Raise if an input that the backward pass reads was freed or overwritten."""
+    overwritten = node.written_inputs if node.name in LINEAR else set()
+    for position, (tensor, key) in enumerate(zip(node.inputs, node.taken, strict=True)):
         if not tensor.is_allocated():
             why = "was freed"
-        elif place in over or key_of(tensor) == key:
+        elif position in overwritten or key_of(tensor) == key:
             continue
-        elif place in node.written:
-            raise missing(node.name, "it writes over its input")
+        elif position in node.written_inputs:
+            raise make_missing_error(node.name, "it overwrites its input")
         else:
-            why = "was written over"
+            why = "was overwritten"
         raise MeshError(
             f"an input {list(tensor.shape)} of {node.name} {why} before backward, which needs its values",
             expected="inputs that stay as they were until backward has run",

@@ -1,4 +1,4 @@
-"""Rules of collectives: the gradient of one is another, over the same axis and links."""
+"""Gradient rules of collectives: the gradient of a collective is another collective over the same axis and links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ttmesh.ccl.collectives.reduce_gather import (
 )
 from ttmesh.ccl.planning.collective_call import Decision, Request, run
 from ttmesh.nn.autograd.node_rules import Node, rule
-from ttmesh.nn.autograd.vjp import missing
+from ttmesh.nn.autograd.vjp import make_missing_error
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.tensor import Tensor
@@ -31,48 +31,48 @@ Grads = list[Tensor | None]
 @rule(decide_all_reduce, reads=False)
 def _all_reduce(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads:
     """Every chip's input is in every chip's result: the gradients add up, or are averaged."""
-    return [reduce_all(node.name, grad, reduction=_sum_or_mean(node), **_how(node))]
+    return [reduce_all(node.name, grad, reduction=_require_sum_or_mean(node), **_read_options(node))]
 
 
 @rule(decide_all_gather, reads=False)
 def _all_gather(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads:
-    """The parts that went to all chips come back summed."""
+    """Every chip's shard went to all chips, so the gradients of its copies are summed: reduce_scatter."""
     if node.arguments["reverse"]:
-        raise missing(node.name, "its parts are joined backwards")
-    return [scatter("ttnn.reduce_scatter", grad, node.arguments["dim"], **_how(node))]
+        raise make_missing_error(node.name, "it concatenates the shards in reverse order")
+    return [scatter("ttnn.reduce_scatter", grad, node.arguments["dim"], **_read_options(node))]
 
 
 @rule(decide_reduce_scatter, reads=False)
 def _reduce_scatter(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads:
-    """Each chip's input is in every chip's part: the parts are gathered."""
-    mean = _sum_or_mean(node) == "mean"
+    """Each chip's input contributes to every chip's shard, so the gradients are gathered."""
+    mean = _require_sum_or_mean(node) == "mean"
     dim = node.arguments["dim"]
-    whole = gather("ttnn.all_gather", grad, dim, **_how(node))
-    return [binary["multiply"](whole, grad.shape[dim] / whole.shape[dim]) if mean else whole]
+    gathered = gather("ttnn.all_gather", grad, dim, **_read_options(node))
+    return [binary["multiply"](gathered, grad.shape[dim] / gathered.shape[dim]) if mean else gathered]
 
 
 @rule(decide_all_to_all, reads=False)
 def _all_to_all(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads:
-    """The parts go back."""
+    """The same exchange with the two dims swapped."""
     in_dim, out_dim = node.arguments["in_dim"], node.arguments["out_dim"]
-    return [exchange(node.name, grad, out_dim, in_dim, **_how(node))]
+    return [exchange(node.name, grad, out_dim, in_dim, **_read_options(node))]
 
 
 @rule(decide_mesh_partition, reads=False)
 def _mesh_partition(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads:
-    """Each chip's part of the gradient at its place, zeros elsewhere; nothing moves between chips."""
+    """Each chip's gradient at the position of its slice, zeros elsewhere; nothing moves between chips."""
     shape = tuple(node.inputs[0].shape)
     options = {"axis": node.arguments["axis"], "dim": node.arguments["dim"], "mode": "local", "shape": shape}
-    return [run("ttnn.mesh_partition.vjp", _own_part_in_zeros, [grad], options)]
+    return [run("ttnn.mesh_partition.vjp", _decide_partition_gradient, [grad], options)]
 
 
-def _own_part_in_zeros(request: Request) -> Decision:
+def _decide_partition_gradient(request: Request) -> Decision:
     """The transpose of mesh_partition: torch's vjp of what it computes."""
     shape, mesh = request["shape"], request.mesh
     source = request.tensor
     spec = source.spec.with_shape(shape)
-    whole = Tensor(kind_of(spec, source.tensor_topology(), source.kind.presence), None, mesh, None)
-    forward = decide_mesh_partition(Request(request.name, mesh, (whole,), (), {**request.options, "dtype": None}))
+    full = Tensor(kind_of(spec, source.tensor_topology(), source.kind.presence), None, mesh, None)
+    forward = decide_mesh_partition(Request(request.name, mesh, (full,), (), {**request.options, "dtype": None}))
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         dims = tuple(mesh.shape)
@@ -85,12 +85,12 @@ def _own_part_in_zeros(request: Request) -> Decision:
     return replace(forward, specs=(spec,), compute=compute, over_ranks=None, topology=source.tensor_topology())
 
 
-def _sum_or_mean(node: Node) -> str:
+def _require_sum_or_mean(node: Node) -> str:
     reduction: str = node.arguments["reduction"]
     if reduction not in ("sum", "mean"):
-        raise missing(node.name, f"it takes the {reduction} over chips")
+        raise make_missing_error(node.name, f"it takes the {reduction} over chips")
     return reduction
 
 
-def _how(node: Node) -> dict[str, Any]:
+def _read_options(node: Node) -> dict[str, Any]:
     return {"cluster_axis": node.arguments["axis"], "mode": node.arguments["mode"]}

@@ -1,4 +1,4 @@
-"""Explicit rules: operations whose gradient is cheaper, or can only be said, by other operations."""
+"""Gradient rules written out: operations whose gradient is cheaper as other operations than as torch's vjp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import FLOATS
-from ttmesh.nn.autograd.local_ops import local, same_as, sum_to, weight_grad
+from ttmesh.nn.autograd.local_ops import define_local_op, keep_specs, sum_to, weight_grad
 from ttmesh.nn.autograd.node_rules import Node, rule
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.matmul.matmul import activations_of, matmul
@@ -30,7 +30,7 @@ def _sum(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads | None:
 
 
 @rule("multiply")
-def _times(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads | None:
+def _multiply(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads | None:
     """The gradient times the other factor."""
     if not _is_plain(node):
         return None
@@ -51,7 +51,7 @@ def _move(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads:
 
 @rule("matmul", "linear")
 def _matmul(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads | None:
-    """dA = dY · Bᵀ, dB = Aᵀ · dY on each chip, and the bias's rows summed; torch takes the rarer forms."""
+    """dA = dY · Bᵀ, dB = Aᵀ · dY on each chip, and the bias's rows summed; rarer forms are left to torch's vjp."""
     arguments = node.arguments
     a, b = node.inputs[:2]
     fused = activations_of(arguments.get("activation"), arguments.get("program_config"))
@@ -72,8 +72,8 @@ def _matmul(node: Node, grad: Tensor, needed: Sequence[bool]) -> Grads | None:
     return grads
 
 
-def weighted_rows(rows: torch.Tensor, weights: torch.Tensor | None, lane_axes: int) -> torch.Tensor:
-    """[lanes, rows] with each row times its weight; a weight may stand for several neighbouring rows."""
+def weight_rows(rows: torch.Tensor, weights: torch.Tensor | None, lane_axes: int) -> torch.Tensor:
+    """[lanes, rows] with each row times its weight; one weight may cover several neighbouring rows."""
     if weights is None:
         return rows
     each = weights.float().flatten(lane_axes)
@@ -85,22 +85,22 @@ def _cross_entropy_grad(
     logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None, grad: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:
     """(softmax - one hot) · weight / rows, times the gradient of the mean."""
-    rows = targets.numel() // max(1, _lanes(targets, lane_axes))
+    rows = targets.numel() // max(1, _count_lanes(targets, lane_axes))
     soft = torch.softmax(logits.float(), -1)
     index = targets.long().reshape(*targets.shape[:lane_axes], *logits.shape[lane_axes:-1], 1)
     index = index.expand(*soft.shape[:-1], 1)
     soft.scatter_add_(-1, index, soft.new_full((1,), -1.0).expand(index.shape))
     factor = grad.float().reshape(*grad.shape[:lane_axes], 1) / rows
     if weights is not None:
-        each = weighted_rows(factor.expand(*factor.shape[:-1], rows), weights, lane_axes)
+        each = weight_rows(factor.expand(*factor.shape[:-1], rows), weights, lane_axes)
         return soft * each.reshape(*each.shape[:lane_axes], *logits.shape[lane_axes:-1], 1)
     return soft * factor.reshape(*factor.shape[:lane_axes], *[1] * (logits.dim() - lane_axes))
 
 
-cross_entropy_grad = local("cross_entropy_grad", _cross_entropy_grad, same_as(0))
+cross_entropy_grad = define_local_op("cross_entropy_grad", _cross_entropy_grad, keep_specs(0))
 
 
-def _lanes(tensor: torch.Tensor, lane_axes: int) -> int:
+def _count_lanes(tensor: torch.Tensor, lane_axes: int) -> int:
     count = 1
     for extent in tensor.shape[:lane_axes]:
         count *= extent
@@ -116,7 +116,7 @@ def _sum_to(grad: Tensor, like: Tensor) -> Tensor:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether nothing is fused in and all are floats."""
+    """Whether no activation is fused in and all inputs are floats."""
     names = ("activations", "input_tensor_a_activations", "input_tensor_b_activations")
     return not any(node.arguments.get(name) for name in names) and all(t.dtype in FLOATS for t in node.inputs)
 

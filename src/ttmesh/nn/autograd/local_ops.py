@@ -1,4 +1,4 @@
-"""Operations of ttmesh's own that training needs and TT-NN has no name for; they go through the same launch."""
+"""Operations that training needs and TT-NN does not have; they are launched like all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
-def local(
+def define_local_op(
     name: str,
     lane: Callable[..., Any],
     out: SpecRule,
@@ -25,12 +25,12 @@ def local(
     runtime: Sequence[str] = (),
     outputs: Sequence[str] | None = None,
 ) -> DeviceOperation:
-    """A function that launches a lane function under this name; arguments by keyword."""
+    """Make an operation of a lane function, with this name; its arguments are passed by keyword."""
     return device_operation(f"ttmesh.{name}", out=out, runtime=runtime, outputs=outputs)(lane)
 
 
-def shaped_like(position: int) -> SpecRule:
-    """One result with the format of the tensor at this position, in DRAM, with the shape that came out."""
+def keep_format(position: int) -> SpecRule:
+    """Spec rule: results in DRAM with the dtype and layout of the input at this position and the computed shape."""
 
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
         source = call.specs[position]
@@ -42,8 +42,8 @@ def shaped_like(position: int) -> SpecRule:
     return rule
 
 
-def same_as(*positions: int) -> SpecRule:
-    """One result per position, each with that tensor's own spec."""
+def keep_specs(*positions: int) -> SpecRule:
+    """Spec rule: one result per position, with the spec of the input at that position."""
     return lambda call, inferred: [call.specs[position] for position in positions]
 
 
@@ -61,13 +61,13 @@ def _weight_grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(shape, source.dtype, source.layout, memory_config=DRAM_MEMORY_CONFIG)]
 
 
-weight_grad = local("weight_grad", _weight_grad, _weight_grad_spec)
+weight_grad = define_local_op("weight_grad", _weight_grad, _weight_grad_spec)
 
 
 def _sum_to(grad: torch.Tensor, shape: tuple[int, ...], lane_axes: int) -> torch.Tensor:
     """The gradient summed over the dims that were broadcast, on each chip."""
     padded = (1,) * (grad.dim() - lane_axes - len(shape)) + tuple(shape)
-    spare = len(padded) - (grad.dim() - lane_axes)  # dims of length 1 that the result had dropped
+    spare = len(padded) - (grad.dim() - lane_axes)  # dims of length 1 that the result no longer had
     local_shape = (1,) * spare + tuple(grad.shape[lane_axes:])
     dims = [
         lane_axes + i - spare for i, (have, want) in enumerate(zip(local_shape, padded, strict=True)) if have != want
@@ -76,7 +76,7 @@ def _sum_to(grad: torch.Tensor, shape: tuple[int, ...], lane_axes: int) -> torch
     return total.reshape(*grad.shape[:lane_axes], *shape)
 
 
-sum_to = local("sum_to", _sum_to, shaped_like(0))
+sum_to = define_local_op("sum_to", _sum_to, keep_format(0))
 
 
 def _constant(like: torch.Tensor, value: float) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _constant(like: torch.Tensor, value: float) -> torch.Tensor:
     return torch.full_like(like, value)
 
 
-constant = local("constant", _constant, same_as(0), runtime=("value",))
+constant = define_local_op("constant", _constant, keep_specs(0), runtime=("value",))
 
 
 def _square_sum(x: torch.Tensor, lane_axes: int) -> torch.Tensor:
@@ -97,13 +97,13 @@ def _scalar_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec((1, 1), float32, from_spec.layout, memory_config=DRAM_MEMORY_CONFIG)]
 
 
-square_sum = local("square_sum", _square_sum, _scalar_spec)
+square_sum = define_local_op("square_sum", _square_sum, _scalar_spec)
 
 
-def _scaled(x: torch.Tensor, factor: torch.Tensor, lane_axes: int) -> torch.Tensor:
+def _scale_lane(x: torch.Tensor, factor: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """A tensor times a 1x1 tensor."""
     shape = (*factor.shape[:lane_axes], *[1] * (x.dim() - lane_axes))
     return x.float() * factor.reshape(shape)
 
 
-scaled = local("scaled", _scaled, same_as(0))
+scale_by = define_local_op("scale_by", _scale_lane, keep_specs(0))

@@ -1,4 +1,4 @@
-"""Torch's vector-Jacobian product of an operation's lane function, as an operation of its own."""
+"""Torch's vector-Jacobian product (vjp) of an operation's lane function, launched as an operation."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 GRAD = "grads_of_results"
-GIVEN = "gradients_to_write_into"  # never given: a lane function may take an argument named as results are elsewhere
+GIVEN = "gradients_to_write_into"  # never passed: keeps the default output names free for arguments of lane functions
 
 
 @functools.cache
-def vjp(operation: Operation, places: tuple[int, ...], there: tuple[bool, ...]) -> DeviceOperation:
-    """The gradients of the inputs at `places` from those of the results that are `there`, in each input's own spec."""
+def vjp(operation: Operation, positions: tuple[int, ...], has_grad: tuple[bool, ...]) -> DeviceOperation:
+    """The operation that computes the gradients of the inputs at `positions` from those of the results in `has_grad`."""
 
     def lane(lane_axes: int, **arguments: Any) -> tuple[torch.Tensor, ...]:
         seeds = arguments.pop(GRAD)
         if "specs" in arguments:
             arguments["specs"] = arguments["specs"][: -len(seeds)]
-        lanes = [value for value in _flattened(arguments) if isinstance(value, torch.Tensor)]
+        lanes = [value for value in _list_values(arguments) if isinstance(value, torch.Tensor)]
         dims = common_mesh_dims([*lanes, *seeds], lane_axes)
         leaves: list[torch.Tensor] = []
 
         def prepare(value: torch.Tensor, index: int) -> torch.Tensor:
-            if index not in places:
+            if index not in positions:
                 return value
             leaf = value.detach().expand(*dims, *value.shape[lane_axes:]).requires_grad_()
             leaves.append(leaf)
@@ -50,20 +50,20 @@ def vjp(operation: Operation, places: tuple[int, ...], there: tuple[bool, ...]) 
             asked = iter(seeds)
             pairs = [
                 (result, next(asked).to(result.dtype).expand(result.shape))
-                for result, yes in zip(results, there, strict=True)
-                if yes
+                for result, given in zip(results, has_grad, strict=True)
+                if given
             ]
             known = [pair for pair in pairs if pair[0].requires_grad]
             if not known and operation.name not in SOMETIMES_CONSTANT:
-                raise missing(operation.name, "what it computes is not differentiable")
+                raise make_missing_error(operation.name, "its result is not differentiable")
             found = _differentiate(operation.name, known, leaves) if known else [None] * len(leaves)
         return tuple(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True))
 
     def out(call: Call, inferred: Inferred) -> list[TensorSpec]:
-        return [call.specs[place] for place in places]
+        return [call.specs[position] for position in positions]
 
-    # The places are part of the name: plans are found by names and arguments.
-    name = f"{operation.name}.vjp{list(places)}{list(there)}"
+    # The positions are part of the name because plans are found by name and arguments.
+    name = f"{operation.name}.vjp{list(positions)}{list(has_grad)}"
     names = frozenset({*operation.lane_arguments, GRAD, "lane_axes"})
     return DeviceOperation(
         Operation(name, lane, out, runtime=operation.runtime, outputs=(GIVEN,), lane_arguments=names)
@@ -79,20 +79,20 @@ def _differentiate(
     except RuntimeError as problem:
         if "not implemented" not in str(problem):
             raise
-        raise missing(name, f"torch has none ({problem})") from problem
+        raise make_missing_error(name, f"torch has none ({problem})") from problem
 
 
-def missing(name: str, why: str) -> NotEmulatedError:
-    """The error that an operation has no gradient."""
+def make_missing_error(name: str, why: str) -> NotEmulatedError:
+    """The error for an operation without a gradient."""
     return NotEmulatedError(
         f"no gradient of {name}: {why}",
         expected="operations that docs/training.md lists as differentiable, out of place",
-        fix="Compose it of other operations, keep it off the way from the parameters to the loss, or enter a rule with "
+        fix="Compose it of other operations, keep it off the path from the parameters to the loss, or register a rule with "
         "ttmesh.nn.tape.rule.",
     )
 
 
-def _flattened(arguments: dict[str, Any]) -> list[Any]:
+def _list_values(arguments: dict[str, Any]) -> list[Any]:
     found: list[Any] = []
     for value in arguments.values():
         found += value if isinstance(value, (list, tuple)) else [value]
@@ -100,7 +100,7 @@ def _flattened(arguments: dict[str, Any]) -> list[Any]:
 
 
 def _replace(arguments: dict[str, Any], change: Any) -> dict[str, Any]:
-    """Tensors replaced in their order; lists keep their places."""
+    """The arguments with every tensor, also those in lists, replaced by change(tensor, index)."""
     count = 0
     done: dict[str, Any] = {}
     for name, value in arguments.items():

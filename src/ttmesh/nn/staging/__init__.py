@@ -1,1 +1,1 @@
-"""Pipeline stages inside: schedules of micro-batches and links between stages; users import nn/stages."""
+"""Internals of pipeline stages: schedules of micro-batches and links between stages; users import nn/stages."""

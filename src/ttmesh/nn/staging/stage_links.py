@@ -1,4 +1,4 @@
-"""Tensors on their way between neighbouring stages: a socket per direction, opened with the first message."""
+"""Links between neighbouring stages: a socket per direction, opened when the first tensor is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ttmesh.tensor.transfer.transfers import allocate_tensor_on_device
 
 
 class StageLink:
-    """One direction between two meshes of one shape; every chip sends to the one at its own place."""
+    """One direction between two meshes of one shape; every chip sends to the chip at its coordinate."""
 
     def __init__(self, sender: MeshDevice, receiver: MeshDevice) -> None:
         self._sender, self._receiver = sender, receiver
@@ -24,8 +24,8 @@ class StageLink:
         self._waiting: deque[TensorSpec] = deque()
 
     def send(self, tensor: Tensor) -> None:
-        """Start a tensor on its way."""
-        socket, _ = self._opened(tensor.spec.packed_size_bytes)
+        """Start sending a tensor."""
+        socket, _ = self._open_sockets(tensor.spec.packed_size_bytes)
         send_async(tensor, socket)
         self._waiting.append(tensor.spec)
 
@@ -37,8 +37,8 @@ class StageLink:
         recv_async(arrived, self._ends[1])
         return arrived
 
-    def _opened(self, size_bytes: int) -> tuple[MeshSocket, MeshSocket]:
-        """Ends with room for one message of this size; a larger one waits for its receive."""
+    def _open_sockets(self, size_bytes: int) -> tuple[MeshSocket, MeshSocket]:
+        """Sockets with a buffer for one message of this size; a larger message waits for its receive."""
         if self._ends is None:
             core = CoreCoord(0, 0)
             pairs = [MeshCoreCoord(coord, core) for coord in MeshCoordinateRange(self._sender.shape)]

@@ -1,1 +1,1 @@
-"""Weights inside: parameter trees, module arguments, whole tensors by name; users import nn/preprocessing."""
+"""Internals of weights: parameter trees, module arguments, saved training states; users import nn/preprocessing."""

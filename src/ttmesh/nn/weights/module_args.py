@@ -1,4 +1,4 @@
-"""What each module of a torch model is called with, found by running the model once."""
+"""Arguments of each module of a torch model, found by running the model once."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ CONV_OPTIONS: dict[str, Any] = {
 def infer_ttnn_module_args(
     *, model: torch.nn.Module, run_model: Callable[[torch.nn.Module], Any] | None, device: Any
 ) -> Any:
-    """Arguments of every convolution, pooling and group norm, with the input sizes they met.
+    """Arguments of every convolution, pooling and group norm, with the input sizes of that run.
 
-    As in TT-NN they stand under the module whose call they were part of, by the last part of their name: what a ModuleList
-    holds, or a module with a `__call__` of its own, stands where it was called from.
+    As in TT-NN they are nested by calls, under the last component of the module's name: modules in a ModuleList, or called
+    by a module with its own `__call__`, appear under the module whose forward ran them.
     """
     if run_model is None:
         return None
     names = {module: name.rpartition(".")[2] for name, module in model.named_modules()}
-    calls: list[dict[Any, Any]] = [{}]  # what ran inside each call that is under way
+    calls: list[dict[Any, Any]] = [{}]  # arguments found inside each call that has not returned yet
 
     def enter(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         calls.append({})
 
     def leave(module: torch.nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
         inside = calls.pop()
-        given = (value for value in (*inputs, *options.values()) if isinstance(value, torch.Tensor))
-        args = described(module, tuple(getattr(next(given, None), "shape", ())), device)
+        tensors = (value for value in (*inputs, *options.values()) if isinstance(value, torch.Tensor))
+        args = describe_module(module, tuple(getattr(next(tensors, None), "shape", ())), device)
         name = names[module]
         for key in (name, int(name)) if name.isdigit() else (name,):
             calls[-1][key] = inside if args is None else args
@@ -64,8 +64,8 @@ def infer_ttnn_module_args(
     return ran if isinstance(ran, ModuleArgs) else make_dot_access_dict(ran, ignore_types=(ModuleArgs,))
 
 
-def described(module: torch.nn.Module, shape: tuple[int, ...], device: Any) -> ModuleArgs | None:
-    """The arguments of one module for an input of this shape, or None for modules without."""
+def describe_module(module: torch.nn.Module, shape: tuple[int, ...], device: Any) -> ModuleArgs | None:
+    """The arguments of one module for an input of this shape, or None for modules of other types."""
     sizes: dict[str, Any] = (
         {"batch_size": shape[0], "input_height": shape[-2], "input_width": shape[-1]} if len(shape) > 2 else {}
     )

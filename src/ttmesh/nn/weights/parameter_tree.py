@@ -1,4 +1,4 @@
-"""Trees of parameters with attribute access: what preprocessing gives and models take."""
+"""Trees of parameters with attribute access, made by preprocessing and passed to models."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ class ModuleArgs(DotAccessDict):
 
 
 class Conv2dArgs(ModuleArgs):
-    """Of a Conv2d."""
+    """The arguments of a Conv2d."""
 
 
 class ConvTranspose2dArgs(ModuleArgs):
-    """Of a ConvTranspose2d."""
+    """The arguments of a ConvTranspose2d."""
 
 
 class MaxPool2dArgs(ModuleArgs):
-    """Of a MaxPool2d."""
+    """The arguments of a MaxPool2d."""
 
 
 class GroupNormArgs(ModuleArgs):
-    """Of a GroupNorm."""
+    """The arguments of a GroupNorm."""
 
 
 class ParameterDict(DotAccessDict):
     """Named parameters and subtrees."""
 
     def __repr__(self) -> str:
-        return pretty(self)
+        return format_tree(self)
 
 
 class ParameterList(list[Any]):
@@ -59,7 +59,7 @@ class ParameterList(list[Any]):
         return isinstance(index, int) and 0 <= index < len(self)
 
     def __repr__(self) -> str:
-        return pretty(self)
+        return format_tree(self)
 
 
 def make_dot_access_dict(dictionary: Mapping[Any, Any], *, ignore_types: tuple[type, ...] | None = None) -> Any:
@@ -98,14 +98,14 @@ def move_to_device(parameters: Any, device: MeshDevice) -> Any:
     return parameters
 
 
-def pretty(parameters: Any, indent: str = "") -> str:
+def format_tree(parameters: Any, indent: str = "") -> str:
     """A tree as indented text: shapes and formats instead of values."""
     deeper = indent + "  "
     if isinstance(parameters, Mapping) and parameters:
-        lines = [f"{deeper}{key}: {pretty(value, deeper)}" for key, value in parameters.items()]
+        lines = [f"{deeper}{key}: {format_tree(value, deeper)}" for key, value in parameters.items()]
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
     if isinstance(parameters, ParameterList) and parameters:
-        return "[\n" + ",\n".join(deeper + pretty(value, deeper) for value in parameters) + f"\n{indent}]"
+        return "[\n" + ",\n".join(deeper + format_tree(value, deeper) for value in parameters) + f"\n{indent}]"
     if isinstance(parameters, Tensor):
         return f"ttnn.Tensor(shape={parameters.shape}, layout={parameters.layout}, dtype={parameters.dtype})"
     if isinstance(parameters, torch.Tensor):
