@@ -97,7 +97,7 @@ def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, l
 
 
 def _check_mean(call: Call) -> None:
-    _moreh_dims(call["dim"], len(call.specs[0].shape))
+    _read_dims(call["dim"], len(call.specs[0].shape))
 
 
 @op(
