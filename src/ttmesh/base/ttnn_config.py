@@ -101,20 +101,12 @@ def load_config_from_json_file(json_path: str | Path) -> None:
 
 
 def load_environment() -> None:
-    """What TT-NN does at import: TTNN_CONFIG_PATH is read, or written where it is missing; TTNN_CONFIG_OVERRIDES wins."""
+    """What is set at import: TTNN_CONFIG_PATH is read, TTNN_CONFIG_OVERRIDES wins over it.
+
+    TT-NN writes its defaults to a path that does not exist; here a misspelt path is refused.
+    """
     if CONFIG_PATH is not None:
-        if CONFIG_PATH.exists():
-            load_config_from_json_file(CONFIG_PATH)
-        else:
-            try:
-                CONFIG_PATH.parent.mkdir(parents=True, exist_ok=True)
-                save_config_to_json_file(CONFIG_PATH)
-            except (OSError, ValueError) as error:
-                raise SettingError(
-                    f"TTNN_CONFIG_PATH={str(CONFIG_PATH)!r} cannot be written ({getattr(error, 'strerror', error)})",
-                    expected="a JSON file with TT-NN's options, or a place where the defaults can be written",
-                    fix="Correct or unset it.",
-                ) from None
+        load_config_from_json_file(CONFIG_PATH)
     if CONFIG_OVERRIDES is not None:
         load_config_from_dictionary(_parse(CONFIG_OVERRIDES, "config overrides", "TTNN_CONFIG_OVERRIDES"))
 
