@@ -22,6 +22,7 @@ from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
 from ttmesh.mesh.queue.plan_table import Key
+from ttmesh.ops.catalogue.input_rules import check_inputs
 from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.tensor.calls.argument_errors import check_types, types_misfit
@@ -244,7 +245,7 @@ def device_operation(
             name,
             lane,
             out,
-            check=check,
+            check=check_inputs(name, check),
             topology=topology,
             runtime=frozenset(runtime),
             programs=programs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor
 from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, is_tensor
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 def together(lane_axes: int, *values: Any) -> list[Any]:
@@ -48,10 +50,20 @@ def _where_dtype(call: Call) -> DataType | None:
     return float32 if predicate not in FLOAT and floats else predicate
 
 
+def _where_spec(call: Call, inferred: Inferred) -> Sequence[TensorSpec]:
+    """As for binary operations; beside a number the other value, not the predicate, decides where the result lies."""
+    specs = binary_spec(_where_dtype)(call, inferred)
+    if len(call.specs) != 2 or call["memory_config"] is not None or call["output_tensor"] is not None:
+        return specs
+    value = call.specs[1]
+    fits = value.memory_config.interleaved or tuple(value.shape) == tuple(specs[0].shape)
+    return [specs[0].with_memory_config(value.memory_config)] if fits else specs
+
+
 @op(
     "ttnn.where",
     golden=goldens.where,
-    out=binary_spec(_where_dtype),
+    out=_where_spec,
     check=_check_shapes,
     runtime=("true_value", "false_value"),
     specialise=of_one_rank(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),

@@ -10,6 +10,8 @@ from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.formats.tiles import Tile
+from ttmesh.ops.catalogue.checks import require_dtype
+from ttmesh.ops.catalogue.input_rules import FLOATS
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
@@ -46,6 +48,8 @@ def check_matmul(call: Call) -> None:
     for name, spec in (("a", spec_a), ("b", spec_b)):
         wrong = f"Inputs to matmul must be tilized: input tensor {name} has {spec.layout}"
         require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+    for name, spec in (("A", spec_a), ("B", spec_b)):
+        require_dtype(spec, FLOATS, f"Unsupported data format for input {name}: DataType::{spec.dtype.name}")
     depth = b[-2] if len(b) > 1 else b[0]
     wrong = (
         "The width of the first tensor must be equal to the height of the second tensor. Mismatch: "

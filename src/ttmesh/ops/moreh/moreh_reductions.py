@@ -11,13 +11,14 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dims
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import make_like_rule
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.reduction.cumulative import scan
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 in_tiles = make_like_rule(layout=Layout.TILE)
@@ -46,13 +47,18 @@ def _drop(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Ten
     return values if keepdim else values.squeeze([dim for dim in dims if dim < -2])
 
 
+def _kept_memory(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """The input's memory, its shards included, which must fit the result."""
+    return [make_output_spec(call, inferred[0][0], memory_config=call.specs[0].memory_config)]
+
+
 # -- sum and mean --------------------------------------------------------------------------------------------------------
 
 
 @op(
     "ttnn.moreh_sum",
     golden=goldens.sum_,
-    out=in_tiles,
+    out=_kept_memory,
     outputs=("output",),
 )
 def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
@@ -88,10 +94,15 @@ def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, l
     return _drop(values.float().sum(dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
 
 
+def _check_mean(call: Call) -> None:
+    _moreh_dims(call["dim"], len(call.specs[0].shape))
+
+
 @op(
     "ttnn.moreh_mean",
     golden=goldens.mean,
-    out=in_tiles,
+    check=_check_mean,
+    out=_kept_memory,
     outputs=("output",),
 )
 def moreh_mean(input: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:

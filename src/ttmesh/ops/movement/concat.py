@@ -10,6 +10,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.movement.permute import transpose
@@ -20,6 +21,7 @@ from ttmesh.tensor.calls.conversions import to_memory_config
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -30,6 +32,12 @@ def _check_concat(call: Call) -> None:
     wrong = "optional output tensor currently unsupported!"
     require(call["output_tensor"] is None, wrong, "output_tensor=None", "Copy the result with ttnn.copy.")
     first = call.specs[0]
+    require(
+        len({spec.memory_config.is_sharded() for spec in call.specs}) == 1,
+        "All tensors must be sharded or all must be interleaved",
+        "one kind of memory",
+        "Convert with ttnn.to_memory_config.",
+    )
     rank = len(first.shape)
     at = normalize_dim(dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}")
     wrong = "Input tensor ranks must be equal"
@@ -73,7 +81,20 @@ def _concat_alias(call: Call) -> Sequence[int] | None:
     return call.specs[0].shape if kept and len(call.specs) == 1 else None
 
 
-@op("ttnn.concat", golden=goldens.concat, check=_check_concat, host=True, specialise=_concat_once, alias=_concat_alias)
+def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """In DRAM, wherever the inputs are, unless memory_config= says otherwise."""
+    return [make_output_spec(call, inferred[0][0], memory_config=DRAM_MEMORY_CONFIG)]
+
+
+@op(
+    "ttnn.concat",
+    golden=goldens.concat,
+    out=_concat_spec,
+    check=_check_concat,
+    host=True,
+    specialise=_concat_once,
+    alias=_concat_alias,
+)
 def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: int) -> torch.Tensor:
     """Tensors one behind the other along a dim; with groups, group by group."""
     at = normalize_dim(dim, tensors[0].dim() - lane_axes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
@@ -88,25 +88,42 @@ def _sliced_at(
     return unflatten_lanes(torch.gather(values, at, spread.expand(shape)), dims)
 
 
+def _cuts_rows(call: Call) -> bool:
+    """Whether the slice is made of rows: of ROW_MAJOR tensors, strided, of one dim, or not begun where a tile begins."""
+    spec, starts = call.specs[0], call["starts"]
+    if spec.layout is not Layout.TILE or len(starts) < 2 or any(step != 1 for step in call["steps"] or ()):
+        return True
+    height, width = spec.tile.tile_shape
+    begins = box_of(spec.shape, starts, call["ends"], call["steps"])[1:]
+    return bool(begins[-1].start % width or begins[-2].start % height)
+
+
+def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Sharded tensors stay on their cores, in shards that fit the slice; cut in rows, the shards are made for rows."""
+    spec, shape = call.specs[0], inferred[0][0]
+    config = spec.memory_config
+    if config.shard_spec is None or config.created_with_nd_shard_spec or tuple(shape) == tuple(spec.shape):
+        return [make_output_spec(call, shape)]
+    layout = Layout.ROW_MAJOR if _cuts_rows(call) else spec.layout
+    asked = MemoryConfig(config.memory_layout, config.buffer_type)
+    dtype = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS else spec.dtype
+    return [make_output_spec(call, shape, memory_config=fit_shards(asked, TensorSpec(shape, dtype, layout), config))]
+
+
 def _programs(call: Call) -> tuple[Hashable, ...]:
     """Tiles are cut where a tile begins; a strided, a one-dim or any other slice is cut in rows, and tiled again."""
-    spec, starts = call.specs[0], call["starts"]
+    spec = call.specs[0]
     asked = tuple(call[name] for name in ("starts", "ends", "steps", "memory_config"))
     given = call["output_tensor"]
     target = None if given is None else given.spec
     cut = (call.name, spec, *asked, target)
-    if spec.layout is not Layout.TILE:
-        return (cut,)
-    height, width = spec.tile.tile_shape
-    strided = any(step != 1 for step in call["steps"] or ())
-    begins = box_of(spec.shape, starts, call["ends"], call["steps"])[1:]
-    if not strided and len(starts) > 1 and begins[-1].start % width == begins[-2].start % height == 0:
+    if spec.layout is not Layout.TILE or not _cuts_rows(call):
         return (cut,)
     return ("untilize", spec), cut, ("tilize", spec.dtype, *asked, target)
 
 
 _SLICE = device_operation(
-    "ttnn.slice", out=like_first, check=_check_slice, programs=_programs, host=True, specialise=_slice_once
+    "ttnn.slice", out=_slice_spec, check=_check_slice, programs=_programs, host=True, specialise=_slice_once
 )(_slice)
 _SLICE_AT = device_operation("ttnn.slice", out=like_first)(_sliced_at)
 

@@ -157,8 +157,6 @@ def tilize(
     input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None, tile: Tile | None
 ) -> Tensor:
     """The tensor in tiles; its height and width must fill them."""
-    if input_tensor.layout is Layout.TILE:
-        return input_tensor
     asked = {"input_tensor": input_tensor, "memory_config": memory_config, "dtype": dtype, "tile": tile}
     result: Tensor = _TILIZE(**asked)
     return result

@@ -7,6 +7,7 @@ from math import prod as product
 
 import torch
 
+from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
@@ -181,8 +182,41 @@ def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardS
 
 
 def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    shape = inferred[0][0]
-    return [make_output_spec(call, shape, layout=Layout.TILE)]
+    """The input's memory with the input's shards, which must fit; a product of everything has shards of its own."""
+    shape, memory = inferred[0][0], call.specs[0].memory_config
+    kept = None if call["dim"] is None else memory
+    if kept is not None and kept.shard_spec is not None:
+        _check_front_shards(call)
+    made = make_output_spec(call, shape, layout=Layout.TILE, memory_config=kept)
+    if call["dim"] is not None and made.memory_config.shard_spec is not None:
+        _check_product_cores(call, made)
+    return [made]
+
+
+def _check_front_shards(call: Call) -> None:
+    """A product over height or width first brings that dim to the front of four, in the input's own shards."""
+    spec = call.specs[0]
+    shape = (*(1,) * (4 - len(spec.shape)), *spec.shape)
+    at = normalize_dim(call["dim"], len(spec.shape)) + 4
+    if at > 1 and len(shape) == 4:
+        front = (shape[at], *(extent for i, extent in enumerate(shape) if i != at))
+        TensorSpec(front, spec.dtype, Layout.TILE, memory_config=spec.memory_config)  # raises where they do not fit
+
+
+def _check_product_cores(call: Call, made: TensorSpec) -> None:
+    """A product over batch or channels puts every tile of its result on a core, column by column."""
+    shards = made.memory_config.shard_spec
+    if normalize_dim(call["dim"], len(call.specs[0].shape)) >= -2 or shards is None:
+        return
+    tiles = product(made.padded_shape) // 1024
+    size = call.mesh.compute_with_storage_grid_size()
+    cores = num_cores_to_corerangeset(min(tiles, size.x * size.y), size, row_wise=False)
+    require(
+        cores.contains(shards.grid),
+        f"Prod_nc output shard grid {shards.grid} must be contained in program core grid {cores}",
+        "shards on the cores that compute them",
+        "Reshard it with ttnn.to_memory_config.",
+    )
 
 
 def _check_sum(call: Call) -> None:
@@ -219,10 +253,8 @@ def _check_product(call: Call) -> None:
             "Convert it with ttnn.typecast.",
         )
     allowed = {DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B}
-    wrong = (
-        "Error - unsupported data type for prod, expected BFLOAT16, FLOAT32, BFLOAT8_B or BFLOAT4_B but got "
-        f"{spec.dtype}."
-    )
+    listed = "BFLOAT16, FLOAT32, BFLOAT8_B or BFLOAT4_B" if dim is None else "BFLOAT16, FLOAT32 or BFLOAT8_B"
+    wrong = f"Error - unsupported data type for prod, expected {listed} but got DataType::{spec.dtype.name}."
     require_dtype(spec, allowed, wrong)
 
 

@@ -11,7 +11,6 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.tensor.calls.launch_op import Call
-from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -72,8 +71,6 @@ def _check_topk(call: Call) -> None:
     rank = len(spec.shape)
     wrong = f"Dimension for topk is out of range (expected to be in range of [{-rank}, {rank - 1}])"
     dim = normalize_dim(dim, rank, wrong)
-    allowed = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
-    require_dtype(spec, allowed, f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {spec.dtype}")
     require(k > 0, "K must be non-zero", "k >= 1", "Ask for at least one value.")
     size = spec.shape[dim] if rank else 1
     wrong = f"K cannot be larger than the dimension size! K={k}, dimension size={size}"
@@ -126,8 +123,8 @@ def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
         wide = call["indices_tensor"].dtype is not DataType.UINT16
     indices = DataType.UINT32 if wide else DataType.UINT16
     return [
-        make_output_spec(call, inferred[0][0], layout=Layout.TILE, result=0),
-        make_output_spec(call, inferred[1][0], dtype=indices, layout=Layout.TILE, result=1),
+        make_output_spec(call, inferred[0][0], memory_config=spec.memory_config, result=0),
+        make_output_spec(call, inferred[1][0], dtype=indices, memory_config=spec.memory_config, result=1),
     ]
 
 
@@ -173,16 +170,10 @@ def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     spec = call.specs[0]
     width = spec.shape[call["dim"]] if len(spec.shape) else 1
     wide = width >= UINT16_INDICES or spec.dtype in (DataType.FLOAT32, DataType.UINT16)
-    memory = None if spec.memory_config.interleaved else DRAM_MEMORY_CONFIG
+    indices = DataType.UINT32 if wide else DataType.UINT16
     return [
-        make_output_spec(call, inferred[0][0], memory_config=memory, result=0),
-        make_output_spec(
-            call,
-            inferred[1][0],
-            dtype=DataType.UINT32 if wide else DataType.UINT16,
-            memory_config=memory,
-            result=1,
-        ),
+        make_output_spec(call, inferred[0][0], result=0),
+        make_output_spec(call, inferred[1][0], dtype=indices, result=1),
     ]
 
 

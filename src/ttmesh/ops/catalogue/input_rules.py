@@ -1,0 +1,159 @@
+"""Which formats, layouts and memory an operation's first tensor may have, a table per family, in TT-NN's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_dtype
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+BFLOAT16, FLOAT32, BFLOAT8_B, BFLOAT4_B = DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B
+INT32, UINT32, UINT16, UINT8 = DataType.INT32, DataType.UINT32, DataType.UINT16, DataType.UINT8
+EVERY = frozenset({BFLOAT16, FLOAT32, BFLOAT8_B, BFLOAT4_B, INT32, UINT32, UINT16, UINT8})
+FLOATS = frozenset({BFLOAT16, FLOAT32, BFLOAT8_B, BFLOAT4_B})
+
+
+@dataclass(frozen=True)
+class InputRule:
+    """What the first tensor may be; without a text anything goes. `{}` in a text stands for what it was."""
+
+    dtypes: frozenset[DataType] = EVERY
+    wrong_dtype: str = ""
+    layout: Layout = Layout.TILE
+    wrong_layout: str = ""
+    wrong_sharding: str = ""
+    comes_last: bool = False  # behind the operation's own checks
+
+    def check(self, spec: TensorSpec) -> None:
+        """Refuse a tensor that the operation does not take: its layout first, then its format, then its memory."""
+        if self.wrong_layout:
+            fix = "Convert it with ttnn.to_layout."
+            require(spec.layout is self.layout, self.wrong_layout, f"{self.layout.name} layout", fix)
+        if self.wrong_dtype:
+            require_dtype(spec, self.dtypes, self.wrong_dtype.format(f"DataType::{spec.dtype.name}"))
+        if self.wrong_sharding:
+            fix = "Convert it with ttnn.to_memory_config."
+            wrong = self.wrong_sharding.format(f"TensorMemoryLayout::{spec.memory_config.memory_layout.name}")
+            require(not spec.memory_config.is_sharded(), wrong, "interleaved memory", fix)
+
+
+def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
+    """The checks of an operation and its rule, if it has one."""
+    rule = RULES.get(name)
+    if rule is None:
+        return check
+
+    def check_both(call: Call) -> None:
+        if not rule.comes_last:
+            rule.check(call.specs[0])
+        if check is not None:
+            check(call)
+        if rule.comes_last:
+            rule.check(call.specs[0])
+
+    return check_both
+
+
+def _unary(names: str, refused: Iterable[DataType]) -> Mapping[str, InputRule]:
+    """Rules of unary operations; NAME=TYPE where TT-NN calls the device operation by another name."""
+    made = {}
+    for word in names.split():
+        name, _, kind = word.partition("=")
+        text = f"Unary: UnaryOpType::{kind or name.upper()} does not support integer input dtype {{}}"
+        made[f"ttnn.{name}"] = InputRule(EVERY.difference(refused), text)
+    return made
+
+
+UNARY: Mapping[str, InputRule] = {
+    **_unary(
+        "acos acosh alt_complex_rotate90 asin asinh atan atanh cbrt ceil cos cosh  "
+        "deg2rad=MUL_UNARY_SFPU digamma erf erfc erfinv exp exp2 expm1 "
+        "floor frac hardmish hardsigmoid hardswish i0 i1 isfinite isinf isnan isneginf isposinf lgamma log log10 log1p "
+        "log2 log_sigmoid=LOGSIGMOID mish multigammaln=LGAMMA rad2deg=MUL_UNARY_SFPU reciprocal=RECIP rsqrt sigmoid "
+        "sigmoid_accurate=SIGMOID sign silu sin sinh softsign sqrt swish=SILU tan tanh tanhshrink trunc celu elu gelu "
+        "hardshrink hardtanh heaviside logit polygamma rdiv round rpow selu softcap softplus softshrink threshold xielu",
+        (INT32, UINT32, UINT16, UINT8),
+    ),
+    **_unary("bitwise_not", (UINT16, UINT8)),
+    **_unary("gez gtz lez ltz neg signbit", (UINT32, UINT16, UINT8)),
+    **_unary("eqz nez square fill logical_not=LOGICAL_NOT_UNARY logical_not_=LOGICAL_NOT_UNARY", (UINT8,)),
+    **_unary("leaky_relu", (INT32,)),
+}
+
+_GENERIC = InputRule(
+    frozenset({FLOAT32, BFLOAT16, BFLOAT8_B, UINT32, INT32}),
+    "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
+    "MAX/MIN/SUM) - got {}",
+)
+_SPREAD = InputRule(
+    frozenset({FLOAT32, BFLOAT16, BFLOAT8_B}),
+    "Only FLOAT32, BFLOAT16, and BFLOAT8_B are supported for Std/Var reduction - got {}",
+)
+_SCAN = InputRule(
+    wrong_layout="The provided input tensor has a non-tile layout: ROW_MAJOR.",
+    wrong_sharding="ttnn accumulation operations (cumprod, cumsum) do not support sharded input tensors.",
+)
+REDUCTION: Mapping[str, InputRule] = {
+    **dict.fromkeys(("ttnn.sum", "ttnn.mean", "ttnn.max", "ttnn.min"), _GENERIC),
+    **dict.fromkeys(("ttnn.std", "ttnn.var"), _SPREAD),
+    **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum"), _SCAN),
+    "ttnn.sort": InputRule(
+        frozenset({BFLOAT16, UINT16, FLOAT32}), "Input tensor data type must be BFLOAT16, UINT16, or FLOAT32, got {}"
+    ),
+    "ttnn.topk": InputRule(
+        frozenset({BFLOAT16, BFLOAT8_B, FLOAT32}),
+        "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}",
+        wrong_layout="The input must be in tiled format",
+        wrong_sharding="Sharded implementation not supported yet",
+    ),
+    "ttnn.argmax": InputRule(wrong_sharding="Only INTERLEAVED memory layout is supported for inputs, got {}"),
+}
+
+_NORMS = (frozenset({FLOAT32, BFLOAT16, BFLOAT8_B}), "Input tensor must be FLOAT32, BFLOAT16, or BFLOAT8_B, got: {}")
+NORM: Mapping[str, InputRule] = {
+    **dict.fromkeys(
+        (
+            "ttnn.softmax_in_place", "ttnn.scale_mask_softmax", "ttnn.layer_norm", "ttnn.scale_mask_softmax_in_place",
+            "ttnn.scale_causal_mask_hw_dims_softmax_in_place",
+        ),
+        InputRule(*_NORMS),
+    ),
+    "ttnn.softmax": InputRule(*_NORMS, wrong_layout="Inputs to softmax must be tilized"),
+    "ttnn.rms_norm": InputRule(
+        *_NORMS, wrong_layout="ttnn::rms_norm does not support ROW_MAJOR input tensors. Use TILE layout."
+    ),
+}  # fmt: skip
+
+
+def _moreh(name: str, dtypes: tuple[DataType, ...], *, comes_last: bool = False) -> InputRule:
+    listed = ", ".join(dtype.name for dtype in dtypes)
+    return InputRule(
+        frozenset(dtypes),
+        f"{name} input only supports specific data types. [{listed}]",
+        wrong_layout=f"{name} input only supports TILE layout.",
+        comes_last=comes_last,
+    )
+
+
+_MOREH_SOFTMAX = InputRule(
+    frozenset({BFLOAT16, BFLOAT8_B, FLOAT32}),
+    "Inputs must be of bfloat16, bfloat8_b or float32 type. Received: {}",
+    wrong_layout="Inputs to softmax must be tilized",
+)
+MOREH: Mapping[str, InputRule] = {
+    "ttnn.moreh_mean": _moreh("moreh_mean", (BFLOAT16,), comes_last=True),
+    "ttnn.moreh_sum": _moreh("moreh_sum", (BFLOAT16, INT32)),
+    "ttnn.moreh_norm": _moreh("moreh_abs_pow", (BFLOAT16, INT32)),
+    **dict.fromkeys(("ttnn.moreh_softmax", "ttnn.moreh_logsoftmax", "ttnn.moreh_softmin"), _MOREH_SOFTMAX),
+}
+
+MOVEMENT: Mapping[str, InputRule] = {
+    "ttnn.tilize": InputRule(layout=Layout.ROW_MAJOR, wrong_layout="Can only tilize row major data"),
+    "ttnn.untilize": InputRule(EVERY - {BFLOAT4_B}, "Only TILE layout is supported for BFLOAT8_B dtype! Got {}"),
+}
+
+RULES: Mapping[str, InputRule] = {**UNARY, **REDUCTION, **NORM, **MOREH, **MOVEMENT}
