@@ -24,6 +24,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.queue.command_queue import Command
 from ttmesh.ops.catalogue import families
+from ttmesh.ops.catalogue.input_rules import RULES, InputRule
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -90,11 +91,14 @@ def load_cases() -> list[Case]:
 
 
 def cells(case: Case) -> list[Cell]:
-    """The whole matrix of a case."""
+    """The whole matrix of a case, without the formats and layouts that TT-NN refuses (test_input_rules.py)."""
+    rule = RULES.get(case.operation, InputRule())
     return [
         Cell(dtype, layout, mesh, placement)
         for dtype in case.dtypes
+        if dtype in rule.dtypes or not rule.wrong_dtype
         for layout in case.layouts
+        if layout is rule.layout or not rule.wrong_layout
         if layout is TILE_LAYOUT or dtype not in BLOCK_FLOATS
         for mesh in MESHES
         for placement in PLACEMENTS

@@ -100,7 +100,6 @@ USES: dict[str, Move] = {
     "split": lambda x: ttnn.split(x, 2, 1),
     "chunk": lambda x: ttnn.chunk(x, 1, 0),
     "view": lambda x: ttnn.experimental.view(x, [1, 2, 33, 40]),
-    "tilize": ttnn.tilize,
     "zeros_like": ttnn.zeros_like,
     "add": lambda x: ttnn.add(x, 1.0),
     "add_": lambda x: ttnn.add_(x, 1.0),

@@ -23,7 +23,7 @@ DOMAIN = {
     "log2": (0.1, 9.0), "multigammaln": (2.5, 9.0), "reciprocal": (0.2, 5.0), "rsqrt": (0.2, 9.0), "sqrt": (0.2, 9.0),
     "tan": (-1.3, 1.3),
 }  # fmt: skip
-INTEGER = ("abs", "neg", "relu", "square", "eqz", "nez", "gtz", "ltz", "gez", "lez", "identity", "sign", "logical_not")
+INTEGER = ("abs", "neg", "relu", "square", "eqz", "nez", "gtz", "ltz", "gez", "lez", "identity", "logical_not")
 
 
 def uniform(low: float, high: float, *rest: Any, **keywords: Any) -> Callable[[torch.Generator], Any]:

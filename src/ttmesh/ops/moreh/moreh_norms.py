@@ -40,7 +40,7 @@ def _by_channel(parameter: Lanes, x: Lanes, layer: bool, lane_axes: int) -> Lane
     return flat.reshape(*flat.shape[:-1], 1, -1, *[1] * (local - 2))
 
 
-@device_operation("ttnn.moreh_norm", runtime=("eps",))
+@device_operation("ttnn.moreh_layer_norm", runtime=("eps",))
 def _normalise(
     input: Lanes, gamma: Lanes | None, beta: Lanes | None, rows: int, layer: bool, eps: float, lane_axes: int
 ) -> Lanes:
