@@ -91,7 +91,7 @@ REFUSAL = r"no gradient of ttnn\.|overwritten before backward"
 
 def format_of(case: Case, wanted: DataType = float32) -> DataType:
     """The format of a case's leaves: the wanted one where the case knows it."""
-    floats = [dtype for dtype in case.dtypes if dtype in FLOATS]
+    floats = [dtype for dtype in case.formats if dtype in FLOATS]
     return wanted if wanted in floats or not floats else floats[0]
 
 

@@ -66,6 +66,12 @@ class Case:
         """The operation's name."""
         return self.name.partition("/")[0]
 
+    @property
+    def formats(self) -> list[DataType]:
+        """The formats of the case that TT-NN takes (test_input_rules.py tests the others)."""
+        rule = RULES.get(self.operation, InputRule())
+        return [dtype for dtype in self.dtypes if dtype in rule.dtypes or not rule.wrong_dtype]
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -95,8 +101,7 @@ def cells(case: Case) -> list[Cell]:
     rule = RULES.get(case.operation, InputRule())
     return [
         Cell(dtype, layout, mesh, placement)
-        for dtype in case.dtypes
-        if dtype in rule.dtypes or not rule.wrong_dtype
+        for dtype in case.formats
         for layout in case.layouts
         if layout is rule.layout or not rule.wrong_layout
         if layout is TILE_LAYOUT or dtype not in BLOCK_FLOATS

@@ -111,7 +111,7 @@ def test_refusals_use_the_words_of_ttnn(mesh, call, text) -> None:
 
 def test_replicated_weights_make_one_matrix_product(monkeypatch) -> None:
     seen = []
-    monkeypatch.setattr(gemm, "matrix_product", lambda a, b: seen.append((a.shape, b.shape)) or torch.mm(a, b))
+    monkeypatch.setattr(gemm, "multiply_matrices", lambda a, b: seen.append((a.shape, b.shape)) or torch.mm(a, b))
 
     result = gemm.matmul_lanes(torch.ones(2, 4, 3, 5, 6), torch.ones(1, 1, 6, 7), lane_axes=2)
 

@@ -9,7 +9,7 @@ from ttmesh.chip.formats.kernels import engine_matmul
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics import matrix_engine
 from ttmesh.chip.numerics.engine_config import EngineConfig
-from ttmesh.chip.numerics.packer import accumulate, pack
+from ttmesh.chip.numerics.packer import add_block, pack
 from ttmesh.chip.numerics.unpacker import unpack
 
 
@@ -72,9 +72,9 @@ def _blocks(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Ten
     blocks = [(a[..., k : k + size], b[..., k : k + size, :]) for k in starts]
     form = partial_dtype(config)
     if accumulates_in_l1(config, len(blocks)):
-        held = pack(_multiply(*blocks[0], config), form)
-        for block in blocks[1:-1]:
-            held = accumulate(held, pack(_multiply(*block, config), form), form)
+        held: torch.Tensor | None = None
+        for block in blocks[:-1]:
+            held = add_block(held, _multiply(*block, config), form)
         return _multiply(*blocks[-1], config, held)
     if len(blocks) == 1 or form not in BLOCK_FLOATS:  # a reload loses nothing: as if there were one block
         return _multiply(a, b, config)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import pad
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b, float32
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b, bfloat16, float32
+from ttmesh.chip.formats.kernels import engine_matmul
 from ttmesh.chip.numerics.float_bits import fields, shift_up
 from ttmesh.chip.numerics.unpacker import FACE_COLUMNS, unpack_codes
 
@@ -60,3 +61,13 @@ def accumulate(held: torch.Tensor, packed: torch.Tensor, dtype: DataType) -> tor
     if dtype != float32:
         total = total.bfloat16().float()
     return total.masked_fill(fields(total)[1] == 0, 0.0)
+
+
+def add_block(held: torch.Tensor | None, dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """A block's registers packed and added to what L1 holds, which is changed in place where a kernel serves."""
+    if dtype is bfloat16 and engine_matmul.serves(dest):
+        target = torch.empty_like(dest, memory_format=torch.contiguous_format) if held is None else held
+        engine_matmul.accumulate_block(target, dest.contiguous(), first=held is None)
+        return target
+    packed = pack(dest, dtype)
+    return packed if held is None else accumulate(held, packed, dtype)

@@ -17,7 +17,7 @@ from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics import exact_matmul
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import batch_shape
-from ttmesh.chip.numerics.packer import accumulate, pack
+from ttmesh.chip.numerics.packer import add_block, pack
 from ttmesh.chip.numerics.unpacker import unpack
 
 EXACT_PRODUCTS = 1 << 26  # 32 ms of one core, by benchmarks/numerics.py
@@ -91,15 +91,6 @@ def _add_blocks(operands: Operands, config: EngineConfig, gemm: Gemm) -> torch.T
     held: torch.Tensor | None = None
     for k in config.block_starts(depth):
         block = _multiply([(a[..., k : k + size], b[..., k : k + size, :]) for a, b in operands], gemm)
-        held = _accumulate(held, block)
+        held = add_block(held, block, bfloat16)
     assert held is not None, "K has at least one block"
     return held
-
-
-def _accumulate(held: torch.Tensor | None, block: torch.Tensor) -> torch.Tensor:
-    if engine_matmul.serves(block):
-        target = torch.empty_like(block, memory_format=torch.contiguous_format) if held is None else held
-        engine_matmul.accumulate_block(target, block.contiguous(), first=held is None)
-        return target
-    packed = pack(block, bfloat16)
-    return packed if held is None else accumulate(held, packed, bfloat16)
