@@ -8,8 +8,8 @@ from ttmesh.base import settings
 from ttmesh.base.geometry import MeshCoordinateRange, MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
+from ttmesh.programs.execution.workload import MeshWorkload, enqueue_mesh_workload
 from ttmesh.programs.program import Program
-from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 
 
 @pytest.fixture

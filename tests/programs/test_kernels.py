@@ -17,12 +17,12 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.formats.packing import pack, unpack
 from ttmesh.chip.formats.tilize import tilize, untilize
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.programs.addresses import TensorAccessorArgs
-from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
-from ttmesh.programs.buffer_transfers import enqueue_read_mesh_buffer, enqueue_write_mesh_buffer, read_shard
+from ttmesh.programs.buffers.addresses import TensorAccessorArgs
+from ttmesh.programs.buffers.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffers.buffer_transfers import enqueue_read_mesh_buffer, enqueue_write_mesh_buffer, read_shard
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer, create_mesh_buffer
+from ttmesh.programs.buffers.page_layout import BufferShardingArgs
 from ttmesh.programs.circular_buffers import CircularBufferConfig
-from ttmesh.programs.mesh_buffer import MeshBuffer, create_mesh_buffer
-from ttmesh.programs.page_layout import BufferShardingArgs
 from ttmesh.programs.program import ComputeConfig, DataMovementConfig, Program, ReaderDataMovementConfig
 
 Launch = Callable[[Program], Any]

@@ -9,13 +9,13 @@ from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, ShardOrientation
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.programs.buffer_configs import (
+from ttmesh.programs.buffers.buffer_configs import (
     DeviceLocalBufferConfig,
     MeshBufferLayout,
     ReplicatedBufferConfig,
     ShardedBufferConfig,
 )
-from ttmesh.programs.buffer_transfers import (
+from ttmesh.programs.buffers.buffer_transfers import (
     BufferRegion,
     enqueue_read_mesh_buffer,
     enqueue_read_shards,
@@ -25,8 +25,8 @@ from ttmesh.programs.buffer_transfers import (
     read_shard,
     write_shard,
 )
-from ttmesh.programs.mesh_buffer import MeshBuffer, create_mesh_buffer
-from ttmesh.programs.page_layout import BufferShardingArgs, make_interleaved_layout, make_sharded_layout
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer, create_mesh_buffer
+from ttmesh.programs.buffers.page_layout import BufferShardingArgs, make_interleaved_layout, make_sharded_layout
 
 ROW, COLUMN = ShardOrientation.ROW_MAJOR, ShardOrientation.COL_MAJOR
 

@@ -18,12 +18,12 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
-from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
-from ttmesh.programs.buffer_transfers import enqueue_write_mesh_buffer, read_shard
+from ttmesh.programs.buffers.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffers.buffer_transfers import enqueue_write_mesh_buffer, read_shard
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
 from ttmesh.programs.circular_buffers import CircularBufferConfig
-from ttmesh.programs.mesh_buffer import MeshBuffer
+from ttmesh.programs.execution.workload import MeshWorkload, enqueue_mesh_workload
 from ttmesh.programs.program import ComputeConfig, Program, ReaderDataMovementConfig, WriterDataMovementConfig
-from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 
 TILE = 2048
 SYNCHRONISING = re.compile(

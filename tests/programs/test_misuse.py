@@ -10,9 +10,9 @@ import pytest
 from ttmesh.base.cores import CoreCoord, CoreRange
 from ttmesh.base.dtypes import DataType
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffers.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
 from ttmesh.programs.circular_buffers import CircularBufferConfig
-from ttmesh.programs.mesh_buffer import MeshBuffer
 from ttmesh.programs.program import ComputeConfig, Program, ReaderDataMovementConfig, WriterDataMovementConfig
 
 Launch = Callable[[Program], Any]

@@ -16,12 +16,12 @@ from ttmesh.base.dtypes import BufferType, DataType
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
-from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
-from ttmesh.programs.buffer_transfers import enqueue_read_shards, enqueue_write_shards
+from ttmesh.programs.buffers.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffers.buffer_transfers import enqueue_read_shards, enqueue_write_shards
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
 from ttmesh.programs.circular_buffers import CircularBufferConfig
-from ttmesh.programs.mesh_buffer import MeshBuffer
+from ttmesh.programs.execution.workload import MeshWorkload, enqueue_mesh_workload
 from ttmesh.programs.program import ComputeConfig, Program, ReaderDataMovementConfig, WriterDataMovementConfig
-from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 
 PAGE = 4096  # an int32 tile
 BUFFERS = 4

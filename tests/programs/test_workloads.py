@@ -17,12 +17,12 @@ from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import open_mesh_device
-from ttmesh.programs.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
-from ttmesh.programs.buffer_transfers import enqueue_write_mesh_buffer, read_shard
+from ttmesh.programs.buffers.buffer_configs import DeviceLocalBufferConfig, ReplicatedBufferConfig
+from ttmesh.programs.buffers.buffer_transfers import enqueue_write_mesh_buffer, read_shard
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
 from ttmesh.programs.circular_buffers import CircularBufferConfig
-from ttmesh.programs.mesh_buffer import MeshBuffer
+from ttmesh.programs.execution.workload import MeshWorkload, enqueue_mesh_workload
 from ttmesh.programs.program import ComputeConfig, DataMovementConfig, Program, ReaderDataMovementConfig
-from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 
 ONE = CoreCoord(0, 0)
 ORIGIN = MeshCoordinate(0, 0)

@@ -11,7 +11,9 @@ from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite
-from ttmesh.programs import addresses
+from ttmesh.programs.buffers import addresses
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
+from ttmesh.programs.buffers.page_layout import BufferShardingArgs
 from ttmesh.programs.circular_buffers import CircularBufferConfig
 from ttmesh.programs.descriptors import (
     CBDescriptor,
@@ -25,8 +27,7 @@ from ttmesh.programs.descriptors import (
     TileDescriptor,
     WriterConfigDescriptor,
 )
-from ttmesh.programs.mesh_buffer import MeshBuffer
-from ttmesh.programs.page_layout import BufferShardingArgs
+from ttmesh.programs.execution.workload import MeshWorkload, enqueue_mesh_workload
 from ttmesh.programs.program import (
     ComputeConfig,
     DataMovementConfig,
@@ -35,7 +36,6 @@ from ttmesh.programs.program import (
     Program,
     SemaphoreSpec,
 )
-from ttmesh.programs.workload import MeshWorkload, enqueue_mesh_workload
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.tensor import Tensor
 

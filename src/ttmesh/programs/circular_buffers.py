@@ -1,4 +1,4 @@
-"""The configuration of circular buffers; programs/rings.py runs them on a core."""
+"""The configuration of circular buffers; programs/execution/rings.py runs them on a core."""
 
 from __future__ import annotations
 

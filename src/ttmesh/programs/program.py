@@ -11,9 +11,9 @@ from typing import Any, NewType
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.mesh.functions.global_semaphores import GlobalSemaphore
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
+from ttmesh.programs.buffers.page_layout import BufferShardingArgs
 from ttmesh.programs.circular_buffers import CircularBufferConfig, CircularBufferError, check_config
-from ttmesh.programs.mesh_buffer import MeshBuffer
-from ttmesh.programs.page_layout import BufferShardingArgs
 
 Cores = CoreCoord | CoreRange | CoreRangeSet
 RuntimeArg = int | MeshBuffer | GlobalSemaphore

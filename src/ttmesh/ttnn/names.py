@@ -330,36 +330,36 @@ _EXTRA_MODULES = {
     "ttmesh.ccl.collectives.host_forms": "all_gather",
     "ttmesh.tensor.distribution.composers": "on_first_rank",
     "ttmesh.mesh.functions.queue_functions": "event_query",
-    "ttmesh.programs.addresses": "TensorAccessorArgs",
+    "ttmesh.programs.buffers.addresses": "TensorAccessorArgs",
     "ttmesh.programs.circular_buffers": "CircularBufferConfig CircularBufferError",
     "ttmesh.programs.host_api": (
         "CreateProgram CreateKernel CreateCircularBuffer CreateSemaphore SetRuntimeArgs SetCommonRuntimeArgs "
         "GetRuntimeArgs"
     ),
-    "ttmesh.programs.kernel_memory": "NocError",
-    "ttmesh.programs.buffer_configs": (
+    "ttmesh.programs.execution.kernel_memory": "NocError",
+    "ttmesh.programs.buffers.buffer_configs": (
         "MeshBufferLayout DeviceLocalBufferConfig ReplicatedBufferConfig ShardedBufferConfig"
     ),
-    "ttmesh.programs.mesh_buffer": "MeshBuffer create_mesh_buffer",
-    "ttmesh.programs.page_layout": "BufferShardingArgs",
+    "ttmesh.programs.buffers.mesh_buffer": "MeshBuffer create_mesh_buffer",
+    "ttmesh.programs.buffers.page_layout": "BufferShardingArgs",
     "ttmesh.programs.program": (
         "Program DataMovementProcessor DataMovementConfig ReaderDataMovementConfig WriterDataMovementConfig ComputeConfig"
     ),
-    "ttmesh.programs.scheduler": "DeadlockError",
-    "ttmesh.programs.buffer_transfers": (
+    "ttmesh.programs.execution.scheduler": "DeadlockError",
+    "ttmesh.programs.buffers.buffer_transfers": (
         "BufferRegion enqueue_write_mesh_buffer enqueue_read_mesh_buffer enqueue_write_shards enqueue_read_shards "
         "enqueue_write_shard_to_sub_grid write_shard read_shard"
     ),
-    "ttmesh.programs.workload": "MeshWorkload enqueue_mesh_workload",
+    "ttmesh.programs.execution.workload": "MeshWorkload enqueue_mesh_workload",
 }
 
 # TT-Metal's free functions (tt-metal e4f9f0b, distributed.hpp); here they take the mesh and cq_id= for a queue.
 _EXTRA_RENAMED = {
-    "EnqueueMeshWorkload": "ttmesh.programs.workload:enqueue_mesh_workload",
-    "EnqueueWriteMeshBuffer": "ttmesh.programs.buffer_transfers:enqueue_write_mesh_buffer",
-    "EnqueueReadMeshBuffer": "ttmesh.programs.buffer_transfers:enqueue_read_mesh_buffer",
-    "WriteShard": "ttmesh.programs.buffer_transfers:write_shard",
-    "ReadShard": "ttmesh.programs.buffer_transfers:read_shard",
+    "EnqueueMeshWorkload": "ttmesh.programs.execution.workload:enqueue_mesh_workload",
+    "EnqueueWriteMeshBuffer": "ttmesh.programs.buffers.buffer_transfers:enqueue_write_mesh_buffer",
+    "EnqueueReadMeshBuffer": "ttmesh.programs.buffers.buffer_transfers:enqueue_read_mesh_buffer",
+    "WriteShard": "ttmesh.programs.buffers.buffer_transfers:write_shard",
+    "ReadShard": "ttmesh.programs.buffers.buffer_transfers:read_shard",
     "EventSynchronize": "ttmesh.mesh.functions.queue_functions:event_synchronize",
     "EventQuery": "ttmesh.mesh.functions.queue_functions:event_query",
     "Synchronize": "ttmesh.mesh.functions.queue_functions:synchronize_device",

@@ -12,10 +12,10 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.programs.ordering import Actor, Shadow, Transfers
-from ttmesh.programs.page_layout import PageLayout
-from ttmesh.programs.rings import PageRing
-from ttmesh.programs.scheduler import Task
+from ttmesh.programs.buffers.page_layout import PageLayout
+from ttmesh.programs.execution.ordering import Actor, Shadow, Transfers
+from ttmesh.programs.execution.rings import PageRing
+from ttmesh.programs.execution.scheduler import Task
 
 GRANULE = 16384  # bytes that the race check looks at together: a few pages
 

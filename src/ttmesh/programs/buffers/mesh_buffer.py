@@ -12,14 +12,19 @@ from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.programs.buffer_configs import (
+from ttmesh.programs.buffers.buffer_configs import (
     DeviceLocalBufferConfig,
     MeshBufferConfig,
     MeshBufferLayout,
     ReplicatedBufferConfig,
     ShardedBufferConfig,
 )
-from ttmesh.programs.page_layout import BufferShardingArgs, PageLayout, make_interleaved_layout, make_sharded_layout
+from ttmesh.programs.buffers.page_layout import (
+    BufferShardingArgs,
+    PageLayout,
+    make_interleaved_layout,
+    make_sharded_layout,
+)
 
 
 class MeshBuffer:

@@ -8,7 +8,7 @@ from math import prod
 from ttmesh.base.dtypes import BufferType, PrintedEnum, ShardOrientation
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.programs.page_layout import BufferShardingArgs
+from ttmesh.programs.buffers.page_layout import BufferShardingArgs
 
 Extent2d = tuple[int, int]
 

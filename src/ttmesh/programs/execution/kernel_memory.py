@@ -12,9 +12,10 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.programs.addresses import NocAddress
+from ttmesh.programs.buffers.addresses import NocAddress
+from ttmesh.programs.buffers.mesh_buffer import find_layout
 from ttmesh.programs.circular_buffers import BufferPlacement
-from ttmesh.programs.contents import (
+from ttmesh.programs.execution.contents import (
     Chips,
     Contents,
     CoreMemory,
@@ -26,9 +27,8 @@ from ttmesh.programs.contents import (
     Piece,
     touch,
 )
-from ttmesh.programs.mesh_buffer import find_layout
-from ttmesh.programs.ordering import Actor, Clock, Word
-from ttmesh.programs.scheduler import Scheduler, Task
+from ttmesh.programs.execution.ordering import Actor, Clock, Word
+from ttmesh.programs.execution.scheduler import Scheduler, Task
 
 
 class Memory:

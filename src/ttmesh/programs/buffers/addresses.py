@@ -5,8 +5,8 @@ from __future__ import annotations
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import ShapeError
-from ttmesh.programs.mesh_buffer import MeshBuffer
-from ttmesh.programs.page_layout import PageLayout
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
+from ttmesh.programs.buffers.page_layout import PageLayout
 
 
 class NocAddress:

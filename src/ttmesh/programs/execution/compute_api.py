@@ -14,11 +14,11 @@ from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
 from ttmesh.programs.circular_buffers import CircularBufferError
-from ttmesh.programs.contents import touch
-from ttmesh.programs.kernel_core import KernelCore
-from ttmesh.programs.ordering import Site
+from ttmesh.programs.execution.contents import touch
+from ttmesh.programs.execution.kernel_core import KernelCore
+from ttmesh.programs.execution.ordering import Site
+from ttmesh.programs.execution.rings import PageRing
 from ttmesh.programs.program import ComputeConfig
-from ttmesh.programs.rings import PageRing
 
 ELEMENTS = TILE_HEIGHT * TILE_WIDTH
 TILE = (TILE_HEIGHT, TILE_WIDTH)

@@ -14,8 +14,8 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
 from ttmesh.mesh.queue.trace import make_capture_error
-from ttmesh.programs.buffer_configs import MeshBufferLayout, ShardedBufferConfig
-from ttmesh.programs.mesh_buffer import MeshBuffer
+from ttmesh.programs.buffers.buffer_configs import MeshBufferLayout, ShardedBufferConfig
+from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
 
 HostData = Any  # a torch tensor, a numpy array, bytes, or a sequence of 32-bit words as in TT-Metal
 

@@ -9,13 +9,13 @@ from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.programs.circular_buffers import CircularBufferError
-from ttmesh.programs.contents import Chips, CoreMemory
-from ttmesh.programs.kernel_memory import Memory
+from ttmesh.programs.execution.contents import Chips, CoreMemory
+from ttmesh.programs.execution.kernel_memory import Memory
+from ttmesh.programs.execution.ordering import Site
+from ttmesh.programs.execution.rings import PageRing
+from ttmesh.programs.execution.scheduler import Wait
 from ttmesh.programs.l1_layout import ProgramLayout
-from ttmesh.programs.ordering import Site
 from ttmesh.programs.program import Kernel
-from ttmesh.programs.rings import PageRing
-from ttmesh.programs.scheduler import Wait
 
 
 class KernelCore:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmesh.base.errors import MeshError
-from ttmesh.programs.ordering import find_location
+from ttmesh.programs.execution.ordering import find_location
 
 
 class DeadlockError(MeshError):

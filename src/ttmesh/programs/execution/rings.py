@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ttmesh.programs.circular_buffers import BufferPlacement, CircularBufferError
-from ttmesh.programs.ordering import Actor, Clock, Site
-from ttmesh.programs.scheduler import Task, Wait
+from ttmesh.programs.execution.ordering import Actor, Clock, Site
+from ttmesh.programs.execution.scheduler import Task, Wait
 
 
 class PageRing:

@@ -17,14 +17,14 @@ from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.programs.compute_api import Compute
-from ttmesh.programs.contents import Chips, CoreMemory, Diverged, Frame, NeedsOtherRank
-from ttmesh.programs.dataflow_api import DataMovement
-from ttmesh.programs.kernel_memory import Memory
+from ttmesh.programs.execution.compute_api import Compute
+from ttmesh.programs.execution.contents import Chips, CoreMemory, Diverged, Frame, NeedsOtherRank
+from ttmesh.programs.execution.dataflow_api import DataMovement
+from ttmesh.programs.execution.kernel_memory import Memory
+from ttmesh.programs.execution.rings import PageRing
+from ttmesh.programs.execution.scheduler import Scheduler, Task, add_location
 from ttmesh.programs.l1_layout import SEMAPHORE_BYTES, ProgramLayout
 from ttmesh.programs.program import ComputeConfig, Kernel
-from ttmesh.programs.rings import PageRing
-from ttmesh.programs.scheduler import Scheduler, Task, add_location
 
 FINE, CROSSED, FAILED = range(3)  # the result of a rank's run of its own chips
 POISON = 0xFF  # a bfloat16 or float32 of these bytes is NaN

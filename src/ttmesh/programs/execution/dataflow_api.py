@@ -7,14 +7,14 @@ from typing import Any
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.programs.addresses import MulticastAddress, NocAddress, TensorAccessor, TensorAccessorArgs
-from ttmesh.programs.contents import Contents, NocError, NocTransfer, Owner
-from ttmesh.programs.fabric_connection import FabricConnection
-from ttmesh.programs.kernel_core import KernelCore
+from ttmesh.programs.buffers.addresses import MulticastAddress, NocAddress, TensorAccessor, TensorAccessorArgs
+from ttmesh.programs.buffers.page_layout import make_interleaved_layout
+from ttmesh.programs.execution.contents import Contents, NocError, NocTransfer, Owner
+from ttmesh.programs.execution.fabric_connection import FabricConnection
+from ttmesh.programs.execution.kernel_core import KernelCore
+from ttmesh.programs.execution.ordering import Clock, Site, Transfers
+from ttmesh.programs.execution.scheduler import Wait
 from ttmesh.programs.l1_layout import SEMAPHORE_BYTES
-from ttmesh.programs.ordering import Clock, Site, Transfers
-from ttmesh.programs.page_layout import make_interleaved_layout
-from ttmesh.programs.scheduler import Wait
 
 
 class DataMovement(KernelCore):

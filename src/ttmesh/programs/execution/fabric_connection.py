@@ -5,10 +5,10 @@ from __future__ import annotations
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.programs.addresses import NocAddress
-from ttmesh.programs.contents import Chips, CoreMemory, touch
-from ttmesh.programs.kernel_memory import Memory
-from ttmesh.programs.ordering import Actor, Transfers
+from ttmesh.programs.buffers.addresses import NocAddress
+from ttmesh.programs.execution.contents import Chips, CoreMemory, touch
+from ttmesh.programs.execution.kernel_memory import Memory
+from ttmesh.programs.execution.ordering import Actor, Transfers
 
 
 class FabricConnection:

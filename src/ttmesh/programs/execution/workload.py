@@ -14,9 +14,9 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.mesh.queue.trace import make_capture_error
+from ttmesh.programs.execution.program_run import Launch, run
 from ttmesh.programs.l1_layout import ProgramLayout, check_clash, lay_out_program
 from ttmesh.programs.program import Program
-from ttmesh.programs.program_run import Launch, run
 
 
 class MeshWorkload:
