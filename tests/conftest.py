@@ -6,7 +6,9 @@ import atexit
 import os
 import random
 import shutil
+import signal
 import tempfile
+import threading
 
 import numpy as np
 import pytest
@@ -16,6 +18,10 @@ from hypothesis import HealthCheck, settings
 # On a busy machine drawing an example may take a second: that says nothing about the code.
 settings.register_profile("ttmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ttmesh")
+
+# A shell that starts this in the background has it ignore SIGINT; tests of Ctrl-C need Python's own handler.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What real tt-metal programs on this machine report is not what the tests look at.
 _SHARED = tempfile.mkdtemp(prefix="ttmesh-tests-")

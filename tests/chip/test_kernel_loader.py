@@ -77,10 +77,10 @@ def test_the_portable_branches_give_the_same_bits(tmp_path: Path) -> None:
         "    lanes = packing.unpack(packed, tuple(values.shape), dtype, Layout.TILE)\n"
         "    again = block_float.quantise(values, dtype)\n"
         "    assert torch.equal(lanes.view(torch.int16), again.view(torch.int16)), dtype\n"
-        "from ttmesh.chip.formats.kernels.lane_sum import _chained, lane_sum\n"
+        "from ttmesh.chip.formats.kernels.lane_sum import _sum_in_order, lane_sum\n"
         "terms = torch.randn(1, 8, 9001)\n"
         "for kind in (torch.float32, torch.bfloat16):\n"
-        "    assert torch.equal(lane_sum(terms.to(kind), (1,)), _chained(terms.to(kind), (1,), kind)), kind\n"
+        "    assert torch.equal(lane_sum(terms.to(kind), (1,)), _sum_in_order(terms.to(kind), (1,), kind)), kind\n"
     )
     environment = {**os.environ, "TTMESH_CACHE": str(tmp_path)}
     done = subprocess.run(
