@@ -35,6 +35,9 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
+FAST_BFLOAT16: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # whether this CPU multiplies bfloat16 itself
+
+
 def transpose_if(values: torch.Tensor, transpose: bool) -> torch.Tensor:
     """The matrix or its transpose."""
     return values.transpose(-1, -2) if transpose else values
@@ -107,7 +110,11 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if half and b.numel() == shared:
-            result = torch.matmul(transpose_if(a, turn_a), transpose_if(b.view(high, wide), turn_b))
+            left, right = transpose_if(a, turn_a), transpose_if(b.view(high, wide), turn_b)
+            if a.device.type == "cpu" and not FAST_BFLOAT16:  # torch's own loop is a hundred times slower than float32
+                result = torch.matmul(left.float(), right.float()).to(a.dtype)
+            else:
+                result = torch.matmul(left, right)
         else:
             result = matmul_lanes(transpose_if(a, turn_a), transpose_if(b, turn_b), axes)
         if bias is not None:
