@@ -34,7 +34,6 @@ from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-
 FAST_BFLOAT16: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # whether this CPU multiplies bfloat16 itself
 
 
