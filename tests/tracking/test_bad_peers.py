@@ -130,7 +130,7 @@ def test_replies_that_nobody_reads_are_bounded_and_the_slowest_is_dropped(server
         deaf[-1].sendall(ASKING + wire.frame(wire.QUERY, ("buffers", -1, "", 20_000)))
 
     eventually(server.text.getvalue, lambda text: "replies of 3145728 bytes wait for readers" in text)
-    assert server.server.output_bytes <= 3 << 20
+    eventually(lambda: server.server.output_bytes, lambda held: held <= 3 << 20)  # a reply may be on its way right now
     for peer in (*deaf, holder):
         peer.close()
     eventually(lambda: server.server.output_bytes, lambda held: held == 0)
