@@ -33,6 +33,7 @@ _OPERATIONS = {"ops.goldens", "ops.lane_functions", "ops.configs", "ops.catalogu
 ROOMS: dict[str, set[str]] = {
     "chip.formats": {"chip.formats.kernels"},
     "chip.formats.kernels": {"chip.formats"},
+    "chip.formats.kernels.gpu": {"chip.formats"},
     "chip.numerics": {"chip.formats", "chip.formats.kernels"},
     "chip.backends": {"chip.*"},
     "fabric.messaging": {"fabric.*"},

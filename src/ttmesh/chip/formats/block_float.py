@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b
 from ttmesh.base.errors import NotEmulatedError, one_of
 from ttmesh.chip.formats.kernels import block_tiles
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.tiles import FACE_WIDTH, Tile
 
 PACKERS = ("host", "device")
@@ -18,9 +19,15 @@ _MAGNITUDE_BITS = {DataType.BFLOAT8_B: 7, DataType.BFLOAT4_B: 3}
 
 
 def quantise(
-    values: torch.Tensor, dtype: DataType, *, packer: str = "host", tile: Tile | None = None, pad_value: float = 0.0
+    values: torch.Tensor,
+    dtype: DataType,
+    *,
+    packer: str = "host",
+    tile: Tile | None = None,
+    pad_value: float = 0.0,
+    narrow: bool = False,
 ) -> torch.Tensor:
-    """Values (float32 or bfloat16, last two dims a matrix) on the grid of a block float, as bfloat16."""
+    """Values (last two dims a matrix) on the grid of a block float, as bfloat16; `narrow` rounds to bfloat16 first."""
     if dtype not in BLOCK_FLOATS or packer not in PACKERS:
         raise NotEmulatedError(
             f"no {packer!r} packer for {dtype}",
@@ -30,8 +37,15 @@ def quantise(
     if values.is_meta or values.numel() == 0:
         return torch.empty(values.shape, dtype=torch.bfloat16, device=values.device)
     if tile is not None and tile.transpose_tile:  # its faces are stored transposed, so columns share exponents
-        columns = quantise(values.transpose(-1, -2), dtype, packer=packer, pad_value=pad_value)
+        columns = quantise(values.transpose(-1, -2), dtype, packer=packer, pad_value=pad_value, narrow=narrow)
         return columns.transpose(-1, -2).contiguous()
+    if values.is_cuda and values.is_floating_point():
+        kernels = find_gpu_kernels("gpu_block_float")
+        if kernels is not None:
+            result: torch.Tensor = kernels.quantise(values, dtype, packer, pad_value, narrow=narrow)
+            return result
+    if narrow:
+        values = values.to(torch.bfloat16)
     if block_tiles.serves(values):
         return block_tiles.quantise(values, dtype, packer, pad_value)
     width = values.shape[-1] if values.dim() else 1

@@ -11,6 +11,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, DataType, Layout, bf
 from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats import block_float
 from ttmesh.chip.formats.kernels import block_tiles
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.storage import lane_dtype, to_lane
 from ttmesh.chip.formats.tiles import FACE_WIDTH, Tile, exponent_bytes, padded_shape, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
@@ -119,6 +120,10 @@ def _pack_blocks(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value:
         matrices = matrices.float()
     if block_tiles.serves(matrices, tile):
         return block_tiles.pack(matrices, dtype, tile, pad_value)
+    kernels = find_gpu_kernels("gpu_block_float") if matrices.is_cuda and not tile.transpose_tile else None
+    if kernels is not None:
+        result: torch.Tensor = kernels.pack(matrices, dtype, tile, pad_value)
+        return result
     rows = tilize(matrices, tile, pad_value=pad_value).view(-1, FACE_WIDTH)
     exponents, fields = block_float.encode(rows, dtype, "host")
     tile_count = rows.numel() // (tile.height * tile.width)
@@ -132,6 +137,10 @@ def _pack_blocks(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value:
 def _unpack_blocks(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: Tile) -> torch.Tensor:
     if block_tiles.serves(packed, tile):
         return block_tiles.unpack(packed, shape, dtype, tile)
+    kernels = find_gpu_kernels("gpu_block_float") if packed.is_cuda and not tile.transpose_tile else None
+    if kernels is not None:
+        result: torch.Tensor = kernels.unpack(packed, shape, dtype, tile)
+        return result
     count = packed.shape[0]
     tiles = packed.reshape(-1, tile_bytes(dtype, tile))
     start = exponent_bytes(tile)

@@ -95,7 +95,7 @@ def finish(values: torch.Tensor, dtype: DataType, *, tile: Tile | None = None) -
         return round_through(values, lambda exact: finish(exact, dtype, tile=tile))
     if dtype in BLOCK_FLOATS:
         # The registers that block floats are packed from hold bfloat16, rounded to nearest; the packer then truncates.
-        return quantise(values.to(torch.bfloat16), dtype, packer="device", tile=tile)
+        return quantise(values, dtype, packer="device", tile=tile, narrow=True)
     if dtype in INTEGERS:
         return _to_integers(values, dtype)
     return _to_fp8(values) if dtype == DataType.FP8_E4M3 else values.to(lane_dtype(dtype))

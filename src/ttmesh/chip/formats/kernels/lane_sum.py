@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from ttmesh.chip.formats.kernels import threads
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.kernels.loader import library
 
 # Without a compiler: torch.sum is one chain up to this many lanes (beyond, it adds partial sums in an order that depends
@@ -49,6 +50,11 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     assert set(axes) <= {0, 1}, f"mesh axes are 0 and 1, not {axes}"
     if not axes:
         return values.to(out_dtype)
+    if values.is_cuda:
+        kernels = find_gpu_kernels("gpu_lane_sum")
+        if kernels is not None and values.numel() and _is_dense(values.shape[2:], values.stride()[2:]):
+            total: torch.Tensor = kernels.kernel_for(values, tuple(sorted(axes)), out_dtype)(values)
+            return total
     if not values.dtype.is_floating_point:
         return values.sum(tuple(axes), keepdim=True, dtype=torch.int64).to(out_dtype)
     rows = values.shape[0] if 0 in axes else 1
