@@ -29,7 +29,8 @@ from ttmesh.testing.memory_watch import usage
 sys.path.insert(0, str(Path(__file__).parent / "models"))
 from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, turning_matrix
 from llama_files import read_llama, read_sizes, tokenizer_of
-from placing import Placement
+
+from ttmesh.showcase.model_placement import Placement
 
 console = Console(highlight=False, soft_wrap=True)
 CHIPS, TOP = 8, 32  # sampling looks at the 32 likeliest tokens
@@ -232,7 +233,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    torch.set_num_threads(1)  # small tensors; see curves.py
+    torch.set_num_threads(1)  # small tensors; see ttmesh/showcase/training_curves.py
     folder = os.environ.get("LLAMA_DIR")
     sampling = Sampling(given.top_k, given.top_p, given.temperature, given.seed)
     with torch.no_grad():

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 import torch
-from curves import Curves, console, use_one_thread
 
 import ttmesh.ttnn as ttnn
 from ttmesh.nn.batches import batches, place_rows
@@ -16,6 +15,7 @@ from ttmesh.nn.losses import cross_entropy, loss_value
 from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.synchronise import synchronize_gradients
 from ttmesh.nn.tape import tape
+from ttmesh.showcase.training_curves import Curves, console, use_one_thread
 
 SIDE, CLASSES = 28, 10
 CHIPS = 1  # the mesh axis

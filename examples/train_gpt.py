@@ -11,7 +11,6 @@ import random
 from pathlib import Path
 
 import torch
-from curves import Curves, console, use_one_thread
 
 import ttmesh.ttnn as ttnn
 from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
@@ -20,6 +19,7 @@ from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.parameters import Parameter
 from ttmesh.nn.synchronise import clip_gradients, synchronize_gradients
 from ttmesh.nn.tape import tape
+from ttmesh.showcase.training_curves import Curves, console, use_one_thread
 
 VOCABULARY, WIDTH, HEADS, LAYERS, TOKENS, BATCH = 128, 64, 4, 2, 64, 8
 BATCHES, MODEL = 0, 1  # mesh axes

@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 import torch
-from curves import Curves, console, use_one_thread
 from train_gpt import BATCHES, MODEL, TOKENS, VOCABULARY, WIDTH, Block, text
 
 import ttmesh.ttnn as ttnn
@@ -20,6 +19,7 @@ from ttmesh.nn.losses import cross_entropy
 from ttmesh.nn.optimisers import AdamW
 from ttmesh.nn.parameters import Parameter
 from ttmesh.nn.stages import Staged
+from ttmesh.showcase.training_curves import Curves, console, use_one_thread
 
 BATCH, SAMPLES = 16, 100  # 100 rows of text: six batches of 16 and one of 4
 

@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=509)
     parser.add_argument("--samples", type=int, default=8, help="per chip and batch")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # small tensors; see curves.py
+    torch.set_num_threads(1)  # small tensors; see ttmesh/showcase/training_curves.py
     serve(options.images, options.samples)
 
 

@@ -86,7 +86,15 @@ ROOMS: dict[str, set[str]] = {
     "monitor.exports": {"monitor.*"},
 }
 MODULES_PER_FOLDER = 20
-ROOTS = {"cli", "ttnn", "testing", "dropin", "shim", "__main__"}  # composition roots: they may import every layer
+ROOTS = {
+    "cli",
+    "ttnn",
+    "testing",
+    "showcase",
+    "dropin",
+    "shim",
+    "__main__",
+}  # composition roots: they may import every layer
 TORCH_FREE = {"base", "tracking", "monitor", "launch"}
 TORCH_FOLDERS_BELOW_MESH = (
     "chip/backends",

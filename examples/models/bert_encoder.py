@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import placing
 import torch
 from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
+from ttmesh.showcase import model_placement
 
 LAYERS, BATCH, ROWS, WIDTH, HEADS = 2, 8, 64, 256, 8
 SIZE = WIDTH // HEADS
@@ -45,7 +45,7 @@ def by_chip(fused: torch.Tensor, ways: int) -> torch.Tensor:
 class Layer:
     """One encoder layer on a mesh; heads and hidden units are divided over the chips that share the model."""
 
-    def __init__(self, at: placing.Placement, w: Weights) -> None:
+    def __init__(self, at: model_placement.Placement, w: Weights) -> None:
         self.at = at
         self.heads = HEADS // at.ways
         split = {"qkv": 1, "qkv_bias": 1, "out": 0, "up": 1, "up_bias": 1, "down": 0}
@@ -71,7 +71,7 @@ class Layer:
         )
 
 
-def encoder(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
+def encoder(at: model_placement.Placement) -> tuple[torch.Tensor, torch.Tensor]:
     """The result on the mesh, and torch's."""
     HELD.clear()
     draw = torch.Generator().manual_seed(0)
@@ -93,4 +93,4 @@ def encoder(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    placing.main("BERT encoder", encoder)
+    model_placement.main("BERT encoder", encoder)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import placing
 import torch
 from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
+from ttmesh.showcase import model_placement
 
 LAYERS, USERS, PROMPT, STEPS, LENGTH = 2, 8, 32, 4, 64
 WIDTH, HEADS, KV_HEADS, HIDDEN, VOCABULARY = 256, 8, 4, 512, 512
@@ -128,7 +128,7 @@ def turning_matrix() -> torch.Tensor:
 class Layer:
     """One decoder layer; heads and hidden units are divided over the chips that share the model."""
 
-    def __init__(self, at: placing.Placement, w: Weights, sizes: Sizes = SIZES) -> None:
+    def __init__(self, at: model_placement.Placement, w: Weights, sizes: Sizes = SIZES) -> None:
         self.at, self.size, self.epsilon = at, sizes.size, sizes.epsilon
         self.heads, self.kv_heads = sizes.heads // at.ways, sizes.kv_heads // at.ways
         per_chip = [torch.cat([w[name].chunk(at.ways, -1)[i] for name in "qkv"], -1) for i in range(at.ways)]
@@ -190,7 +190,7 @@ class Layer:
 class Decoder:
     """Embedding, layers, norm and head."""
 
-    def __init__(self, at: placing.Placement, top: Weights, layers: list[Weights]) -> None:
+    def __init__(self, at: model_placement.Placement, top: Weights, layers: list[Weights]) -> None:
         self.at, self.users = at, USERS // at.batches
         self.embedding = ttnn.from_torch(
             top["embedding"], dtype=ttnn.bfloat16, device=at.mesh, mesh_mapper=at.mapper(), layout=ttnn.ROW_MAJOR_LAYOUT
@@ -238,7 +238,7 @@ class Decoder:
         return self.at.whole(self.logits(x), batch_dim=2)[0, 0]
 
 
-def decoder(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
+def decoder(at: model_placement.Placement) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits after the prompts and after every step, and torch's."""
     HELD.clear()
     draw = torch.Generator().manual_seed(0)
@@ -254,4 +254,4 @@ def decoder(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    placing.main("Llama decoder", decoder)
+    model_placement.main("Llama decoder", decoder)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import placing
 import torch
 from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
+from ttmesh.showcase import model_placement
 
 BATCH, ROWS, WIDTH, HIDDEN = 16, 32, 256, 1024
 HELD: list[ttnn.Tensor] = []  # what the memory picture at the end shows
 
 
-def mlp(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
+def mlp(at: model_placement.Placement) -> tuple[torch.Tensor, torch.Tensor]:
     """The result on the mesh, and torch's."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(BATCH, 1, ROWS, WIDTH, generator=draw)
@@ -30,4 +30,4 @@ def mlp(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    placing.main("MLP", mlp)
+    model_placement.main("MLP", mlp)

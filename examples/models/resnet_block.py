@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import placing
 import torch
 from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
+from ttmesh.showcase import model_placement
 
 BATCH, CHANNELS, SIZE = 8, 64, 16
 HELD: list[ttnn.Tensor] = []
 
 
 def conv(
-    at: placing.Placement,
+    at: model_placement.Placement,
     x: ttnn.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -51,7 +51,7 @@ def conv(
     return result
 
 
-def block(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
+def block(at: model_placement.Placement) -> tuple[torch.Tensor, torch.Tensor]:
     """relu(x + conv(relu(conv(x)))), pooled over the picture; batch norms are folded into the convolutions."""
     HELD.clear()
     draw = torch.Generator().manual_seed(0)
@@ -73,4 +73,4 @@ def block(at: placing.Placement) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    placing.main("ResNet block", block)
+    model_placement.main("ResNet block", block)

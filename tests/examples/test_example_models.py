@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from ttmesh.showcase import model_placement
+
 FOLDER = Path(__file__).parents[2] / "examples" / "models"
 
 
@@ -21,10 +23,10 @@ def test_model_agrees_with_torch_on_every_mesh(
 ) -> None:
     monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    placing, example = importlib.import_module("placing"), importlib.import_module(module)
+    example = importlib.import_module(module)
 
     with torch.no_grad():
-        problems = placing.run(module, getattr(example, model))
+        problems = model_placement.run(module, getattr(example, model))
 
     assert problems == 0
     assert "memory per device" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ttmesh import dropin, shim
@@ -70,16 +70,26 @@ def run(args: argparse.Namespace) -> int:
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = folder if not inherited else folder + os.pathsep + inherited
     _mention_own_options(args.module or arguments[0], arguments if script is None else arguments[1:])
-    sys.argv = arguments if script is not None else [args.module, *arguments]
-    sys.path.insert(0, str(script.resolve().parent) if script is not None else os.getcwd())
-    if script is None:
-        _check_module(args.module)
+    if script is not None:
+        return run_script(script, arguments[1:])
+    sys.argv = [args.module, *arguments]
+    sys.path.insert(0, os.getcwd())
+    _check_module(args.module)
+    return _print_own_errors(lambda: runpy.run_module(args.module, run_name="__main__", alter_sys=True))
+
+
+def run_script(script: Path, arguments: Sequence[str]) -> int:
+    """Become a script with these arguments."""
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    return _print_own_errors(lambda: runpy.run_path(str(script), run_name="__main__"))
+
+
+def _print_own_errors(program: Callable[[], object]) -> int:
+    """Run a program; an error of ttmesh is the program's own here: it gets its traceback, not one line."""
     try:
-        if script is not None:
-            runpy.run_path(str(script), run_name="__main__")
-        else:
-            runpy.run_module(args.module, run_name="__main__", alter_sys=True)
-    except MeshError:  # the program's own: it wants its traceback, not one line
+        program()
+    except MeshError:
         traceback.print_exc()
         return 1
     return 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ttmesh.showcase.example_files import find_folder
 from ttmesh.testing.coordinators import choose, order_devices
 from ttmesh.testing.memory_watch import MemoryUsage, leaks, usage
 
@@ -40,13 +41,7 @@ def pytest_load_initial_conftests(args: list[str]) -> None:
     for i, arg in enumerate(args):
         path, separator, rest = arg.partition("::")
         if path.endswith(TEXT_DEMO) and not Path(path).exists():
-            places = (
-                Path(__file__).parents[1] / "examples",
-                Path(__file__).parents[3] / "examples",
-            )  # installed, checkout
-            found = [place / "text_demo.py" for place in places if (place / "text_demo.py").exists()]
-            if found:
-                args[i] = f"{found[0]}{separator}{rest}"
+            args[i] = f"{find_folder() / 'text_demo.py'}{separator}{rest}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

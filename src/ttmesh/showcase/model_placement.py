@@ -1,4 +1,4 @@
-"""How the example models lie on a mesh: on one chip, data-parallel on 1x8, tensor-parallel on 2x4."""
+"""How the example models are placed on a mesh: on one chip, data-parallel on 1x8, tensor-parallel on 2x4."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Placement:
         """Over how many chips a batch is split."""
         return 1 if self.batch_axis is None else tuple(self.mesh.shape)[self.batch_axis]
 
-    def mapper(self, *, batch_dim: int | None = None, weight_dim: int | None = None) -> object:
+    def mapper(self, *, batch_dim: int | None = None, weight_dim: int | None = None) -> ttnn.TensorToMesh:
         """Split one tensor dim with the batch, another with the weights, replicate otherwise."""
         dims: list[int | None] = [None, None]
         if self.batch_axis is not None:

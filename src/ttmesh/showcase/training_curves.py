@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,14 +55,12 @@ class Curves:
         if console.quiet:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
+        if importlib.util.find_spec("matplotlib") is None:
             path = path.with_suffix(".txt")
             path.write_text(self.text())
             console.print(self.text())
         else:
-            figure = Figure(figsize=(8, 5), layout="constrained")
+            figure = importlib.import_module("matplotlib.figure").Figure(figsize=(8, 5), layout="constrained")
             steps = range(1, len(self.losses) + 1)
             loss, memory = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
             loss.plot(steps, self.losses, color="tab:blue", label=f"last: {self.losses[-1]:.3g}")

@@ -1,0 +1,17 @@
+"""A first look: a 2x4 mesh, tensors on all eight chips, and what each chip holds at every step."""
+
+from __future__ import annotations
+
+import argparse
+
+from ttmesh.cli import run as run_command
+from ttmesh.showcase.example_files import find_example
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Become the example that shows what a mesh is."""
+    return run_command.run_script(find_example("mesh_allocation").path, [])
