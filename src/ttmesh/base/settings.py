@@ -116,6 +116,13 @@ SETTINGS: tuple[Setting, ...] = (
         one_of(["zeros", "poison"]),
         "what memory reads as before anything was written to it",
     ),
+    Setting(
+        "TTMESH_TRACEBACK",
+        _make_choice_parser("short", "full"),
+        "short",
+        one_of(["short", "full"]),
+        "whether a traceback ends at the program's own line or shows the frames of ttmesh too",
+    ),
     Setting("TTMESH_KERNELS", _parse_switch, True, "0 or 1", "use compiled kernels where a C compiler is found"),
     Setting(
         "TTMESH_CACHE", _parse_path, "", "a directory", "where compiled kernels are kept (default: the user's cache)"

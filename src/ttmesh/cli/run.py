@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ttmesh import dropin, shim
 from ttmesh.base.errors import MeshError
+from ttmesh.base.tracebacks import HINT, shorten_traceback
 from ttmesh.chip.catalogue import current_system
 from ttmesh.cli._arguments import device
 from ttmesh.cli.info import chosen_backend
@@ -89,8 +90,11 @@ def _print_own_errors(program: Callable[[], object]) -> int:
     """Run a program; an error of ttmesh is the program's own here: it gets its traceback, not one line."""
     try:
         program()
-    except MeshError:
-        traceback.print_exc()
+    except MeshError as error:
+        hidden = shorten_traceback(error)
+        traceback.print_exception(error)
+        if hidden:
+            print(HINT, file=sys.stderr)
         return 1
     return 0
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, NewType
 
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.mesh.functions.global_semaphores import GlobalSemaphore
 from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
 from ttmesh.programs.buffers.page_layout import BufferShardingArgs
@@ -120,6 +120,12 @@ class Program:
     def create_kernel(self, kernel: KernelFunction, core_spec: Cores, config: KernelConfig) -> KernelHandle:
         """Run a function on every core of a set; `async def` when it waits for anything."""
         self._check_open("kernel")
+        if not callable(kernel):
+            raise NotEmulatedError(
+                f"create_kernel got {kernel!r}: kernels written in C++ do not run here",
+                expected="a Python function, such as `async def reader(api): ...`",
+                fix="Write the kernel with ttmesh's Python kernel API (docs/programs.md).",
+            )
         new = Kernel(kernel, to_core_set(core_spec), config)
         for other in self.kernels:
             if other.unit == new.unit and other.cores.intersects(new.cores):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ttmesh.base import settings, ttnn_config
+from ttmesh.base import settings, tracebacks, ttnn_config
 from ttmesh.ops.catalogue.definition import catalogue
 from ttmesh.tracking import client
 from ttmesh.ttnn.names import NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
 from ttmesh.ttnn.namespace import Namespace, install, load_folder
 
 settings.check_environment()
+tracebacks.install()
 ttnn_config.load_environment()
 if settings.get_bool("TT_ALLOC_TRACKING_ENABLED"):
     client.start()

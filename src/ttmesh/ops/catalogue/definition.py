@@ -25,7 +25,7 @@ from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.ops.catalogue.input_rules import check_inputs
 from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
-from ttmesh.tensor.calls.argument_errors import check_types, types_misfit
+from ttmesh.tensor.calls.argument_errors import check_types, explain_keyword, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.gate import DeviceOperation, Gate
 from ttmesh.tensor.calls.launch_op import (
@@ -171,7 +171,8 @@ class OpFunction(Gate):
             try:
                 bound: Arguments = binder_(*args, **kwargs)
             except TypeError as problem:
-                problems.append(f"{self.__name__}{overload.signature}: {problem}")
+                reason = explain_keyword(kwargs, overload.signature.parameters) or str(problem).replace("bind()", "it")
+                problems.append(f"{self.__name__}{overload.signature}: {reason}")
                 continue
             missing = [name for name, value in bound.items() if value is REQUIRED]
             if not missing:

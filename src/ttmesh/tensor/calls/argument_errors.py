@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, suggest_names
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -24,6 +24,19 @@ TYPES: dict[str, tuple[type, str]] = {
     "mesh_device": (MeshDevice, "what open_mesh_device() returned"),
     "output_tensor": (Tensor, "a tensor on the device"),
     "optional_output_tensor": (Tensor, "a tensor on the device"),
+}
+
+# Keywords of torch, numpy and JAX -> TT-NN's.
+OTHER_LIBRARIES = {
+    "axis": "dim",
+    "axes": "dims",
+    "keepdims": "keepdim",
+    "mem_config": "memory_config",
+    "out": "output_tensor",
+    "device": "mesh_device",
+    "eps": "epsilon",
+    "input": "input_tensor",
+    "x": "input_tensor",
 }
 
 
@@ -44,6 +57,17 @@ def check_types(name: str, arguments: Mapping[str, Any]) -> None:
     for key, value in arguments.items():
         if reason := _foreign(key, value):
             raise types_misfit(name, arguments, reason)
+
+
+def explain_keyword(given: Iterable[str], known: Iterable[str]) -> str | None:
+    """What is wrong with a keyword that a function does not have, and which one may have been meant."""
+    names = list(known)
+    for word in given:
+        if word not in names:
+            other = OTHER_LIBRARIES.get(word)
+            hint = f"Did you mean {other}?" if other in names else suggest_names(word, names)
+            return f"unexpected keyword argument {word!r}. {hint}"
+    return None
 
 
 def types_misfit(name: str, arguments: Mapping[str, Any], reason: object) -> TypeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, ShardOrientation, TensorMemoryLayout
-from ttmesh.base.errors import MeshError, one_of
+from ttmesh.base.errors import MeshError, ShapeError, one_of
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
@@ -45,39 +45,51 @@ def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
         )
 
 
-def misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]) -> str | None:
+def find_misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]) -> ShapeError | None:
     """What is wrong with a height, width or block sharding of this extent, in TT-NN's words."""
     (height, width), (shard_height, shard_width) = physical, spec.shape
-    high, wide, cores = div_up(height, max(shard_height, 1)), div_up(width, max(shard_width, 1)), spec.num_cores()
+    rows, columns = div_up(height, max(shard_height, 1)), div_up(width, max(shard_width, 1))
+    cores = spec.num_cores()
     if config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
         if width != shard_width:
-            return f"Shard width {shard_width} must match physical width {width} for height sharded"
-        if high > cores:
-            return f"Number of shards along height {high} must not exceed number of cores {cores}"
-    elif config.memory_layout is TensorMemoryLayout.WIDTH_SHARDED:
-        if height != shard_height:
-            return f"Shard height {shard_height} must match physical height {height} for width sharded"
-        if wide > cores:
-            return f"Number of shards along width {wide} must not exceed number of cores {cores}"
-    elif config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
-        if spec.grid.size() != 1:
-            return "Shard grid must be one full rectangular grid for block sharded!"
-        return _block_misfit(spec, high, wide)
-    return None
-
-
-def _block_misfit(spec: ShardSpec, high: int, wide: int) -> str | None:
-    box = spec.grid.bounding_box().grid_size()
-    by_rows = spec.orientation is ShardOrientation.ROW_MAJOR
-    order = "row" if by_rows else "column"
-    lines = (("rows", box.y), ("columns", box.x)) if by_rows else (("columns", box.x), ("rows", box.y))
-    for (side, count), (line, room) in zip((("height", high), ("width", wide)), lines, strict=True):
-        if count > room:
-            return (
-                f"Number of shards along {side} {count} must not exceed number of {line} {room} "
-                f"for {order} major orientation!"
+            return ShapeError(
+                f"Shard width {shard_width} must match physical width {width} for height sharded",
+                expected=f"shards of {shard_height}x{width}",
+                fix=f"Make the shard {width} wide, or shard by width or by blocks.",
             )
+        return _too_many("height", rows, "cores", cores, height)
+    if config.memory_layout is TensorMemoryLayout.WIDTH_SHARDED:
+        if height != shard_height:
+            return ShapeError(
+                f"Shard height {shard_height} must match physical height {height} for width sharded",
+                expected=f"shards of {height}x{shard_width}",
+                fix=f"Make the shard {height} high, or shard by height or by blocks.",
+            )
+        return _too_many("width", columns, "cores", cores, width)
+    if config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
+        if spec.grid.size() != 1:
+            return ShapeError(
+                "Shard grid must be one full rectangular grid for block sharded!",
+                expected=f"one rectangle of cores, not {spec.grid.size()}",
+                fix="Pass a single CoreRange.",
+            )
+        box = spec.grid.bounding_box().grid_size()
+        if spec.orientation is ShardOrientation.ROW_MAJOR:
+            tail, across, down = " for row major orientation!", ("rows", box.y), ("columns", box.x)
+        else:
+            tail, across, down = " for column major orientation!", ("columns", box.x), ("rows", box.y)
+        return _too_many("height", rows, *across, height, tail) or _too_many("width", columns, *down, width, tail)
     return None
+
+
+def _too_many(side: str, shards: int, line: str, available: int, extent: int, tail: str = "") -> ShapeError | None:
+    if shards <= available:
+        return None
+    return ShapeError(
+        f"Number of shards along {side} {shards} must not exceed number of {line} {available}{tail}",
+        expected=f"at most {available} shards along {side}, so a shard {side} of {div_up(extent, available)} or more",
+        fix=f"Enlarge the shard, or give it {shards} {line}.",
+    )
 
 
 def braces(shape: Sequence[int]) -> str:

@@ -29,7 +29,7 @@ from ttmesh.tensor.spec.memory_config import (
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.shard_config import div_up, round_up
 from ttmesh.tensor.spec.shard_layout import ShardLayout, legacy_from_nd, nd_from_legacy, shard_layout
-from ttmesh.tensor.spec.spec_checks import braces, check_dtype, misfit
+from ttmesh.tensor.spec.spec_checks import braces, check_dtype, find_misfit
 
 DEFAULT_TILE = Tile((32, 32))
 
@@ -308,8 +308,10 @@ class TensorSpec:
                 expected="multiples of the tile",
                 fix="Round the shard shape up to tiles.",
             )
-        if config.shard_spec is not None and (wrong := misfit(config, config.shard_spec, self.physical_shape)):
-            raise ShapeError(wrong, expected="shards that fit their grid", fix="Change the shard shape or the grid.")
+        if config.shard_spec is not None:
+            misfit = find_misfit(config, config.shard_spec, self.physical_shape)
+            if misfit is not None:
+                raise misfit
 
     def _fill_in_the_other_spec(self) -> None:
         config = self._config

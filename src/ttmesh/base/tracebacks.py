@@ -1,0 +1,78 @@
+"""Tracebacks that end at the user's line: frames of ttmesh, runpy and torch behind it are hidden."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from ttmesh.base import settings
+
+PACKAGE = str(Path(__file__).parents[1])
+RUNPY = {str(Path(runpy.__file__)), "<frozen runpy>"}
+EXAMPLES = str(Path(PACKAGE) / "examples")
+HINT = "The frames of ttmesh itself are hidden; TTMESH_TRACEBACK=full shows them."
+
+
+def install() -> None:
+    """Shorten what Python prints of an uncaught error, unless the program has a hook of its own."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_short
+
+
+def shorten_traceback(error: BaseException) -> bool:
+    """Drop the frames behind the user's last line from an error and its causes; whether any was dropped."""
+    if settings.get("TTMESH_TRACEBACK") == "full":
+        return False
+    dropped, seen = False, set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        frames = list(_walk(current.__traceback__))
+        kept = _choose(frames)
+        if len(kept) != len(frames):
+            current.__traceback__ = _join(kept)
+            dropped = True
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return dropped
+
+
+def _print_short(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    dropped = shorten_traceback(error)
+    sys.__excepthook__(kind, error, error.__traceback__)
+    if dropped:
+        print(HINT, file=sys.stderr)
+
+
+def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_ours(traceback: TracebackType) -> bool:
+    name = traceback.tb_frame.f_code.co_filename
+    if name in RUNPY or name.startswith("<ttmesh"):
+        return True
+    return name.startswith(PACKAGE) and not name.startswith(EXAMPLES)
+
+
+def _choose(frames: list[TracebackType]) -> list[TracebackType]:
+    """Frames up to the user's last one, without ours before it; all of them where the error is not ours."""
+    own = [i for i, frame in enumerate(frames) if _is_ours(frame)]
+    users = [i for i, frame in enumerate(frames) if not _is_ours(frame)]
+    if not own or not users:
+        return frames
+    after = [i for i in own if i > 0 and not _is_ours(frames[i - 1])]  # where the user's code calls ttmesh
+    end = after[-1] if after else len(frames)
+    kept = [frame for frame in frames[:end] if not _is_ours(frame)]
+    return kept or frames
+
+
+def _join(frames: list[TracebackType]) -> TracebackType | None:
+    joined: TracebackType | None = None
+    for frame in reversed(frames):
+        joined = TracebackType(joined, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return joined
