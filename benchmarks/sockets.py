@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 
 import torch
+from ranks import best_us
 
 import ttmesh.ttnn as ttnn
-from ranks import best_us
 from ttmesh.fabric.messaging import engines
 from ttmesh.fabric.messaging.transport import Transport
 

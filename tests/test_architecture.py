@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "ttmesh"
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "ttmesh"
 
 # layer -> the layers it may import besides base and itself (see docs/architecture.md)
 TABLE: dict[str, set[str]] = {
@@ -265,7 +266,11 @@ def test_no_file_is_named_after_nothing() -> None:
     assert not [p for p in FILES if p.stem in {"utils", "common", "helpers", "misc"}]
 
 
-def test_every_test_file_has_a_name_of_its_own() -> None:
-    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+# Folders of tests that are about no layer of src: what examples do, programs over several ranks, kernels under sanitizers.
+OTHER_TESTS = {"examples", "ranks", "sanitizers"}
 
-    assert sorted(names) == sorted(set(names)), "pytest imports test files by their name alone"
+
+def test_tests_lie_in_folders_as_the_code_they_test() -> None:
+    folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - OTHER_TESTS
+
+    assert not {folder for folder in folders if not (SOURCE / folder).is_dir()}

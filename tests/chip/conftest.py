@@ -28,4 +28,4 @@ def served(request: pytest.FixtureRequest) -> Iterator[bool]:
 @pytest.fixture(scope="session")
 def golden() -> dict[str, Any]:
     """Vectors computed with tt-metal e4f9f0b's packers."""
-    return dict(json.loads((Path(__file__).parent / "bfp_golden_vectors.json").read_text()))
+    return dict(json.loads((Path(__file__).parent / "formats" / "bfp_golden_vectors.json").read_text()))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_launching import ENGINES, HAS_MPI, SOURCE
+from launch_engines import ENGINES, HAS_MPI, SOURCE
 
 from ttmesh.base import settings
 from ttmesh.base.errors import SettingError

@@ -11,18 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from launch_engines import ENGINES, HAS_MPI, SOURCE
 
 from ttmesh.base import launcher_messages
 from ttmesh.launch.bindings import one_mesh
-from ttmesh.launch.commands import LaunchPlan, commands, find_mpirun, host_of
+from ttmesh.launch.commands import LaunchPlan, commands, host_of
 from ttmesh.launch.rank import MARK
 
-SOURCE = Path(__file__).parent.parent.parent / "src"
-HAS_MPI = find_spec("mpi4py") is not None and find_mpirun() is not None
-ENGINES = [
-    pytest.param("mpi", marks=pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpirun is not installed")),
-    "torchdist",
-]
 RANK = "import os; rank = int(os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('RANK'))); "
 
 

@@ -7,6 +7,7 @@ when an integer format is under test, all others the format that `from_torch` in
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +84,7 @@ class Cell:
     placement: str
 
 
+@functools.cache
 def load_cases() -> list[Case]:
     """The cases of every file in cases/."""
     found: list[Case] = []

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
+import harness
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import harness  # noqa: E402
-
-from ttmesh.ops.catalogue import coverage  # noqa: E402
-from ttmesh.ops.catalogue.signatures import registered_names  # noqa: E402
+from ttmesh.ops.catalogue import coverage
+from ttmesh.ops.catalogue.signatures import registered_names
 
 CASES = harness.load_cases()
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+import harness
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import harness
-from test_goldens import CASES
 
 from ttmesh.base.dtypes import TILE_LAYOUT, bfloat16, float32, uint32
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue import families
 
+CASES = harness.load_cases()
 MESH = (2, 2)
 DIMS = ("dim", "dims", "dim0", "dim1", "dim2", "axis", "axes", "slice_dim", "dim_a", "dim_b")
 SHAPES = ((), (8,), (4, 64), (2, 4, 64), (2, 3, 4, 64), (2, 1, 3, 4, 64))

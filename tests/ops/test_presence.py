@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import harness
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import harness
-from test_goldens import CASES
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
@@ -24,6 +18,7 @@ from ttmesh.ops.catalogue import families
 from ttmesh.tensor.calls.plan import OUTPUTS
 from ttmesh.tensor.tensor import Tensor
 
+CASES = harness.load_cases()
 MESH, CHIP = (2, 2), (1, 0)
 RANDOM = ("rand", "bernoulli", "dropout", "uniform", "sampling", "normal")  # other values at every call
 OTHER_OUTPUTS = ("output", "out", "preallocated_output", "optional_tensor", "input_grad", "input_grad_tensor")

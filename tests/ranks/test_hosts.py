@@ -20,7 +20,9 @@ from ttmesh.tracking.state import State
 
 @pytest.mark.parametrize("engine", engines.names())
 def test_two_hosts_keep_the_contract(engine: str, hosts: Hosts) -> None:
-    output, _ = hosts.launch(engine, str(HERE.parent / "fabric" / "ranks_contract.py")).communicate(timeout=180)
+    output, _ = hosts.launch(engine, str(HERE.parent / "fabric" / "transports" / "ranks_contract.py")).communicate(
+        timeout=180
+    )
 
     for rank in (0, 1):
         assert f"[{rank}] rank {rank} of 2 kept the contract of {engine}" in output, output

@@ -60,18 +60,18 @@ UNCOMPARED = {
         "copy_host_to_device_tensor copy_host_to_device_tensor_partial deallocate dump_tensor from_device from_torch "
         "load_tensor reallocate to_device to_dtype to_layout to_memory_config to_torch"
     ),
-    "Random or unwritten values; tests/ops/test_creation.py looks at shapes, seeds and distributions.": (
+    "Random or unwritten values; tests/ops/creation/test_creation.py looks at shapes, seeds and distributions.": (
         "bernoulli empty empty_like from_buffer manual_seed rand randn uniform"
     ),
     "They take or give a ComplexTensor, for which the matrix has no format; tt-metal's own tests of them pass.": (
         "angle angle_bw complex_tensor conj conj_bw imag imag_bw is_imag is_real polar polar_bw real real_bw"
     ),
-    "Its result means nothing, as TT-NN's; tests/ops/test_prefetching.py looks at checks and memory.": "dram_prefetcher",
+    "Its result means nothing, as TT-NN's; tests/ops/matmul/test_prefetching.py tests checks and memory.": "dram_prefetcher",
     "The second name of an operation that is compared.": "divide",
-    "A device's place on the mesh decides which keys its rows see; compared by tests/ops/test_indexers.py.": (
+    "A device's place on the mesh decides which keys its rows see; compared by tests/ops/attention/test_indexers.py.": (
         "experimental.indexer_score_dsa experimental.indexer_score_msa"
     ),
-    "Its rows mix three formats, byte by byte; tests/ops/test_indexers.py looks at the bytes.": (
+    "Its rows mix three formats, byte by byte; tests/ops/attention/test_indexers.py looks at the bytes.": (
         "experimental.deepseek_prefill.pack_scaled_fp8_kv_cache"
     ),
     "It runs the caller's kernels; tests/programs/test_descriptors.py runs it.": "generic_op",

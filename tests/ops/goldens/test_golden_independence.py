@@ -13,7 +13,6 @@ from typing import Any
 import harness
 import pytest
 import torch
-from test_goldens import CASES
 
 import ttmesh
 from ttmesh.ops import goldens
@@ -22,6 +21,7 @@ from ttmesh.ops.catalogue.coverage import list_uncompared_operations
 from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam, function_of
 from ttmesh.ops.goldens.elementwise import activation_function
 
+CASES = harness.load_cases()
 SOURCE = str(Path(ttmesh.__file__).parent)
 GOLDENS = str(Path(goldens.__file__).parent)
 # Number formats are plain values; asking one for its name or its hash is no computation.

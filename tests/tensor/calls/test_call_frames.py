@@ -10,7 +10,7 @@ import pytest
 
 import ttmesh.ttnn as ttnn
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "frames.py"
+FILE = Path(__file__).parents[3] / "benchmarks" / "frames.py"
 spec = importlib.util.spec_from_file_location("frames", FILE)
 assert spec, FILE
 assert spec.loader, FILE

@@ -8,7 +8,7 @@ import ccl_references as references
 import pytest
 import torch
 from ccl_meshes import lanes_of, opened
-from test_agreement import DTYPES, check_sum, tensor_on, ways
+from collective_checks import DTYPES, check_sum, list_variants, tensor_on
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.geometry import MeshCoordinate
@@ -27,9 +27,9 @@ def mesh(request: pytest.FixtureRequest) -> Iterator[MeshDevice]:
         yield device
 
 
-def grid_ways(tensor: Tensor, mesh: MeshDevice) -> list[tuple[str, str]]:
+def list_grid_variants(tensor: Tensor, mesh: MeshDevice) -> list[tuple[str, str]]:
     """Every algorithm that treats a grid as one group, over links and over the host."""
-    found = [(name, mode) for name, mode in ways(tensor, mesh, None) if name and not algorithm(name).ONE_LINE]
+    found = [(name, mode) for name, mode in list_variants(tensor, mesh, None) if name and not algorithm(name).ONE_LINE]
     assert ("mesh2d", "fabric") in found
     return found
 
@@ -48,7 +48,7 @@ def test_sums(mesh: MeshDevice, dtype: DataType) -> None:
     n, line = mesh.get_num_devices(), as_line(lanes)
     total, magnitudes = (as_grid(references.all_reduce(v, 1), mesh) for v in (line, line.abs()))
     part, part_magnitudes = (as_grid(references.reduce_scatter(v, 1, 1), mesh) for v in (line, line.abs()))
-    for name, mode in grid_ways(tensor, mesh):
+    for name, mode in list_grid_variants(tensor, mesh):
         check_sum(all_reduce(tensor, algorithm=name, mode=mode), total, magnitudes, n, name)
         check_sum(reduce_scatter(tensor, 1, algorithm=name, mode=mode), part, part_magnitudes, n, name)
 
@@ -59,7 +59,7 @@ def test_copies(mesh: MeshDevice, dtype: DataType) -> None:
     line, last = as_line(lanes), mesh.get_num_devices() - 1
     whole, root = as_grid(references.all_gather(line, 1, 0), mesh), as_grid(references.broadcast(line, 1, last), mesh)
     corner = MeshCoordinate(*(n - 1 for n in mesh.shape.to_tuple()))
-    for name, mode in grid_ways(tensor, mesh):
+    for name, mode in list_grid_variants(tensor, mesh):
         assert torch.equal(lanes_of(all_gather(tensor, 0, algorithm=name, mode=mode)), whole)
         assert torch.equal(lanes_of(broadcast(tensor, corner, algorithm=name, mode=mode)), root)
         every = all_broadcast(tensor, algorithm=name, mode=mode)
@@ -72,5 +72,5 @@ def test_exchanges(mesh: MeshDevice, dtype: DataType) -> None:
     line = as_line(lanes)
     assert torch.equal(lanes_of(mesh_partition(tensor, 1)), as_grid(references.partition(line, 1, 1), mesh))
     exchanged = as_grid(references.all_to_all(line, 1, 0, 1), mesh)
-    for name, mode in grid_ways(tensor, mesh):
+    for name, mode in list_grid_variants(tensor, mesh):
         assert torch.equal(lanes_of(all_to_all(tensor, 0, 1, algorithm=name, mode=mode)), exchanged)

@@ -8,17 +8,12 @@ replicated over the chips get parts of a sum that way.
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
-
 from harness import (
     WITHOUT_MEANING_IN_TORCH,
     Arguments,

@@ -12,23 +12,16 @@ import ccl_references as references
 import pytest
 import torch
 from ccl_meshes import lanes_of, on, opened, parts
+from collective_checks import DTYPES, LOCAL, check_sum, list_variants, tensor_on
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.collectives.all_to_all import all_to_all
 from ttmesh.ccl.collectives.broadcast import all_broadcast, broadcast, mesh_partition
 from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
-from ttmesh.ccl.planning.algorithm_choice import algorithm, names
-from ttmesh.ccl.planning.collective_call import Request
-from ttmesh.ccl.planning.group_plan import find_groups
-from ttmesh.chip.formats.storage import finish
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.tensor.tensor import Tensor
 
 MESHES = ((1, 2), (1, 8), (2, 4), (8, 4))
-DTYPES = (float32, bfloat16, bfloat8_b, int32, uint32)
-LOCAL = (2, 64, 32)
-EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
 
 
 @pytest.fixture(params=MESHES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
@@ -41,42 +34,12 @@ def axes(mesh: MeshDevice) -> list[int]:
     return [axis for axis in (0, 1) if mesh.shape[axis] > 1]
 
 
-def ways(tensor: Tensor, mesh: MeshDevice, axis: int) -> list[tuple[str | None, str]]:
-    """The default and every algorithm that can serve the axis, over links and over the host."""
-    group = find_groups(Request("test", mesh, (tensor,), (), {}), axis).group
-    able = [name for name in names() if algorithm(name).refuses(group) is None]
-    return [(name, mode) for name in (None, *able) for mode in ("fabric", "host")]
-
-
-def tensor_on(mesh: MeshDevice, dtype: DataType) -> tuple[torch.Tensor, Tensor]:
-    lanes = parts(mesh.shape.to_tuple(), LOCAL, dtype)
-    layout = Layout.ROW_MAJOR
-    if dtype in BLOCK_FLOATS:
-        lanes, layout = finish(lanes, dtype), Layout.TILE
-    return lanes, on(mesh, lanes, dtype, layout=layout)
-
-
-def check_sum(result: Tensor, exact: torch.Tensor, magnitudes: torch.Tensor, n: int, name: str | None) -> None:
-    got = lanes_of(result)
-    if not got.is_floating_point():
-        assert torch.equal(got.long(), exact.long())
-        return
-    if result.dtype is bfloat8_b:  # summed as bfloat16, then a shared exponent of 16 values
-        assert torch.allclose(got.double(), exact, atol=float(magnitudes.max()) * 2.0**-6)
-        return
-    if (name in (None, "direct") or n == 2) and got.dtype == torch.bfloat16:
-        assert torch.equal(got, exact.float().bfloat16())
-        return
-    bound = magnitudes * EPSILON[got.dtype] * n
-    assert ((got.double() - exact).abs() <= bound).all()
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_all_reduce(mesh: MeshDevice, dtype: DataType) -> None:
     lanes, tensor = tensor_on(mesh, dtype)
     for axis in axes(mesh):
         exact, magnitudes = references.all_reduce(lanes, axis), references.all_reduce(lanes.abs(), axis)
-        for name, mode in ways(tensor, mesh, axis):
+        for name, mode in list_variants(tensor, mesh, axis):
             result = all_reduce(tensor, cluster_axis=axis, algorithm=name, mode=mode)
 
             check_sum(result, exact, magnitudes, mesh.shape[axis], name)
@@ -88,7 +51,7 @@ def test_reduce_scatter(mesh: MeshDevice, dtype: DataType) -> None:
     for axis in axes(mesh):
         for dim in (1, 2):
             exact, magnitudes = (references.reduce_scatter(v, axis, dim) for v in (lanes, lanes.abs()))
-            for name, mode in ways(tensor, mesh, axis):
+            for name, mode in list_variants(tensor, mesh, axis):
                 result = reduce_scatter(tensor, dim, cluster_axis=axis, algorithm=name, mode=mode)
 
                 check_sum(result, exact, magnitudes, mesh.shape[axis], name)
@@ -99,7 +62,7 @@ def test_all_gather(mesh: MeshDevice, dtype: DataType) -> None:
     lanes, tensor = tensor_on(mesh, dtype)
     for axis in axes(mesh):
         for dim in (0, 1, 2):
-            for name, mode in ways(tensor, mesh, axis):
+            for name, mode in list_variants(tensor, mesh, axis):
                 result = all_gather(tensor, dim, cluster_axis=axis, algorithm=name, mode=mode)
 
                 assert torch.equal(lanes_of(result), references.all_gather(lanes, axis, dim))
@@ -111,7 +74,7 @@ def test_broadcast_and_all_broadcast(mesh: MeshDevice, dtype: DataType) -> None:
     for axis in axes(mesh):
         root = mesh.shape[axis] - 1
         coord = MeshCoordinate(root, 0) if axis == 0 else MeshCoordinate(0, root)
-        for name, mode in ways(tensor, mesh, axis):
+        for name, mode in list_variants(tensor, mesh, axis):
             copied = broadcast(tensor, coord, cluster_axis=axis, algorithm=name, mode=mode)
             every = all_broadcast(tensor, cluster_axis=axis, algorithm=name, mode=mode)
 
@@ -127,7 +90,7 @@ def test_all_to_all_and_mesh_partition(mesh: MeshDevice, dtype: DataType) -> Non
     for axis in axes(mesh):
         cut = mesh_partition(tensor, 1, cluster_axis=axis)
         assert torch.equal(lanes_of(cut), references.partition(lanes, axis, 1))
-        for name, mode in ways(tensor, mesh, axis):
+        for name, mode in list_variants(tensor, mesh, axis):
             result = all_to_all(tensor, 0, 2, cluster_axis=axis, algorithm=name, mode=mode)
 
             assert torch.equal(lanes_of(result), references.all_to_all(lanes, axis, 0, 2))
@@ -151,7 +114,7 @@ def test_other_reductions(mesh: MeshDevice, reduction: str) -> None:
             "max": lanes.amax(axis, keepdim=True), "min": lanes.amin(axis, keepdim=True),
             "mean": lanes.double().mean(axis, keepdim=True),
         }[reduction].expand(lanes.shape)  # fmt: skip
-        for name, mode in ways(tensor, mesh, axis):
+        for name, mode in list_variants(tensor, mesh, axis):
             result = all_reduce(tensor, cluster_axis=axis, algorithm=name, mode=mode, reduction=reduction)
 
             assert torch.allclose(lanes_of(result).double(), exact.double(), atol=1e-5)

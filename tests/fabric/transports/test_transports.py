@@ -15,7 +15,7 @@ from ttmesh.fabric.messaging import engines
 from ttmesh.launch.commands import find_mpirun
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent.parent / "src"
+SOURCE = HERE.parents[2] / "src"
 NEEDS = {"mpi": find_spec("mpi4py") is not None and find_mpirun() is not None}
 
 

@@ -39,7 +39,7 @@ from ttmesh.monitor.view import Choice
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.wire import Query
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 VISUALIZER = shutil.which("ttnn-visualizer", path=f"{ROOT / '.visualizer' / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from math import nan
-from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import harness
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
