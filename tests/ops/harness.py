@@ -86,7 +86,7 @@ class Cell:
 
 @functools.cache
 def load_cases() -> list[Case]:
-    """The cases of every file in cases/."""
+    """The cases of every file in cases/, by name, so that a sample does not depend on the files' names."""
     found: list[Case] = []
     for path in sorted((Path(__file__).parent / "cases").glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"cases_{path.stem}", path)
@@ -95,7 +95,7 @@ def load_cases() -> list[Case]:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         found += module.CASES
-    return found
+    return sorted(found, key=lambda case: case.name)
 
 
 def cells(case: Case) -> list[Cell]:

@@ -11,6 +11,7 @@ from harness import load_cases
 
 CASES = load_cases()
 SAMPLE = 110  # about 5 s
+COMPARABLE = [case for case in CASES if cells(case)]
 _random = random.Random(15)
 
 
@@ -24,7 +25,7 @@ def check(case: Case, cell: Cell) -> None:
 
 @pytest.mark.parametrize(
     ("case", "cell"),
-    [pytest.param(case, _random.choice(cells(case)), id=case.name) for case in _random.sample(CASES, SAMPLE)],
+    [pytest.param(case, _random.choice(cells(case)), id=case.name) for case in _random.sample(COMPARABLE, SAMPLE)],
 )
 def test_a_gradient_is_torchs_somewhere(case: Case, cell: Cell) -> None:
     check(case, cell)
