@@ -9,7 +9,7 @@ from ttmesh.chip.formats.kernels import engine_matmul
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics import matrix_engine
 from ttmesh.chip.numerics.engine_config import EngineConfig
-from ttmesh.chip.numerics.packer import add_block, pack
+from ttmesh.chip.numerics.packer import add_block, pack, pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
 
 
@@ -17,7 +17,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tens
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
     if a.is_meta or b.is_meta:
         return torch.matmul(a.float(), b.float()).to(lane_dtype(config.out_dtype))
-    return pack(dest_of_lanes(a, b, config), config.out_dtype).to(lane_dtype(config.out_dtype))
+    return pack_lanes(dest_of_lanes(a, b, config), config.out_dtype)
 
 
 def dest_of_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
@@ -33,7 +33,7 @@ def dest_of_matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> to
     if is_shared(b):  # the same weights for all: rows of one larger matmul
         rows = _blocks(a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), config)
         return rows.reshape(*a.shape[:-1], b.shape[-1])
-    left, right = _three_dims(a, batch), _three_dims(b, batch)
+    left, right = three_dims(a, batch), three_dims(b, batch)
     dest = _blocks(left, right, config)
     return dest.reshape(*batch, a.shape[-2], b.shape[-1])
 
@@ -48,7 +48,8 @@ def batch_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Size:
     return torch.Size(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))  # type: ignore[no-untyped-call]
 
 
-def _three_dims(values: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+def three_dims(values: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+    """Matrices in one batch dim, expanded to what the other operand has."""
     if values.dim() == 2 or all(size == 1 for size in values.shape[:-2]):
         return values.reshape(1, *values.shape[-2:]).expand(batch.numel(), -1, -1)
     return values.expand(*batch, *values.shape[-2:]).reshape(-1, *values.shape[-2:])

@@ -6,7 +6,8 @@ import torch
 from torch.nn.functional import pad
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b, bfloat16, float32
-from ttmesh.chip.formats.kernels import engine_matmul
+from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
+from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.float_bits import fields, shift_up
 from ttmesh.chip.numerics.unpacker import FACE_COLUMNS, unpack_codes
 
@@ -22,6 +23,13 @@ def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
         codes, exponents = pack_codes(pad(dest, (0, -columns % FACE_COLUMNS)), dtype)
         return unpack_codes(codes, exponents, dtype)[..., :columns]
     return to_bfloat16(dest)
+
+
+def pack_lanes(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """Destination registers as lanes of a format."""
+    if dtype is bfloat16 and engine_gemm.serves(dest):
+        return engine_gemm.pack_bfloat16(dest)
+    return pack(dest, dtype).to(lane_dtype(dtype))
 
 
 def to_bfloat16(dest: torch.Tensor) -> torch.Tensor:

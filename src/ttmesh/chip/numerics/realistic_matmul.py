@@ -1,8 +1,8 @@
-"""Matmul close to the chip's at about the cost of a GEMM: fidelity's cut bits, and the roundings between blocks of K.
+"""Matmul close to the chip's at about the cost of a GEMM: fidelity's cut bits, and how the destination is rounded.
 
-What it leaves out is inside a block: products aligned at 12 bits, and the destination's rounding after every 16 of K. With
-a 32-bit destination that hardly shows. With a 16-bit one it is most of the error, so without L1 accumulation, where one
-block is all of K, matmuls up to a size are computed exactly, and larger ones lack that error (docs/numerics.md).
+With a 32-bit destination only the cut bits show. A 16-bit one is rounded after every 16 of K, to 11 bits and then to 8, ties
+away, which is adding 9/16 of the last place and cutting: sums drift upwards. Fidelities above LoFi write the products of the
+weights' lower bits afterwards; they are taken for a fixed share of the tile's sum. docs/numerics.md says what that leaves out.
 """
 
 from __future__ import annotations
@@ -10,87 +10,140 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn.functional import pad
 
-from ttmesh.base.dtypes import MathFidelity, bfloat16
-from ttmesh.chip.formats.kernels import engine_matmul
-from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.base.dtypes import DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
+from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
+from ttmesh.chip.formats.kernels.engine_gemm import Cut
 from ttmesh.chip.numerics import exact_matmul
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import batch_shape
-from ttmesh.chip.numerics.packer import add_block, pack
-from ttmesh.chip.numerics.unpacker import unpack
+from ttmesh.chip.numerics.packer import add_block, pack_lanes
+from ttmesh.chip.numerics.unpacker import BF16_MASK
 
-EXACT_PRODUCTS = 1 << 26  # 32 ms of one core, by benchmarks/numerics.py
+EXACT_PRODUCTS = 1 << 22  # 2 ms of one core, by benchmarks/numerics.py
+TILE, STEP = 32, 16  # of K: a tile, and what is added between two writes to the destination
 # Fraction bits that reach the multiplier: SrcB's upper 6 and all 10, SrcA's upper 4 and all but the last.
 _A_UPPER, _A_WHOLE = ~0x1FFFF, ~0x1FFF
 _B_UPPER, _B_WHOLE = ~0x7FFFF, ~0x3FFF
+# What the bits that LoFi cuts from weights are of them, on average over normal and uniform numbers.
+_LOWER_SHARES = {bfloat8_b: 0.012, bfloat4_b: 0.0}
+_LOWER_SHARE = 0.02
 
-Operands = list[tuple[torch.Tensor, torch.Tensor]]
 Gemm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm = torch.matmul) -> torch.Tensor:
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
-    dest = dest_of_lanes(a, b, config, gemm=gemm)
-    return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
+    return pack_lanes(dest_of_lanes(a, b, config, gemm=gemm), config.out_dtype)
 
 
 def dest_of_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm) -> torch.Tensor:
     """Destination registers before they are packed."""
+    if a.is_meta or b.is_meta:
+        return torch.matmul(a.float(), b.float())
     if computes_exactly(a, b, config):
         return exact_matmul.dest_of_lanes(a, b, config)
     if exact_matmul.is_shared(b):  # the same weights for all: one GEMM
-        rows = _dest(a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:]), config, gemm)
+        rows = _dest(a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), config, gemm)
         return rows.reshape(*a.shape[:-1], b.shape[-1])
-    return _dest(a, b, config, gemm)
-
-
-def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm) -> torch.Tensor:
-    wide_a = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
-    wide_b = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
-    operands = _phase_operands(wide_a, wide_b, config.fidelity)
-    return _multiply(operands, gemm) if config.fp32_dest or a.is_meta else _add_blocks(operands, config, gemm)
+    batch = batch_shape(a, b)
+    dest = _dest(exact_matmul.three_dims(a, batch), exact_matmul.three_dims(b, batch), config, gemm)
+    return dest.reshape(*batch, a.shape[-2], b.shape[-1])
 
 
 def computes_exactly(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> bool:
     """Whether a call takes the exact kernel: 16-bit destination, no sums in L1, and not too large."""
     blocks = len(config.block_starts(a.shape[-1]))
-    if config.fp32_dest or a.is_meta or exact_matmul.accumulates_in_l1(config, blocks):
+    if config.fp32_dest or exact_matmul.accumulates_in_l1(config, blocks):
         return False
     batch = batch_shape(a, b).numel()
     return batch * a.shape[-2] * a.shape[-1] * b.shape[-1] <= EXACT_PRODUCTS and engine_matmul.serves(a)
 
 
-def _phase_operands(a: torch.Tensor, b: torch.Tensor, fidelity: MathFidelity) -> Operands:
-    """Pairs of matrices whose products, added, are what the fidelity's phases multiply."""
-    if a.is_meta:
-        return [(a, b)]
-    if fidelity is MathFidelity.LoFi:
-        return [(_cut(a, _A_UPPER), _cut(b, _B_UPPER))]
-    if fidelity is MathFidelity.HiFi2:
-        return [(_cut(a, _A_UPPER), _cut(b, _B_WHOLE))]
-    if fidelity is MathFidelity.HiFi4:
-        return [(_cut(a, _A_WHOLE), _cut(b, _B_WHOLE))]
-    upper = _cut(a, _A_UPPER)
-    return [(upper, _cut(b, _B_WHOLE)), (a - upper, _cut(b, _B_UPPER))]
+def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm) -> torch.Tensor:
+    """[n, M, K] @ [n, K, N] in one of the two destinations."""
+    cut = cut_of(config)
+    block = None if config.fp32_dest else l1_block(config, a.shape[-1])
+    lower = lower_share(config)
+    if engine_gemm.serves(a, b):
+        return engine_gemm.multiply(a, b, cut, block=block, lower=lower)
+    operands = _cut_operands(a.float(), b.float(), cut)
+    if block is None:
+        products = [_each(gemm, left, right) for left, right in operands]
+        return products[0] if len(products) == 1 else products[0] + products[1]
+    return _add_steps(*operands[0], block, lower, gemm)
 
 
-def _cut(values: torch.Tensor, mask: int) -> torch.Tensor:
+def cut_of(config: EngineConfig) -> Cut:
+    """The bits of both operands that the fidelity's phases multiply.
+
+    HiFi3 lacks lower bits times lower bits, 1 / 16,000 of a sum: only a float32 result shows it, and takes two products.
+    """
+    a_unpacked = b_unpacked = ~0
+    if not config.fp32_dest:  # float32 is cut to bfloat16 on the way in
+        a_unpacked = b_unpacked = BF16_MASK
+    if config.fidelity is MathFidelity.LoFi:
+        return Cut(_A_UPPER & a_unpacked, _B_UPPER & b_unpacked)
+    if config.fidelity is MathFidelity.HiFi2:
+        return Cut(_A_UPPER & a_unpacked, _B_WHOLE & b_unpacked)
+    if config.fidelity is MathFidelity.HiFi3 and config.fp32_dest and config.out_dtype is float32:
+        return Cut(_A_UPPER, _B_WHOLE, _A_WHOLE, _B_UPPER)
+    return Cut(_A_WHOLE & a_unpacked, _B_WHOLE & b_unpacked)
+
+
+def l1_block(config: EngineConfig, depth: int) -> int:
+    """Elements of K that are added up in L1 with a 16-bit destination; where partials are reloaded, all of K."""
+    whole = max(TILE, -(-depth // TILE) * TILE)
+    in_l1 = exact_matmul.accumulates_in_l1(config, len(config.block_starts(depth)))
+    return min(whole, -(-(config.k_block or whole) // TILE) * TILE) if in_l1 else whole
+
+
+def lower_share(config: EngineConfig) -> float:
+    """The share of a sum that the weights' lower bits bring, where they are written on their own."""
+    if config.fp32_dest or config.fidelity is MathFidelity.LoFi:
+        return 0.0
+    weights: DataType = config.b_dtype
+    return _LOWER_SHARES.get(weights, _LOWER_SHARE)
+
+
+def _cut_operands(a: torch.Tensor, b: torch.Tensor, cut: Cut) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs of matrices whose products, added, are what is multiplied."""
+    first = _mask(a, cut.x_mask)
+    pairs = [(first, _mask(b, cut.w_mask))]
+    if cut.terms > 1:
+        pairs.append((_mask(a, cut.x_whole) - first, _mask(b, cut.w_upper)))
+    return pairs
+
+
+def _mask(values: torch.Tensor, mask: int) -> torch.Tensor:
     return (values.view(torch.int32) & mask).view(torch.float32)
 
 
-def _multiply(operands: Operands, gemm: Gemm) -> torch.Tensor:
-    products = [gemm(a, b) for a, b in operands]
-    return products[0] if len(products) == 1 else products[0] + products[1]
+def _each(gemm: Gemm, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return gemm(a[0], b[0]).unsqueeze(0) if a.shape[0] == 1 else torch.matmul(a, b)
 
 
-def _add_blocks(operands: Operands, config: EngineConfig, gemm: Gemm) -> torch.Tensor:
-    """A GEMM per block of K, rounded to bfloat16 and added in bfloat16, as the packer does in L1."""
-    depth = operands[0][0].shape[-1]
-    size = config.k_block or depth
+def _add_steps(a: torch.Tensor, b: torch.Tensor, block: int, lower: float, gemm: Gemm) -> torch.Tensor:
+    """A GEMM per 16 of K, rounded as the register is; blocks are added in bfloat16, as the packer does in L1."""
+    padding = -a.shape[-1] % TILE
+    a, b = pad(a, (0, padding)), pad(b, (0, 0, 0, padding))
+    depth = a.shape[-1]
+    dest = torch.zeros(a.shape[0], a.shape[1], b.shape[2], device=a.device)
     held: torch.Tensor | None = None
-    for k in config.block_starts(depth):
-        block = _multiply([(a[..., k : k + size], b[..., k : k + size, :]) for a, b in operands], gemm)
-        held = add_block(held, block, bfloat16)
-    assert held is not None, "K has at least one block"
-    return held
+    for k in range(0, depth, TILE):
+        if k and k % block == 0:
+            held = add_block(held, dest, bfloat16)
+            dest = held if k + block >= depth else torch.zeros_like(dest)  # the last block is computed on top
+        before = dest
+        dest = round_dest(dest + _each(gemm, a[..., k : k + STEP], b[:, k : k + STEP]))
+        total = dest + _each(gemm, a[..., k + STEP : k + TILE], b[:, k + STEP : k + TILE])
+        second = (total - before) * lower
+        second = second.masked_fill(total.view(torch.int32) & 0xFFFF == 0, 0.0)
+        dest = round_dest(round_dest(total - second) + second)
+    return dest
+
+
+def round_dest(values: torch.Tensor) -> torch.Tensor:
+    """Rounded to 11 bits and then to 8, ties away: 9/16 of the last place added, and the rest cut."""
+    return ((values.view(torch.int32) + 0x9000) & ~0xFFFF).view(torch.float32)

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, BufferType, DataType, MathFidelity, bfloat16, float32
-from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics import exact_matmul, realistic_matmul
 from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements
-from ttmesh.chip.numerics.packer import pack
+from ttmesh.chip.numerics.packer import pack, pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
 from ttmesh.ops.lane_functions.gemm import multiply_matrices, same_rank
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
@@ -48,7 +47,7 @@ def engine_matmul_of(
             dest = _add_bias(result, row, bias_dtype, config) if exact else result + row.float()
         if activation is not None:
             dest = activation(dest)
-        return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
+        return pack_lanes(dest, config.out_dtype)
 
     return compute
 

@@ -1,0 +1,341 @@
+/* A GEMM whose operands are cut to the bits that a fidelity multiplies and whose sums are rounded as the chip's registers are.
+ *
+ * With a 16-bit destination the register is rounded after every 16 of K: to 11 bits, then to 8, ties away. Both together are
+ * one addition of 9/16 of the last place: half a place and half of the 11-bit place. Fidelities above LoFi write the weights'
+ * lower bits' products afterwards, per tile of K; `lower` says which share of the tile's sum that is.
+ * chip/numerics/realistic_matmul.py has the model and the torch version. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__FMA__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+#if defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "threads.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __AVX512F__
+#define WIDE 16
+#define CHUNK 128 /* of K: a panel's share stays in the first cache */
+#else
+#define WIDE 8
+#define CHUNK 256
+#endif
+#define VECTORS 3
+#define COLUMNS (WIDE * VECTORS)
+#define ROWS 4
+#define STEP 16 /* of K between two writes to the destination */
+#define TILE 32
+#define BAND 16 /* tiles of rows whose chunk of K stays in the second cache beside a group of panels */
+#define GROUP 4 /* panels that are prepared together: rows of the weights are read in longer pieces */
+
+typedef float f32v __attribute__((vector_size(WIDE * 4)));
+typedef uint32_t u32v __attribute__((vector_size(WIDE * 4)));
+typedef uint16_t u16v __attribute__((vector_size(WIDE * 2)));
+
+INLINE f32v spread(float value) { return value - (f32v){0}; }
+INLINE u32v all(uint32_t value) { return value - (u32v){0}; }
+
+#if defined(__AVX512F__)
+INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#elif defined(__FMA__)
+INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#elif defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
+INLINE f32v fused(f32v a, f32v b, f32v c) {
+    float32x4_t x[2], y[2], z[2];
+    memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b), memcpy(z, &c, sizeof c);
+    for (int i = 0; i < 2; i++) z[i] = vfmaq_f32(z[i], x[i], y[i]);
+    memcpy(&c, z, sizeof c);
+    return c;
+}
+#else
+INLINE f32v fused(f32v a, f32v b, f32v c) { return a * b + c; }
+#endif
+
+/* Loaded once: compilers would rather read it again with every multiply-add, which is more than the cache can give. */
+#if defined(__x86_64__)
+#define KEEP(vector) __asm__("" : "+v"(vector))
+#else
+#define KEEP(vector)
+#endif
+
+typedef struct {
+    int64_t batches, rows, depth, columns;
+    int64_t x_batch, x_row, x_half;             /* strides in elements; bfloat16 rather than float32 */
+    int64_t w_batch, w_row, w_column, w_half;
+    int64_t x_mask, w_mask;                     /* the bits of the first product */
+    int64_t terms, x_whole, w_upper;            /* 2: also what x_mask cuts of x_whole times w_upper's bits */
+    int64_t narrow, block;                      /* 16-bit destination; of K, added in L1: whole tiles */
+} Shape;
+
+typedef struct {
+    const Shape *shape;
+    const void *x, *w;
+    float *out, *held, *packed;                 /* held: [tiles, panels, ROWS, COLUMNS]; packed: [tiles, depth, terms, ROWS] */
+    int64_t panels, groups, group;              /* panels of a batch, in groups of so many */
+    int64_t tiles, depth, blocks;               /* depth padded to whole tiles of K */
+    float lower;
+} Work;
+
+INLINE float as_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+INLINE uint32_t bits_at(const void *data, int64_t at, int64_t half) {
+    return half ? (uint32_t)((const uint16_t *)data)[at] << 16 : ((const uint32_t *)data)[at];
+}
+
+static void pack_tiles(const void *data, int64_t begin, int64_t end) {
+    const Work *work = data;
+    const Shape *shape = work->shape;
+    const int64_t terms = shape->terms;
+    for (int64_t tile = begin; tile < end; tile++) {
+        const int64_t batch = tile / work->tiles, row = tile % work->tiles * ROWS;
+        float *to = work->packed + tile * work->depth * terms * ROWS;
+        for (int r = 0; r < ROWS; r++) {
+            const int64_t from = batch * shape->x_batch + (row + r) * shape->x_row;
+            const int64_t there = row + r < shape->rows ? shape->depth : 0;
+            const uint32_t mask = (uint32_t)shape->x_mask, whole = (uint32_t)shape->x_whole;
+            for (int64_t k = 0; k < there; k++) {
+                const uint32_t bits = bits_at(work->x, from + k, shape->x_half);
+                const float upper = as_float(bits & mask);
+                to[k * terms * ROWS + r] = upper;
+                if (terms > 1) to[(k * terms + 1) * ROWS + r] = as_float(bits & whole) - upper;
+            }
+            for (int64_t k = there; k < work->depth; k++)
+                for (int64_t t = 0; t < terms; t++) to[(k * terms + t) * ROWS + r] = 0;
+        }
+    }
+}
+
+/* A vector of weights' patterns. */
+INLINE u32v load_weights(const Work *work, int64_t at) {
+    u32v bits;
+    if (work->shape->w_half) {
+        u16v half;
+        memcpy(&half, (const uint16_t *)work->w + at, sizeof half);
+        bits = __builtin_convertvector(half, u32v) << 16;
+    } else {
+        memcpy(&bits, (const uint32_t *)work->w + at, sizeof bits);
+    }
+    return bits;
+}
+
+/* [panels, depth, terms, COLUMNS] of the weights from `first_k` on; what lies outside them is zero. */
+INLINE void pack_panels(const Work *work, int64_t from, int64_t columns, int64_t first_k, int64_t depth, int terms,
+                        float *to) {
+    const Shape *shape = work->shape;
+    const uint32_t mask = (uint32_t)shape->w_mask, upper = (uint32_t)shape->w_upper;
+    const int64_t rest = shape->depth - first_k, there = rest < depth ? rest : depth, size = depth * terms * COLUMNS;
+    const int64_t panels = (columns + COLUMNS - 1) / COLUMNS;
+    if (columns % COLUMNS || there < depth) memset(to, 0, (size_t)(panels * size) * 4);
+    const int64_t vectors = shape->w_column == 1 ? columns / WIDE : 0;
+    for (int64_t k = 0; k < there; k++) {
+        const int64_t at = from + (first_k + k) * shape->w_row;
+        for (int64_t v = 0; v < vectors; v++) {
+            const u32v bits = load_weights(work, at + v * WIDE), first = bits & mask, second = bits & upper;
+            float *place = to + v / VECTORS * size + k * terms * COLUMNS + v % VECTORS * WIDE;
+            memcpy(place, &first, sizeof bits);
+            if (terms > 1) memcpy(place + COLUMNS, &second, sizeof bits);
+        }
+    }
+    for (int64_t c = vectors * WIDE; c < columns; c++) {
+        float *column = to + c / COLUMNS * size + c % COLUMNS;
+        const int64_t at = from + first_k * shape->w_row + c * shape->w_column;
+        for (int64_t k = 0; k < there; k++) {
+            const uint32_t bits = bits_at(work->w, at + k * shape->w_row, shape->w_half);
+            column[k * terms * COLUMNS] = as_float(bits & mask);
+            if (terms > 1) column[(k * terms + 1) * COLUMNS] = as_float(bits & upper);
+        }
+    }
+}
+
+INLINE f32v round_dest(f32v value) { return (f32v)(((u32v)value + 0x9000) & 0xffff0000); }
+/* The second write is the lower bits' share of what the tile added. A sum that needs no rounding came without one. */
+INLINE f32v write_twice(f32v sum, f32v before, float lower) {
+    const u32v even = (u32v)(((u32v)sum << 16) == 0);
+    const f32v second = (f32v)((u32v)((sum - before) * lower) & ~even);
+    return round_dest(round_dest(sum - second) + second);
+}
+INLINE f32v round_even(f32v value) {
+    const u32v bits = (u32v)value;
+    return (f32v)((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
+}
+
+INLINE void load_rows(f32v dest[ROWS][VECTORS], const float *from, int64_t stride, int rows, int64_t columns) {
+    float row[COLUMNS];
+    for (int r = 0; r < rows; r++) {
+        if (columns == COLUMNS) {
+            memcpy(dest[r], from + r * stride, sizeof row);
+        } else {
+            memset(row, 0, sizeof row);
+            memcpy(row, from + r * stride, (size_t)columns * 4);
+            memcpy(dest[r], row, sizeof row);
+        }
+    }
+}
+
+INLINE void store_rows(f32v dest[ROWS][VECTORS], float *to, int64_t stride, int rows, int64_t columns) {
+    for (int r = 0; r < rows; r++) memcpy(to + r * stride, dest[r], (size_t)columns * 4);
+}
+
+INLINE void add_products(f32v dest[ROWS][VECTORS], const float *x, const float *w, int64_t count, int rows) {
+    for (int64_t i = 0; i < count; i++) {
+        f32v values[VECTORS];
+        memcpy(values, w + i * COLUMNS, sizeof values);
+        for (int v = 0; v < VECTORS; v++) KEEP(values[v]);
+        for (int r = 0; r < rows; r++) {
+            const f32v one = spread(x[i * ROWS + r]);
+            for (int v = 0; v < VECTORS; v++) dest[r][v] = fused(one, values[v], dest[r][v]);
+        }
+    }
+}
+
+/* A chunk of K with a 16-bit destination. The registers are copies, so that nothing takes their address. */
+INLINE void add_steps(const Work *work, f32v dest[ROWS][VECTORS], f32v *held, const float *x, const float *w,
+                      int64_t first_k, int64_t depth, int rows, int form) {
+    const int64_t size = work->shape->block;
+    int64_t block = first_k / size, edge = (block + 1) * size - first_k;
+    f32v sums[ROWS][VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = dest[r][v];
+    for (int64_t k = 0; k < depth; k += TILE) {
+        f32v before[ROWS][VECTORS];
+        for (int r = 0; form == 2 && r < rows; r++)
+            for (int v = 0; v < VECTORS; v++) before[r][v] = sums[r][v];
+        add_products(sums, x + k * ROWS, w + k * COLUMNS, STEP, rows);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < VECTORS; v++) sums[r][v] = round_dest(sums[r][v]);
+        add_products(sums, x + (k + STEP) * ROWS, w + (k + STEP) * COLUMNS, STEP, rows);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < VECTORS; v++)
+                sums[r][v] = form == 2 ? write_twice(sums[r][v], before[r][v], work->lower) : round_dest(sums[r][v]);
+        if (k + TILE != edge || ++block >= work->blocks) continue;
+        edge += size;
+        for (int r = 0; block > 1 && r < rows; r++) /* the packer adds the block to what L1 holds */
+            for (int v = 0; v < VECTORS; v++) sums[r][v] = round_even(sums[r][v] + held[r * VECTORS + v]);
+        for (int r = 0; block < work->blocks - 1 && r < rows; r++) /* else the last block is computed on top */
+            for (int v = 0; v < VECTORS; v++) held[r * VECTORS + v] = sums[r][v], sums[r][v] = (f32v){0};
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) dest[r][v] = sums[r][v];
+}
+
+/* A chunk of K for one tile of rows and one panel; `form` 0: 32 bits, 1: 16 bits, 2: 16 bits written twice a step. */
+INLINE void multiply_tile(const Work *work, const float *x, const float *w, int64_t first_k, int64_t depth, int64_t at,
+                          f32v *held, int64_t columns, int rows, int form) {
+    const int64_t stride = work->shape->columns;
+    f32v dest[ROWS][VECTORS] = {0};
+    if (first_k) load_rows(dest, work->out + at, stride, rows, columns);
+    if (form) add_steps(work, dest, held, x, w, first_k, depth, rows, form);
+    else add_products(dest, x, w, depth * work->shape->terms, rows);
+    store_rows(dest, work->out + at, stride, rows, columns);
+}
+
+/* A chunk of K for a band of tiles and one panel. */
+INLINE void multiply_band(const Work *work, int64_t batch, int64_t tile, int64_t column, int64_t k, int64_t depth,
+                          int64_t right, const float *panel, int form, int terms) {
+    const Shape *shape = work->shape;
+    const int64_t columns = right < COLUMNS ? right : COLUMNS, end = tile + BAND < work->tiles ? tile + BAND : work->tiles;
+    for (; tile < end; tile++) {
+        const float *x = work->packed + ((batch * work->tiles + tile) * work->depth + k) * terms * ROWS;
+        const int64_t row = tile * ROWS, at = (batch * shape->rows + row) * shape->columns + column;
+        f32v *held = (f32v *)work->held + ((batch * work->tiles + tile) * work->panels + column / COLUMNS) * ROWS * VECTORS;
+        switch (shape->rows - row) {
+        case 1: multiply_tile(work, x, panel, k, depth, at, held, columns, 1, form); break;
+        case 2: multiply_tile(work, x, panel, k, depth, at, held, columns, 2, form); break;
+        case 3: multiply_tile(work, x, panel, k, depth, at, held, columns, 3, form); break;
+        default: multiply_tile(work, x, panel, k, depth, at, held, columns, 4, form);
+        }
+    }
+}
+
+/* One group of panels of one batch: every row of it, chunk by chunk of K. */
+INLINE void multiply_group(const Work *work, int64_t item, float *panels, int form, int terms) {
+    const Shape *shape = work->shape;
+    const int64_t batch = item / work->groups, first = item % work->groups * work->group * COLUMNS;
+    const int64_t right = shape->columns - first;
+    const int64_t columns = right < work->group * COLUMNS ? right : work->group * COLUMNS;
+    const int64_t chunk = CHUNK / terms, from = batch * shape->w_batch + first * shape->w_column;
+    for (int64_t k = 0; k < work->depth; k += chunk) {
+        const int64_t left = work->depth - k, depth = left < chunk ? left : chunk;
+        pack_panels(work, from, columns, k, depth, terms, panels);
+        for (int64_t tile = 0; tile < work->tiles; tile += BAND)
+            for (int64_t c = 0; c < columns; c += COLUMNS)
+                multiply_band(work, batch, tile, first + c, k, depth, columns - c, panels + c * depth * terms, form, terms);
+    }
+}
+
+static void multiply_groups(const void *data, int64_t begin, int64_t end) {
+    const Work *work = data;
+    float panels[GROUP * CHUNK * COLUMNS] __attribute__((aligned(64)));
+    for (int64_t item = begin; item < end; item++) {
+        if (work->shape->narrow) {
+            if (work->lower > 0) multiply_group(work, item, panels, 2, 1);
+            else multiply_group(work, item, panels, 1, 1);
+        } else if (work->shape->terms > 1) {
+            multiply_group(work, item, panels, 0, 2);
+        } else {
+            multiply_group(work, item, panels, 0, 1);
+        }
+    }
+}
+
+/* x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
+int engine_gemm(const Threads *threads, const void *x, const void *w, float *out, const Shape *shape, float lower) {
+    const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE, tiles = (shape->rows + ROWS - 1) / ROWS;
+    const int64_t count = shape->batches * tiles, panels = (shape->columns + COLUMNS - 1) / COLUMNS;
+    const int64_t blocks = (depth + shape->block - 1) / shape->block;
+    const int64_t elements = count * ROWS * depth * shape->terms;
+    const int64_t sums = shape->narrow && blocks > 1 ? count * ROWS * panels * COLUMNS : 0;
+    char *memory = malloc((size_t)(elements + sums) * 4 + 64);
+    if (!memory) return 0;
+    float *held = (float *)(((uintptr_t)memory + 63) & ~(uintptr_t)63), *packed = held + sums;
+    const int64_t fair = shape->batches * panels / (threads->members * 4); /* small groups where threads would wait */
+    const int64_t group = fair < 1 ? 1 : fair < GROUP ? fair : GROUP, groups = (panels + group - 1) / group;
+    const Work work = {shape, x, w, out, held, packed, panels, groups, group, tiles, depth, blocks, lower};
+    Threads by_tiles = *threads;
+    by_tiles.step = count / (threads->members * 4) + 1;
+    share(&by_tiles, count, pack_tiles, &work);
+    share(threads, shape->batches * groups, multiply_groups, &work);
+    free(memory);
+    return 1;
+}
+
+/* Registers packed to bfloat16: ties away; NaN becomes infinity, subnormals and -0 become +0. */
+typedef struct {
+    const uint32_t *dest;
+    uint16_t *to;
+} Packed;
+
+static void pack_elements(const void *data, int64_t begin, int64_t end) {
+    const Packed *packed = data;
+    for (int64_t i = begin; i < end; i++) {
+        const uint32_t bits = packed->dest[i], magnitude = bits & 0x7fffffff;
+        const uint32_t rounded = magnitude > 0x7f7f7fff ? 0x7f800000 : magnitude + 0x8000;
+        const uint32_t signed_ = rounded | (bits & 0x80000000);
+        packed->to[i] = (uint16_t)((magnitude < 0x800000 ? 0 : signed_) >> 16);
+    }
+}
+
+int pack_bfloat16(const Threads *threads, const uint32_t *dest, uint16_t *to, int64_t count) {
+    const Packed packed = {dest, to};
+    share(threads, count, pack_elements, &packed);
+    return 1;
+}
+
+/* Whether what was compiled works: 1.5 * 3 over 40 of K, with a row and columns that do not fill a vector. */
+int check(void) {
+    const Threads alone = {0, 1, 1};
+    static uint32_t x[40], w[40 * 3];
+    float out[3];
+    const Shape shape = {1, 1, 40, 3, 0, 40, 0, 0, 3, 1, 0, 0xfffe0000, 0xffffc000, 1, 0, 0, 0, 64};
+    for (int i = 0; i < 40; i++) x[i] = 0x3fc00000;
+    for (int i = 0; i < 120; i++) w[i] = 0x40400000;
+    return engine_gemm(&alone, x, w, out, &shape, 0) && out[0] == 180 && out[2] == 180;
+}

@@ -1,0 +1,117 @@
+"""Calls the compiled GEMM of cut operands and rounded sums, and the compiled packer to bfloat16."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ttmesh.chip.formats.kernels import threads
+from ttmesh.chip.formats.kernels.loader import library
+
+TILE = 32
+PACKED_BYTES = 64 << 20  # of activations prepared at once; more goes in slices of rows
+SPLIT_PRODUCTS = 1 << 22  # below this many a second thread does not pay
+PIECE = 24  # columns that make one piece of work
+
+_FIELDS = (
+    ("batches", "rows", "depth", "columns"),
+    ("x_batch", "x_row", "x_half"),
+    ("w_batch", "w_row", "w_column", "w_half"),
+    ("x_mask", "w_mask", "terms", "x_whole", "w_upper", "narrow", "block"),
+)
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for names in _FIELDS for name in names]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which bits of the operands are multiplied: x_mask times w_mask, and what x_mask leaves of x_whole times w_upper."""
+
+    x_mask: int
+    w_mask: int
+    x_whole: int = 0
+    w_upper: int = 0
+
+    @property
+    def terms(self) -> int:
+        """How many products."""
+        return 2 if self.x_whole else 1
+
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "engine_gemm": [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.POINTER(_Shape), ctypes.c_float],
+    "pack_bfloat16": [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64],
+}
+
+
+def serves(*operands: torch.Tensor) -> bool:
+    """Whether the kernel can take these values."""
+    known = all(o.device.type == "cpu" and o.dtype in (torch.bfloat16, torch.float32) for o in operands)
+    return known and library("engine_gemm") is not None
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor, cut: Cut, *, block: int | None, lower: float) -> torch.Tensor:
+    """Destination registers of lanes [n, M, K] @ [n, K, N].
+
+    Args:
+        block: of K, whole tiles, added up in L1; None: a 32-bit destination, without roundings.
+        lower: the share of a tile's sum that the last write to a 16-bit destination brings; 0: there is no such write.
+    """
+    a = a if a.stride(-1) == 1 or a.shape[-1] == 1 else a.contiguous()
+    batches, rows, depth = a.shape
+    out = torch.empty(batches, rows, b.shape[-1])
+    if out.numel() == 0:
+        return out
+    at_once = max(1, PACKED_BYTES // max(1, rows * depth * 4 * cut.terms))  # whole batches
+    if at_once > 1 or batches > 1:
+        for i in range(0, batches, at_once):
+            _run(a[i : i + at_once], b[i : i + at_once], out[i : i + at_once], cut, block, lower)
+        return out
+    at_once = max(256, PACKED_BYTES // max(1, depth * 4 * cut.terms))
+    for row in range(0, rows, at_once):
+        _run(a[:, row : row + at_once], b, out[:, row : row + at_once], cut, block, lower)
+    return out
+
+
+def pack_bfloat16(dest: torch.Tensor) -> torch.Tensor:
+    """Registers as the packer writes bfloat16."""
+    dest = dest.contiguous()
+    packed = torch.empty(dest.shape, dtype=torch.bfloat16)
+    team = threads.share(dest.numel(), dest.nbytes)
+    _function("pack_bfloat16")(ctypes.byref(team), dest.data_ptr(), packed.data_ptr(), dest.numel())
+    return packed
+
+
+def _run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, cut: Cut, block: int | None, lower: float) -> None:
+    batches, rows, depth = a.shape
+    columns = b.shape[-1]
+    deep = -(-max(depth, 1) // TILE) * TILE
+    shape = _Shape(
+        *(batches, rows, depth, columns),
+        *(a.stride(0), a.stride(1), a.dtype is torch.bfloat16),
+        *(b.stride(0), b.stride(1), b.stride(2), b.dtype is torch.bfloat16),
+        *(cut.x_mask & 0xFFFFFFFF, cut.w_mask & 0xFFFFFFFF, cut.terms),
+        *(cut.x_whole & 0xFFFFFFFF, cut.w_upper & 0xFFFFFFFF),
+        *(block is not None, block or deep),
+    )
+    pieces = batches * -(-columns // PIECE)
+    members = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
+    team = threads.Threads(threads.parallel() if members > 1 else None, min(members, pieces), 1)
+    pointers = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if not _function("engine_gemm")(ctypes.byref(team), *pointers, ctypes.byref(shape), lower):
+        raise MemoryError(f"no memory to prepare {batches * rows * deep * 4 * cut.terms} B of activations")
+
+
+@functools.cache
+def _function(name: str) -> ctypes._NamedFuncPointer:
+    compiled = library("engine_gemm")
+    assert compiled is not None, "called without asking serves()"
+    function: ctypes._NamedFuncPointer = getattr(compiled, name)
+    function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
+    return function
