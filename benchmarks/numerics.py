@@ -1,6 +1,6 @@
 """The matrix engine's arithmetic: exact products per second and core, and what realistic costs beside an ideal GEMM.
 
-python benchmarks/numerics.py [--size 1024]
+python benchmarks/numerics.py [--size 1024] [--cuda]
 """
 
 from __future__ import annotations
@@ -16,40 +16,81 @@ from ttmesh.chip.numerics import exact_matmul, realistic_matmul
 from ttmesh.chip.numerics.engine_config import EngineConfig
 
 FIDELITIES = [MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi3, MathFidelity.HiFi4]
-REPEATS = 5
+DECODE_ROWS = 32
+Work = Callable[[], object]
 
 
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """The least processor time of some calls: other processes do not count."""
-    work()
-    times = []
-    for _ in range(REPEATS):
-        begin = time.process_time()
-        work()
-        times.append(time.process_time() - begin)
-    return min(times)
+def configs(size: int) -> dict[str, dict[MathFidelity, EngineConfig]]:
+    """By destination: 32 bits; 16 bits with sums in L1, in narrow and wide blocks of K; 16 bits alone."""
+    forms = {
+        "32 bits": (True, False, 64),
+        "16 bits, L1, K block 64": (False, True, 64),
+        f"16 bits, L1, K block {size // 8}": (False, True, size // 8),
+        "16 bits, all of K": (False, False, None),
+    }
+    return {name: {f: EngineConfig(Arch.WORMHOLE_B0, f, *form) for f in FIDELITIES} for name, form in forms.items()}
+
+
+def cpu_seconds(works: list[Work], repeats: int) -> list[float]:
+    """The least processor time of each, taken in turns: other processes do not count, and disturb all alike."""
+    best = [float("inf")] * len(works)
+    for _ in range(repeats + 1):
+        for i, work in enumerate(works):
+            begin = time.process_time()
+            work()
+            best[i] = min(best[i], time.process_time() - begin)
+    return best
+
+
+def gpu_seconds(works: list[Work], repeats: int) -> list[float]:
+    """The least time of each on the GPU, taken in turns."""
+    best = [float("inf")] * len(works)
+    for _ in range(repeats + 2):
+        for i, work in enumerate(works):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            work()
+            end.record()
+            torch.cuda.synchronize()
+            best[i] = min(best[i], begin.elapsed_time(end) / 1e3)
+    return best
+
+
+def report(rows: int, size: int, device: str, seconds: Callable[[list[Work], int], list[float]]) -> None:
+    """Print one line per fidelity and destination."""
+    a = torch.randn(rows, size, device=device).bfloat16()
+    b = torch.randn(size, size, device=device).bfloat16()
+    wide_a, wide_b = a.float(), b.float()
+    products = rows * size * size / 1e9
+    repeats = 5 if rows * size * size >= 1 << 30 else 20
+    if device == "cuda":  # what ideal costs there: bfloat16 by the tensor cores
+        ideal: Work = lambda: a @ b  # noqa: E731
+    else:
+        ideal = lambda: (wide_a @ wide_b).bfloat16()  # noqa: E731
+    print(f"{rows}x{size}x{size}, {'one core' if device == 'cpu' else torch.cuda.get_device_name()}")
+    print(f"{'fidelity':8} {'destination':24} {'exact ms':>9} {'G MAC/s':>9} {'realistic ms':>13} {'/ ideal':>8}")
+    for name, by_fidelity in configs(size).items():
+        for fidelity, config in by_fidelity.items():
+            (exact,) = seconds([lambda c=config: exact_matmul.matmul(a, b, c)], 1 if device == "cpu" else 3)
+            costs = seconds([ideal, lambda c=config: realistic_matmul.matmul(a, b, c)], repeats)
+            figures = f"{exact * 1e3:9.2f} {products / exact:9.2f} {costs[1] * 1e3:13.3f} {costs[1] / costs[0]:8.2f}"
+            print(f"{fidelity.name:8} {name:24} {figures}", flush=True)
+    print(f"ideal: {costs[0] * 1e3:.3f} ms, {products / costs[0]:.1f} G MAC/s\n")
 
 
 def main() -> None:
-    """Print one line per fidelity and destination."""
+    """A large matmul, then one of decode's 32 rows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=1024)
-    size: int = parser.parse_args().size
+    parser.add_argument("--size", type=int, help="rows, columns and K (default 1024; 4096 with --cuda)")
+    parser.add_argument("--cuda", action="store_true", help="measure on the GPU")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for rows in (size, 32):
-        a = torch.randn(rows, size).bfloat16()
-        b = torch.randn(size, size).bfloat16()
-        wide_a, wide_b = a.float(), b.float()
-        ideal = cpu_seconds(lambda a=wide_a, b=wide_b: (a @ b).bfloat16())
-        products = rows * size * size / 1e9
-        print(f"{rows}x{size}x{size}, one core: ideal {products / ideal:.1f} G MAC/s")
-        print(f"{'fidelity':8} {'destination':24} {'exact G MAC/s':>14} {'realistic / ideal':>18}")
-        for fp32_dest, l1_acc, name in ((True, False, "32 bits"), (False, True, "16 bits, L1 accumulation")):
-            for fidelity in FIDELITIES:
-                config = EngineConfig(Arch.WORMHOLE_B0, fidelity, fp32_dest, l1_acc, 64)
-                exact = cpu_seconds(lambda c=config, a=a, b=b: exact_matmul.matmul(a, b, c))
-                realistic = cpu_seconds(lambda c=config, a=a, b=b: realistic_matmul.matmul(a, b, c))
-                print(f"{fidelity.name:8} {name:24} {products / exact:14.2f} {realistic / ideal:18.2f}", flush=True)
+    size: int = arguments.size or (4096 if arguments.cuda else 1024)
+    for rows in (size, DECODE_ROWS):
+        if arguments.cuda:
+            report(rows, size, "cuda", gpu_seconds)
+        else:
+            report(rows, size, "cpu", cpu_seconds)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,17 @@ import torch
 from sanitized import use_sanitized_kernels, use_threads
 
 from ttmesh.base import settings
-from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, float32
+from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, MathFidelity, float32
 from ttmesh.chip.formats import block_float, packing
 from ttmesh.chip.formats.kernels import loader
+from ttmesh.chip.formats.kernels.engine_gemm import multiply
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.chip.formats.tilize import tilize, untilize
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
 from ttmesh.chip.numerics.fpu_elementwise import add_lanes
+from ttmesh.chip.numerics.realistic_matmul import cut_of
 
 SHAPES = [(1, 1), (1, 17), (5, 16), (31, 33), (32, 32), (70, 90), (257, 48)]
 THREADS = (1, 3, 8)
@@ -50,6 +52,15 @@ def results(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
     return found
 
 
+def gemms(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
+    """What the GEMM of cut operands makes of them: float32 sums in an order of its own, the same for any threads."""
+    generator = torch.Generator().manual_seed(shape[0] * 1000 + shape[1])
+    values = torch.randn(matrices, *shape, generator=generator)
+    forms = [(EngineConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32), None), (EngineConfig(), 32)]
+    operands = itertools.product(forms, (values, values.bfloat16()), (values.mT, values.mT.contiguous().bfloat16()))
+    return [multiply(a, b, cut_of(config), block=block, lower=0.02) for (config, block), a, b in operands]
+
+
 def main() -> None:
     use_sanitized_kernels()
     count = 0
@@ -59,11 +70,15 @@ def main() -> None:
         expected = results(shape, matrices)
         settings.override("TTMESH_KERNELS", None)
         loader.library.cache_clear()
+        alone: list[torch.Tensor] = []
         for number in THREADS:
             use_threads(number)
-            for mine, torchs in zip(results(shape, matrices), expected, strict=True):
-                integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[mine.element_size()]
-                assert torch.equal(mine.view(integers), torchs.view(integers)), (shape, matrices, number, mine.dtype)
+            mine = gemms(shape, matrices)
+            alone = alone or mine
+            assert all(torch.equal(a, b) for a, b in zip(mine, alone, strict=True)), (shape, matrices, number)
+            for found, torchs in zip(results(shape, matrices), expected, strict=True):
+                integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[found.element_size()]
+                assert torch.equal(found.view(integers), torchs.view(integers)), (shape, matrices, number, found.dtype)
                 count += 1
     print(f"{count} results", flush=True)
 

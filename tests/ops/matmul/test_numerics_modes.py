@@ -259,7 +259,7 @@ def test_batches_transposes_bias_and_activation_follow_the_mode(wormhole: ttnn.M
 
 
 def test_uniform_matmuls_lose_what_they_lose_on_the_chip(wormhole: ttnn.MeshDevice) -> None:
-    """tt-metal #32584, PCC 0.98 at K = 1024; realistic is known to lose less."""
+    """tt-metal #32584, PCC 0.98 at K = 1024."""
     generator = torch.Generator().manual_seed(3)
     a, b = torch.rand(32, 1024, generator=generator), torch.rand(1024, 256, generator=generator)
     expected, found = a.bfloat16().double() @ b.bfloat16().double(), {}
@@ -269,7 +269,8 @@ def test_uniform_matmuls_lose_what_they_lose_on_the_chip(wormhole: ttnn.MeshDevi
             result = _read(ttnn.matmul(_on(wormhole, a), _on(wormhole, b))).double()
         found[mode] = float(torch.corrcoef(torch.stack([result.flatten(), expected.flatten()]))[0, 1])
 
-    assert 0.98 <= found["exact"] < 0.99 < found["realistic"] < found["ideal"]
+    assert all(0.98 <= found[mode] < 0.99 for mode in ("exact", "realistic"))
+    assert found["ideal"] > 0.999
 
 
 # -- element-wise ------------------------------------------------------------------------------------------------------

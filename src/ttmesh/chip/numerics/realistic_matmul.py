@@ -2,7 +2,7 @@
 
 With a 32-bit destination only the cut bits show. A 16-bit one is rounded after every 16 of K, to 11 bits and then to 8, ties
 away, which is adding 9/16 of the last place and cutting: sums drift upwards. Fidelities above LoFi write the products of the
-weights' lower bits afterwards; they are taken for a fixed share of the tile's sum. docs/numerics.md says what that leaves out.
+weights' lower bits afterwards; they are taken for a fixed share of the tile's sum. docs/numerics.md says what is left out.
 """
 
 from __future__ import annotations

@@ -50,6 +50,21 @@ INLINE i32v larger(i32v a, i32v b) { return pick(a > b, a, b); }
 INLINE i32v smaller(i32v a, i32v b) { return pick(a < b, a, b); }
 #endif
 
+/* Shifts by any amount from 0 on: what is shifted out is gone. */
+#if defined(__AVX512F__)
+INLINE i32v shift_right(i32v a, i32v by) { return (i32v)_mm512_srav_epi32((__m512i)a, (__m512i)by); }
+INLINE u32v shift_out(u32v a, i32v by) { return (u32v)_mm512_srlv_epi32((__m512i)a, (__m512i)by); }
+INLINE i32v size_of(i32v a) { return (i32v)_mm512_abs_epi32((__m512i)a); }
+#elif defined(__AVX2__)
+INLINE i32v shift_right(i32v a, i32v by) { return (i32v)_mm256_srav_epi32((__m256i)a, (__m256i)by); }
+INLINE u32v shift_out(u32v a, i32v by) { return (u32v)_mm256_srlv_epi32((__m256i)a, (__m256i)by); }
+INLINE i32v size_of(i32v a) { return (i32v)_mm256_abs_epi32((__m256i)a); }
+#else
+INLINE i32v shift_right(i32v a, i32v by) { return a >> smaller(by, all(31)); }
+INLINE u32v shift_out(u32v a, i32v by) { return a >> (u32v)smaller(by, all(31)); }
+INLINE i32v size_of(i32v a) { return larger(a, -a); }
+#endif
+
 #if defined(__AVX512F__)
 #define HAS_FMA 1
 INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
@@ -238,18 +253,25 @@ static void sum_group_exactly(const uint32_t *x, const uint32_t *w, int64_t w_ro
     }
 }
 
-/* Two sums and the destination at their largest exponent, added and rounded: the new destination. */
-INLINE u32v write_dest(i32v first, i32v first_e, i32v second, i32v second_e, u32v dest, int wide, int fault) {
-    const i32v held = (i32v)((dest >> 23) & 0xff);
-    const i32v dest_e = held + ((held == 0) & NOTHING);
-    const i32v e = larger(larger(first_e, second_e), dest_e);
-    const u32v one = (u32v)all(1);
-    const i32v by_first = smaller(e - first_e, all(31)), by_second = smaller(e - second_e, all(31));
-    const i32v by_dest = smaller(e - dest_e, all(31));
-    i32v a = ((first << 13) + (i32v)((one << (u32v)by_first) >> 1)) >> by_first;
-    i32v b = ((second << 13) + (i32v)((one << (u32v)by_second) >> 1)) >> by_second;
-    const u32v mantissa = (dest & 0x7fffff) | 0x800000;
-    u32v d = (mantissa + ((one << (u32v)by_dest) >> 1)) >> (u32v)by_dest;
+/* Two groups' exponents: the larger one and how far each lies below it. */
+typedef struct {
+    i32v most, first, second;
+} Pair;
+
+INLINE Pair pair_of(i32v first, i32v second) {
+    const i32v most = larger(first, second);
+    return (Pair){most, most - first, most - second};
+}
+
+/* Two sums and the destination at their largest exponent, added and rounded: the new destination. A shift that rounds to
+ * nearest is one that keeps a bit more, plus one, shifted once more. `calm`: no exponent can leave the normal range. */
+INLINE u32v write_dest(i32v first, i32v second, Pair pair, int lower, u32v dest, int wide, int fault, int calm) {
+    const i32v held = (i32v)((dest >> 23) & 0xff), most = pair.most - lower;
+    const i32v dest_e = calm ? held : held + ((held == 0) & NOTHING);
+    const i32v e = larger(most, dest_e), gap = e - most;
+    i32v a = (shift_right(first << 14, gap + pair.first) + 1) >> 1;
+    i32v b = (shift_right(second << 14, gap + pair.second) + 1) >> 1;
+    u32v d = (shift_out(((dest & 0x7fffff) | 0x800000) << 1, e - dest_e) + 1) >> 1;
     const i32v sign = (i32v)dest >> 31;
     i32v total;
     u32v bits;
@@ -257,7 +279,7 @@ INLINE u32v write_dest(i32v first, i32v first_e, i32v second, i32v second_e, u32
     if (wide) {
         total = a + b + (((i32v)d ^ sign) - sign);
         if (fault) total = pick(total == -1, all(-(1 << 27)), total);
-        const i32v magnitude = larger(total, -total);
+        const i32v magnitude = size_of(total);
         /* Above 24 bits the conversion rounds to even: one bit more below makes ties go away. */
         const i32v doubled = magnitude + magnitude - (magnitude > 0xffffff);
         bits = (u32v)__builtin_convertvector(doubled, f32v);
@@ -267,15 +289,41 @@ INLINE u32v write_dest(i32v first, i32v first_e, i32v second, i32v second_e, u32
         b = (b + 4096) >> 13;
         d = (d + 4096) >> 13;
         total = a + b + (((i32v)d ^ sign) - sign);
-        const i32v magnitude = larger(total, -total);
-        bits = ((u32v)__builtin_convertvector(magnitude, f32v) + 0x8000) & 0xffff0000;
+        bits = ((u32v)__builtin_convertvector(size_of(total), f32v) + 0x8000) & 0xffff0000;
         shift = e - 137;
     }
     const u32v minus = (u32v)total & 0x80000000;
+    const u32v number = (bits + (u32v)(shift << 23)) | minus;
+    if (calm) return number & ~(u32v)(total == 0);
     const i32v result_e = (i32v)(bits >> 23) + shift;
-    const u32v number = (bits + (u32v)(shift << 23)) | minus, infinite = 0x7f800000 | minus;
+    const u32v infinite = 0x7f800000 | minus;
     const i32v result = pick(result_e > 254, (i32v)infinite, (i32v)number);
     return (u32v)(result & (result_e > 0) & (total != 0));
+}
+
+/* Whether a tile's eight writes at most stay among the normal numbers, whatever cancels: a write adds two bits at most. */
+INLINE int is_calm(Pair first, Pair second, u32v dest, int phases) {
+    const i32v held = (i32v)((dest >> 23) & 0xff), least = smaller(first.most, second.most);
+    const i32v most = larger(larger(first.most, second.most), held);
+    const i32v beyond = (least < (phases > 2 ? 50 : 43)) | (most > 220);
+    int32_t any = 0;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    any = _mm256_movemask_epi8((__m256i)beyond);
+#else
+    for (int i = 0; i < WIDE; i++) any |= beyond[i];
+#endif
+    return !any;
+}
+
+/* The writes of a tile of K: every phase, per phase two steps. */
+INLINE u32v write_tile(i32v sums[TILE / GROUP][4], Pair left, Pair right, u32v dest, int phases, int wide, int fault,
+                       int calm) {
+    for (int phase = 0; phase < phases; phase++) {
+        const int lower = (phase & 1 ? 5 : 0) + (phase & 2 ? 7 : 0);
+        dest = write_dest(sums[0][phase], sums[1][phase], left, lower, dest, wide, fault, calm);
+        dest = write_dest(sums[2][phase], sums[3][phase], right, lower, dest, wide, fault, calm);
+    }
+    return dest;
 }
 
 /* All of one chunk of K for ROWS rows and a panel. */
@@ -298,12 +346,9 @@ INLINE void multiply_rows(const Work *work, const Panel *panel, int64_t row, con
                               from->base[group], phases, sums[g], &exponents[g]);
                 }
             }
-            for (int phase = 0; phase < phases; phase++) {
-                const int lower = (phase & 1 ? 5 : 0) + (phase & 2 ? 7 : 0);
-                for (int g = 0; g < TILE / GROUP; g += 2)
-                    dest[r] = write_dest(sums[g][phase], exponents[g] - lower, sums[g + 1][phase],
-                                         exponents[g + 1] - lower, dest[r], wide, fault);
-            }
+            const Pair left = pair_of(exponents[0], exponents[1]), right = pair_of(exponents[2], exponents[3]);
+            if (is_calm(left, right, dest[r], phases)) dest[r] = write_tile(sums, left, right, dest[r], phases, wide, fault, 1);
+            else dest[r] = write_tile(sums, left, right, dest[r], phases, wide, fault, 0);
         }
     }
 }
