@@ -270,7 +270,7 @@ def test_uniform_matmuls_lose_what_they_lose_on_the_chip(wormhole: ttnn.MeshDevi
         found[mode] = float(torch.corrcoef(torch.stack([result.flatten(), expected.flatten()]))[0, 1])
 
     assert all(0.98 <= found[mode] < 0.99 for mode in ("exact", "realistic"))
-    assert found["ideal"] > 0.999
+    assert found["ideal"] > 0.995
 
 
 # -- element-wise ------------------------------------------------------------------------------------------------------
