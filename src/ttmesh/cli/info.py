@@ -25,7 +25,7 @@ from ttmesh.mesh.device.grid_drawing import draw_grid
 from ttmesh.mesh.system.coordinator import locate_mesh
 from ttmesh.monitor.tables import PlainConsole
 
-NO_BACKENDS = ("backend_protocol", "index_guard", "registry")  # files of chip/backends that hold none
+NO_BACKENDS = ("backend_protocol", "cuda_graphs", "index_guard", "registry")  # files of chip/backends that hold none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,11 @@ from typing import Any
 
 import torch
 
+from ttmesh.chip.cells import Cell
+
+# A command of a trace: what it does, and the cells it reads and writes.
+Step = tuple[Callable[[Sequence[Cell], Sequence[Cell]], None], Sequence[Cell], Sequence[Cell]]
+
 
 class Backend:
     """One torch device; subclasses override what differs. A backend file holds one as `BACKEND`."""
@@ -36,6 +41,10 @@ class Backend:
 
     def check_indices(self) -> None:
         """Raise the error of an index out of range that a guarded function met."""
+
+    def make_replay(self, steps: Sequence[Step], is_live: Callable[[Cell], bool]) -> Callable[[], None] | None:
+        """A faster way to run these commands of a trace again and again, or None; `is_live`: a program can reach it."""
+        return None
 
     def use_threads(self, size_bytes: int) -> None:
         """Choose how many host threads the next op of this size uses."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ttmesh.chip.backends.backend_protocol import Backend
+from ttmesh.chip.backends.backend_protocol import Backend, Step
+from ttmesh.chip.backends.cuda_graphs import TraceReplay
 from ttmesh.chip.backends.index_guard import IndexGuard, uses_indices
+from ttmesh.chip.cells import Cell
 
 
 class CudaBackend(Backend):
@@ -39,6 +41,10 @@ class CudaBackend(Backend):
     def check_indices(self) -> None:
         """Look at what the guard kept; waits for the GPU where it kept something."""
         self._guard.check()
+
+    def make_replay(self, steps: Sequence[Step], is_live: Callable[[Cell], bool]) -> Callable[[], None]:
+        """Replays become launches of a CUDA graph."""
+        return TraceReplay(steps, is_live, self._guard)
 
     def release(self) -> None:
         """Empty torch's caching allocator."""

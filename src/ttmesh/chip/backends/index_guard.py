@@ -25,6 +25,7 @@ ALONG_A_DIM = frozenset({
 # Functions of (source, [index or None per dim], ...): `source[indices]`, negative indices count from the end.
 BY_LIST = frozenset({aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_})
 GUARDED = ALONG_A_DIM | BY_LIST | {aten.embedding}
+_LARGEST = 2**62
 MOST_PENDING = 256  # extremes kept before they are looked at even though nobody waits; each is two numbers
 
 
@@ -38,11 +39,49 @@ class _Use:
     extremes: torch.Tensor
 
 
+class StickyUses:
+    """The extremes of a CUDA graph's indices over all its launches since somebody last waited."""
+
+    def __init__(self, count: int) -> None:
+        self._uses: list[_Use] = []
+        self._least = torch.full((count,), _LARGEST, device="cuda")
+        self._most = torch.full((count,), -_LARGEST, device="cuda")
+
+    def widen(self, uses: list[_Use]) -> None:
+        """Take in the extremes of this launch; called during the capture."""
+        self._uses = uses
+        if uses:
+            least, most = torch.stack([use.extremes for use in uses]).unbind(1)
+            torch.minimum(self._least, least, out=self._least)
+            torch.maximum(self._most, most, out=self._most)
+
+    def take(self) -> list[tuple[_Use, int, int]]:
+        """Every use with its extremes; forgets them."""
+        extremes = torch.stack([self._least, self._most], 1).tolist() if self._uses else []
+        self._least.fill_(_LARGEST)
+        self._most.fill_(-_LARGEST)
+        return [(use, least, most) for use, (least, most) in zip(self._uses, extremes, strict=True) if least <= most]
+
+
 class IndexGuard:
     """Indices used since somebody last waited."""
 
     def __init__(self) -> None:
         self._uses: list[_Use] = []
+        self._sticky: dict[int, StickyUses] = {}
+
+    def take_uses(self) -> list[_Use]:
+        """The uses since the last check, which nobody has to look at any more."""
+        uses, self._uses = self._uses, []
+        return uses
+
+    def make_sticky(self, count: int) -> StickyUses:
+        """Where a CUDA graph with so many uses keeps their extremes."""
+        return StickyUses(count)
+
+    def add_sticky(self, uses: StickyUses) -> None:
+        """A graph was launched: look at its extremes at the next check."""
+        self._sticky[id(uses)] = uses
 
     def run(self, body: Callable[..., Any]) -> Callable[..., Any]:
         """The same function with its indices clamped and remembered."""
@@ -60,16 +99,19 @@ class IndexGuard:
         if size == 0:
             fail(0)
         self._uses.append(_Use(fail, low, size, torch.stack(torch.aminmax(index)).long()))
-        if len(self._uses) >= MOST_PENDING:
+        if len(self._uses) >= MOST_PENDING and not torch.cuda.is_current_stream_capturing():
             self.check()
         return index.clamp(low, size - 1)
 
     def check(self) -> None:
         """Raise what the first function with an index out of range raises on a CPU; forget all uses."""
-        uses, self._uses = self._uses, []
-        if not uses:
-            return
-        for use, (least, most) in zip(uses, torch.stack([use.extremes for use in uses]).tolist(), strict=True):
+        sticky, self._sticky = self._sticky, {}
+        found = [use for uses in sticky.values() for use in uses.take()]
+        plain = self.take_uses()
+        if plain:
+            extremes = torch.stack([use.extremes for use in plain]).tolist()
+            found += [(use, least, most) for use, (least, most) in zip(plain, extremes, strict=True)]
+        for use, least, most in found:
             if least < use.low or most >= use.high:
                 use.fail(least if least < use.low else most)
 

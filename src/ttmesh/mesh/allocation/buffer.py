@@ -141,6 +141,10 @@ class Heap:
         """The live cell at the same address, else the cell itself: how a traced command finds its memory."""
         return self.live[cell.buffer_type].get(cell.address, cell)
 
+    def is_live(self, cell: Cell) -> bool:
+        """Whether a buffer that was not freed holds this cell."""
+        return self.live[cell.buffer_type].get(cell.address) is cell
+
     def view(self, kind: BufferType) -> MemoryView:
         """The allocated and free memory of one buffer type."""
         with self._lock:

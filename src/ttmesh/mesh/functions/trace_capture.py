@@ -96,10 +96,10 @@ def release_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> None:
 
 def _make_replay_command(mesh_device: MeshDevice, trace: Trace, segment: TraceSegment) -> Command:
     """A command that replays a segment of a trace; it waits for what the segment's first command waits for."""
-    heap, first = mesh_device.heap, segment.first
+    heap, backend, first = mesh_device.heap, mesh_device.backend, segment.first
 
     def replay(reads: Cells, writes: Cells) -> None:
-        trace.replay(heap.resolve, heap.version, segment)
+        trace.replay(heap, backend, segment)
 
     name = f"execute_trace {trace.id}"
     if first is None:

@@ -8,8 +8,9 @@ from typing import NewType
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import TraceError
+from ttmesh.chip.backends.backend_protocol import Backend
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.buffer import Buffer, Heap
 from ttmesh.mesh.queue.command_queue import Command
 
 MeshTraceId = NewType("MeshTraceId", int)
@@ -44,7 +45,7 @@ class TraceSegment:
 class Trace:
     """A recorded list of commands with the memory that holds it on the chips."""
 
-    __slots__ = ("_bound", "_segments", "_version", "buffer", "commands", "high_water", "id", "queue_id")
+    __slots__ = ("_bound", "_replays", "_segments", "_version", "buffer", "commands", "high_water", "id", "queue_id")
 
     def __init__(self, trace_id: MeshTraceId, queue_id: int) -> None:
         self.id = trace_id
@@ -53,6 +54,7 @@ class Trace:
         self.buffer: Buffer | None = None
         self.high_water = 0
         self._bound: list[tuple[Command, list[Cell], list[Cell]]] = []
+        self._replays: dict[int, Callable[[], None] | None] = {}
         self._segments: list[TraceSegment] = []
         self._version = -1
 
@@ -70,19 +72,40 @@ class Trace:
             ]
         return self._segments
 
-    def replay(self, resolve: Resolve, version: int, segment: TraceSegment) -> None:
+    def replay(self, heap: Heap, backend: Backend, segment: TraceSegment) -> None:
         """Run a segment; an address means the live buffer at it, else the trace's own cell.
 
-        The binding is kept until the allocator's `version` changes.
+        The binding is kept until the heap's version changes, a backend's faster replay until a cell changes.
         """
-        if version != self._version:
-            self._bound = [
-                (command, [resolve(cell) for cell in command.reads], [resolve(cell) for cell in command.writes])
-                for command in self.commands
+        if heap.version != self._version:
+            self._bind(heap.resolve)
+            self._version = heap.version
+        if segment.start not in self._replays:
+            steps = [
+                (command.body, reads, writes) for command, reads, writes in self._bound[segment.start : segment.end]
             ]
-            self._version = version
+            self._replays[segment.start] = backend.make_replay(steps, heap.is_live)
+        replay = self._replays[segment.start]
+        if replay is not None:
+            replay()
+            return
         for command, reads, writes in self._bound[segment.start : segment.end]:
             command.body(reads, writes)
+
+    def _bind(self, resolve: Resolve) -> None:
+        bound = [
+            (command, [resolve(cell) for cell in command.reads], [resolve(cell) for cell in command.writes])
+            for command in self.commands
+        ]
+        same = len(bound) == len(self._bound) and all(
+            one is other
+            for (_, *new), (_, *old) in zip(bound, self._bound, strict=True)
+            for ones, others in zip(new, old, strict=True)
+            for one, other in zip(ones, others, strict=True)
+        )
+        self._bound = bound
+        if not same:
+            self._replays.clear()
 
     def cells(self) -> list[Cell]:
         """Every cell that a replay reads or writes."""

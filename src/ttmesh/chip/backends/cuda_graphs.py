@@ -1,0 +1,263 @@
+"""Trace replays as CUDA graphs: captured at the second replay, launched as one from then on.
+
+A graph reads and writes fixed memory, while the contents of a cell are replaced by other tensors. So before a launch:
+- an input whose tensor changed since the capture is copied into the memory that the graph reads (after the first change
+  it has memory of its own for that, and the graph is captured again);
+- where somebody else holds a tensor that the graph would overwrite, this replay runs command by command instead.
+What cannot be captured (random numbers with a generator, reading a value back, other ranks) stays as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from ttmesh.chip.backends.backend_protocol import Step
+from ttmesh.chip.backends.index_guard import IndexGuard, StickyUses
+from ttmesh.chip.cells import Cell, Chips, Format
+
+MOST_CAPTURES = 4  # inputs may turn out to change one after the other; then commands run one by one for good
+
+
+class _Input(NamedTuple):
+    """What the graph reads for a cell; `private` memory may be overwritten with what the cell holds by then."""
+
+    cell: Cell
+    tensor: torch.Tensor
+    form: Format | None
+    private: bool
+    always: bool  # the graph replaces the cell's contents itself: copy them in before every launch
+
+
+class _Output(NamedTuple):
+    """What the graph writes for a cell."""
+
+    cell: Cell
+    tensor: torch.Tensor
+    form: Format | None
+
+
+class _InPlace(NamedTuple):
+    """A cell whose memory the graph updates. Its tensor is not kept: whoever keeps it turns the next update outside of
+    the graph into a copy."""
+
+    cell: Cell
+    address: int
+
+
+class _ObservedCell(Cell):
+    """A cell that notes when its old contents are used; cells are of this class during one replay."""
+
+    __slots__ = ()
+    used: ClassVar[set[int]] = set()
+    taken: ClassVar[set[int]] = set()
+
+    def read(self, wanted: Format) -> torch.Tensor:
+        """Read, noted."""
+        self.used.add(id(self))
+        return super().read(wanted)
+
+    def read_bytes(self) -> torch.Tensor:
+        """Read as bytes, noted."""
+        self.used.add(id(self))
+        return super().read_bytes()
+
+    def take_out(self, form: Format) -> torch.Tensor:
+        """Take out, noted."""
+        self.taken.add(id(self))
+        self.__class__ = Cell  # type: ignore[assignment]  # it reads by itself
+        return self.take_out(form)
+
+    def copy(self) -> Cell:
+        """Copy, noted."""
+        self.used.add(id(self))
+        return super().copy()
+
+    def merge(self, result: Cell, chips: Chips, lane_shape: tuple[int, ...]) -> None:
+        """Merge, noted."""
+        self.used.add(id(self))
+        super().merge(result, chips, lane_shape)
+
+
+class TraceReplay:
+    """The commands of a trace segment, run as a CUDA graph where that is safe."""
+
+    def __init__(self, steps: Sequence[Step], is_live: Callable[[Cell], bool], guard: IndexGuard) -> None:
+        self._steps = list(steps)
+        self._is_live, self._guard = is_live, guard
+        self._cells = {id(cell): cell for _, reads, writes in steps for cell in (*reads, *writes)}
+        self._written = {id(cell) for _, _, writes in steps for cell in writes}
+        self._seen: dict[int, torch.Tensor | None] | None = None  # read cell -> what the first replay found in it
+        self._taken: set[int] = set()  # cells that a command updates in place
+        self._private: set[int] = set()  # read cells that need memory of their own
+        self._captures = 0
+        self._forget_graph()
+
+    def __call__(self) -> None:
+        """Replay once."""
+        if self._captures > MOST_CAPTURES:
+            self._run_steps()
+        elif self._seen is None:
+            self._run_first()
+        elif self._graph is None:
+            self._private |= {key for key, tensor in self._seen.items() if self._cells[key].values is not tensor}
+            self._seen = dict.fromkeys(self._seen)
+            self._capture()
+        elif changed := self._find_changed():
+            self._private |= changed
+            self._capture()
+        elif self._is_held():
+            self._run_steps()
+        else:
+            self._copy_inputs()
+            self._launch()
+
+    def _forget_graph(self) -> None:
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[_Input] = []
+        self._copied: dict[int, torch.Tensor | None] = {}
+        self._outputs: list[_Output] = []
+        self._in_place: list[_InPlace] = []
+        self._reachable: list[torch.Tensor] = []  # what the graph overwrites and a program can get hold of
+        self._holders: list[tuple[int, int]] = []  # who held those, and what is updated in place, after the capture
+        self._sticky: StickyUses | None = None
+
+    def _run_steps(self) -> None:
+        for body, reads, writes in self._steps:
+            body(reads, writes)
+
+    def _run_first(self) -> None:
+        """Command by command, to see which cells are read before they are written, and which are updated in place."""
+        self._seen, written = {}, set[int]()
+        for body, reads, writes in self._steps:
+            fresh = [cell for cell in writes if id(cell) not in written]
+            for cell in reads:
+                if id(cell) not in written:
+                    self._seen.setdefault(id(cell), cell.values)
+            for cell in fresh:
+                cell.__class__ = _ObservedCell
+            _ObservedCell.used.clear()
+            _ObservedCell.taken.clear()
+            try:
+                body(reads, writes)
+            finally:
+                for cell in fresh:
+                    cell.__class__ = Cell
+            for cell in fresh:
+                if id(cell) in _ObservedCell.used:
+                    self._seen.setdefault(id(cell), None)
+                    self._private.add(id(cell))
+                elif id(cell) in _ObservedCell.taken:
+                    self._taken.add(id(cell))
+                written.add(id(cell))
+
+    def _capture(self) -> None:
+        """Capture and launch; what cannot be captured runs command by command from now on."""
+        self._captures += 1
+        self._forget_graph()
+        uses = self._try_capture() if self._captures <= MOST_CAPTURES else None
+        if uses is None:
+            self._captures = MOST_CAPTURES + 1
+            self._run_steps()
+            return
+        assert self._seen is not None, "the first replay looked"
+        for key in self._seen:
+            cell = self._cells[key]
+            if key in self._taken:
+                continue  # read and updated in place: the same memory, which nobody else may hold
+            assert cell.values is not None, "the trial looked"
+            private = key in self._private
+            if private:
+                cell.values = cell.values.clone()
+            self._inputs.append(_Input(cell, cell.values, cell.format, private, key in self._written))
+        addresses = {key: self._address(key) for key in self._taken}
+        sticky = self._guard.make_sticky(uses)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._run_steps()
+            sticky.widen(self._guard.take_uses())
+        self._graph, self._sticky = graph, sticky
+        for key in self._written:
+            cell = self._cells[key]
+            if key in self._taken and self._address(key) == addresses[key]:
+                self._in_place.append(_InPlace(cell, addresses[key]))
+            elif cell.values is not None:
+                self._outputs.append(_Output(cell, cell.values, cell.format))
+        if len(self._in_place) != len(self._taken):  # somebody else holds one: it was copied, and not in its place
+            self._captures = MOST_CAPTURES + 1
+        self._reachable = [output.tensor for output in self._outputs if self._is_live(output.cell)]
+        self._launch()
+        self._holders = self._count_holders()
+
+    def _try_capture(self) -> int | None:
+        """Whether these commands can be captured: how many uses of indices they have, or None. Nothing is changed."""
+        assert self._seen is not None, "the first replay looked"
+        if any(self._cells[key].values is None for key in self._seen):
+            return None  # raw bytes, or memory that nobody wrote
+        held = [(cell, cell.values, cell.format, cell.raw) for cell in self._cells.values()]
+        self._guard.check()
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+                self._run_steps()
+        except Exception:
+            return None
+        else:
+            return len(self._guard.take_uses())
+        finally:
+            self._guard.take_uses()
+            for cell, values, form, raw in held:
+                cell.values, cell.format, cell.raw = values, form, raw
+
+    def _address(self, key: int) -> int:
+        values = self._cells[key].values
+        return 0 if values is None else values.data_ptr()
+
+    def _find_changed(self) -> set[int]:
+        """Cells that hold another tensor than the graph reads, which has no memory of its own for them yet."""
+        return {
+            id(cell)
+            for cell, tensor, form, private, _ in self._inputs
+            if (cell.values is not tensor and not private)
+            or cell.values is None
+            or (cell.format is not form and cell.format != form)
+            or cell.values.shape != tensor.shape
+        }
+
+    def _is_held(self) -> bool:
+        """Whether somebody holds memory that a launch would overwrite."""
+        moved = any(cell.values is None or cell.values.data_ptr() != address for cell, address in self._in_place)
+        return moved or self._count_holders() != self._holders
+
+    def _count_holders(self) -> list[tuple[int, int]]:
+        counts = [_count_tensor_holders(tensor) for tensor in self._reachable]
+        for cell, _ in self._in_place:
+            assert cell.values is not None, "a cell that is updated in place holds values"
+            counts.append(_count_tensor_holders(cell.values))
+        return counts
+
+    def _copy_inputs(self) -> None:
+        """Bring what cells hold now to where the graph reads it."""
+        for i, (cell, tensor, _, private, always) in enumerate(self._inputs):
+            values = cell.values
+            if private and values is not tensor and (always or self._copied.get(i) is not values):
+                assert values is not None, "inputs were looked at"
+                tensor.copy_(values)
+                if not always:  # those are the graph's own results: holding one would look like somebody else's hold
+                    self._copied[i] = values
+
+    def _launch(self) -> None:
+        assert self._graph is not None, "captured"
+        self._graph.replay()
+        for cell, tensor, form in self._outputs:
+            cell.values, cell.format, cell.raw = tensor, form, None
+        if self._sticky is not None:
+            self._guard.add_sticky(self._sticky)
+
+
+def _count_tensor_holders(tensor: torch.Tensor) -> tuple[int, int]:
+    """Who holds a tensor, and who its memory."""
+    uses: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
+    return sys.getrefcount(tensor), uses

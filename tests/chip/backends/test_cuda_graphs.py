@@ -1,0 +1,171 @@
+"""Replays of traces as CUDA graphs give the values of commands that run one by one, whatever happens between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ttmesh.ttnn as ttnn
+from ttmesh.chip.backends import cuda_graphs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TTMESH_BACKEND", "cuda")
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    opened = ttnn.open_mesh_device(ttnn.MeshShape(1, 4), trace_region_size=1 << 20)
+    yield opened
+    ttnn.close_mesh_device(opened)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    counted: list[int] = []
+    launch = cuda_graphs.TraceReplay._launch
+
+    def count(self) -> None:
+        counted.append(1)
+        launch(self)
+
+    monkeypatch.setattr(cuda_graphs.TraceReplay, "_launch", count)
+    return counted
+
+
+def upload(mesh: ttnn.MeshDevice, values: torch.Tensor, dtype: ttnn.DataType = ttnn.bfloat16) -> ttnn.Tensor:
+    return ttnn.from_torch(
+        values, dtype=dtype, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0)
+    )
+
+
+def host(mesh: ttnn.MeshDevice, values: torch.Tensor) -> ttnn.Tensor:
+    return ttnn.from_torch(
+        values, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0)
+    )
+
+
+def read(mesh: ttnn.MeshDevice, tensor: ttnn.Tensor) -> torch.Tensor:
+    return ttnn.to_torch(tensor, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=0))
+
+
+def capture(mesh: ttnn.MeshDevice, run) -> tuple[int, ttnn.Tensor]:
+    run()
+    trace = ttnn.begin_trace_capture(mesh, cq_id=0)
+    result = run()
+    ttnn.end_trace_capture(mesh, trace, cq_id=0)
+    return trace, result
+
+
+def test_replays_with_new_inputs(mesh, launches) -> None:
+    x, w = upload(mesh, torch.randn(4, 32, 64)), upload(mesh, torch.randn(4, 64, 64))
+
+    def run() -> ttnn.Tensor:
+        return ttnn.all_reduce(ttnn.gelu(ttnn.matmul(ttnn.add(x, 1.0), w)), cluster_axis=1)
+
+    trace, result = capture(mesh, run)
+    for _ in range(6):
+        ttnn.copy_host_to_device_tensor(host(mesh, torch.randn(4, 32, 64)), x)
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+        assert torch.equal(read(mesh, result), read(mesh, run()))
+    assert len(launches) >= 4
+    ttnn.release_trace(mesh, trace)
+
+
+def test_a_result_that_is_kept_is_not_overwritten(mesh, launches) -> None:
+    x = upload(mesh, torch.randn(4, 32, 64))
+    trace, result = capture(mesh, lambda: ttnn.multiply(x, 2.0))
+    kept = []
+    for _ in range(6):
+        ttnn.copy_host_to_device_tensor(host(mesh, torch.randn(4, 32, 64)), x)
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+        kept.append((ttnn.clone(result), read(mesh, result).clone()))
+        kept.append((ttnn.reshape(result, (4 // 4, 64, 32)), read(mesh, result).reshape(4, 64, 32).clone()))
+    assert all(torch.equal(read(mesh, tensor), values) for tensor, values in kept)
+
+
+def test_sums_that_are_updated_in_place(mesh, launches) -> None:
+    total, x = upload(mesh, torch.zeros(4, 32, 32)), upload(mesh, torch.ones(4, 32, 32))
+    ttnn.add(total, 0.0)
+    trace = ttnn.begin_trace_capture(mesh, cq_id=0)
+    ttnn.add_(total, x)
+    ttnn.end_trace_capture(mesh, trace, cq_id=0)
+    before = float(read(mesh, total)[0, 0, 0])
+    for step in range(1, 9):
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+        assert float(read(mesh, total).max()) == before + step
+        if step == 5:
+            ttnn.copy_host_to_device_tensor(host(mesh, torch.full((4, 32, 32), 100.0)), total)
+            before = 100.0 - step
+    assert len(launches) >= 4
+
+
+def test_a_cache_is_updated_where_it_is_and_a_copy_of_it_stays(mesh, launches) -> None:
+    cache = upload(mesh, torch.zeros(4, 1, 64, 32))
+    rows = upload(mesh, torch.ones(4, 1, 1, 32))
+
+    def run() -> ttnn.Tensor:
+        ttnn.update_cache(cache, rows, 3)
+        return ttnn.add(cache, 1.0)
+
+    trace, result = capture(mesh, run)
+    copies = []
+    for step in range(6):
+        ttnn.copy_host_to_device_tensor(host(mesh, torch.full((4, 1, 1, 32), float(step))), rows)
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+        assert float(read(mesh, result)[0, 0, 3, 0]) == step + 1
+        copies.append((ttnn.clone(cache), step))
+    assert all(float(read(mesh, copy)[0, 0, 3, 0]) == step for copy, step in copies)
+
+
+def test_one_chips_part_of_a_tensor(mesh, launches) -> None:
+    total = upload(mesh, torch.zeros(4, 32, 32))
+    one = ttnn.get_device_tensors(total)[2]
+    trace = ttnn.begin_trace_capture(mesh, cq_id=0)
+    ttnn.add_(one, 1.0)
+    ttnn.end_trace_capture(mesh, trace, cq_id=0)
+    for step in range(1, 7):
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+        values = read(mesh, total)
+        assert [float(values[i].max()) for i in range(4)] == [0.0, 0.0, float(step), 0.0]
+
+
+def test_a_bad_index_in_any_launch_is_reported(mesh, launches) -> None:
+    index = ttnn.from_torch(
+        torch.zeros(1, 32, 32, dtype=torch.int64), dtype=ttnn.uint32, layout=ttnn.TILE_LAYOUT, device=mesh
+    )
+    square = upload(mesh, torch.randn(4, 32, 32))
+
+    def run() -> ttnn.Tensor:
+        return ttnn.gather(square, 1, index)
+
+    def put(value: int) -> None:
+        values = torch.full((1, 32, 32), value)
+        ttnn.copy_host_to_device_tensor(ttnn.from_torch(values, dtype=ttnn.uint32, layout=ttnn.TILE_LAYOUT), index)
+
+    trace, _ = capture(mesh, run)
+    for value in (1, 2, 3, 4):
+        put(value)
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+    put(40)
+    ttnn.execute_trace(mesh, trace, cq_id=0, blocking=False)
+    put(1)
+    ttnn.execute_trace(mesh, trace, cq_id=0, blocking=False)
+    with pytest.raises((IndexError, RuntimeError), match="index 40 is out of bounds"):
+        ttnn.synchronize_device(mesh)
+    ttnn.execute_trace(mesh, trace, cq_id=0, blocking=False)
+    ttnn.synchronize_device(mesh)
+    assert launches
+
+
+def test_what_cannot_be_captured_still_runs(mesh, launches) -> None:
+    x = upload(mesh, torch.ones(4, 32, 32))
+
+    def run() -> ttnn.Tensor:
+        return ttnn.experimental.dropout(x, probability=0.5, scale=2.0, seed=1)
+
+    trace, result = capture(mesh, run)
+    for _ in range(4):
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+        assert set(read(mesh, result).unique().tolist()) <= {0.0, 2.0}
