@@ -17,11 +17,11 @@ from rich.table import Table
 from ttmesh import __version__
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
-from ttmesh.chip.formats.kernels.loader import library
+from ttmesh.chip.formats.kernels.loader import FOLDER, library
 from ttmesh.monitor.tables import PlainConsole
 
 GOOD, MISSING, BROKEN = "ok", "missing", "broken"
-KERNELS = ("block_tiles", "engine_elements", "engine_matmul", "lane_sum", "tile_order")
+KERNELS = tuple(sorted(path.stem for path in FOLDER.glob("*.c")))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

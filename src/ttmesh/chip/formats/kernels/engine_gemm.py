@@ -25,7 +25,7 @@ _FIELDS = (
 )
 
 
-class _Shape(ctypes.Structure):
+class _GemmShape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for names in _FIELDS for name in names]
 
 
@@ -45,7 +45,7 @@ class Cut:
 
 
 _SIGNATURES: dict[str, list[Any]] = {
-    "engine_gemm": [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.POINTER(_Shape), ctypes.c_float],
+    "engine_gemm": [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.POINTER(_GemmShape), ctypes.c_float],
     "pack_bfloat16": [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64],
 }
 
@@ -92,7 +92,7 @@ def _run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, cut: Cut, block: i
     batches, rows, depth = a.shape
     columns = b.shape[-1]
     deep = -(-max(depth, 1) // TILE) * TILE
-    shape = _Shape(
+    shape = _GemmShape(
         *(batches, rows, depth, columns),
         *(a.stride(0), a.stride(1), a.dtype is torch.bfloat16),
         *(b.stride(0), b.stride(1), b.stride(2), b.dtype is torch.bfloat16),
