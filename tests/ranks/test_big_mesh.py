@@ -30,10 +30,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.mark.parametrize(
     ("engine", "ranks", "settings", "described"),
     [
-        pytest.param("mpi", 2, {}, False, id="two ranks of mpi"),
+        pytest.param("mpi", 2, {}, False, id="two ranks of mpi", marks=pytest.mark.deep),
         pytest.param("torchdist", 2, {"TTMESH_SCHEDULE": "async"}, False, id="two ranks of torchdist, async queues"),
         pytest.param("mpi", 4, {"TTMESH_ORDERED": "1"}, True, id="four ranks of mpi in a grid, ordered sums"),
-        pytest.param("torchdist", 4, {}, False, id="four ranks of torchdist"),
+        pytest.param("torchdist", 4, {}, False, id="four ranks of torchdist", marks=pytest.mark.deep),
     ],
 )
 def test_ranks_get_the_results_of_one_process(
@@ -86,7 +86,10 @@ def test_rank_bindings_give_each_rank_its_block_of_a_t3000(tmp_path: Path) -> No
         assert re.search(said, done.stdout), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("name", "words"), [("train_gpt.py", "--steps 3"), ("train_stages.py", "--epochs 1")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("train_gpt.py", "--steps 3"), pytest.param("train_stages.py", "--epochs 1", marks=pytest.mark.deep)],
+)
 def test_the_training_examples_reach_the_same_loss_on_ranks(name: str, words: str, tmp_path: Path) -> None:
     example = str(HERE.parents[1] / "examples" / name)
     more = [*words.split(), "--out", str(tmp_path)]

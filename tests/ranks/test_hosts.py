@@ -28,7 +28,7 @@ def test_two_hosts_keep_the_contract(engine: str, hosts: Hosts) -> None:
         assert f"[{rank}] rank {rank} of 2 kept the contract of {engine}" in output, output
 
 
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize("engine", ["torchdist", pytest.param("mpi", marks=pytest.mark.deep)])
 def test_a_cut_cable_is_an_error_on_both_sides(engine: str, hosts: Hosts, tmp_path: Path) -> None:
     launcher = hosts.launch(engine, str(HERE / "sums_until_cut.py"), str(tmp_path), "10")
     await_files(tmp_path, "summing0", "summing1")
@@ -42,7 +42,7 @@ def test_a_cut_cable_is_an_error_on_both_sides(engine: str, hosts: Hosts, tmp_pa
     assert output.count("first cause") == 1, output
 
 
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize("engine", [pytest.param(name, marks=pytest.mark.deep) for name in engines.names()])
 def test_a_pipeline_trains_over_two_hosts_until_the_cable_is_cut(engine: str, hosts: Hosts, tmp_path: Path) -> None:
     program = [str(HERE / "pipeline_stage.py"), "cut", "10", str(tmp_path)]
     launcher = hosts.launch(engine, "--mesh-per-rank", *program)
@@ -59,7 +59,7 @@ def test_a_pipeline_trains_over_two_hosts_until_the_cable_is_cut(engine: str, ho
     assert output.count("first cause") == 1, output
 
 
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize("engine", ["mpi", pytest.param("torchdist", marks=pytest.mark.deep)])
 def test_two_hosts_divide_a_mesh_until_the_cable_is_cut(engine: str, hosts: Hosts, tmp_path: Path) -> None:
     launcher = hosts.launch(engine, str(HERE / "big_mesh_mlp.py"), str(tmp_path), "10")
     await_files(tmp_path, "sums0", "sums1")  # the MLP's result was right on both

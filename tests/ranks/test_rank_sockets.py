@@ -30,7 +30,7 @@ def no_fabric_left() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("engine", "schedule"),
-    [("mpi", "eager"), ("torchdist", "async"), ("mpi", "adversarial")],
+    [("mpi", "adversarial"), ("torchdist", "async"), pytest.param("mpi", "eager", marks=pytest.mark.deep)],
 )
 def test_a_socket_between_ranks_keeps_the_contract(engine: str, schedule: str) -> None:
     output, code = meshes(engine, 2, "socket_contract.py", schedule=schedule)
@@ -40,8 +40,15 @@ def test_a_socket_between_ranks_keeps_the_contract(engine: str, schedule: str) -
         assert f"[{rank}] rank {rank} kept the contract and moved something" in output
 
 
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize(
+    ("engine", "stages"),
+    [
+        ("mpi", 2),
+        ("torchdist", 4),
+        pytest.param("mpi", 4, marks=pytest.mark.deep),
+        pytest.param("torchdist", 2, marks=pytest.mark.deep),
+    ],
+)
 def test_a_pipeline_over_ranks_trains_as_one_process_does(engine: str, stages: int) -> None:
     output, code = meshes(engine, stages, "pipeline_stage.py", "train")
 
@@ -95,10 +102,10 @@ SENDING = (
     ("engine", "fault", "ranks", "words"),
     [
         ("mpi", "kill", 3, KILLED),
-        ("torchdist", "kill", 3, KILLED),
-        ("mpi", "stop", 2, STOPPED),
+        pytest.param("torchdist", "kill", 3, KILLED, marks=pytest.mark.deep),
+        pytest.param("mpi", "stop", 2, STOPPED, marks=pytest.mark.deep),
         ("torchdist", "stop", 2, STOPPED),
-        ("mpi", "both receive", 2, {0: RECEIVING, 1: RECEIVING}),
+        pytest.param("mpi", "both receive", 2, {0: RECEIVING, 1: RECEIVING}, marks=pytest.mark.deep),
         ("torchdist", "both send", 2, {0: SENDING, 1: SENDING}),
     ],
 )
