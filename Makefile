@@ -23,7 +23,7 @@ test-ops: $(STAMP)  ## every operation against torch over formats, layouts, plac
 	@$(PY) -m pytest tests/ops/test_goldens.py -m full
 
 test: $(STAMP)  ## every test, two files at a time with one thread each
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --durations=25 --durations-min=5
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
 
 test-deep: $(STAMP)  ## the long runs: properties over many seeds, soaks, faults, the whole matrix of operations
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile -m 'deep or full'

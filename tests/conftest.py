@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,21 @@ if threading.current_thread() is threading.main_thread():
 _SHARED = tempfile.mkdtemp(prefix="ttmesh-tests-")
 os.environ["TTMESH_SHARED_MEMORY"] = _SHARED
 atexit.register(shutil.rmtree, _SHARED, ignore_errors=True)
+
+
+# Tests that start many processes: begun first, so that no worker is left alone with one of their files at the end.
+FIRST = ("ranks", "examples", "test_seed_commands.py", "launch", "fabric", "nn")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files by how long they take; within a file nothing moves."""
+    here = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        name = item.path.relative_to(here).parts[0]
+        return FIRST.index(name) if name in FIRST else len(FIRST)
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(tryfirst=True)
