@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops test-deep sanitize pages stubs check bench sizes clean
+.PHONY: demo test test-ops test-deep sanitize pages stubs check bench bench-gpu sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -47,6 +47,10 @@ check: $(STAMP)  ## format, lint, types, architecture, smoke
 bench: $(STAMP)  ## every benchmark, printed beside its peers
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(PY) $$file; done
+
+bench-gpu:  ## the rows of one NVIDIA GPU; needs a torch for CUDA, no network: WHEELS names a folder with the other packages
+	@test -z "$(WHEELS)" || python3 -m pip install -q --no-index --find-links $(WHEELS) --target .gpu-site msgspec psutil rich pyyaml platformdirs
+	@PYTHONPATH=src:.gpu-site python3 benchmarks/gpu.py
 
 sizes: $(STAMP)  ## lines per layer
 	@for layer in src/ttmesh/*/; do printf '%6d  %s\n' $$(find $$layer -name '*.py' -o -name '*.c' | xargs cat | wc -l) $$layer; done
