@@ -1,4 +1,4 @@
-"""Files that somebody made up, cut short or changed: one error that names the file, and never wrong values."""
+"""Files of earlier versions that somebody made up, cut short or changed: one error that names the file, no wrong values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshShape
 from ttmesh.tensor.distribution.mappers import ShardTensorToMesh
-from ttmesh.tensor.transfer import safetensors_files
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer import tensorbin_files
 from ttmesh.tensor.transfer.safetensors_files import DTYPE_NAMES, read_tensors, write_tensors
 from ttmesh.tensor.transfer.serialization import dump_tensor, load_tensor
+from ttmesh.tensor.transfer.tensor_descriptions import describe
 from ttmesh.tensor.transfer.transfers import from_torch, to_torch
 
+REFUSALS = "is neither a file of TT-NN nor|is too small to be valid|is truncated or corrupt"
 DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def dump_earlier(path: Path, tensor: Tensor) -> None:
+    """A file as ttmesh wrote it before it wrote TT-NN's."""
+    write_tensors(path, {"lanes": tensor.lanes}, {"ttmesh": json.dumps(describe(tensor))})
 
 
 @pytest.fixture
@@ -36,7 +44,7 @@ def good(tmp_path: Path) -> tuple[Path, dict[str, Any], torch.Tensor]:
     tensor = from_torch(
         torch.rand(2, 64, 64), d.bfloat16, layout=Layout.TILE, mesh_mapper=ShardTensorToMesh(MeshShape(1, 2), 0)
     )
-    dump_tensor(path, tensor)
+    dump_earlier(path, tensor)
     with safe_open(path, framework="pt") as file:
         return path, json.loads(file.metadata()["ttmesh"]), file.get_tensor("lanes")
 
@@ -69,6 +77,12 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"version": 99}, "has version 99"),
     ({"colour": "blue"}, "unknown field `colour`"),
 ]
+
+
+def test_files_of_earlier_versions_are_read(good) -> None:
+    path, _, lanes = good
+
+    assert load_tensor(path).lanes.equal(lanes)
 
 
 @pytest.mark.parametrize(("change", "words"), CHANGES, ids=[str(c)[:40] for c, _ in CHANGES])
@@ -106,7 +120,7 @@ def test_other_values_than_described_are_refused(good, values: Callable[[torch.T
 
 def test_numbers_outside_of_their_format_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.tensorbin"
-    dump_tensor(path, from_torch(torch.tensor([[1, 2]]), d.uint16))
+    dump_earlier(path, from_torch(torch.tensor([[1, 2]]), d.uint16))
     with safe_open(path, framework="pt") as file:
         text = file.metadata()["ttmesh"]
     save_file({"lanes": torch.tensor([[[[1, 70_000]]]], dtype=torch.int32)}, path, {"ttmesh": text})
@@ -122,11 +136,11 @@ def test_every_shortened_file_is_refused(good) -> None:
 
     for size in (*range(9), *range(9, header, 37), header, header + 1, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(MeshError, match="was not written by ttmesh"):
+        with pytest.raises(MeshError, match=REFUSALS):
             load_tensor(path)
     for broken in (struct.pack("<Q", 2**63) + whole[8:], os.urandom(5000), whole + b"more"):
         path.write_bytes(broken)
-        with pytest.raises(MeshError, match="was not written by ttmesh"):
+        with pytest.raises(MeshError, match=REFUSALS):
             load_tensor(path)
 
 
@@ -176,7 +190,7 @@ def test_files_are_those_of_safetensors_in_every_dtype(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.tensorbin"
     dump_tensor(path, from_torch(torch.ones(2)))
-    monkeypatch.setattr(safetensors_files, "replace_file", lambda path: (_ for _ in ()).throw(OSError(28, "No space")))
+    monkeypatch.setattr(tensorbin_files, "replace_file", lambda path: (_ for _ in ()).throw(OSError(28, "No space")))
 
     with pytest.raises(MeshError, match=r"Cannot open .* for writing: .*No space"):
         dump_tensor(path, from_torch(torch.zeros(2)))

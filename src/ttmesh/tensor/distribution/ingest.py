@@ -57,11 +57,15 @@ def ingest(
     axes = 2 if mapper is None else mapper.mesh_shape.dims()
     config = DRAM_MEMORY_CONFIG if memory_config is None else memory_config
     padding = 0 if pad_value is None else pad_value
-    # No key of the cache: a sharded config, which can be written to, and -0.0, which equals 0.0.
-    make = _kind if config.interleaved and (pad_value is None or pad_value != 0) else _kind.__wrapped__
+    # No key of the cache: a sharded config, which can be written to, -0.0, which equals 0.0, and transposed tiles.
+    cached = config.interleaved and (pad_value is None or pad_value != 0) and not (tile and tile.transpose_tile)
+    make = _kind if cached else _kind.__wrapped__
     kind = make(cut.values.shape[axes:], dtype, layout, tile, config, padding, cut.topology, cut.presence)
     if dtype in BLOCK_FLOATS or (mapper is not None and mapper.rank_block is not None):
-        lanes = to_lane(cut.values.contiguous(), dtype)
+        exact = cut.values.contiguous()
+        if dtype in BLOCK_FLOATS and not config.interleaved:
+            exact = to_lane(exact, DataType.BFLOAT16)  # TT-NN makes sharded block floats of bfloat16
+        lanes = to_lane(exact, dtype, tile=tile, pad_value=padding)
     else:  # every element by itself, and all of them stay: convert first, so that cutting is the only strided pass
         converted = to_lane(source, dtype)
         lanes = cut.values if converted is source else _cut(converted, mapper).values

@@ -24,13 +24,13 @@ class Kind:
         return f"Kind({self.spec!r}, {self.topology!r}, presence={self.presence!r})"
 
 
-_kinds: weakref.WeakValueDictionary[tuple[TensorSpec, TensorTopology, Presence | None], Kind]
+_kinds: weakref.WeakValueDictionary[tuple[TensorSpec, bool, TensorTopology, Presence | None], Kind]
 _kinds = weakref.WeakValueDictionary()
 
 
 def kind_of(spec: TensorSpec, topology: TensorTopology, presence: Presence | None = None) -> Kind:
     """The one kind with these parts."""
-    key = (spec, topology, presence)
+    key = (spec, spec.tile.transpose_tile, topology, presence)  # specs are equal whichever way their tiles lie
     kind = _kinds.get(key)
     if kind is None:
         kind = _kinds[key] = Kind(spec, topology, presence)

@@ -1,14 +1,11 @@
-"""Tensors in files: safetensors underneath, with formats, memory and placement beside the values."""
+"""Tensors in files: TT-NN's .tensorbin, and the safetensors that earlier versions of ttmesh wrote under that name."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError
@@ -17,14 +14,15 @@ from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.device_tensors import Mapper
-from ttmesh.tensor.transfer.safetensors_files import TensorFileError, read_tensors, write_tensors
-from ttmesh.tensor.transfer.tensor_descriptions import DescriptionError, describe, parse_json, restore
+from ttmesh.tensor.transfer.safetensors_files import TensorFileError, read_tensors
+from ttmesh.tensor.transfer.tensor_descriptions import DescriptionError, parse_json, restore
+from ttmesh.tensor.transfer.tensorbin_files import read_tensorbin, write_tensorbin
 from ttmesh.tensor.transfer.transfers import from_torch
 
 log = logging.getLogger("ttmesh")
 
 SUFFIX = ".tensorbin"
-LANES, DESCRIPTION = "lanes", "ttmesh"  # the tensor and the text in the file
+LANES, DESCRIPTION = "lanes", "ttmesh"  # the tensor and the text in an earlier file
 
 
 class DumpTensorMode(PrintedEnum):
@@ -37,32 +35,31 @@ class DumpTensorMode(PrintedEnum):
 def dump_tensor(
     file_name: str | Path, tensor: Tensor, *, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
 ) -> None:
-    """Write a tensor to a .tensorbin file of ttmesh's own format."""
+    """Write a tensor to a .tensorbin file, which TT-NN reads as well."""
     dump_tensor_flatbuffer(_check_file_name(file_name), tensor, mode)
 
 
 def dump_tensor_flatbuffer(
     filename: str | Path, tensor: Tensor, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
 ) -> None:
-    """The same under TT-NN's inner name, which takes any file name; the format is ttmesh's own here too."""
+    """The same under TT-NN's inner name, which takes any file name."""
     path = Path(filename)
     if not isinstance(mode, DumpTensorMode):
         raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out.")
     host = tensor.cpu()
     part = host.rank_block
     if part is None or mode is DumpTensorMode.LOCAL:
-        _write(path, host, host.lanes)
+        _write(path, host)
         return
     lanes = host.all_lanes()  # the first rank writes, and the others wait until it is there
     if part.is_first:
-        whole = Tensor.on_host(host.kind, lanes, host.mesh_shape)
-        _write(path, whole, lanes)
+        _write(path, Tensor.on_host(host.kind, lanes, host.mesh_shape))
     part.host.barrier()
 
 
-def _write(path: Path, tensor: Tensor, lanes: torch.Tensor) -> None:
+def _write(path: Path, tensor: Tensor) -> None:
     try:
-        write_tensors(path, {LANES: lanes}, {DESCRIPTION: json.dumps(describe(tensor))})
+        write_tensorbin(path, tensor)
     except OSError as problem:
         raise _unwritable(path, problem) from None
 
@@ -91,6 +88,20 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
 def load_tensor_flatbuffer(file_name: str | Path, device: MeshDevice | None = None) -> Tensor:
     """Read what `dump_tensor_flatbuffer` wrote, whatever the file is called."""
     path = Path(file_name)
+    tensor = _read_earlier(path, device) if _is_earlier(path) else read_tensorbin(path, device)
+    return tensor if device is None else tensor.onto(device)
+
+
+def _is_earlier(path: Path) -> bool:
+    """Whether JSON follows the size in front, as in safetensors; a flatbuffer begins with a multiple of 4."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
+
+
+def _read_earlier(path: Path, device: MeshDevice | None) -> Tensor:
+    """The tensor of a file from before ttmesh wrote TT-NN's format."""
     try:
         tensors, texts = read_tensors(path)
     except TensorFileError as problem:
@@ -98,10 +109,9 @@ def load_tensor_flatbuffer(file_name: str | Path, device: MeshDevice | None = No
     if DESCRIPTION not in texts or tensors.keys() != {LANES}:
         raise _foreign(path, "no ttmesh description")
     try:
-        tensor = restore(parse_json(texts[DESCRIPTION]), tensors[LANES], device)
+        return restore(parse_json(texts[DESCRIPTION]), tensors[LANES], device)
     except DescriptionError as problem:
         raise DescriptionError(f"{path}: {problem.wrong}", expected=problem.expected, fix=problem.fix) from None
-    return tensor if device is None else tensor.onto(device)
 
 
 def as_tensor(
@@ -114,6 +124,7 @@ def as_tensor(
     cache_file_name: str | Path | None = None,
     preprocess: Callable[[Any], Any] | None = None,
     mesh_mapper: Mapper | None = None,
+    cache_dump_mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER,
 ) -> Tensor:
     """`from_torch` with a cache file: read when it is there, else written."""
     if device is not None and memory_config is None:
@@ -145,7 +156,7 @@ def as_tensor(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise _unwritable(path, problem) from None
-    dump_tensor(path, host)
+    dump_tensor(path, host, mode=cache_dump_mode)
     return host if device is None else host.onto(device, memory_config)
 
 
@@ -159,7 +170,7 @@ def _check_file_name(file_name: str | Path) -> Path:
 
 def _foreign(path: Path, problem: str) -> MeshError:
     return MeshError(
-        f"{path} was not written by ttmesh ({problem})",
-        expected="a file of ttmesh.ttnn.dump_tensor; TT-NN's own flatbuffer files cannot be read here",
-        fix="Convert it where TT-NN runs: to_torch there, torch.save, from_torch here.",
+        f"{path} is neither a file of TT-NN nor one of ttmesh ({problem})",
+        expected="a whole file of ttnn.dump_tensor",
+        fix="Write it again.",
     )
