@@ -23,7 +23,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
 ALONE = MeshShape(1, 1)  # a host tensor that no mapper cut
-ALONE_TOPOLOGY = TensorTopology(ALONE, [Replicate(), Replicate()], [MeshCoordinate(0, 0)])
+ALONE_TOPOLOGY = TensorTopology(MeshShape([1]), [Replicate()], [MeshCoordinate(0, 0)])
 
 
 class Ingested:
