@@ -1,4 +1,4 @@
-"""TT-NN's .tensorbin files: those that TT-NN 0.81.1 wrote (tests/tensor/transfer/tensorbin) and ours, damaged ones, mesh tensors."""
+"""TT-NN's .tensorbin files: those that TT-NN 0.81.1 wrote (in the folder tensorbin), ours, and damaged ones."""
 
 from __future__ import annotations
 
