@@ -243,12 +243,14 @@ def _compare_outcomes(
         if mine.outcome is not other.outcome:
             yield Difference("refusal", *(ENDED if c.outcome is None else _summary(c.outcome) for c in (mine, other)))
         return
-    errors = mine.outcome.get("error"), other.outcome.get("error")
-    if any(errors):
-        if not all(errors):
+    texts: list[Any] = [
+        outcome["error"][1] if "error" in outcome else None for outcome in (mine.outcome, other.outcome)
+    ]
+    if texts != [None, None]:
+        if None in texts:
             yield Difference("refusal", *map(_summary, (mine.outcome, other.outcome)))
-        elif not _is_same_text(errors[0][1], errors[1][1]):
-            yield Difference("text", errors[0][1], errors[1][1])
+        elif not _is_same_text(*texts):
+            yield Difference("text", *texts)
         return
     results = mine.outcome.get("result", []), other.outcome.get("result", [])
     if len(results[0]) != len(results[1]):

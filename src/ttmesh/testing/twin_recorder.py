@@ -44,7 +44,7 @@ class Recorder:
         self.mock = bool(os.environ.get("TT_METAL_MOCK_CLUSTER_DESC_PATH"))
         compiled = getattr(getattr(ttnn, "_ttnn", None), "graph", None)  # the public one warns at every capture
         found = compiled if hasattr(compiled, "begin_graph_capture") else getattr(ttnn, "graph", None)
-        self.graph = found if options.get("graph") else None
+        self.graph: Any = found if options.get("graph") else None
         is_ttmesh = getattr(ttnn, "__name__", "") == "ttmesh.ttnn"
         self.write(
             twin=1,
@@ -92,7 +92,7 @@ class Recorder:
         if captures:
             captured = self.graph.end_graph_capture()
         after = [count_programs(device) for device in devices]
-        record = {"result": [self.describe(item) for item in flatten(result)]}
+        record: dict[str, Any] = {"result": [self.describe(item) for item in flatten(result)]}
         programs = [b - a for a, b in zip(before, after, strict=True) if a is not None and b is not None and b >= a]
         if devices and len(programs) == len(devices):
             record["programs"] = sum(programs)
@@ -132,7 +132,7 @@ class Recorder:
 
     def find_line(self) -> tuple[str, int]:
         """Where the program is: the innermost frame in the script's folder."""
-        frame = sys._getframe(1)
+        frame: Any = sys._getframe(1)
         while frame is not None:
             name = os.path.abspath(frame.f_code.co_filename)
             own = os.path.abspath(__file__)
@@ -165,7 +165,7 @@ class Recorded:
         return repr(self._function)
 
     def __eq__(self, other: object) -> bool:
-        return self._function == unwrap(other)
+        return bool(self._function == unwrap(other))
 
     def __hash__(self) -> int:
         return hash(self._function)
@@ -188,7 +188,7 @@ class RecordedModule(ModuleType):
             return value
         if isinstance(value, ModuleType):
             inner = value.__name__.replace("ttmesh.ttnn", "ttnn")
-            wrapped = RecordedModule(self._recorder, path, value) if inner.startswith("ttnn") else value
+            wrapped: Any = RecordedModule(self._recorder, path, value) if inner.startswith("ttnn") else value
         elif callable(value) and not isinstance(value, type):
             wrapped = Recorded(self._recorder, path, value)
         else:
@@ -241,7 +241,7 @@ def flatten(result: Any) -> list[Any]:
 
 def find_devices(values: Iterable[Any]) -> list[Any]:
     """The meshes among the arguments and under the tensors among them."""
-    found = []
+    found: list[Any] = []
     for value in flatten(values):
         device = value if hasattr(value, "num_program_cache_entries") else None
         if device is None and is_tensor(value):
@@ -269,10 +269,10 @@ def read_graph(graph: Any, captured: Any) -> dict[str, Any]:
 
 def describe_memory(config: Any) -> list[Any]:
     """A memory configuration as plain data."""
-    described = [str(config.memory_layout).split(".")[-1], str(config.buffer_type).split(".")[-1]]
+    described: list[Any] = [str(config.memory_layout).split(".")[-1], str(config.buffer_type).split(".")[-1]]
     for spec in (config.shard_spec, config.nd_shard_spec):
         if spec is not None:
-            shape = getattr(spec, "shape", None) or getattr(spec, "shard_shape", ())
+            shape: Any = getattr(spec, "shape", None) or getattr(spec, "shard_shape", ())
             boxes = [[box.start.x, box.start.y, box.end.x, box.end.y] for box in spec.grid.ranges()]
             described.append([list(shape), sorted(boxes), str(spec.orientation).split(".")[-1]])
     return described

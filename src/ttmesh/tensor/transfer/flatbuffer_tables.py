@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -46,9 +47,7 @@ class Schema:
 
     def encode(self, name: str, values: Mapping[str, Any], *, alignment: int = 8) -> bytes:
         """A table as a whole flatbuffer whose size is a multiple of the alignment."""
-        from flatbuffers import Builder  # only files need it
-
-        builder = Builder(1024)
+        builder = importlib.import_module("flatbuffers").Builder(1024)  # only who writes files needs the package
         root = _Writer(self, builder).write_table(name, values)
         builder.Prep(alignment, 0)
         builder.Finish(root)
@@ -71,9 +70,8 @@ class _Writer:
         for field, kind in schema.tables[name].items():
             value = values.get(field)
             if kind in schema.unions:
-                member = None if value is None else value[0]
-                tag = 0 if member is None else schema.unions[kind].index(member) + 1
-                slots += [("ubyte", tag), ("offset", None if value is None else self._write(member, value[1]))]
+                tag = 0 if value is None else schema.unions[kind].index(value[0]) + 1
+                slots += [("ubyte", tag), ("offset", None if value is None else self._write(*value))]
             elif kind in SCALARS:
                 slots.append((kind, value or 0))
             else:
@@ -131,7 +129,8 @@ class _Reader:
         schema = self.schema
         vtable = at - self.scalar("i", at)
         size = self.scalar("H", vtable)
-        slot, found = 0, {}
+        slot = 0
+        found: dict[str, Any] = {}
 
         def find_place() -> int | None:
             nonlocal slot

@@ -174,9 +174,9 @@ def _spec(fields: dict[str, Any]) -> TensorSpec:
     layout = _required(fields["tensor_layout"], "layout")
     if layout["data_type"] >= len(FORMATS):
         raise FlatbufferError(f"data type {layout['data_type']} is none")
-    page, page_fields = layout["page_config"] or ("", {})
-    if not page:
+    if layout["page_config"] is None:
         raise FlatbufferError("it has neither rows nor tiles")
+    page, page_fields = layout["page_config"]
     tile = None
     if page == "TilePageConfig":
         shape = _required(page_fields["tile"], "tile")
