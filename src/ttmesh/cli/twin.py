@@ -17,7 +17,7 @@ from ttmesh.cli._arguments import seconds
 from ttmesh.dropin import real_ttnn
 from ttmesh.monitor.tables import PlainConsole
 from ttmesh.testing.twin_comparison import GROUPS, ComparedCall, TwinReport, compare_recordings, read_recording
-from ttmesh.testing.twin_runs import Ended, TwinProgram, check_script, find_python, record_ours, record_theirs
+from ttmesh.testing.twin_runs import FinishedRun, TwinProgram, check_script, find_python, record_ours, record_theirs
 
 SHOWN = 20  # differing calls that are listed; JSON has all of them
 
@@ -90,7 +90,7 @@ def _keep(recording: Path, target: Path) -> int:
     return 0
 
 
-def _mention_end(library: str, ended: Ended) -> None:
+def _mention_end(library: str, ended: FinishedRun) -> None:
     if ended.status:
         print(
             f"ttmesh twin: the program ended with {ended.describe()} under {library}; it printed last:", file=sys.stderr

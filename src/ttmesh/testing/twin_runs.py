@@ -32,7 +32,7 @@ class TwinProgram:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedRun:
     """How a process ended, and the end of what it printed."""
 
     status: int
@@ -72,13 +72,13 @@ def find_python(name: str | None) -> str:
     return found
 
 
-def record_ours(program: TwinProgram, recording: Path, system: str | None) -> Ended:
+def record_ours(program: TwinProgram, recording: Path, system: str | None) -> FinishedRun:
     """Run the program under ttmesh."""
     chosen = [] if system is None else ["--system", system]
     return _run([sys.executable, "-m", "ttmesh", "run", "--force", *chosen, str(RECORDER)], program, recording)
 
 
-def record_theirs(python: str, program: TwinProgram, recording: Path) -> Ended:
+def record_theirs(python: str, program: TwinProgram, recording: Path) -> FinishedRun:
     """Run the program under the TT-NN of another environment, which gets this process's environment variables."""
     ended = _run([python, str(RECORDER)], program, recording)
     if ended.status == NO_TTNN:
@@ -96,7 +96,7 @@ def record_theirs(python: str, program: TwinProgram, recording: Path) -> Ended:
     return ended
 
 
-def _run(command: Sequence[str], program: TwinProgram, recording: Path) -> Ended:
+def _run(command: Sequence[str], program: TwinProgram, recording: Path) -> FinishedRun:
     words = [*command, str(recording), json.dumps(dict(program.options)), str(program.script), *program.arguments]
     log = recording.with_suffix(".log")
     try:
@@ -118,7 +118,7 @@ def _run(command: Sequence[str], program: TwinProgram, recording: Path) -> Ended
     finally:
         _end(process)  # also when this process is interrupted
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return Ended(status, "\n".join(lines[-TAIL_LINES:]))
+    return FinishedRun(status, "\n".join(lines[-TAIL_LINES:]))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
