@@ -29,6 +29,11 @@ def go_down(here: str) -> None:
         time.sleep(3600)
 
 
+def show_joining() -> None:
+    if rank != victim:
+        (folder / f"joins{rank}").touch()
+
+
 def go_down_inside(here: str) -> None:
     """Soon after the operation began, wherever the engine is then."""
     threading.Thread(target=lambda: (time.sleep(0.05), go_down(here)), daemon=True).start()
@@ -42,14 +47,15 @@ begin = rank_job.Job.begin
 def begin_and_go_down(self: rank_job.Job, place: rank_job.GroupState, operation: str, partners: object) -> None:
     begin(self, place, operation, partners)
     if operation == rank_job.JOIN:
+        show_joining()
         go_down("joining")
     if operation == rank_job.FINALISE:
         go_down("finalising")
 
 
 rank_job.Job.begin = begin_and_go_down  # type: ignore[method-assign,assignment]
-if rank != victim:
-    (folder / f"joins{rank}").touch()
+if phase == "before":  # then nobody gets further than this
+    show_joining()
 world = engines.world()
 assert world is not None
 world.all_reduce(torch.ones(10))

@@ -51,7 +51,10 @@ def connect(timeout_s: float) -> Transport:
     if job is None:
         wait_to_join(run_in_thread(join), timeout_s)
         MPI, world = joined
-        job = Job(*open_liveness(world.rank, world.size, lambda text: str(world.bcast(text, root=0)), timeout_s))
+        liveness, keep, _ = open_liveness(
+            world.rank, world.size, lambda text: str(world.bcast(text, root=0)), timeout_s
+        )
+        job = Job(liveness, keep)
     else:
         job.join(partial(run_in_thread, join), timeout_s)
         MPI, world = joined
@@ -74,7 +77,8 @@ def _meet(timeout_s: float) -> Job | None:
         wait_for_first(lambda: bool(file.read()), str(file.path), rank, timeout_s)
         return file.read()
 
-    return Job(*open_liveness(rank, size, exchange, timeout_s))
+    liveness, keep, _ = open_liveness(rank, size, exchange, timeout_s)
+    return Job(liveness, keep)
 
 
 class _Library:

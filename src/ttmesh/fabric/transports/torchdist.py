@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,8 +20,8 @@ from torch.distributed import PrefixStore, TCPStore, distributed_c10d  # type: i
 
 from ttmesh.base.errors import RankError
 from ttmesh.fabric.messaging.rank_job import Done, Job, run_in_thread
-from ttmesh.fabric.messaging.rank_joining import wait_for_first
-from ttmesh.fabric.messaging.rank_store import open_liveness
+from ttmesh.fabric.messaging.rank_joining import LOOK_S, wait_for_first
+from ttmesh.fabric.messaging.rank_store import open_liveness, ring
 from ttmesh.fabric.messaging.transport import WORLD, Transport
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -50,7 +51,8 @@ def connect(timeout_s: float) -> Transport:
             dist.broadcast_object_list(box, src=0, group=group, device=torch.device("cpu"))
             return box[0]
 
-        job = Job(*open_liveness(rank, size, broadcast, timeout_s))
+        liveness, keep, _ = open_liveness(rank, size, broadcast, timeout_s)
+        job = Job(liveness, keep)
     else:
         missing = [variable for variable in VARIABLES if variable not in os.environ]
         if missing:
@@ -65,26 +67,39 @@ def connect(timeout_s: float) -> Transport:
 
 
 def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
-    """Start heartbeats through torch's rendezvous store, then make the groups, which wait for every rank."""
+    """Start heartbeats at torch's rendezvous address, then make the groups, which wait for every rank."""
     limit = timedelta(seconds=timeout_s + GRACE_S)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun has it
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    stores: list[Any] = []
+    has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun itself keeps a store there
     groups: list[Any] = []
 
     def exchange(text: str) -> str:
-        told: list[str] = []
+        answers = [text] if rank == 0 and not has_agent else []
 
-        def meet() -> None:
-            store = TCPStore(address, port, is_master=keeps, wait_for_workers=False, timeout=limit, multi_tenant=True)
-            stores.append(PrefixStore(f"ttmesh {attempt}", store))
+        def ask_agent() -> None:
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = PrefixStore(f"ttmesh {attempt}", TCPStore(address, port, is_master=False, timeout=limit))
             if rank == 0:
-                stores[0].set("where", text)
-            told.append(stores[0].get("where").decode())
+                store.set("where", text)
+            answers.append(store.get("where").decode())
 
-        wait_for_first(run_in_thread(meet), f"{address}:{port}", rank, timeout_s)
-        return told[0]
+        def ask_first_rank() -> None:
+            give_up = time.monotonic() + timeout_s
+            while not answers and time.monotonic() < give_up:
+                answers.extend(filter(None, [ring(address, port)]))
+                time.sleep(LOOK_S)
+
+        # In a thread of its own: the program's must see a SIGTERM, and the deadline, whatever a socket waits for.
+        over = run_in_thread(ask_agent if has_agent else ask_first_rank)
+        wait_for_first(lambda: over() and bool(answers), f"{address}:{port}", rank, timeout_s)
+        return answers[0]
+
+    liveness, keep, where = open_liveness(rank, size, exchange, timeout_s, bell_port=0 if has_agent else port)
+
+    stores: list[Any] = []
+    over = run_in_thread(lambda: stores.append(where.reach()))
+    wait_for_first(over, f"{address}:{port}", rank, timeout_s)
+    stores[0].set_timeout(limit)
 
     def join() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", find_interface(address))
@@ -92,7 +107,7 @@ def _join(rank: int, size: int, timeout_s: float) -> tuple[Any, Job]:
         dist.init_process_group(backend, store=stores[0], rank=rank, world_size=size, timeout=limit)
         groups.append(dist.new_group(list(range(size)), timeout=limit))
 
-    job = Job(*open_liveness(rank, size, exchange, timeout_s))
+    job = Job(liveness, keep)
     job.join(partial(run_in_thread, join), timeout_s)
     return groups[0], job
 
