@@ -171,8 +171,8 @@ def test_any_file_is_used_or_refused_in_one_line(kind: str, tmp_path: Path, caps
         assert check([*launched, option, str(path), "true"], capsys) == 2
     check([*launched, "-n", "1", "--mock-cluster-rank-binding", str(path), "true"], capsys)
     check([*launched, "-n", "1", "--factory-system-descriptor", str(path), "true"], capsys)
-    if kind != "pipe":  # a token may come from one: --token-file <(pass show token)
-        assert check(["server", "--listen", "nowhere", "--token-file", str(path)], capsys) == 2
+    for command in (["server", "--listen", "nowhere"], ["web"]):
+        assert check([*command, "--token-file", str(path)], capsys) == 2
     if kind in ("missing", "folder", "binary", "nul", "link"):
         assert check(["run", str(path)], capsys) in (1, 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Iterable
 import json
 import time
 
@@ -18,7 +19,7 @@ from ttmesh.monitor.rows import Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.text_drawing import bar_cells, draw_trend
 from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level, short_name
 from ttmesh.tracking.ledger import Ledger
-from ttmesh.tracking.leftovers import Ended, sum_up
+from ttmesh.tracking.leftovers import Ended, Leftover, LeftoverSums
 from ttmesh.tracking.spans import Span
 from ttmesh.tracking.state import Leaks
 from ttmesh.tracking.wire import Who
@@ -170,10 +171,17 @@ def test_smi_tables_are_as_they_were(source):
     assert matches_snapshot("smi", out.file.getvalue())
 
 
+def list_leftovers(buffers: Iterable[Allocated]) -> list[Leftover]:
+    sums = LeftoverSums("exit")
+    for record in buffers:
+        sums.add(record)
+    return sums.list_leftovers()
+
+
 def test_leaks_are_grouped_by_place_and_a_clean_end_says_so(source):
     ledger = source.ledger
     process = ledger.processes[Who("", 4242, 1)]
-    ended = Ended(process.who, process.name, 1_800_000_100.0, True, sum_up("exit", process.held.values()), [], 5, 0)
+    ended = Ended(process.who, process.name, 1_800_000_100.0, True, list_leftovers(process.held.values()), [], 5, 0)
     out = Console(file=io.StringIO(), width=140, color_system=None)
 
     out.print(tables.leaks(Leaks([ended], [])))
@@ -191,7 +199,7 @@ def test_names_of_strangers_are_neither_markup_nor_control_characters(source):
     out = Console(file=io.StringIO(), width=160, color_system=None)
 
     out.print(tables.smi(source.view()))
-    left = sum_up("exit", [*stranger.held.values(), record])
+    left = list_leftovers([*stranger.held.values(), record])
     out.print(tables.leaks(Leaks([Ended(stranger.who, stranger.name, 1.0, True, left, [], 1, 0)], [])))
     out.print(device_screen.draw_detail(source.detail(("", 0)), 150))
     text = out.file.getvalue() + plain.page(source.view(), refresh_ms=500)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttmesh.base.records import Allocated, ChipFacts, Closed, Freed, Marked, Opened, Reserved
-from ttmesh.tracking import ledger as ledger_module
+from ttmesh.tracking import device_table, free_space, process_table
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.history import History
-from ttmesh.tracking.ledger import Ledger, LedgerError
-from ttmesh.tracking.spans import Free, Span, free, holes
+from ttmesh.tracking.ledger import Ledger
+from ttmesh.tracking.process_table import LedgerError
+from ttmesh.tracking.spans import Free, Span, holes
 from ttmesh.tracking.state import ServerState
 from ttmesh.tracking.wire import Query, Who
 
@@ -29,6 +32,15 @@ def mesh(number: int = 1, chips=(3, 0), parent: int | None = None) -> Opened:
         for i, chip in enumerate(chips)
     )
     return Opened(number, parent, (1, len(chips)), "n300", facts, 0)
+
+
+def run(steps: Generator[None, None, object]) -> object:
+    """What a generator with pauses returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
 
 
 def used(ledger: Ledger, chip: int = 0, kind: str = "DRAM", host: str = "") -> tuple[int, int]:
@@ -114,7 +126,7 @@ def test_a_process_thought_dead_goes_on_where_it_was():
     again = ledger.join(ME, "p", 2.0)
     ledger.snapshot(again, 5, [buffer(1)])
 
-    assert not ledger.ended
+    assert not ledger.departures.ended
     assert again.missed == 3
     assert used(ledger) == (1000, 1)
 
@@ -212,8 +224,8 @@ def test_largest_free_block_and_fragmentation_come_from_the_holes():
 
 
 def test_limits_are_refusals_with_a_reason(monkeypatch):
-    monkeypatch.setattr(ledger_module, "MAX_PROCESS_BYTES", 20_000)
-    monkeypatch.setattr(ledger_module, "MAX_DEVICES", 4)
+    monkeypatch.setattr(process_table, "MAX_PROCESS_BYTES", 20_000)
+    monkeypatch.setattr(device_table, "MAX_DEVICES", 4)
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
 
@@ -269,7 +281,7 @@ def test_the_peak_of_a_pool_is_what_its_classes_reached_together():
 
 
 def test_a_process_that_leaves_in_the_middle_of_a_batch_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(ledger_module, "MAX_PROCESS_BYTES", 20_000)
+    monkeypatch.setattr(process_table, "MAX_PROCESS_BYTES", 20_000)
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
     with pytest.raises(LedgerError, match="more than 20000 bytes"):
@@ -319,4 +331,6 @@ def test_holes_are_exactly_what_nothing_covers(pieces):
 
     covered = {a for span in taken for a in range(*span)}
     assert {a for hole in found for a in range(*hole)} == set(range(10, 100)) - covered
-    assert free(Span(10, 100), taken) == Free(sum(h.length for h in found), max((h.length for h in found), default=0))
+    merged = run(free_space._union(taken))
+    measured = run(free_space._measure(Span(10, 100), merged))
+    assert measured == Free(sum(h.length for h in found), max((h.length for h in found), default=0))

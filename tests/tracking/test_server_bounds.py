@@ -10,10 +10,10 @@ import pytest
 
 from ttmesh.base.records import Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking import answers as answers_module
-from ttmesh.tracking import holders, wire
-from ttmesh.tracking import ledger as ledger_module
+from ttmesh.tracking import departures, device_table, holders, leftovers, process_table, wire
 from ttmesh.tracking.answers import Answers
-from ttmesh.tracking.ledger import Ledger, LedgerError
+from ttmesh.tracking.ledger import Ledger
+from ttmesh.tracking.process_table import LedgerError
 from ttmesh.tracking.state import ServerState
 from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Query, Who
@@ -51,7 +51,7 @@ SHAPES: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_bytes_counted_are_the_bytes_held(shape, monkeypatch):
-    monkeypatch.setattr(ledger_module, "MAX_SERIES", 0)  # histories belong to devices and are counted apart
+    monkeypatch.setattr(device_table, "MAX_SERIES", 0)  # histories belong to devices and are counted apart
     ledger = Ledger()
     process = ledger.join(Who("", 1, 1), "p", 0.0)
     ledger.events(process, 0, [opened(0, range(512))])
@@ -87,13 +87,13 @@ def test_who_leaves_takes_all_of_it_along(shape):
     ledger.leave(process, orderly=False, now_s=1.0)
 
     assert ledger.bytes_held == 0
-    assert ledger.ended_bytes <= ledger_module.ENDED_BYTES
+    assert ledger.departures.ended_bytes <= departures.ENDED_BYTES
     assert not any(a.used or a.count for d in ledger.devices.values() for a in d.accounts.values())
     assert not any(d.users or d.coordinates for d in ledger.devices.values())
 
 
 def test_when_all_is_taken_the_largest_gives_way_and_the_others_stay_exact(monkeypatch):
-    monkeypatch.setattr(ledger_module, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(process_table, "MAX_BYTES", 1 << 20)
     ended: list[object] = []
     ledger = Ledger(evict=lambda owner, reason: ended.append((owner, reason)))
     honest = [ledger.join(Who("", pid, 1), "honest", 0.0) for pid in range(8)]
@@ -140,13 +140,13 @@ def test_devices_that_nobody_uses_make_room_and_are_forgotten():
 
     ledger.events(honest, 0, [opened(1, range(8)), buffer(1, chips=tuple(range(8)))])
 
-    assert len(ledger.devices) == ledger_module.MAX_DEVICES
+    assert len(ledger.devices) == device_table.MAX_DEVICES
     assert [key for key in ledger.devices if not key[0]] == [("", chip) for chip in range(8)]
-    ledger.tick(10.0 + ledger_module.FORGET_S)
-    assert len(ledger.devices) == ledger_module.MAX_DEVICES
-    ledger.tick(11.0 + ledger_module.FORGET_S)
+    ledger.tick(10.0 + device_table.FORGET_S)
+    assert len(ledger.devices) == device_table.MAX_DEVICES
+    ledger.tick(11.0 + device_table.FORGET_S)
     assert len(ledger.devices) == 8
-    assert ledger.series == 8
+    assert ledger.devices.series == 8
 
 
 def test_a_process_that_names_most_devices_gives_way_to_others():
@@ -163,12 +163,12 @@ def test_a_process_that_names_most_devices_gives_way_to_others():
 
 
 def test_histories_are_bounded_and_nothing_else_suffers(monkeypatch):
-    monkeypatch.setattr(ledger_module, "MAX_SERIES", 10)
+    monkeypatch.setattr(device_table, "MAX_SERIES", 10)
     ledger = Ledger()
 
     ledger.events(ledger.join(Who("", 1, 1), "p", 0.0), 0, [buffer(1, chips=tuple(range(30)))])
 
-    assert ledger.series == sum(device.series for device in ledger.devices.values()) == 10
+    assert ledger.devices.series == sum(device.series for device in ledger.devices.values()) == 10
     assert all(device.accounts["DRAM"].used == 1000 for device in ledger.devices.values())
 
 
@@ -194,14 +194,89 @@ def test_a_snapshot_is_taken_in_turns_and_ends_exact():
     ledger = Ledger()
     process = ledger.join(Who("", 1, 1), "p", 0.0)
     ledger.events(process, 0, [buffer(n) for n in range(30_000)])
-    ledger.stage(process, [buffer(n) for n in range(20_000, 60_000)], first_part=True)
+    staged = [buffer(n) for n in range(20_000, 60_000)]
+    parts = 0
+    while staged:
+        del staged[: ledger.stage(process, staged, first_part=not parts)]
+        parts += 1
 
     turns = sum(1 for _ in ledger.apply_staged(process, 90_000))
 
-    assert turns >= 3
+    assert min(parts, turns) >= 3
     assert process.in_step
     assert ledger.devices["", 0].accounts["DRAM"].count == 40_000
     assert ledger.devices["", 0].accounts["DRAM"].peak == 40_000_000  # what went was freed before the rest came
+
+
+def test_a_large_mesh_is_closed_in_turns_before_the_records_behind_it():
+    ledger = Ledger()
+    process = ledger.join(Who("", 1, 1), "p", 0.0)
+    chips = tuple(range(256))
+    system = [Reserved(1, chips, "L1", 5, f"{n}", 0) for n in range(100)]
+    buffers = [buffer(n, site="a.py:1 in f") for n in range(30_000)]
+    ledger.events(process, 0, [opened(1, range(256)), *system, *buffers, buffer(1, size=7, mesh=2)])
+    records = [Closed(1, 0), Freed(2, 1)]
+
+    turns = taken = 0
+    while taken < len(records) or process.unfinished:
+        if process.unfinished:
+            ledger.advance(process)
+        else:
+            taken += ledger.take_events(process, process.next, records[taken:])
+        turns += 1
+        assert ledger._work <= 3 * 256  # the last reservation's own
+
+    assert turns > 10
+    (left,) = process.leftovers
+    assert (left.buffers, left.size_bytes) == (30_000, 30_000_000)
+    assert not any(account.used or account.count for account in ledger.devices["", 0].accounts.values())
+    assert list(process.held) == list(process.reserved) == []
+
+
+def test_a_large_process_leaves_the_totals_at_once_and_is_freed_in_turns():
+    gone: list[tuple[object, ...]] = []
+    ledger = Ledger(gone=lambda *what: gone.append(what))
+    large = ledger.join(Who("", 1, 1), "p", 0.0)
+    ledger.events(large, 0, [buffer(n, chips=(0, 1), site="a.py:1 in f") for n in range(30_000)])
+
+    ledger.leave(large, orderly=True, now_s=1.0)
+
+    assert (ledger.bytes_held, ledger.devices["", 0].accounts["DRAM"].used) == (0, 0)
+    asking = Answers(ledger).answer(Query("leaks"), NOBODY)
+    assert next(asking) is None  # what it held is not summed up yet
+    turns = 0
+    while ledger.departures.has_work:
+        ledger.departures.advance()
+        turns += 1
+    answer = next(asking)
+    assert turns > 10
+    assert [(left.site, left.buffers) for left in answer.ended[0].held] == [("a.py:1 in f", 30_000)]
+    assert gone == [(Who("", 1, 1), 60_000, 60_000_000)]
+
+
+def test_those_who_leave_in_crowds_are_freed_before_they_pile_up(monkeypatch):
+    monkeypatch.setattr(departures, "LEAVING_BYTES", 10 << 20)
+    ledger = Ledger()
+    for pid in range(8):
+        process = ledger.join(Who("", pid, 1), "p", 0.0)
+        ledger.events(process, 0, [buffer(n) for n in range(10_000)])
+        ledger.leave(process, orderly=True, now_s=1.0)
+
+        assert ledger.departures._leaving_bytes <= 10 << 20
+
+    assert len(ledger.departures.ended) == 8
+
+
+def test_places_beyond_those_that_are_summed_up_are_counted_together(monkeypatch):
+    monkeypatch.setattr(leftovers, "PLACES_SUMMED", 10)
+    sums = leftovers.LeftoverSums("exit")
+    for number in range(25):
+        sums.add(buffer(number, site=f"{number % 15}"))
+
+    found = sums.list_leftovers()
+
+    assert sum(left.buffers for left in found) == 25
+    assert [left.label for left in found][-1] == "more than 0 more places"
 
 
 def test_counts_that_a_peer_can_drive_up_stay_encodable():

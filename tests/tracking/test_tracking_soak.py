@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from tracked import environment
 
-from ttmesh.tracking import ledger
+from ttmesh.tracking import process_table
 from ttmesh.tracking.address import Address
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
@@ -43,7 +43,7 @@ def test_hostile_peers_leave_exact_totals_and_nothing_behind(hostile, address):
 
     found = hostile.soak(address, seconds=2, clients=2, malice=malice)  # fails when totals are not exact
 
-    assert found["most_held"] <= ledger.MAX_BYTES
+    assert found["most_held"] <= process_table.MAX_BYTES
     assert found["held_at_end"] == 0
 
 

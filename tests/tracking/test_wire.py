@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ttmesh.base import records
 from ttmesh.tracking import wire
 from ttmesh.tracking.answers import Answers
-from ttmesh.tracking.ledger import Ledger, LedgerError
+from ttmesh.tracking.ledger import Ledger
+from ttmesh.tracking.process_table import LedgerError
 from ttmesh.tracking.session import Peer, Session
 from ttmesh.tracking.state import ServerState
 

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.answers import Answers
-from ttmesh.tracking.ledger import MAX_BYTES, Ledger, LedgerError
+from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.listening import listen, notice_loss, peer_pid, process_handle, raise_file_limit, unread_bytes
+from ttmesh.tracking.process_table import MAX_BYTES, LedgerError
 from ttmesh.tracking.server_log import Printer
 from ttmesh.tracking.session import Peer, Session
 from ttmesh.tracking.state import ServerState
@@ -30,8 +31,8 @@ INPUT_BYTES = 64 << 20  # of unparsed input of all connections; beyond it the on
 OUTPUT_BYTES = 64 << 20  # of unsent replies of all connections; beyond it the one that stopped reading first is dropped
 HELLO_S = 5.0  # a peer must send its hello within this time
 STALLED_S = 30.0  # and read its reply within this time
-TURN_S = 0.02  # of work before new connections and queries are handled
-ASKING_S = 0.25  # of work, halved every second: connections below it are answered before records are processed
+TURN_S = 0.005  # of work before new connections and queries are looked for
+LEAD_S = 0.02  # by which queries may be ahead of records; beyond it each gets half of the time
 STATISTICS_S = 10.0  # at most this often while things change, and a second after they stopped
 
 
@@ -62,7 +63,7 @@ class Server:
     """Listens on the given addresses until `stop()`."""
 
     def __init__(self, addresses: list[Address], printer: Printer, *, token: str = "", mode: int = 0o600) -> None:
-        self.ledger = Ledger(printer.watch, self._end_session)
+        self.ledger = Ledger(printer.watch, self._end_session, printer.process_gone)
         self.connections: set[Connection] = set()
         self.listening: list[Address] = []
         self.input_bytes = self.output_bytes = 0
@@ -76,6 +77,7 @@ class Server:
         self._strangers: dict[Connection, None] = {}
         self._busy: set[Connection] = set()
         self._spent_s: dict[object, float] = {}  # of work, by owner; halved every second
+        self._lead_s = 0.0  # of queries: the work for them less that for records, within LEAD_S
         self._paused: list[tuple[socket.socket, Address]] = []  # listeners, while there is no file for another
         self._stopping = self._asked = False
         self._files = contextlib.ExitStack()
@@ -109,7 +111,7 @@ class Server:
         changes = 0
         try:
             while not self._stopping:
-                at_once = self._busy or self._answers.free_space.has_work
+                at_once = self._busy or self._answers.free_space.has_work or self.ledger.departures.has_work
                 for key, events in self._selector.select(timeout=0 if at_once else 1 - time.time() % 1):
                     self._ready(key, events)
                 self._work()
@@ -261,21 +263,27 @@ class Server:
 
     def _work(self) -> None:
         """Do a bounded amount of pending work, first for connections that used the least recently."""
-        until_s = time.monotonic() + TURN_S
+        departures = self.ledger.departures
         now_s = time.monotonic()
+        until_s = now_s + TURN_S
         while self._busy and now_s < until_s:
             connection = min(self._busy, key=self._turn_of)
+            asks = connection.session.role == "monitor"
+            if not asks:
+                departures.advance()  # so that what is freed keeps up with what comes
             self._advance(connection)
             began_s, now_s = now_s, time.monotonic()
-            connection.spent_s += now_s - began_s
-            self._spent_s[connection.owner] = self._spent_s.get(connection.owner, 0.0) + now_s - began_s
+            took_s = now_s - began_s
+            connection.spent_s += took_s
+            self._spent_s[connection.owner] = self._spent_s.get(connection.owner, 0.0) + took_s
+            self._lead_s = min(LEAD_S, max(-LEAD_S, self._lead_s + (took_s if asks else -took_s)))
+        departures.advance()
         self._answers.free_space.advance()
 
     def _turn_of(self, connection: Connection) -> tuple[bool, float, float]:
-        """Sort key: first queries of connections that ask little, as a person waits for them; then the least work used."""
-        spent_s = self._spent_s.get(connection.owner, 0.0)
-        asks_little = connection.session.role == "monitor" and spent_s < ASKING_S
-        return not asks_little, spent_s, connection.spent_s
+        """Sort key: first queries, as a person waits for them, up to half of the time; then the least work used."""
+        asks_first = connection.session.role == "monitor" and self._lead_s < LEAD_S
+        return not asks_first, self._spent_s.get(connection.owner, 0.0), connection.spent_s
 
     def _advance(self, connection: Connection) -> None:
         session = connection.session
@@ -349,9 +357,7 @@ class Server:
             os.close(connection.process_handle)
         if reason:
             self._printer.note(f"⚠ Closed the connection of {connection.session}: {reason}")
-        process = connection.session.end()
-        if process is not None:
-            self._printer.process_gone(process)
+        connection.session.end()
 
     def _end_session(self, session: object, reason: str) -> None:
         for connection in [c for c in self.connections if c.session is session]:

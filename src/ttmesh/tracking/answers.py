@@ -37,7 +37,7 @@ from ttmesh.tracking.wire import Query
 REPLY_BYTES = 4 << 20  # about; entries that do not fit are left out and counted
 USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 700, 160  # estimated size when encoded, rather too high
 MESHES_SHOWN = 64  # of one process
-AT_ONCE = 8192  # buffers visited per turn
+AT_ONCE = 8192  # buffers or points visited per turn
 
 T = TypeVar("T")
 
@@ -56,8 +56,12 @@ class Answers:
         elif query.what == "buffers":
             yield from self._find_buffers(query)
         elif query.what == "history":
-            yield self.histories(query, server.now_s)
+            yield from self._find_histories(query, server.now_s)
         else:
+            departures = self._ledger.departures
+            before = departures.begun
+            while departures.finished < before:  # what they held is not summed up yet
+                yield None
             yield self.leaks()
 
     def state(self, server: ServerState) -> State:
@@ -81,12 +85,29 @@ class Answers:
 
     def histories(self, query: Query, now_s: float) -> Histories:
         """Bytes held per class of memory over time."""
+        return next(answer for answer in self._find_histories(query, now_s) if answer is not None)
+
+    def leaks(self) -> Leaks:
+        """What processes and meshes still held at their end."""
+        living = [
+            Ended(p.who, p.name, 0.0, True, [], p.leftovers, p.next, p.missed)
+            for p in sorted(self._ledger.processes.values(), key=lambda p: len(p.leftovers))
+            if p.leftovers
+        ]
+        ended = list(self._ledger.departures.ended)
+        shown_ended = _fit(ended[::-1], REPLY_BYTES // 2)[::-1]
+        shown_living = _fit(living, REPLY_BYTES // 2)
+        left_out = len(ended) + len(living) - len(shown_ended) - len(shown_living)
+        return Leaks(shown_ended, shown_living, left_out)
+
+    def _find_histories(self, query: Query, now_s: float) -> Iterator[Histories | None]:
         series: list[HistoryState] = []
         room, left_out = REPLY_BYTES, 0
+        pause = room - POINT_BYTES * AT_ONCE
         for (host, physical_id), device in sorted(self._ledger.devices.items()):
             if query.device >= 0 and (host, physical_id) != (query.host, query.device):
                 continue
-            for kind, account in device.accounts.items():
+            for kind, account in list(device.accounts.items()):
                 if account.history is None:
                     continue
                 if room <= 0:
@@ -95,28 +116,21 @@ class Answers:
                 points = account.history.window(now_s=now_s, length_s=query.window_s)
                 room -= POINT_BYTES * len(points) + 2 * len(host) + 40
                 series.append(HistoryState(host, physical_id, kind, points))
-        return Histories(series, left_out)
-
-    def leaks(self) -> Leaks:
-        """What processes and meshes still held at their end."""
-        living = [
-            Ended(p.who, p.name, 0.0, True, [], p.leftovers, p.next, p.missed)
-            for p in self._ledger.processes.values()
-            if p.leftovers
-        ]
-        ended = list(self._ledger.ended)
-        shown_ended = _fit(ended[::-1], REPLY_BYTES // 2)[::-1]
-        shown_living = _fit(sorted(living, key=weigh), REPLY_BYTES // 2)
-        left_out = len(ended) + len(living) - len(shown_ended) - len(shown_living)
-        return Leaks(shown_ended, shown_living, left_out)
+                if room < pause:
+                    pause = room - POINT_BYTES * AT_ONCE
+                    yield None
+        yield Histories(series, left_out)
 
     def _find_buffers(self, query: Query) -> Iterator[Buffers | None]:
         wanted = [p for p in list(self._ledger.processes.values()) if p.who.host == query.host]
         largest: list[tuple[Allocated, Process]] = []
         count = smallest = 0
         for process in wanted:
-            routes = list(process.routes.values())  # records share the tuple of their route
-            groups = {id(route.chips) for route in routes if query.device < 0 or query.device in route.chips}
+            groups: set[int] = set()  # records share the tuple of their route
+            routes = iter(list(process.routes.values()))
+            while some := list(itertools.islice(routes, AT_ONCE // 16)):
+                groups |= {id(r.chips) for r in some if query.device < 0 or query.device in r.chips}
+                yield None
             held = iter(list(process.held.values()))
             while lot := list(itertools.islice(held, AT_ONCE)):
                 here = [r for r in lot if id(r.chips) in groups]
@@ -128,13 +142,15 @@ class Answers:
                 yield None
         largest = heapq.nlargest(query.limit, largest, key=_size)
         yield None
-        reserved: list[tuple[str, str, int]] = [
-            (r.label, r.buffer_type, r.size_bytes)
-            for process in wanted
-            for r in list(process.reserved.values())
-            if query.device in r.chips or query.device < 0
-        ]
-        yield None
+        reserved: list[tuple[str, str, int]] = []
+        for process in wanted:
+            if process.reserved:
+                reserved += [
+                    (r.label, r.buffer_type, r.size_bytes)
+                    for r in process.reserved.values()
+                    if query.device in r.chips or query.device < 0
+                ]
+                yield None
         fitting = iter(_fit_pairs(largest, REPLY_BYTES * 3 // 4))
         buffers: list[BufferState] = []
         while shown := [_buffer(r, p) for r, p in itertools.islice(fitting, AT_ONCE // 4)]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 
 from ttmesh.tracking.ledger import POOL_OF, Ledger
-from ttmesh.tracking.spans import Free, Span, free
+from ttmesh.tracking.spans import Free, Span
 
 EVERY_S = 1.0  # between two updates
 AT_ONCE = 4096  # buffers per turn
@@ -66,10 +66,15 @@ class FreeSpace:
 
     def _read(self, now_s: float) -> Iterator[None]:
         lists: dict[Group, list[tuple[int, int]]] = {}
+        known: dict[frozenset[int], frozenset[int]] = {}  # the same chips in another order
         for process in list(self._ledger.processes.values()):
-            # records share the tuple of their route
-            groups = {id(route.chips): frozenset(route.chips) for route in list(process.routes.values())}
-            yield
+            groups: dict[int, frozenset[int]] = {}  # records share the tuple of their route
+            routes = iter(list(process.routes.values()))
+            while some := list(itertools.islice(routes, AT_ONCE // 8)):
+                for route in some:
+                    chips = frozenset(route.chips)
+                    groups[id(route.chips)] = known.setdefault(chips, chips)
+                yield
             buffers = iter(list(process.held.values()))
             while lot := list(itertools.islice(buffers, AT_ONCE)):
                 for r in lot:
@@ -105,7 +110,7 @@ class FreeSpace:
             same = (bank, *map(id, groups))
             if same not in found:
                 taken = yield from _union(span for group in groups for span in unions[group])
-                found[same] = free(bank, taken)
+                found[same] = yield from _measure(bank, taken)
             known[host, chip, pool] = found[same]
             yield
         self._known = known
@@ -132,3 +137,18 @@ def _union(spans: Iterable[tuple[int, int]]) -> Generator[None, None, list[Span]
     if end > start:
         merged.append(Span(start, end))
     return merged
+
+
+def _measure(bank: Span, taken: list[Span]) -> Generator[None, None, Free]:
+    """What is free between spans in order that do not touch; a generator that pauses and returns it at the end."""
+    total = largest = 0
+    at = bank.start
+    for number, (start, end) in enumerate([*taken, Span(bank.end, bank.end)]):
+        hole = min(start, bank.end) - at
+        if hole > 0:
+            total += hole
+            largest = max(largest, hole)
+        at = max(at, end)
+        if number % AT_ONCE == AT_ONCE - 1:
+            yield
+    return Free(total, largest)

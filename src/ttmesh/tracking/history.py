@@ -56,15 +56,13 @@ class HistoryRing:
             return []
         end = max(int(until_s) // self.step_s, self._newest)
         first = max(int(since_s) // self.step_s, self._oldest, end - self.slots + 1)
-        points = []
-        for step in range(first, end + 1):
-            if step > self._newest:
-                last = self._values[3 * (self._newest % self.slots) + 2]
-                low = high = last
-            else:
-                at = 3 * (step % self.slots)
-                low, high, last = self._values[at : at + 3]
-            points.append(Point(step * self.step_s, low, high, last))
+        known = min(end, self._newest) + 1
+        low, high = first % self.slots, known - first + first % self.slots  # may go around the end
+        values = self._values[3 * low : 3 * min(high, self.slots)] + self._values[: 3 * max(0, high - self.slots)]
+        times = range(first * self.step_s, known * self.step_s, self.step_s)
+        points = list(map(Point, times, values[0::3], values[1::3], values[2::3]))
+        last = self._values[3 * (self._newest % self.slots) + 2]
+        points += [Point(step * self.step_s, last, last, last) for step in range(max(first, known), end + 1)]
         return points
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from sys import getsizeof
 
 from msgspec import Struct
@@ -11,7 +12,7 @@ from ttmesh.base.records import Allocated, ChipFacts, Event, Marked, Opened, Res
 from ttmesh.tracking.history import History
 from ttmesh.tracking.leftovers import Leftover
 from ttmesh.tracking.state import POOLS
-from ttmesh.tracking.weights import PROCESS_BYTES, weigh
+from ttmesh.tracking.weights import LINK_BYTES, PROCESS_BYTES, weigh
 from ttmesh.tracking.wire import Link, Who
 
 MARKS_KEPT = 100
@@ -45,13 +46,12 @@ class Account:
         self._peak = self.peak
         self.low = self.high = self.used
 
-    def add(self, size_bytes: int, count: int, *, low: int = 0, high: int = 0) -> None:
-        """Add to the bytes held; `low` and `high` are the extremes of the changes on the way."""
-        used = self.used
-        self.low = min(self.low, used + min(low, size_bytes))
-        self.high = max(self.high, used + max(high, size_bytes))
-        self.used = used + size_bytes
+    def add(self, size_bytes: int, count: int) -> None:
+        """Add to the bytes held."""
+        self.used += size_bytes
         self.count += count
+        self.low = min(self.low, self.used)
+        self.high = max(self.high, self.used)
 
 
 class RecordRoute:
@@ -71,8 +71,15 @@ class RecordRoute:
         """Add the pending changes to the accounts; returns how many accounts there are."""
         if not (self.change or self.count or self.low or self.high):
             return 0
-        for account in self.accounts:
-            account.add(self.change, self.count, low=self.low, high=self.high)
+        change, count, low, high = self.change, self.count, min(self.low, self.change), max(self.high, self.change)
+        for account in self.accounts:  # as `Account.add`, which would take most of the server's time
+            used = account.used
+            if used + low < account.low:
+                account.low = used + low
+            if used + high > account.high:
+                account.high = used + high
+            account.used = used + change
+            account.count += count
         self.change = self.count = self.low = self.high = 0
         return len(self.accounts)
 
@@ -167,16 +174,25 @@ class StagedSnapshot:
         self.reserved: dict[ReservationKey, Reserved] = {}
         self.size_bytes = 0
 
-    def add(self, records: list[Event]) -> None:
-        """One more part."""
+    def add(self, records: list[Event], work: int) -> int:
+        """Add records until this much work is done, at least one; returns how many."""
+        taken = 0
         for record in records:
+            if work <= 0 and taken:
+                break
+            taken += 1
+            work -= 2
             if isinstance(record, Allocated):
                 self.held[record.mesh_id, record.buffer_id] = record
+                work -= len(record.chips) // 8
             elif isinstance(record, Opened):
                 self.opened[record.mesh_id] = record
+                work -= 4 * len(record.chips)
             elif isinstance(record, Reserved):
                 self.reserved[reservation_key(record)] = record
-        self.size_bytes += sum(map(weigh, records)) + 160 * len(records)  # a row and a key each
+                work -= len(record.chips) // 8
+            self.size_bytes += weigh(record) + 160  # a row and a key
+        return taken
 
 
 class Process:
@@ -201,6 +217,7 @@ class Process:
         self.leftovers: list[Leftover] = []
         self.texts = Texts()
         self.staged: StagedSnapshot | None = None
+        self.unfinished: Iterator[None] | None = None  # what a record began, such as the end of a large mesh
         self.group_chips = 0  # in all groups together
         self.values_bytes = PROCESS_BYTES + weigh(name)  # of the tables' content
         self.counted_bytes = 0  # of everything, at the ledger's last count
@@ -227,7 +244,7 @@ class Process:
 
     def set_links(self, links: list[Link]) -> None:
         """Store the traffic totals."""
-        self.values_bytes += weigh(links) - weigh(self.links)
+        self.values_bytes += LINK_BYTES * (len(links) - len(self.links))
         self.links = links
 
     def set_leftovers(self, leftovers: list[Leftover]) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 
 from ttmesh.base.records import Allocated, Closed, Event, Freed, Marked, Opened, Reserved
-from ttmesh.tracking.history import History
+from ttmesh.tracking.departures import Gone
 from ttmesh.tracking.holders import (
     LONGEST_NAME,
     Account,
     BufferKey,
-    Device,
     HeldMesh,
     Process,
     RecordRoute,
@@ -20,76 +18,43 @@ from ttmesh.tracking.holders import (
     StagedSnapshot,
     reservation_key,
 )
-from ttmesh.tracking.leftovers import Ended, keep_largest, sum_up
+from ttmesh.tracking.leftovers import LeftoverSums, keep_largest
+from ttmesh.tracking.process_table import Evict, LedgerError, ProcessTable
 from ttmesh.tracking.state import POOLS
 from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, SHORT, weigh
-from ttmesh.tracking.wire import Who
 
 # Limits of what processes can make the server store; docs/reliability.md adds them up.
-MAX_BYTES = 256 << 20  # of all processes together
-MAX_PROCESS_BYTES = 96 << 20
 MAX_MESHES = 4096  # of one process; also groups of chips, and reservations
 MAX_GROUP_CHIPS = 1 << 20  # of one process, in all its groups together
-MAX_DEVICES = 1024
-MAX_SERIES = 2048  # histories of 121 KB, of all devices together
-ENDED_KEPT = 64
-ENDED_BYTES = 16 << 20
-FORGET_S = 3600.0  # how long an unused device is still shown
 LARGEST = 2**63 - 1  # largest counter that a peer can cause
-WORK_AT_ONCE = 20_000  # records and account changes per turn
+WORK_AT_ONCE = 4000  # records and account changes per turn, some milliseconds
+LEFTOVERS_WORK = 500  # of a mesh that is closed with buffers
 
 POOL_OF = {kind: pool for pool, kinds in POOLS.items() for kind in kinds}
 SYSTEM_CLASS = {"DRAM": "SYSTEM_DRAM", "TRACE": "SYSTEM_DRAM"}  # every other reservation is in L1
 
 
-class LedgerError(Exception):
-    """A client exceeds one of the server's limits; the text says which."""
-
-
 Watcher = Callable[[Process, bool, Allocated], None]
-Evict = Callable[[object, str], None]  # closes the connection of a process
 
 
-class Ledger:
+class Ledger(ProcessTable):
     """The memory of all processes and devices. `watch` is called for each buffer allocated (True) or freed (False).
 
-    When all processes together exceed the limit, `evict` closes the connection of the largest one.
+    When all processes together exceed the limit, `evict` closes the connection of the largest one; `gone` is called
+    when the buffers of a process that left are freed.
     """
 
-    def __init__(self, watch: Watcher | None = None, evict: Evict | None = None) -> None:
-        self.processes: dict[Who, Process] = {}
-        self.devices: dict[tuple[str, int], Device] = {}
-        self.ended: deque[Ended] = deque()
+    def __init__(self, watch: Watcher | None = None, evict: Evict | None = None, gone: Gone | None = None) -> None:
+        super().__init__(evict, gone)
         self.records_seen = 0
-        self.bytes_held = 0  # of processes
-        self.ended_bytes = 0
-        self.series = 0
         self._watch = watch
-        self._evict_owner = evict
         self._work = 0  # work left in this turn
-        self._now_s = 0.0
         self._route = RecordRoute((), [])  # the route with pending changes
 
-    def join(self, who: Who, name: str, now_s: float) -> Process:
-        """Add a process that connects, or resume one that reconnects."""
-        process = self.processes.get(who)
-        if process is None:
-            process = self.processes[who] = Process(who, name, now_s)
-            for ended in [e for e in self.ended if e.who == who]:
-                process.next, process.missed = ended.next, ended.missed
-                process.set_leftovers(ended.at_close)
-                self.ended.remove(ended)
-                self.ended_bytes -= weigh(ended)
-        process.in_step = False
-        self._count(process)
-        return process
-
-    def leave(self, process: Process, *, orderly: bool, now_s: float) -> Ended:
-        """Remove a process and everything it held."""
+    def leave(self, process: Process, *, orderly: bool, now_s: float) -> None:
+        """Remove a process and everything it held from the totals; `departures` frees it."""
         self._settle()  # it may leave because of a record in the middle of a batch
-        held = sum_up("exit" if orderly else "death", process.held.values())
-        ended = Ended(process.who, process.name, now_s, orderly, held, process.leftovers, process.next, process.missed)
-        self._remember(ended)
+        process.unfinished = None
         for mesh_id in list(process.meshes):
             self._forget_mesh(process, mesh_id)
         for (chip, kind), account in process.accounts.items():
@@ -100,21 +65,17 @@ class Ledger:
             device = self.devices[process.who.host, chip]
             device.users -= 1
             device.unused_since_s = now_s
-        process.accounts, process.chips = {}, set()
-        self.bytes_held -= process.counted_bytes
-        process.counted_bytes = 0
-        if self.processes.get(process.who) is process:
-            del self.processes[process.who]
-        return ended
+        process.accounts, process.chips, process.staged = {}, set(), None
+        self._remove(process)
+        self.departures.add(process, orderly=orderly, now_s=now_s)
 
-    def stage(self, process: Process, records: list[Event], *, first_part: bool) -> None:
-        """Collect one part of a snapshot; nothing changes until `apply_staged`."""
+    def stage(self, process: Process, records: list[Event], *, first_part: bool) -> int:
+        """Collect as many records of a snapshot as one turn allows; nothing changes until `apply_staged`."""
         if first_part or process.staged is None:
             process.staged = StagedSnapshot()
-        process.staged.add(records)
-        if process.staged.size_bytes > MAX_PROCESS_BYTES:
-            raise LedgerError(f"a snapshot takes more than {MAX_PROCESS_BYTES} bytes")
+        taken = process.staged.add(records, WORK_AT_ONCE)
         self._count(process)
+        return taken
 
     def apply_staged(self, process: Process, following: int, *, time_ns: int = 0) -> Iterator[None]:
         """Replace a process's buffers by the snapshot taken just before record `following`; a generator with pauses."""
@@ -125,9 +86,13 @@ class Ledger:
             self._forget_mesh(process, mesh_id)
         for mesh in staged.opened.values():
             self._open(process, mesh)
+            while process.unfinished is not None:
+                yield from self._pause(process)
+                self._run_unfinished(process)
             yield from self._pause(process)
         for key in [k for k in process.reserved if k not in staged.reserved]:
             self._unreserve(process, key)
+            yield from self._pause(process)
         for reservation in staged.reserved.values():
             self._reserve(process, reservation)
             yield from self._pause(process)
@@ -145,19 +110,30 @@ class Ledger:
 
     def snapshot(self, process: Process, following: int, records: list[Event], *, time_ns: int = 0) -> None:
         """Apply a full snapshot at once."""
-        self.stage(process, records, first_part=True)
+        taken = self.stage(process, records, first_part=True)
+        while taken < len(records):
+            taken += self.stage(process, records[taken:], first_part=False)
         for _ in self.apply_staged(process, following, time_ns=time_ns):
             pass
 
     def events(self, process: Process, first: int, records: list[Event], *, time_ns: int = 0) -> bool:
         """Apply records in order; False if earlier records are missing, so that a snapshot is needed."""
         taken = self.take_events(process, first, records, time_ns=time_ns)
-        while taken < len(records):
+        while taken < len(records) or process.unfinished:
+            self.advance(process)
             taken += self.take_events(process, first + taken, records[taken:], time_ns=time_ns)
         return process.in_step
 
+    def advance(self, process: Process) -> None:
+        """Continue what its last record began, which comes before any other of its records."""
+        self._work = -WORK_AT_ONCE
+        self._run_unfinished(process)
+        self._finish(process)
+
     def take_events(self, process: Process, first: int, records: list[Event], *, time_ns: int = 0) -> int:
-        """Apply as many records as one turn allows, at least one; returns how many."""
+        """Apply as many records as one turn allows, at least one unless something is unfinished; returns how many."""
+        if process.unfinished is not None:
+            return 0
         skipped = 0
         if first > process.next:
             process.missed = min(LARGEST, process.missed + first - process.next)
@@ -168,7 +144,7 @@ class Ledger:
         at = skipped
         try:
             for record in records[skipped:] if skipped else records:
-                if self._work + at >= 0 and at > skipped:
+                if (self._work + at >= 0 and at > skipped) or process.unfinished:
                     break
                 at += 1
                 if isinstance(record, Allocated):
@@ -186,11 +162,7 @@ class Ledger:
     def tick(self, now_s: float) -> None:
         """Update histories once per second."""
         self._now_s = now_s
-        for device in list(self.devices.values()):
-            for account in (*device.accounts.values(), *device.pools.values()):
-                account.tick(now_s)
-            if not device.users and now_s - device.unused_since_s > FORGET_S:
-                self._forget_device(device)
+        self.devices.tick(now_s)
 
     def count(self, process: Process) -> None:
         """Count the memory of a process after a change outside its records."""
@@ -200,11 +172,16 @@ class Ledger:
         if isinstance(record, Opened):
             self._open(process, record)
         elif isinstance(record, Closed):
-            self._close(process, record.mesh_id)
+            process.unfinished = self._close(process, record.mesh_id)
+            self._run_unfinished(process)
         elif isinstance(record, Reserved):
             self._reserve(process, record)
         elif isinstance(record, Marked):
             process.mark(record)
+
+    def _run_unfinished(self, process: Process) -> None:
+        if process.unfinished is not None and next(process.unfinished, self) is self:
+            process.unfinished = None
 
     def _pause(self, process: Process) -> Iterator[None]:
         self._work += 1
@@ -218,80 +195,6 @@ class Ledger:
         self._settle()
         process.compact()
         self._count(process)
-
-    def _count(self, process: Process) -> None:
-        size = process.size_bytes
-        self.bytes_held += size - process.counted_bytes
-        process.counted_bytes = size
-        while self.bytes_held > MAX_BYTES:
-            self._evict(
-                max(self.processes.values(), key=lambda p: p.counted_bytes),
-                process,
-                f"all processes together take more than {MAX_BYTES} bytes, and this one the most",
-            )
-
-    def _evict(self, largest: Process, asking: Process, reason: str) -> None:
-        if largest is asking:
-            raise LedgerError(reason)
-        for owner in list(largest.owners):
-            if self._evict_owner:
-                self._evict_owner(owner, reason)
-        if largest.who in self.processes:
-            self.leave(largest, orderly=False, now_s=self._now_s)
-
-    def _remember(self, ended: Ended) -> None:
-        self.ended.append(ended)
-        self.ended_bytes += weigh(ended)
-        while len(self.ended) > ENDED_KEPT or self.ended_bytes > ENDED_BYTES:
-            self.ended_bytes -= weigh(self.ended.popleft())
-
-    def _charge(self, process: Process, size_bytes: int) -> None:
-        if process.values_bytes + size_bytes > MAX_PROCESS_BYTES:
-            raise LedgerError(f"one process takes more than {MAX_PROCESS_BYTES} bytes")
-        process.values_bytes += size_bytes
-
-    def _device(self, process: Process, physical_id: int) -> Device:
-        """The device, which is added if it is new."""
-        host = process.who.host
-        device = self.devices.get((host, physical_id))
-        if device is None:
-            self._make_room_for_device(process, physical_id)
-            device = self.devices[host, physical_id] = Device(host, physical_id)
-        if physical_id not in process.chips:
-            process.chips.add(physical_id)
-            device.users += 1
-        return device
-
-    def _make_room_for_device(self, process: Process, physical_id: int) -> None:
-        while len(self.devices) >= MAX_DEVICES:
-            if self._forget_oldest():
-                continue
-            largest = max(self.processes.values(), key=lambda p: len(p.chips))
-            if len(largest.chips) <= MAX_DEVICES // 2:
-                largest = process
-            reason = f"device {physical_id} would be one more than the {MAX_DEVICES} that are kept"
-            self._evict(largest, process, reason)
-
-    def _forget_oldest(self) -> bool:
-        unused = [device for device in self.devices.values() if not device.users]
-        if not unused:
-            return False
-        self._forget_device(min(unused, key=lambda device: device.unused_since_s))
-        return True
-
-    def _forget_device(self, device: Device) -> None:
-        self.series -= device.series
-        del self.devices[device.host, device.physical_id]
-
-    def _account(self, device: Device, kind: str) -> Account:
-        account = device.accounts.get(kind)
-        if account is None:
-            while self.series >= MAX_SERIES and self._forget_oldest():
-                pass
-            has_room = self.series < MAX_SERIES  # then there is no history, but everything else works
-            self.series += has_room
-            account = device.accounts[kind] = Account(History() if has_room else None)
-        return account
 
     def _open(self, process: Process, record: Opened) -> None:
         known = process.meshes.get(record.mesh_id)
@@ -311,7 +214,8 @@ class Ledger:
         if mesh.parent_id is None and chips:
             self.devices[process.who.host, chips[0]].coordinates += 1
         if known is not None and known.chips != chips:  # after a reshape its reservations may be on other chips
-            self._unreserve_all(process, record.mesh_id)
+            process.unfinished = self._unreserve_all(process, record.mesh_id)
+            self._run_unfinished(process)
 
     def _forget_mesh(self, process: Process, mesh_id: int) -> None:
         mesh = process.meshes.pop(mesh_id, None)
@@ -320,16 +224,22 @@ class Ledger:
             if mesh.parent_id is None and mesh.chips:
                 self.devices[process.who.host, mesh.chips[0]].coordinates -= 1
 
-    def _close(self, process: Process, mesh_id: int) -> None:
+    def _close(self, process: Process, mesh_id: int) -> Iterator[None]:
+        """Free what a mesh still holds; a generator with pauses."""
         self._forget_mesh(process, mesh_id)
         lost = [key for key in process.held if key[0] == mesh_id]
-        self._work += len(process.held) // 8 + 4 * len(lost)
-        if lost:
-            left = sum_up(f"close of mesh {mesh_id}", (process.held[key] for key in lost))
-            process.set_leftovers(keep_largest([*process.leftovers, *left][-256:]))
+        self._work += len(process.held) // 8
+        sums = LeftoverSums(f"close of mesh {mesh_id}")
         for key in lost:
-            self._free(process, key)
-        self._unreserve_all(process, mesh_id)
+            record = process.held.get(key)
+            if record is not None:
+                sums.add(record)
+                self._free(process, key)
+            yield from self._pause(process)
+        if lost:
+            self._work += LEFTOVERS_WORK
+            process.set_leftovers(keep_largest([*process.leftovers, *sums.list_leftovers()][-256:]))
+        yield from self._unreserve_all(process, mesh_id)
 
     def _allocate(self, process: Process, record: Allocated, time_ns: int) -> None:
         key = (record.mesh_id, record.buffer_id)
@@ -347,9 +257,7 @@ class Ledger:
             record.label = process.texts.keep(record.label[:LONGEST_NAME])
         if record.site:
             record.site = process.texts.keep(record.site)
-        process.values_bytes += RECORD_BYTES
-        if process.values_bytes > MAX_PROCESS_BYTES:
-            self._charge(process, 0)
+        self._charge(process, RECORD_BYTES)
         held[key] = record
         if route is not self._route:
             self._settle(route)
@@ -405,10 +313,11 @@ class Ledger:
             process.values_bytes -= weigh(record) + sys.getsizeof(key)
             self._add_system(process, record, -record.size_bytes)
 
-    def _unreserve_all(self, process: Process, mesh_id: int) -> None:
+    def _unreserve_all(self, process: Process, mesh_id: int) -> Iterator[None]:
         self._work += len(process.reserved)
         for reservation in [key for key in process.reserved if key[0] == mesh_id]:
             self._unreserve(process, reservation)
+            yield from self._pause(process)
 
     def _add_system(self, process: Process, record: Reserved, size_bytes: int) -> None:
         self._settle()
@@ -434,7 +343,7 @@ class Ledger:
         self._charge(process, 256 + weigh(chips) + 24 * len(chips) + ACCOUNT_BYTES * new)
         self._work += len(chips)
         devices = [self._device(process, chip) for chip in chips]
-        accounts = [self._account(device, kind) for device in devices]
+        accounts = [self.devices.find_account(device, kind) for device in devices]
         accounts += [device.pools[POOL_OF[kind]] for device in devices]
         for chip in chips:
             known = process.accounts.get((chip, kind))

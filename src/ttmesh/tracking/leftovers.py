@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
 from ttmesh.base.records import Allocated
@@ -11,6 +9,7 @@ from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Who
 
 PLACES_KEPT = 256
+PLACES_SUMMED = 8192  # different ones before the largest are chosen
 PLACES_BYTES = 128 << 10  # of all call sites together
 LARGEST = 2**63 - 1
 
@@ -40,25 +39,38 @@ class Ended(Struct, frozen=True):
     missed: int
 
 
-def sum_up(end: str, buffers: Iterable[Allocated]) -> list[Leftover]:
-    """Leftovers by call site, the largest first; beyond the limit the rest is one entry."""
-    sums: dict[tuple[str, str, str, int], list[int]] = {}
-    for record in buffers:
+class LeftoverSums:
+    """Sums buffers by call site; beyond PLACES_SUMMED sites the rest is one entry."""
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+        self._sums: dict[tuple[str, str, str, int], list[int]] = {}
+        self._others = [0, 0]
+
+    def add(self, record: Allocated) -> None:
+        """One more buffer."""
         key = (record.site, record.label, record.buffer_type, len(record.chips))
-        total = sums.setdefault(key, [0, 0])
+        total = self._sums.get(key, self._others)
+        if total is self._others and len(self._sums) < PLACES_SUMMED:
+            total = self._sums[key] = [0, 0]
         total[0] += 1
         total[1] += record.size_bytes * len(record.chips)
-    places = [
-        Leftover(end, site, label, kind, count, chips, min(size, LARGEST))
-        for (site, label, kind, chips), (count, size) in sums.items()
-    ]
-    places.sort(key=lambda place: place.size_bytes, reverse=True)
-    kept = keep_largest(places)
-    rest = places[len(kept) :]
-    if rest:
-        count, size = sum(p.buffers for p in rest), sum(p.size_bytes for p in rest)
-        kept.append(Leftover(end, "", f"{len(rest)} more places", "", count, 0, min(size, LARGEST)))
-    return kept
+
+    def list_leftovers(self) -> list[Leftover]:
+        """Leftovers by call site, the largest first; those beyond the limits are one entry."""
+        places = [
+            Leftover(self._end, site, label, kind, count, chips, min(size, LARGEST))
+            for (site, label, kind, chips), (count, size) in self._sums.items()
+        ]
+        places.sort(key=lambda place: place.size_bytes, reverse=True)
+        kept = keep_largest(places)
+        rest = places[len(kept) :]
+        count = sum(p.buffers for p in rest) + self._others[0]
+        size = sum(p.size_bytes for p in rest) + self._others[1]
+        if count:
+            number = f"{len(rest)} more places" if not self._others[0] else f"more than {len(rest)} more places"
+            kept.append(Leftover(self._end, "", number, "", count, 0, min(size, LARGEST)))
+        return kept
 
 
 def keep_largest(places: list[Leftover]) -> list[Leftover]:

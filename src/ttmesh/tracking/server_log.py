@@ -11,6 +11,7 @@ from ttmesh.base.sizes import size_text
 from ttmesh.tracking.holders import Process
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.state import BUFFER_CLASSES
+from ttmesh.tracking.wire import Who
 
 MOST_LINES = 20_000  # of one round
 MOST_WAITING = 8 << 20  # characters that the output has not taken yet
@@ -39,13 +40,10 @@ class Printer:
             else:
                 self._left_out += len(record.chips)
 
-    def process_gone(self, process: Process) -> None:
+    def process_gone(self, who: Who, buffers: int, size_bytes: int) -> None:
         """Log that a process ended with its buffers."""
-        buffers = sum(len(record.chips) for record in process.held.values())
-        if buffers:
-            size = sum(record.size_bytes * len(record.chips) for record in process.held.values())
-            self.changes += 1
-            self.note(f"✓ Removed {buffers} buffers ({size_text(size)}) from PID {process.who.pid}")
+        self.changes += 1
+        self.note(f"✓ Removed {buffers} buffers ({size_text(size_bytes)}) from PID {who.pid}")
 
     def note(self, text: str) -> None:
         """Log a line that is shown in quiet mode too."""

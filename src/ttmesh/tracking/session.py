@@ -14,7 +14,7 @@ from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.wire import Batch, Bye, FrameError, Hello, Query, Snapshot, Traffic, Who
 
 MAX_HELLO = 16 << 10  # before the token was checked
-LOT = 1024  # records per frame of those left for another turn
+LOT = 256  # records per frame of those left for another turn
 
 
 class Peer(NamedTuple):
@@ -55,13 +55,17 @@ class Session:
     @property
     def has_work(self) -> bool:
         """Whether `advance` has something to do."""
-        return self._job is not None or self.frames.has_frame
+        unfinished = self.process is not None and self.process.unfinished is not None
+        return unfinished or self._job is not None or self.frames.has_frame
 
     def advance(self) -> bytes:
         """Continue unfinished work, otherwise handle the next message; returns the reply, often empty.
 
         FrameError or LedgerError end the session.
         """
+        if self.process is not None and self.process.unfinished is not None:
+            self._ledger.advance(self.process)
+            return b""
         if self._job is not None:
             reply = next(self._job, None)
             if reply is None:
@@ -70,16 +74,17 @@ class Session:
         taken = self.frames.take()
         return self._receive(*taken) if taken else b""
 
-    def end(self) -> Process | None:
-        """End the session; returns its process if this was its last connection."""
+    def end(self) -> None:
+        """End the session; with its last connection a process leaves."""
+        self._job = None  # it refers to this session
         process = self.process
         if process is None or self not in process.owners:
-            return None
+            return
         process.owners.discard(self)
-        if process.owners:
-            return None
-        self._ledger.leave(process, orderly=self._orderly, now_s=self._clock())
-        return process
+        if not process.owners:
+            self._ledger.leave(process, orderly=self._orderly, now_s=self._clock())
+        while process.unfinished is not None:  # another connection may not send anything soon
+            self._ledger.advance(process)
 
     def _receive(self, kind: int, body: bytes) -> bytes:
         message = wire.message(kind, body)
@@ -96,7 +101,7 @@ class Session:
         if isinstance(message, Batch):
             return self._events(process, message)
         if isinstance(message, Snapshot):
-            self._snapshot(process, message)
+            self._take_snapshot(process, message)
         elif isinstance(message, Traffic):
             process.set_links(message.links)
             self._ledger.count(process)
@@ -142,12 +147,20 @@ class Session:
         self._resync_asked = True
         return wire.frame(wire.RESYNC)
 
-    def _snapshot(self, process: Process, message: Snapshot) -> None:
-        self._ledger.stage(process, message.records, first_part=message.part == 0)
-        if message.last:
-            self._job = self._apply(process, message)
+    def _take_snapshot(self, process: Process, message: Snapshot) -> None:
+        taken = self._ledger.stage(process, message.records, first_part=message.part == 0)
+        rest = message.records[taken:]
+        if rest:
+            lots = [rest[at : at + LOT] for at in range(0, len(rest), LOT)]
+            last = [message.last and lot is lots[-1] for lot in lots]
+            head = (message.next, message.time_ns, max(1, message.part))
+            self.frames.give_back(
+                b"".join(wire.frame(wire.SNAPSHOT, (*head, ends, lot)) for lot, ends in zip(lots, last, strict=True))
+            )
+        elif message.last:
+            self._job = self._apply(process, message.next, message.time_ns)
 
-    def _apply(self, process: Process, message: Snapshot) -> Iterator[bytes]:
-        for _ in self._ledger.apply_staged(process, message.next, time_ns=message.time_ns):
+    def _apply(self, process: Process, following: int, time_ns: int) -> Iterator[bytes]:
+        for _ in self._ledger.apply_staged(process, following, time_ns=time_ns):
             yield b""
         self._resync_asked = False

@@ -56,9 +56,3 @@ def holes(region: Span, taken: Iterable[Span]) -> list[Span]:
     if at < region.end:
         found.append(Span(at, region.end))
     return [hole for hole in found if hole.length > 0]
-
-
-def free(region: Span, taken: Iterable[Span]) -> Free:
-    """How much of the region is free, and its largest free span."""
-    lengths = [hole.length for hole in holes(region, taken)]
-    return Free(sum(lengths), max(lengths, default=0))
