@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterable
 import json
 import time
+from collections.abc import Iterable
 
+import msgspec
 import pytest
 from fixed_state import CHIPS, GB, MB, FixedSource, matches_snapshot
 from rich.console import Console
@@ -21,7 +22,7 @@ from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level, 
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended, Leftover, LeftoverSums
 from ttmesh.tracking.spans import Span
-from ttmesh.tracking.state import Leaks
+from ttmesh.tracking.state import Histories, Leaks
 from ttmesh.tracking.wire import Who
 
 
@@ -84,6 +85,22 @@ def test_processes_are_sorted_and_filtered(source):
 def test_unknown_order_lists_the_known_ones():
     with pytest.raises(ViewError, match=r"no order named 'dramm'; expected one of \['dram', 'l1'.*Did you mean dram"):
         Choice(sort="dramm")
+
+
+def test_what_did_not_fit_into_a_reply_is_noted_everywhere(source):
+    state = msgspec.structs.replace(source.state(), left_out=3)
+    view = build(state, Histories([], 7), problem="no answer from\x1b the server")
+    out = Console(file=io.StringIO(), width=140, color_system=None)
+
+    out.print(tables.smi(view))
+    out.print(tables.leaks(Leaks([], [], 5)))
+
+    for text in (out.file.getvalue(), plain.page(view, refresh_ms=500)):
+        assert "3 more processes are not shown: the server's reply would be too large." in text
+        assert "7 more histories are not shown" in text
+    assert "Only the chips of real tt-metal are shown: no answer from· the server" in out.file.getvalue()
+    assert "5 more processes are not shown" in out.file.getvalue()
+    assert "perfect cleanup" not in out.file.getvalue()
 
 
 def test_missed_records_are_shown_not_hidden(source):

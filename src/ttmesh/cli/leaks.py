@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; status 1 when something was left."""
+    """Print the report; status 1 when something was left, or may have been."""
     with Monitor(choose_address(args.socket)) as monitor:
         found = monitor.leaks()
     if args.json:
@@ -28,4 +28,4 @@ def run(args: argparse.Namespace) -> int:
     else:
         printer().print(leaks(found, pid=args.pid))
     ends = [*found.ended, *found.living]
-    return int(any(args.pid in (None, e.who.pid) and (e.held or e.at_close) for e in ends))
+    return int(found.left_out > 0 or any(args.pid in (None, e.who.pid) and (e.held or e.at_close) for e in ends))

@@ -81,9 +81,10 @@ class MainScreen(PollingScreen[View]):
 
     def show(self, answer: View | None, problem: str) -> None:
         """Show a view; a problem is shown above the last view."""
+        notes = [problem] if problem else list(answer.notes) if answer is not None else []
         notice = self.query_one("#problem", Static)
-        notice.display = bool(problem)
-        notice.update(Text(problem))
+        notice.display = bool(notes)
+        notice.update(Text("\n".join(notes)))
         if answer is not None:
             self.view = view = answer
             self.query_one("#status", Static).update(self._status(view))

@@ -26,6 +26,7 @@ def page(view: View, *, refresh_ms: int) -> str:
     lines += process_lines(view.processes)
     if view.missed:
         lines.append(f"{view.missed} records were missed; what is held now is exact.")
+    lines += view.notes
     return "\n".join(lines) + "\n"
 
 

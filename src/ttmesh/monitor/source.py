@@ -38,20 +38,28 @@ class Source:
 
     def view(self, choice: Choice = EVERYTHING, *, trends: bool = False) -> View:
         """Everything on one page."""
-        state = self.state()
+        state, problem = self._read()
         histories = self._monitor.histories(window_s=TREND_S) if trends and state.server.pid else None
-        return build(state, histories, choice)
+        return build(state, histories, choice, problem=problem)
 
     def state(self) -> State:
         """What the server knows, and real chips' statistics."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[State, str]:
+        """All that is known, and why it is not more."""
+        problem = ""
         devices, processes = shared_memory.as_states(shared_memory.read(self._shared))
         try:
             known = self._monitor.state()
-        except UnreachableError:
+        except UnreachableError as error:
             if not devices:
                 raise
-            known = State(ServerState(0, 0, time.time(), time.time(), 0, 0, 0), [], [])
-        return State(known.server, [*known.devices, *devices], [*known.processes, *processes])
+            problem = str(error)
+            now_s = time.time()
+            known = State(ServerState(0, 0, now_s, now_s, 0, 0, 0), [], [])
+        state = State(known.server, [*known.devices, *devices], [*known.processes, *processes], known.left_out)
+        return state, problem
 
     def detail(self, key: DeviceKey) -> Detail | None:
         """One device in detail, None when the server does not know it."""

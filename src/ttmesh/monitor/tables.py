@@ -57,6 +57,7 @@ def smi(view: View, columns: int = PIPED_COLUMNS) -> RenderableType:
     parts: list[RenderableType] = [devices, _process_table(view, columns, narrow=narrow)]
     if view.missed:
         parts.append(Text(f"{view.missed} records were missed; what is held now is exact.", style="yellow"))
+    parts += [Text(printable(note), style="yellow") for note in view.notes]
     return Group(*parts)
 
 
@@ -134,6 +135,9 @@ def leaks(found: Leaks, *, pid: int | None = None) -> RenderableType:
         left = [*ended.at_close, *ended.held]
         if left and pid in (None, ended.who.pid):
             parts.append(_leak_table(ended, left))
+    if found.left_out:
+        note = f"{found.left_out} more processes are not shown: the server's reply would be too large."
+        parts.append(Text(note, style="yellow"))
     return Group(*parts) if parts else Text("✓ No buffers remaining - perfect cleanup!", style="green3")
 
 

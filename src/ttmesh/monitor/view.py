@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ttmesh.base.errors import MeshError, one_of, suggest_names
@@ -143,6 +143,7 @@ class View:
     devices: tuple[DeviceView, ...]
     processes: tuple[ProcessView, ...]
     hidden_devices: tuple[int, ...]
+    notes: tuple[str, ...] = ()  # what else a reader must know, such as that something is not shown
 
     @property
     def buffers(self) -> int:
@@ -150,8 +151,8 @@ class View:
         return sum(device.buffers for device in self.devices)
 
 
-def build(state: State, histories: Histories | None = None, choice: Choice = EVERYTHING) -> View:
-    """The view of a state; trends come from the histories when there are any."""
+def build(state: State, histories: Histories | None = None, choice: Choice = EVERYTHING, *, problem: str = "") -> View:
+    """The view of a state; trends come from the histories when there are any, a problem is noted."""
     trends = _trends(histories)
     devices = [_device(d, trends) for d in state.devices if not choice.devices or d.physical_id in choice.devices]
     processes = [_process(p) for p in state.processes]
@@ -164,7 +165,17 @@ def build(state: State, histories: Histories | None = None, choice: Choice = EVE
         devices=tuple(devices),
         processes=tuple(sorted(shown, key=lambda p: _order(p, choice.sort))),
         hidden_devices=tuple(sorted({d.physical_id for d in state.devices} - {d.physical_id for d in devices})),
+        notes=tuple(_notes(state, histories, problem)),
     )
+
+
+def _notes(state: State, histories: Histories | None, problem: str) -> Iterator[str]:
+    if problem:
+        yield f"Only the chips of real tt-metal are shown: {problem}"
+    if state.left_out:
+        yield f"{state.left_out} more processes are not shown: the server's reply would be too large."
+    if histories is not None and histories.left_out:
+        yield f"{histories.left_out} more histories are not shown: the server's reply would be too large."
 
 
 def level(share: float) -> str:

@@ -167,7 +167,8 @@ function draw() {
   const buffers = latest.devices.reduce((sum, device) => sum + device.buffers, 0);
   const missed = latest.missed ? `, ${latest.missed} missed` : "";
   $("summary").textContent = `${clock}  ${counted(latest.devices.length, "device")}, ${counted(buffers, "buffer")}, `
-    + `${counted(latest.processes.length, "process")}, ${counted(latest.records, "record")}${missed}`;
+    + `${counted(latest.processes.length, "process")}, ${counted(latest.records, "record")}${missed}`
+    + latest.notes.map((note) => `. ${note}`).join("");
   drawGrid(latest.devices);
   drawProcesses(latest.processes);
   drawTimeline(latest);
