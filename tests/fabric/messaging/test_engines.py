@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
+import torch
 
 from ttmesh.base.errors import RankError, SettingError
 from ttmesh.fabric.messaging import engines, wire_layout
 from ttmesh.fabric.messaging.liveness import GONE, LEFT, Liveness
-from ttmesh.fabric.messaging.rank_job import judge_failure, shorten_cause
+from ttmesh.fabric.messaging.rank_job import Job, judge_failure, shorten_cause
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
@@ -143,3 +147,27 @@ def test_large_tensors_go_in_pieces_that_fit_32_bit_counts() -> None:
     assert spans[-1][1] == 3 * 2**30 + 5
     assert all(b - a <= 2**31 - 1 and (b - a) * 4 <= wire_layout.PIECE_BYTES for a, b in spans)
     assert list(wire_layout.split_pieces(Flat(0, 4))) == []  # type: ignore[arg-type]
+
+
+def test_memory_of_an_operation_that_was_interrupted_is_kept() -> None:
+    store = _Store()
+    live = Liveness(lambda: store, 0, 1)
+    assert live.start(60.0)
+    job = Job(live, None)
+    state = job.add_group("group 'world'", (0,), 0, 1)
+    received = torch.zeros(8)
+    memory = weakref.ref(received)
+
+    def poll() -> bool:
+        raise KeyboardInterrupt
+
+    def start(into: torch.Tensor) -> Callable[[], bool]:
+        return poll
+
+    with pytest.raises(KeyboardInterrupt):
+        job.run(state, "recv", partial(start, received), 1.0)
+
+    del received
+    gc.collect()
+    assert memory() is not None  # the engine may still write into it
+    live.stop(0.0)

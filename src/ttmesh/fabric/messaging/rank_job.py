@@ -33,6 +33,8 @@ class Job:
         self._keep = keep  # keeps rank 0's store alive
         self._groups: list[GroupState] = []
         self._last: GroupState | None = None
+        # Operations that failed or were interrupted, with their tensors: the engine may still write into them.
+        self._abandoned: list[tuple[Callable[[], Done], Done | None]] = []
         self._late = 0  # queues have a worker each: several operations may be late at once
         self._guard = threading.Lock()
         liveness.doing = self
@@ -78,6 +80,7 @@ class Job:
         `partners` are the world ranks it depends on; without them it is a collective of the full group.
         """
         self.begin(state, operation, partners)
+        done: Done | None = None
         try:
             done = start()
             for _ in range(state.spins):
@@ -85,9 +88,11 @@ class Job:
                     break
             else:
                 self._wait(state, operation, done, limit_s)
-        except RankError:
-            raise
-        except Exception as cause:  # every engine has its own exception types
+        except BaseException as cause:
+            self._abandoned.append((start, done))
+            if isinstance(cause, RankError) or not isinstance(cause, Exception):
+                raise
+            # every engine has its own exception types
             raise self._diagnose(state, operation, limit_s, shorten_cause(cause)) from cause
         state.inside = False
 
