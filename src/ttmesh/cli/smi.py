@@ -6,9 +6,11 @@ import argparse
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.live import Live
 
+from ttmesh.base import settings
 from ttmesh.cli._arguments import device, milliseconds
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.tables import printer, smi
@@ -30,8 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables."""
-    source = Source(choose_address(args.socket))
+    """Print the tables; status 2 when a server that was named, or that has a socket, does not answer."""
+    address = choose_address(args.socket)
+    is_expected = bool(args.socket or settings.get_str("TTMESH_SOCKET") or Path(address.path or ".").exists())
+    source = Source(address)
     choice = Choice(devices=frozenset(args.device))
     console = printer()
     try:
@@ -52,4 +56,4 @@ def run(args: argparse.Namespace) -> int:
         pass
     finally:
         source.close()
-    return 0
+    return 2 if source.problem and is_expected else 0

@@ -35,31 +35,27 @@ class Source:
     def __init__(self, address: Address, *, token: str = "", shared: Path | None = None) -> None:
         self._monitor = Monitor(address, token=token)
         self._shared = shared_memory.default_directory() if shared is None else shared
+        self.problem = ""  # why the last view holds chips of real tt-metal alone
 
     def view(self, choice: Choice = EVERYTHING, *, trends: bool = False) -> View:
         """Everything on one page."""
-        state, problem = self._read()
+        state = self.state()
         histories = self._monitor.histories(window_s=TREND_S) if trends and state.server.pid else None
-        return build(state, histories, choice, problem=problem)
+        return build(state, histories, choice, problem=self.problem)
 
     def state(self) -> State:
         """What the server knows, and real chips' statistics."""
-        return self._read()[0]
-
-    def _read(self) -> tuple[State, str]:
-        """All that is known, and why it is not more."""
-        problem = ""
+        self.problem = ""
         devices, processes = shared_memory.as_states(shared_memory.read(self._shared))
         try:
             known = self._monitor.state()
         except UnreachableError as error:
             if not devices:
                 raise
-            problem = str(error)
+            self.problem = str(error)
             now_s = time.time()
             known = State(ServerState(0, 0, now_s, now_s, 0, 0, 0), [], [])
-        state = State(known.server, [*known.devices, *devices], [*known.processes, *processes], known.left_out)
-        return state, problem
+        return State(known.server, [*known.devices, *devices], [*known.processes, *processes], known.left_out)
 
     def detail(self, key: DeviceKey) -> Detail | None:
         """One device in detail, None when the server does not know it."""

@@ -24,7 +24,7 @@ from fixed_state import CHIPS, GB, MB, NOW, FixedSource
 from prometheus_client.parser import text_string_to_metric_families
 from tracked import RunningServer, environment, eventually
 
-from ttmesh import ttnn
+from ttmesh import cli, ttnn
 from ttmesh.base.errors import MeshError
 from ttmesh.base.records import Allocated, ChipFacts, Finished, Freed, Opened, TensorFacts
 from ttmesh.base.signals import signals
@@ -117,8 +117,24 @@ def test_chips_of_real_tt_metal_are_shown_beside_ours_and_without_a_server(tmp_p
         assert (shown.title, shown.bar("DRAM").used_bytes, shown.bar("L1").used_bytes) == ("0@tt-metal", 100, 75)
         assert [(p.pid, p.name) for p in view.processes] == [(os.getpid(), "real")]
         assert source.detail(shown.key).buffers.buffers == []
+        assert [note.partition(":")[0] for note in view.notes] == (
+            ["Only the chips of real tt-metal are shown"] if source is alone else []
+        )
         source.close()
     running.stop()
+
+
+def test_a_server_that_was_named_and_does_not_answer_is_a_failure_beside_real_chips(tmp_path, monkeypatch, capsys):
+    device = SharedDevice(1234, 0, (100, 50, 0, 0, 25), (), ())
+    (tmp_path / "tt_device_1234_memory").write_bytes(shared_memory.pack(device, time_ns=1))
+    monkeypatch.setenv("TTMESH_SHARED_MEMORY", str(tmp_path))
+    monkeypatch.delenv("TTMESH_SOCKET", raising=False)
+    monkeypatch.setenv("TTMESH_RUNTIME_DIR", str(tmp_path / "run"))
+
+    assert cli.main(["smi", "--socket", str(tmp_path / "nobody.sock")]) == 2
+    assert "Only the chips of real tt-metal are shown: the allocation server at" in capsys.readouterr().out
+    assert cli.main(["smi"]) == 0  # nobody said that there is one
+    assert "0@tt-metal" in capsys.readouterr().out
 
 
 def test_what_others_put_beside_the_files_is_passed_over(tmp_path):
