@@ -59,7 +59,11 @@ def churn(seed: int) -> None:
 
 def start_program(seed: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, __file__, "--churn", str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__, "--churn", str(seed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Linux divides the processor between sessions first
     )
 
 

@@ -32,7 +32,10 @@ OUTPUT_BYTES = 64 << 20  # of unsent replies of all connections; beyond it the o
 HELLO_S = 5.0  # a peer must send its hello within this time
 STALLED_S = 30.0  # and read its reply within this time
 TURN_S = 0.005  # of work before new connections and queries are looked for
-LEAD_S = 0.02  # by which queries may be ahead of records; beyond it each gets half of the time
+LEAD_S = (
+    0.25  # of work that queries of those who ask little may be ahead of records; other queries get half of the time
+)
+ASKS_LITTLE_S = 0.5  # of work, halved every second
 STATISTICS_S = 10.0  # at most this often while things change, and a second after they stopped
 
 
@@ -281,9 +284,11 @@ class Server:
         self._answers.free_space.advance()
 
     def _turn_of(self, connection: Connection) -> tuple[bool, float, float]:
-        """Sort key: first queries, as a person waits for them, up to half of the time; then the least work used."""
-        asks_first = connection.session.role == "monitor" and self._lead_s < LEAD_S
-        return not asks_first, self._spent_s.get(connection.owner, 0.0), connection.spent_s
+        """Sort key: first queries, as a person waits for them, within their share; then the least work used."""
+        spent_s = self._spent_s.get(connection.owner, 0.0)
+        lead_s = LEAD_S if spent_s < ASKS_LITTLE_S else 0.0
+        asks_first = connection.session.role == "monitor" and self._lead_s < lead_s
+        return not asks_first, spent_s, connection.spent_s
 
     def _advance(self, connection: Connection) -> None:
         session = connection.session

@@ -61,6 +61,7 @@ class Answers:
             departures = self._ledger.departures
             before = departures.begun
             while departures.finished < before:  # what they held is not summed up yet
+                departures.advance()
                 yield None
             yield self.leaks()
 
@@ -131,6 +132,8 @@ class Answers:
             while some := list(itertools.islice(routes, AT_ONCE // 16)):
                 groups |= {id(r.chips) for r in some if query.device < 0 or query.device in r.chips}
                 yield None
+            if not groups:
+                continue
             held = iter(list(process.held.values()))
             while lot := list(itertools.islice(held, AT_ONCE)):
                 here = [r for r in lot if id(r.chips) in groups]

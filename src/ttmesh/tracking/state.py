@@ -59,7 +59,7 @@ class Mark(Struct, frozen=True, array_like=True):
     time_ns: int
 
 
-class LinkState(Struct, frozen=True, array_like=True):
+class LinkState(Struct, frozen=True, array_like=True, gc=False):
     """Bytes that one process sent over one link."""
 
     source: int
@@ -107,7 +107,7 @@ class State(Struct, frozen=True):
     left_out: int = 0  # processes that did not fit into one reply
 
 
-class BufferState(Struct, frozen=True):
+class BufferState(Struct, frozen=True, gc=False):
     """One buffer on one device."""
 
     pid: int
