@@ -12,6 +12,7 @@ from types import FrameType
 import torch
 from sanitized import use_sanitized_kernels
 
+import ttmesh
 import ttmesh.ttnn as ttnn
 
 WANTED, SEED = int(sys.argv[2]), int(sys.argv[3])
@@ -19,7 +20,7 @@ SHAPE = (1, 1, 256, 512)
 
 
 def operate(mesh: ttnn.MeshDevice, values: torch.Tensor) -> None:
-    """One of each: pack, unpack, tilize, untilize, quantise, sums over chips."""
+    """One of each: pack, unpack, tilize, untilize, quantise, sums over chips, matmuls and sums as the engine has them."""
     mapper = ttnn.ShardTensorToMesh(mesh, dim=-1)
     for dtype in (ttnn.bfloat8_b, ttnn.bfloat4_b, ttnn.bfloat16):
         tensor = ttnn.from_torch(values, dtype=dtype, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
@@ -28,6 +29,10 @@ def operate(mesh: ttnn.MeshDevice, values: torch.Tensor) -> None:
         ttnn.to_torch(
             ttnn.to_layout(tensor, ttnn.ROW_MAJOR_LAYOUT), mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=-1)
         )
+    for mode in ("realistic", "exact"):
+        with ttmesh.numerics(mode):
+            ttnn.matmul(tensor, tensor, transpose_b=True)
+            ttnn.add(tensor, tensor)
 
 
 class Alarm:

@@ -31,7 +31,8 @@ INPUT_BYTES = 64 << 20  # of unparsed input of all connections; beyond it the on
 OUTPUT_BYTES = 64 << 20  # of unsent replies of all connections; beyond it the one that stopped reading first is dropped
 HELLO_S = 5.0  # a peer must send its hello within this time
 STALLED_S = 30.0  # and read its reply within this time
-TURN_S = 0.005  # of work before new connections and queries are looked for
+TURN_S = 0.002  # of work before sockets are looked at; a large reply takes a look for every 200 KB
+MAP_EVERY_S = 0.02  # between two steps of the map of free space while there is other work
 LEAD_S = (
     0.25  # of work that queries of those who ask little may be ahead of records; other queries get half of the time
 )
@@ -80,6 +81,7 @@ class Server:
         self._strangers: dict[Connection, None] = {}
         self._busy: set[Connection] = set()
         self._spent_s: dict[object, float] = {}  # of work, by owner; halved every second
+        self._map_due_s = 0.0
         self._lead_s = 0.0  # of queries: the work for them less that for records, within LEAD_S
         self._paused: list[tuple[socket.socket, Address]] = []  # listeners, while there is no file for another
         self._stopping = self._asked = False
@@ -281,7 +283,9 @@ class Server:
             self._spent_s[connection.owner] = self._spent_s.get(connection.owner, 0.0) + took_s
             self._lead_s = min(LEAD_S, max(-LEAD_S, self._lead_s + (took_s if asks else -took_s)))
         departures.advance()
-        self._answers.free_space.advance()
+        if not self._busy or now_s >= self._map_due_s:
+            self._map_due_s = now_s + MAP_EVERY_S
+            self._answers.free_space.advance()
 
     def _turn_of(self, connection: Connection) -> tuple[bool, float, float]:
         """Sort key: first queries, as a person waits for them, within their share; then the least work used."""
