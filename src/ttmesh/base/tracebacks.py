@@ -41,9 +41,9 @@ def shorten_traceback(error: BaseException) -> bool:
 
 def _print_short(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     dropped = shorten_traceback(error)
-    sys.__excepthook__(kind, error, error.__traceback__)
     if dropped:
-        print(HINT, file=sys.stderr)
+        print(HINT, file=sys.stderr)  # first: people and programs look for the error in the last line
+    sys.__excepthook__(kind, error, error.__traceback__)
 
 
 def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:

@@ -19,7 +19,6 @@ from ttmesh.tracking.allocation_server import Server
 from ttmesh.tracking.server_log import Printer
 
 LONGEST_TOKEN = 500
-COLLECT = (10_000, 20, 1_000_000)  # when Python looks for reference cycles; practically never among old objects
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,9 +41,7 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: server.ask_statistics())
     printer.note(f"Allocation server listens at {' and '.join(map(str, server.listening))} (Ctrl-C stops it)")
     printer.flush()
-    # Sessions end without reference cycles, so that full collections, a pause of 0.1 s with many buffers, are not needed.
-    gc.freeze()
-    gc.set_threshold(*COLLECT)
+    gc.disable()  # it would pause for 0.1 s with many buffers, and sessions leave no reference cycles
     server.run()
     return 0
 

@@ -27,6 +27,7 @@ MAX_TCP = 768  # of them over TCP, so that local processes can always connect
 MAX_STRANGERS = 64  # of them over TCP without a valid token yet; one more drops the oldest
 SPARE_FILES = 64  # listeners, standard streams, what the interpreter opens
 READ_BYTES = 64 << 10
+MAX_ANSWERS = 8  # in the making at the same time, each of some MB
 INPUT_BYTES = 64 << 20  # of unparsed input of all connections; beyond it the one that stalled first is dropped
 OUTPUT_BYTES = 64 << 20  # of unsent replies of all connections; beyond it the one that stopped reading first is dropped
 HELLO_S = 5.0  # a peer must send its hello within this time
@@ -81,6 +82,7 @@ class Server:
         self._strangers: dict[Connection, None] = {}
         self._busy: set[Connection] = set()
         self._spent_s: dict[object, float] = {}  # of work, by owner; halved every second
+        self._answering = 0  # connections whose query is being answered
         self._map_due_s = 0.0
         self._lead_s = 0.0  # of queries: the work for them less that for records, within LEAD_S
         self._paused: list[tuple[socket.socket, Address]] = []  # listeners, while there is no file for another
@@ -272,6 +274,7 @@ class Server:
         now_s = time.monotonic()
         until_s = now_s + TURN_S
         while self._busy and now_s < until_s:
+            self._answering = sum(c.session.is_answering for c in self._busy)
             connection = min(self._busy, key=self._turn_of)
             asks = connection.session.role == "monitor"
             if not asks:
@@ -287,12 +290,15 @@ class Server:
             self._map_due_s = now_s + MAP_EVERY_S
             self._answers.free_space.advance()
 
-    def _turn_of(self, connection: Connection) -> tuple[bool, float, float]:
+    def _turn_of(self, connection: Connection) -> tuple[bool, bool, float, bool, float]:
         """Sort key: first queries, as a person waits for them, within their share; then the least work used."""
+        session = connection.session
         spent_s = self._spent_s.get(connection.owner, 0.0)
         lead_s = LEAD_S if spent_s < ASKS_LITTLE_S else 0.0
-        asks_first = connection.session.role == "monitor" and self._lead_s < lead_s
-        return not asks_first, spent_s, connection.spent_s
+        asks = session.role == "monitor"
+        has_to_wait = asks and not session.is_answering and self._answering >= MAX_ANSWERS
+        asks_first = asks and self._lead_s < lead_s
+        return has_to_wait, not asks_first, spent_s, not session.is_answering, connection.spent_s
 
     def _advance(self, connection: Connection) -> None:
         session = connection.session

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Iterator
 from sys import getsizeof
@@ -12,7 +11,7 @@ from ttmesh.base.records import Allocated
 from ttmesh.tracking.free_space import FreeSpace
 from ttmesh.tracking.holders import Account, Device, Process
 from ttmesh.tracking.ledger import Ledger
-from ttmesh.tracking.leftovers import Ended
+from ttmesh.tracking.leftovers import LARGEST, Ended
 from ttmesh.tracking.spans import Span
 from ttmesh.tracking.state import (
     POOLS,
@@ -37,7 +36,7 @@ from ttmesh.tracking.wire import Query
 REPLY_BYTES = 4 << 20  # about; entries that do not fit are left out and counted
 USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 700, 160  # estimated size when encoded, rather too high
 MESHES_SHOWN = 64  # of one process
-AT_ONCE = 8192  # buffers or points visited per turn
+AT_ONCE = 4096  # buffers or points visited per turn
 
 T = TypeVar("T")
 
@@ -124,6 +123,7 @@ class Answers:
 
     def _find_buffers(self, query: Query) -> Iterator[Buffers | None]:
         wanted = [p for p in list(self._ledger.processes.values()) if p.who.host == query.host]
+        limit = min(query.limit, REPLY_BYTES * 3 // 4 // BUFFER_BYTES)  # more do not fit
         largest: list[tuple[Allocated, Process]] = []
         count = smallest = 0
         for process in wanted:
@@ -139,11 +139,12 @@ class Answers:
                 here = [r for r in lot if id(r.chips) in groups]
                 count += len(here)
                 largest += [(r, process) for r in here if r.size_bytes > smallest]
-                if len(largest) > 2 * query.limit + AT_ONCE:
-                    largest = heapq.nlargest(query.limit, largest, key=_size)
-                    smallest = largest[-1][0].size_bytes if len(largest) == query.limit and largest else 0
                 yield None
-        largest = heapq.nlargest(query.limit, largest, key=_size)
+                if len(largest) > limit + 2 * AT_ONCE:
+                    largest, smallest = _keep_largest(largest, limit)
+                    yield None
+        largest.sort(key=_size, reverse=True)
+        del largest[limit:]
         yield None
         reserved: list[tuple[str, str, int]] = []
         for process in wanted:
@@ -188,6 +189,16 @@ class Answers:
         bank = Span(base, base + size + apart)
         free = self.free_space.of(device.host, device.physical_id, name, Span(base, base + size))
         return Pool(name, banks * bank.length, used, peak, banks, bank, *free, free.fragmentation)
+
+
+def _keep_largest(pairs: list[tuple[Allocated, Process]], limit: int) -> tuple[list[tuple[Allocated, Process]], int]:
+    """The largest pairs in their order, and the size of the smallest of them."""
+    if not limit:
+        return [], LARGEST
+    smallest = sorted([record.size_bytes for record, _ in pairs])[-limit]
+    kept = [pair for pair in pairs if pair[0].size_bytes > smallest]
+    equal = (pair for pair in pairs if pair[0].size_bytes == smallest)
+    return [*kept, *itertools.islice(equal, limit - len(kept))], smallest
 
 
 def _size(pair: tuple[Allocated, Process]) -> int:

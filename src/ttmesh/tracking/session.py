@@ -58,6 +58,11 @@ class Session:
         unfinished = self.process is not None and self.process.unfinished is not None
         return unfinished or self._job is not None or self.frames.has_frame
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether a query is being answered, for which memory is held."""
+        return self.role == "monitor" and self._job is not None
+
     def advance(self) -> bytes:
         """Continue unfinished work, otherwise handle the next message; returns the reply, often empty.
 
