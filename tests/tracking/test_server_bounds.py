@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import tracemalloc
+import weakref
 
 import pytest
 
@@ -14,6 +15,7 @@ from ttmesh.tracking import departures, device_table, holders, leftovers, proces
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.process_table import LedgerError
+from ttmesh.tracking.session import Peer, Session
 from ttmesh.tracking.state import ServerState
 from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Query, Who
@@ -272,6 +274,37 @@ def test_places_beyond_those_that_are_summed_up_are_counted_together(monkeypatch
 
     assert sum(left.buffers for left in found) == 25
     assert [left.label for left in found][-1] == "more than 0 more places"
+
+
+@pytest.mark.parametrize("kind", [wire.QUERY, wire.SNAPSHOT, wire.EVENTS])
+def test_sessions_that_end_in_the_middle_leave_no_cycles(kind):
+    ledger = Ledger()
+    answer = Answers(ledger).answer
+    role = "monitor" if kind == wire.QUERY else "program"
+    session = Session(ledger, Peer(1, "", ""), clock=lambda: 0.0, answer=lambda query: answer(query, NOBODY))
+    bodies = {
+        wire.QUERY: Query("buffers"),
+        wire.SNAPSHOT: (0, 0, 0, True, [buffer(n) for n in range(9000)]),
+        wire.EVENTS: (0, 0, [*(buffer(n) for n in range(9000)), Closed(1, 0)]),
+    }
+    if kind == wire.QUERY:
+        ledger.events(ledger.join(Who("", 2, 1), "p", 0.0), 0, [buffer(n) for n in range(9000)])
+    session.frames.feed(wire.frame(wire.HELLO, (role, 1, 1, "", "")))
+    session.advance()
+    session.frames.feed(wire.frame(kind, bodies[kind]))
+    while session._job is None and (session.process is None or session.process.unfinished is None):
+        session.advance()
+    seen = weakref.ref(session)
+    gc.disable()  # as in the server
+    try:
+        session.end()
+        while ledger.departures.has_work:
+            ledger.departures.advance()
+        del session
+
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_counts_that_a_peer_can_drive_up_stay_encodable():
