@@ -11,7 +11,7 @@ import pytest
 
 from ttmesh.base.records import Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking import answers as answers_module
-from ttmesh.tracking import departures, device_table, holders, leftovers, process_table, wire
+from ttmesh.tracking import holders, leftovers, process_table, wire
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.process_table import LedgerError
@@ -53,7 +53,7 @@ SHAPES: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_bytes_counted_are_the_bytes_held(shape, monkeypatch):
-    monkeypatch.setattr(device_table, "MAX_SERIES", 0)  # histories belong to devices and are counted apart
+    monkeypatch.setattr(holders, "MAX_SERIES", 0)  # histories belong to devices and are counted apart
     ledger = Ledger()
     process = ledger.join(Who("", 1, 1), "p", 0.0)
     ledger.events(process, 0, [opened(0, range(512))])
@@ -89,7 +89,7 @@ def test_who_leaves_takes_all_of_it_along(shape):
     ledger.leave(process, orderly=False, now_s=1.0)
 
     assert ledger.bytes_held == 0
-    assert ledger.departures.ended_bytes <= departures.ENDED_BYTES
+    assert ledger.departures.ended_bytes <= process_table.ENDED_BYTES
     assert not any(a.used or a.count for d in ledger.devices.values() for a in d.accounts.values())
     assert not any(d.users or d.coordinates for d in ledger.devices.values())
 
@@ -142,11 +142,11 @@ def test_devices_that_nobody_uses_make_room_and_are_forgotten():
 
     ledger.events(honest, 0, [opened(1, range(8)), buffer(1, chips=tuple(range(8)))])
 
-    assert len(ledger.devices) == device_table.MAX_DEVICES
+    assert len(ledger.devices) == holders.MAX_DEVICES
     assert [key for key in ledger.devices if not key[0]] == [("", chip) for chip in range(8)]
-    ledger.tick(10.0 + device_table.FORGET_S)
-    assert len(ledger.devices) == device_table.MAX_DEVICES
-    ledger.tick(11.0 + device_table.FORGET_S)
+    ledger.tick(10.0 + holders.FORGET_S)
+    assert len(ledger.devices) == holders.MAX_DEVICES
+    ledger.tick(11.0 + holders.FORGET_S)
     assert len(ledger.devices) == 8
     assert ledger.devices.series == 8
 
@@ -165,7 +165,7 @@ def test_a_process_that_names_most_devices_gives_way_to_others():
 
 
 def test_histories_are_bounded_and_nothing_else_suffers(monkeypatch):
-    monkeypatch.setattr(device_table, "MAX_SERIES", 10)
+    monkeypatch.setattr(holders, "MAX_SERIES", 10)
     ledger = Ledger()
 
     ledger.events(ledger.join(Who("", 1, 1), "p", 0.0), 0, [buffer(1, chips=tuple(range(30)))])
@@ -252,7 +252,7 @@ def test_a_large_process_leaves_the_totals_at_once_and_is_freed_in_turns():
 
 
 def test_those_who_leave_in_crowds_are_freed_before_they_pile_up(monkeypatch):
-    monkeypatch.setattr(departures, "LEAVING_BYTES", 10 << 20)
+    monkeypatch.setattr(process_table, "LEAVING_BYTES", 10 << 20)
     ledger = Ledger()
     for pid in range(8):
         process = ledger.join(Who("", pid, 1), "p", 0.0)

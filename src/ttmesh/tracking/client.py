@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 
 import msgspec
 
@@ -20,7 +21,6 @@ from ttmesh.base.records import Allocated, Event
 from ttmesh.base.signals import signals
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address, choose_address, connect, start_ticks
-from ttmesh.tracking.call_sites import call_site
 from ttmesh.tracking.outbox import AT_ONCE, Outbox
 
 TICK_S = 0.05
@@ -31,6 +31,8 @@ LOOK_MS = 50  # longest wait for a slow server before the queue is trimmed
 SNAPSHOT_SHARE = 0.1  # share of the sender's time for snapshots, when records are lost repeatedly
 SNAPSHOT_S = 0.5  # longest delay of a snapshot
 EXIT_S = 0.5  # longest delay of a program's end by a server that reads nothing
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+FRAMES_KEPT, LONGEST_SITE = 8, 4000  # of a call site; characters, of which wire.Site allows a little more
 LEAVING_S = 10.0  # and by a busy machine on which the sender does not run
 # A program with the default SIGPIPE must not be killed when the server ends (macOS has no such flag).
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
@@ -276,3 +278,15 @@ def program_name() -> str:
     """The command line, short enough for a table."""
     command, *arguments = sys.orig_argv or ["python"]
     return " ".join([os.path.basename(command), *arguments])[:200]
+
+
+def call_site() -> str:
+    """The caller's frames outside ttmesh, innermost first, one "file:line in function" per line."""
+    lines: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(lines) < FRAMES_KEPT:
+        code = frame.f_code
+        if not code.co_filename.startswith((PACKAGE, "<frozen")):
+            lines.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return "\n".join(lines)[:LONGEST_SITE]

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 from ttmesh.base.records import Allocated, Closed, Event, Freed, Marked, Opened, Reserved
-from ttmesh.tracking.departures import Gone
 from ttmesh.tracking.holders import (
     LONGEST_NAME,
     Account,
@@ -19,7 +18,7 @@ from ttmesh.tracking.holders import (
     reservation_key,
 )
 from ttmesh.tracking.leftovers import LeftoverSums, keep_largest
-from ttmesh.tracking.process_table import Evict, LedgerError, ProcessTable
+from ttmesh.tracking.process_table import Evict, Gone, LedgerError, ProcessTable
 from ttmesh.tracking.state import POOLS
 from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, SHORT, weigh
 
