@@ -10,6 +10,7 @@ import torch
 
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.nn.autograd.node_rules import SOMETIMES_CONSTANT
+from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
@@ -64,10 +65,8 @@ def vjp(operation: Operation, positions: tuple[int, ...], has_grad: tuple[bool, 
 
     # The positions are part of the name because plans are found by name and arguments.
     name = f"{operation.name}.vjp{list(positions)}{list(has_grad)}"
-    names = frozenset({*operation.lane_arguments, GRAD, "lane_axes"})
-    return DeviceOperation(
-        Operation(name, lane, out, runtime=operation.runtime, outputs=(GIVEN,), lane_arguments=names)
-    )
+    names = {*operation.lane_arguments, GRAD, "lane_axes"}
+    return device_operation(name, out=out, runtime=tuple(operation.runtime), outputs=(GIVEN,), takes=names)(lane)
 
 
 def _differentiate(

@@ -144,6 +144,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+# Built here and not by `device_operation`, which belongs to ops: transfers, a layer below it, change layouts and memory.
 _TO_LAYOUT = DeviceOperation(Operation("ttnn.to_layout", _same, _layout_spec, lane_arguments=frozenset({"tensor"})))
 _TO_MEMORY_CONFIG = DeviceOperation(
     Operation("ttnn.to_memory_config", _same, _memory_spec, lane_arguments=frozenset({"tensor"}))

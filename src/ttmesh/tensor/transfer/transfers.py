@@ -220,6 +220,7 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
     return moved
 
 
+# Only what a tape records: the memory is moved above, because it frees its input first. `device_operation` belongs to ops.
 _REALLOCATE = Operation(
     "ttnn.reallocate", lambda tensor: tensor, lambda call, _: call.specs, lane_arguments=frozenset({"tensor"})
 )
