@@ -19,8 +19,8 @@ from ttmesh.monitor.address_map import AddressMap
 from ttmesh.monitor.polling import PollingScreen
 from ttmesh.monitor.rows import STAR
 from ttmesh.monitor.source import Detail, Source
-from ttmesh.monitor.text_drawing import COLOURS, LEVELS, class_name, draw_bar, draw_map, draw_trend
-from ttmesh.monitor.view import Bar, DeviceKey, format_count, printable
+from ttmesh.monitor.text_drawing import COLOURS, LEVELS, draw_bar, draw_map, draw_trend
+from ttmesh.monitor.view import Bar, DeviceKey, class_name, format_count, printable
 from ttmesh.tracking.state import BufferState
 
 MAP_ROWS = 4

@@ -6,8 +6,8 @@ import time
 
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.address_map import HOLE
-from ttmesh.monitor.text_drawing import bar_cells, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, nothing_shown
+from ttmesh.monitor.text_drawing import bar_cells
+from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, class_name, device_ranges, nothing_shown
 
 WIDTH = 25  # of a bar, as in the first allocation monitor
 

@@ -12,8 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from ttmesh.base.sizes import size_text
-from ttmesh.monitor.text_drawing import LEVELS, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, nothing_shown, printable, short_name
+from ttmesh.monitor.text_drawing import LEVELS
+from ttmesh.monitor.view import (
+    Bar,
+    DeviceView,
+    ProcessView,
+    View,
+    class_name,
+    device_ranges,
+    nothing_shown,
+    printable,
+    short_name,
+)
 from ttmesh.tracking.leftovers import Ended, Leftover
 from ttmesh.tracking.state import Leaks
 

@@ -123,6 +123,11 @@ class ProcessView:
     last_mark: str
 
     @property
+    def title(self) -> str:
+        """Its id, with the host when it is not this one."""
+        return f"{self.pid}" + (f"@{self.host}" if self.host else "")
+
+    @property
     def total_bytes(self) -> int:
         """All classes together, the system's included."""
         return sum(self.used_bytes.values())
@@ -165,6 +170,11 @@ def build(state: State, histories: Histories | None = None, choice: Choice = EVE
         processes=tuple(sorted(shown, key=lambda p: _order(p, choice.sort))),
         hidden_devices=tuple(sorted({d.physical_id for d in state.devices} - {d.physical_id for d in devices})),
     )
+
+
+def class_name(memory_class: str) -> str:
+    """The displayed name of a class of memory: the system's is one, in DRAM as in L1."""
+    return "SYSTEM" if memory_class.startswith("SYSTEM") else memory_class
 
 
 def level(share: float) -> str:
