@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
-from ttmesh.tensor.calls.lane_calls import parts_of
+from ttmesh.tensor.calls.lane_calls import list_results
 from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -47,7 +47,7 @@ def vjp(operation: Operation, positions: tuple[int, ...], has_grad: tuple[bool, 
                 inputs["lane_axes"] = lane_axes
             if operation.in_place and operation.writes is not None:
                 inputs[operation.writes] = inputs[operation.writes].clone()
-            results = parts_of(operation.lane(**inputs))
+            results = list_results(operation.lane(**inputs))
             asked = iter(seeds)
             pairs = [
                 (result, next(asked).to(result.dtype).expand(result.shape))
