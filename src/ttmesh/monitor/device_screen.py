@@ -70,11 +70,11 @@ def draw_detail(detail: Detail, width: int) -> RenderableType:
     title.append(f"  {device.arch}  {device.system}  logical {device.logical_id} {device.place}", style="not bold")
     if device.is_coordinator:
         title.append("  ★ coordinator", style=STAR)
-    parts: list[RenderableType] = [title, ""]
+    blocks: list[RenderableType] = [title, ""]
     for bar, bank in zip(device.bars, detail.maps, strict=True):
-        parts += [_pool(bar, width), draw_map(bank, width, MAP_ROWS), _map_legend(bank), ""]
-    parts.append(_biggest(detail))
-    return Group(*parts)
+        blocks += [_pool(bar, width), draw_map(bank, width, MAP_ROWS), _map_legend(bank), ""]
+    blocks.append(_biggest(detail))
+    return Group(*blocks)
 
 
 def _pool(bar: Bar, width: int) -> RenderableType:
@@ -125,5 +125,5 @@ def _buffer_cells(buffer: BufferState) -> list[RenderableType]:
         str(buffer.pid),
         f"{age:.0f} s",
         Text(printable(buffer.label)),
-        Text(printable(site) or "TTMESH_TRACK_STACKS=1 tells", style="default" if site else "dim"),
+        Text(printable(site) or "TTMESH_TRACK_STACKS=1 shows", style="default" if site else "dim"),
     ]

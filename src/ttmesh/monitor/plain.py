@@ -38,8 +38,8 @@ def device_lines(device: DeviceView) -> list[str]:
     lines = [f"Device {device.title} ({', '.join(facts)}){mark}", "-" * 70]
     for bar in device.bars:
         lines.append(bar_line(bar))
-        parts = [s for s in bar.segments if s.used_bytes and s.memory_class != bar.pool]
-        lines += [f"    {class_name(s.memory_class) + ':':<9}{size_text(s.used_bytes):>12}" for s in parts]
+        others = [s for s in bar.segments if s.used_bytes and s.memory_class != bar.pool]
+        lines += [f"    {class_name(s.memory_class) + ':':<9}{size_text(s.used_bytes):>12}" for s in others]
     return lines
 
 

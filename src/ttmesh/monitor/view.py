@@ -304,10 +304,10 @@ def short_name(name: str, width: int) -> str:
 
 def device_ranges(ids: Iterable[int]) -> str:
     """Ids as ranges: 0-3,7."""
-    parts: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in sorted(ids):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            parts.append([number])
-    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+            runs.append([number])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in runs)

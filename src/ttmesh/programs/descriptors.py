@@ -88,7 +88,7 @@ class CBDescriptor:
     global_circular_buffer: Any = field(default=None, kw_only=True, compare=False)
 
     def has_buffer(self) -> bool:
-        """Whether it lies in a tensor's memory."""
+        """Whether it uses a tensor's memory."""
         return self.buffer is not None
 
     def has_global_circular_buffer(self) -> bool:

@@ -46,7 +46,7 @@ class Account:
         self.low = self.high = self.used
 
     def add(self, size_bytes: int, count: int, *, low: int = 0, high: int = 0) -> None:
-        """Add to the bytes held; `low` and `high` are the extremes of the changes on the way."""
+        """Add to the bytes held; `low` and `high` are the extremes of the sum of changes in between."""
         used = self.used
         self.low = min(self.low, used + min(low, size_bytes))
         self.high = max(self.high, used + max(high, size_bytes))
@@ -159,7 +159,7 @@ class Texts:
 
 
 class StagedSnapshot:
-    """A snapshot of which some parts have not arrived yet."""
+    """A snapshot of which some messages have not arrived yet."""
 
     def __init__(self) -> None:
         self.opened: dict[int, Opened] = {}
@@ -168,7 +168,7 @@ class StagedSnapshot:
         self.size_bytes = 0
 
     def add(self, records: list[Event]) -> None:
-        """One more part."""
+        """Add one more message."""
         for record in records:
             if isinstance(record, Allocated):
                 self.held[record.mesh_id, record.buffer_id] = record

@@ -175,7 +175,7 @@ NAMES: dict[str, str] = {
     **_RENAMED,
 }
 
-# Submodules that are only another way to the root's names.
+# Submodules that only give the root's names again.
 _SUBMODULES = (
     "types device core distributed distributed.distributed distributed.ttrun "
     "operations operations.core operations.ccl operations.conv2d "

@@ -218,6 +218,6 @@ def _learn_until(events: deque[tuple[int, Clock]], total: int, actor: Actor) -> 
 
 
 def _drop_until(events: deque[tuple[int, Clock]], total: int) -> None:
-    """Drop events that nobody can wait for any more."""
+    """Drop events that no kernel can wait for any more."""
     while events and events[0][0] <= total:
         events.popleft()
