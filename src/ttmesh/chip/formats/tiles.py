@@ -75,12 +75,12 @@ class Tile:
 
     @property
     def partial_face(self) -> int:
-        """1 when the tile is less than 32 rows high."""
+        """1 when the tile has fewer than 32 rows."""
         return int(self.tile_shape[0] < TILE_HEIGHT)
 
     @property
     def narrow_tile(self) -> int:
-        """1 when the tile is less than 32 columns wide."""
+        """1 when the tile has fewer than 32 columns."""
         return int(self.tile_shape[1] < TILE_WIDTH)
 
     def get_tile_size(self, dtype: DataType) -> int:

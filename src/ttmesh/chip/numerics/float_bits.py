@@ -1,4 +1,4 @@
-"""Float32 patterns as sign, exponent and fraction, and the two ways in which the engine rounds a shift."""
+"""Float32 patterns as sign, exponent and fraction, and the engine's two roundings of a shift."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Matmul close to the chip's at about the cost of a GEMM: fidelity's cut bits, and how the destination is rounded.
+"""Matmul close to the chip's at about the cost of a GEMM: a fidelity's dropped bits, and the rounding of the destination.
 
-With a 32-bit destination only the cut bits show. A 16-bit one is rounded after every 16 of K, to 11 bits and then to 8, ties
-away, which is adding 9/16 of the last place and cutting: sums drift upwards. Fidelities above LoFi write the products of the
+With a 32-bit destination only the dropped bits show. A 16-bit one is rounded after every 16 of K, to 11 bits and then to 8, ties
+away, which is adding 9/16 of the last place and truncating: sums drift upwards. Fidelities above LoFi write the products of the
 weights' lower bits afterwards; they are taken for a fixed share of the tile's sum. docs/numerics.md says what is left out.
 """
 
@@ -24,9 +24,9 @@ from ttmesh.chip.numerics.unpacker import BF16_MASK
 EXACT_PRODUCTS = 1 << 22  # 2 ms of one core, by benchmarks/numerics.py
 TILE, STEP = 32, 16  # of K: a tile, and what is added between two writes to the destination
 # Fraction bits that reach the multiplier: SrcB's upper 6 and all 10, SrcA's upper 4 and all but the last.
-_A_UPPER, _A_WHOLE = ~0x1FFFF, ~0x1FFF
-_B_UPPER, _B_WHOLE = ~0x7FFFF, ~0x3FFF
-# What the bits that LoFi cuts from weights are of them, on average over normal and uniform numbers.
+_A_UPPER, _A_FULL = ~0x1FFFF, ~0x1FFF
+_B_UPPER, _B_FULL = ~0x7FFFF, ~0x3FFF
+# The share of a weight in the bits that LoFi drops, on average over normal and uniform numbers.
 _LOWER_SHARES = {bfloat8_b: 0.012, bfloat4_b: 0.0}
 _LOWER_SHARE = 0.02
 
@@ -86,10 +86,10 @@ def cut_of(config: EngineConfig) -> Cut:
     if config.fidelity is MathFidelity.LoFi:
         return Cut(_A_UPPER & a_unpacked, _B_UPPER & b_unpacked)
     if config.fidelity is MathFidelity.HiFi2:
-        return Cut(_A_UPPER & a_unpacked, _B_WHOLE & b_unpacked)
+        return Cut(_A_UPPER & a_unpacked, _B_FULL & b_unpacked)
     if config.fidelity is MathFidelity.HiFi3 and config.fp32_dest and config.out_dtype is float32:
-        return Cut(_A_UPPER, _B_WHOLE, _A_WHOLE, _B_UPPER)
-    return Cut(_A_WHOLE & a_unpacked, _B_WHOLE & b_unpacked)
+        return Cut(_A_UPPER, _B_FULL, _A_FULL, _B_UPPER)
+    return Cut(_A_FULL & a_unpacked, _B_FULL & b_unpacked)
 
 
 def l1_block(config: EngineConfig, depth: int) -> int:
