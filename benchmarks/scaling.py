@@ -175,7 +175,7 @@ def report() -> str:
         quick = host_times(model, replace(here, engine_gbs=here.nic_gbs))
         cells = [*chips.values(), *ours.values(), quick["data parallel"]]
         lines.append(f"| {hosts} | {hosts * 8} | " + " | ".join(f"{cell:.2f} s" for cell in cells) + " |")
-    lines += ["", "| limit, tightest first | needed | there is | room | way out |", "|---|--:|--:|--:|---|"]
+    lines += ["", "| limit, tightest first | needed | there is | room | remedy |", "|---|--:|--:|--:|---|"]
     for limit in limits(model, machine):
         needed, available = amount(limit.needed, limit.unit), amount(limit.available, limit.unit)
         lines.append(f"| {limit.name} | {needed} | {available} | {limit.room:.2f}x | {limit.way_out} |")

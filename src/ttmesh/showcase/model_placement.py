@@ -29,7 +29,7 @@ class Placement:
     weights: ttnn.DataType
 
     @property
-    def ways(self) -> int:
+    def weight_shards(self) -> int:
         """Over how many chips one weight is split."""
         return 1 if self.weight_axis is None else tuple(self.mesh.shape)[self.weight_axis]
 
