@@ -27,7 +27,7 @@ def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
 
 def pack_lanes(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """Destination registers as lanes of a format."""
-    if dtype is bfloat16 and engine_gemm.serves(dest):
+    if dtype is bfloat16 and engine_gemm.supports(dest):
         return engine_gemm.pack_bfloat16(dest)
     return pack(dest, dtype).to(lane_dtype(dtype))
 

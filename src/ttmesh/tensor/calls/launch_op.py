@@ -241,7 +241,7 @@ def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence
             raise MeshError(
                 f"{operation.name} got host tensors sharded for {tensor.mesh_shape!r} and {mesh_shape!r}",
                 expected="tensors sharded for one mesh",
-                fix="Cut them with mappers of the same mesh.",
+                fix="Shard them with mappers of the same mesh.",
             )
         own = tensor.lanes
         if tensor.mesh_shape != mesh_shape:

@@ -210,7 +210,7 @@ class TensorSpec:
         orientation: ShardOrientation = ShardOrientation.ROW_MAJOR,
         shard_distribution_strategy: ShardDistributionStrategy = ShardDistributionStrategy.ROUND_ROBIN_1D,
     ) -> TensorSpec:
-        """Cut into shards of this shape, rounded up as asked."""
+        """Split into shards of this shape, rounded up as asked."""
         if isinstance(shard_shape, NdShardSpec):
             spec = copy(shard_shape)
         elif grid is None:
