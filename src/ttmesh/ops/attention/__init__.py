@@ -1,1 +1,1 @@
-"""Attention: prefill, decode, latent, sparse; heads, rotary embedding, kv caches and paged ones. Ring attention: ccl/fused."""
+"""Attention: prefill, decode, latent, sparse; heads, rotary embedding, kv caches, also paged. Ring attention: ccl/fused."""
