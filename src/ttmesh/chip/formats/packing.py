@@ -42,7 +42,11 @@ def pack(
     """Lanes [..., *shape] as new bytes [..., n]; the last `rank` dims are a tensor, its matrices padded one by one."""
     tile = tile or Tile()
     if rank > values.dim():
-        raise ShapeError(f"rank {rank} of a {values.dim()}-dim tensor", expected="at most its dims", fix="Lower rank.")
+        raise ShapeError(
+            f"rank {rank} of a {values.dim()}-dim tensor",
+            expected=f"at most {values.dim()}",
+            fix="Pass a rank that fits.",
+        )
     split = values.dim() - rank
     lead, shape = tuple(values.shape[:split]), tuple(values.shape[split:])
     if layout == Layout.ROW_MAJOR:

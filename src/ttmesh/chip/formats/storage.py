@@ -127,7 +127,9 @@ def from_lane(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
 
 def _look_up(table: dict[DataType, torch.dtype], dtype: DataType) -> torch.dtype:
     if dtype not in table:
-        raise NotEmulatedError(f"Unsupported data type {dtype}", expected=one_of(table), fix="Choose one of them.")
+        raise NotEmulatedError(
+            f"Unsupported data type {dtype}", expected=one_of(table), fix="Pass one of these dtypes."
+        )
     return table[dtype]
 
 

@@ -30,7 +30,7 @@ class Tile:
             raise ShapeError(
                 f"Tile size is not valid for our hardware: {list(shape)}",
                 expected=one_of(f"{h}x{w}" for h, w in FACE_SHAPES),
-                fix="Choose one of them.",
+                fix="Pass one of these tile shapes.",
             )
         if self.transpose_tile and shape[0] < 16:
             raise ShapeError(

@@ -223,7 +223,9 @@ def create_mesh_buffer(
         config = ShardedBufferConfig(size, (rows, columns), shard, shard_orientation)
         width = config.physical_shard_shape[1]
     else:
-        raise MeshError(f"layout={layout!r}", expected=one_of(["replicated", "sharded"]), fix="Choose one of them.")
+        raise MeshError(
+            f"layout={layout!r}", expected=one_of(["replicated", "sharded"]), fix="Pass one of the two as layout."
+        )
     local = DeviceLocalBufferConfig(page_size or width * datum_bytes, buffer_type)
     return MeshBuffer.create(config, local, mesh)
 

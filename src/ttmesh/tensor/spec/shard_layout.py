@@ -84,7 +84,9 @@ def shard_layout(padded: Shape, page: Extent2d, spec: NdShardSpec) -> ShardLayou
     folded = (prod(tensor[: extra + 1]), *tensor[extra + 1 :])
     if not prod(shard):
         raise ShapeError(
-            f"Shard shape must have non zero volume! Got {spec.shard_shape}", expected="no zero", fix="Enlarge it."
+            f"Shard shape must have non zero volume! Got {spec.shard_shape}",
+            expected="no zero",
+            fix="Pass positive extents.",
         )
     layout = ShardLayout(folded, shard, _cores(folded, shard, spec), spec.shard_distribution_strategy)
     uneven = layout.cores and layout.num_shards % len(layout.cores)

@@ -22,7 +22,7 @@ def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
             "Only UINT32, INT32, FLOAT32, UINT16, UINT8, INT8, BFLOAT16, BFLOAT8_B, BFLOAT4_B, or FP8_E4M3 dtypes are "
             "supported on device!",
             expected=one_of(d for d in DataType if d is not DataType.INVALID),
-            fix="Choose one of them.",
+            fix="Pass one of these dtypes.",
         )
     if dtype in BLOCK_FLOATS and layout is not Layout.TILE:
         raise MeshError(
