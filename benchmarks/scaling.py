@@ -65,10 +65,10 @@ class Limit:
         return self.available / self.needed
 
 
-def ring_s(size_bytes: float, members: int, gbs: float, step_us: float) -> float:
-    """All-reduce on a ring: reduce-scatter and all-gather, each members - 1 steps."""
-    steps = 2 * (members - 1)
-    return steps / members * size_bytes / (gbs * GB) + steps * step_us * 1e-6
+def ring_s(size_bytes: float, chips: int, gbs: float, step_us: float) -> float:
+    """All-reduce on a ring: reduce-scatter and all-gather, each chips - 1 steps."""
+    steps = 2 * (chips - 1)
+    return steps / chips * size_bytes / (gbs * GB) + steps * step_us * 1e-6
 
 
 def chip_memory(model: Model, machine: Machine, *, sharded_optimiser: bool) -> dict[str, float]:
