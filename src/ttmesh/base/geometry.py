@@ -76,7 +76,7 @@ class MeshCoordinate:
 
     @staticmethod
     def zero_coordinate(dims: int) -> MeshCoordinate:
-        """The origin of a mesh with so many axes."""
+        """The origin of a mesh with this many axes."""
         return MeshCoordinate([0] * dims)
 
     def dims(self) -> int:

@@ -20,7 +20,7 @@ BOTTOM_UP = {BufferType.DRAM: True, BufferType.L1: False, BufferType.L1_SMALL: F
 
 @dataclass(frozen=True)
 class Banks:
-    """One buffer type on one chip: so many banks, each with this address range for buffers."""
+    """One buffer type on one chip: this many banks, each with this address range for buffers."""
 
     count: int
     start: int

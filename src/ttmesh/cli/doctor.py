@@ -26,7 +26,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: its state, what was found, what it is for and how to get it."""
+    """One finding: its state, what was found, what it is for and how to install it."""
 
     name: str
     state: str

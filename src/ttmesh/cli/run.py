@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options now that the program would stumble over later, or never look at."""
+    """Refuse now the options that would make the program fail later, or that it would never read."""
     if args.backend is not None:
         chosen_backend()
     if args.system is not None or args.coordinator is not None:

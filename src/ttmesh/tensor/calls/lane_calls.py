@@ -31,7 +31,7 @@ NARROWER = BLOCK_FLOATS | {uint16, uint32}  # formats that do not hold all that 
 def infer(
     lane: Lane, positions: Positions, static: Arguments, specs: Sequence[TensorSpec], axes: int
 ) -> tuple[Inferred, Wrap]:
-    """Local shapes and torch dtypes of the results, from one run on meta, and how the results are handed out."""
+    """Local shapes and torch dtypes of the results, from one run on meta, and the form in which they are returned."""
     lanes = [torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in specs]
     result = lane(**fill_arguments(positions, static, lanes))
     return describe_results(result, axes), wrap_like(result)

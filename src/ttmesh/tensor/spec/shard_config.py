@@ -131,7 +131,7 @@ def _shard_grid(core_grid: Grid) -> tuple[CoreRangeSet, BufferType]:
         raise _shard_error("Invalid core_grid", core_grid, kinds)
     if not all(isinstance(grid, CoreGrid) for grid in core_grid):
         raise _shard_error("Invalid core_grid type", core_grid, kinds)
-    full, rest = core_grid  # so many full rows, then one row that is shorter
+    full, rest = core_grid  # this many full rows, then one row that is shorter
     boxes = [
         CoreRange(CoreCoord(0, 0), CoreCoord(full.x - 1, full.y - 1)),
         CoreRange(CoreCoord(0, full.y), CoreCoord(rest.x - 1, full.y)),

@@ -35,7 +35,7 @@ def count_threads(size_bytes: int) -> int:
 
 
 def share(count: int, size_bytes: int) -> Threads:
-    """The threads for so many pieces of work, together of this size."""
+    """The threads for this many pieces of work, together of this size."""
     several = min(count_threads(size_bytes), count)
     return Threads(parallel(), several, max(1, -(-count // (several * STEPS)))) if several > 1 else Threads(None, 1, 1)
 
@@ -53,7 +53,7 @@ class Team:
         return 1 if wanted > 1 and self._until and time.monotonic() < self._until else wanted
 
     def report(self, size_bytes: int, taken_ns: int) -> None:
-        """How long the team took for so many bytes."""
+        """How long the team took for this many bytes."""
         if taken_ns <= size_bytes * SLOW_NS_PER_BYTE:
             self._rest_s, self._until = FIRST_REST_S, 0.0
             return
