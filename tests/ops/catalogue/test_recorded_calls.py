@@ -1,7 +1,7 @@
 """Recorded calls of TT-NN 0.81.1 on an n150, made again here: refusals, texts, specs, addresses, programs.
 
 `recorded_n150.jsonl` holds facts only: arguments and outcomes. `known_differences.jsonl` lists the calls that still differ;
-`python tests/agreement/test_recorded_calls.py` writes it anew, and it may only get shorter.
+`python tests/ops/catalogue/test_recorded_calls.py` writes it anew, and it may only get shorter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 import ttmesh.ttnn as ttnn
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).with_name("recorded")
 FORMATS = {"bf16": "bfloat16", "f32": "float32", "bf8": "bfloat8_b", "i32": "int32", "u32": "uint32"}
 TEXT_LENGTH = 60  # characters of TT-NN's sentence that ours has to contain; ours may go on
 
