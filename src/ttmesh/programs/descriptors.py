@@ -24,6 +24,13 @@ class NOC_MODE(PrintedEnum):
     DM_DYNAMIC_NOC = 1
 
 
+class UnpackToDestMode(PrintedEnum):
+    """Whether a circular buffer's float32 values go to the destination registers whole."""
+
+    UnpackToDestFp32 = 0
+    Default = 1
+
+
 class CoreType(PrintedEnum):
     """Kinds of cores on a chip."""
 

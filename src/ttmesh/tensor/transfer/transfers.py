@@ -236,6 +236,19 @@ def is_tensor_storage_on_device(tensor: Tensor) -> bool:
     return tensor.device() is not None
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether its pages are dealt to cores in shards."""
+    return bool(tensor.is_sharded())
+
+
+def has_tile_padding(tensor: Tensor, *, dim: int | None = None) -> bool:
+    """Whether a dim is padded; without one, either of the last two (never for fewer dims)."""
+    if dim is not None:
+        at = dim if dim >= 0 else len(tensor.shape) + dim
+        return bool(tensor.shape[at] != tensor.padded_shape[at])
+    return len(tensor.shape) > 1 and tuple(tensor.shape[-2:]) != tuple(tensor.padded_shape[-2:])
+
+
 def tile_size(dtype: DataType) -> int:
     """Bytes of a 32x32 tile of this format."""
     return tile_bytes(dtype)
