@@ -5,7 +5,7 @@ call with the result ready. Below the table: the time as a multiple of that in w
 (a sum), with as many threads, the two taking turns. Fails when a peer is ahead in a row, when a peer is not installed,
 or when a sum takes more than 1.5 times as long as reading.
 Where a result is the same on every chip ttmesh stores it once; "copied 8x" is the same call with every chip's copy made.
-JAX has no broadcast of one device's part: an all_gather from which it takes that part stands for it.
+JAX has no broadcast from one device: it is measured as an all_gather of which one shard is kept.
 MPI has no bfloat16: its sums of bfloat16 are converted to float32 and back, its copies move bytes.
 """
 
@@ -111,7 +111,7 @@ def jax_figures() -> Figures:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(jax.devices()[:N], ("x",))
-    cut = PartitionSpec("x")
+    spec = PartitionSpec("x")
     bodies = {
         "all_reduce": lambda v: jax.lax.psum(v, "x"),
         "reduce_scatter": lambda v: jax.lax.psum_scatter(v, "x", scatter_dimension=1, tiled=True),
@@ -123,9 +123,9 @@ def jax_figures() -> Figures:
     for dtype in DTYPES:
         for size in SIZES:
             count = size // jnp.dtype(dtype).itemsize
-            values = jax.device_put(jnp.ones((N, N, count // N), dtype), NamedSharding(mesh, cut))
+            values = jax.device_put(jnp.ones((N, N, count // N), dtype), NamedSharding(mesh, spec))
             for operation, body in bodies.items():
-                run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=cut, out_specs=cut, check_vma=False))
+                run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
                 figures[key(operation, size, dtype)] = best_us(lambda r=run, v=values: r(v).block_until_ready(), size)
     return figures
 

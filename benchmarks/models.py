@@ -135,14 +135,14 @@ def llama_step(
     def rms(t: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(t, (width,), norm, 1e-5)
 
-    def turned(t: torch.Tensor) -> torch.Tensor:
+    def rotate_pairs(t: torch.Tensor) -> torch.Tensor:
         pairs = torch.stack([-t[..., 1::2], t[..., ::2]], -1).flatten(-2)
         return t * cos[0] + pairs * sin[0]
 
     def in_torch() -> object:
         parts = (rms(x[0, 0]) @ fused).split([heads * size, kv_heads * size, kv_heads * size], -1)
         q, k, v = (part.unflatten(-1, (-1, size)) for part in parts)
-        q, k = turned(q), turned(k)
+        q, k = rotate_pairs(q), rotate_pairs(k)
         for held, new in zip(cache, (k, v), strict=True):
             held[rows, :, length - 1] = new
         grouped = q.unflatten(1, (kv_heads, -1))

@@ -65,10 +65,10 @@ class Limit:
         return self.available / self.needed
 
 
-def ring_s(size_bytes: float, members: int, gbs: float, step_us: float) -> float:
-    """All-reduce on a ring: reduce-scatter and all-gather, each members - 1 steps."""
-    steps = 2 * (members - 1)
-    return steps / members * size_bytes / (gbs * GB) + steps * step_us * 1e-6
+def ring_s(size_bytes: float, chips: int, gbs: float, step_us: float) -> float:
+    """All-reduce on a ring: reduce-scatter and all-gather, each chips - 1 steps."""
+    steps = 2 * (chips - 1)
+    return steps / chips * size_bytes / (gbs * GB) + steps * step_us * 1e-6
 
 
 def chip_memory(model: Model, machine: Machine, *, sharded_optimiser: bool) -> dict[str, float]:
@@ -175,7 +175,7 @@ def report() -> str:
         quick = host_times(model, replace(here, engine_gbs=here.nic_gbs))
         cells = [*chips.values(), *ours.values(), quick["data parallel"]]
         lines.append(f"| {hosts} | {hosts * 8} | " + " | ".join(f"{cell:.2f} s" for cell in cells) + " |")
-    lines += ["", "| limit, tightest first | needed | there is | room | way out |", "|---|--:|--:|--:|---|"]
+    lines += ["", "| limit, tightest first | needed | there is | room | remedy |", "|---|--:|--:|--:|---|"]
     for limit in limits(model, machine):
         needed, available = amount(limit.needed, limit.unit), amount(limit.available, limit.unit)
         lines.append(f"| {limit.name} | {needed} | {available} | {limit.room:.2f}x | {limit.way_out} |")

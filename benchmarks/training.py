@@ -107,9 +107,9 @@ def ttmesh_figures(traced: bool) -> Figures:
         ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D_RING)
         mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, CHIPS), trace_region_size=1 << 24)
         values, classes, weights = batch(samples * CHIPS)
-        cut = ttnn.ShardTensorToMesh(mesh, dim=0)
-        x = ttnn.from_torch(values, dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=cut)
-        y = ttnn.from_torch(classes.int(), dtype=ttnn.uint32, device=mesh, mesh_mapper=cut)
+        mapper = ttnn.ShardTensorToMesh(mesh, dim=0)
+        x = ttnn.from_torch(values, dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
+        y = ttnn.from_torch(classes.int(), dtype=ttnn.uint32, device=mesh, mesh_mapper=mapper)
         parameters = {}
         for i, weight in enumerate(weights):
             parameters[f"w{i}"] = Parameter(weight, mesh, dtype=ttnn.float32)
@@ -158,7 +158,7 @@ def jax_figures() -> Figures:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(jax.devices(), ("batch",))
-    cut, whole = NamedSharding(mesh, PartitionSpec("batch")), NamedSharding(mesh, PartitionSpec())
+    sharded, replicated = NamedSharding(mesh, PartitionSpec("batch")), NamedSharding(mesh, PartitionSpec())
 
     def loss_of(layers, x, y):
         for i, (weight, bias) in enumerate(layers):
@@ -175,9 +175,9 @@ def jax_figures() -> Figures:
     figures = {}
     for samples in SAMPLES:
         values, classes, weights = batch(samples * CHIPS)
-        x, y = jax.device_put(values.numpy(), cut), jax.device_put(classes.numpy().astype("int32"), cut)
+        x, y = jax.device_put(values.numpy(), sharded), jax.device_put(classes.numpy().astype("int32"), sharded)
         layers = [(jnp.asarray(w.numpy()), jnp.zeros(w.shape[1])) for w in weights]
-        state = jax.device_put((layers, jax.tree.map(jnp.zeros_like, layers)), whole)
+        state = jax.device_put((layers, jax.tree.map(jnp.zeros_like, layers)), replicated)
 
         def step(x=x, y=y) -> float:
             nonlocal state

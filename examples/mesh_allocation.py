@@ -29,7 +29,7 @@ def held(mesh: ttnn.MeshDevice) -> dict[str, int]:
     return {name: view.num_banks * view.total_bytes_allocated_per_bank for name, view in views.items()}
 
 
-def picture(mesh: ttnn.MeshDevice, title: str) -> None:
+def show_memory(mesh: ttnn.MeshDevice, title: str) -> None:
     """What every chip holds, on the mesh grid."""
     now = held(mesh)
     table = Table(title=title, show_header=False, show_lines=True)
@@ -53,7 +53,7 @@ def main() -> int:
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(ROWS, COLUMNS))
     baseline = held(mesh)
     console.print(f"✓ Mesh device opened: {mesh}")
-    picture(mesh, "Mesh topology")
+    show_memory(mesh, "Mesh topology")
 
     step(2, f"Creating Distributed Tensor ({MEGABYTES}MB per device)")
     first = distributed(mesh, seed=1)
@@ -62,7 +62,7 @@ def main() -> int:
     step(3, f"Creating Second Distributed Tensor ({MEGABYTES}MB per device)")
     second = distributed(mesh, seed=2)
     console.print("✓ Second tensor distributed!")
-    picture(mesh, "Two tensors on every chip")
+    show_memory(mesh, "Two tensors on every chip")
 
     step(4, "Performing Distributed Computation (Add)")
     total = ttnn.add(first, second)
@@ -70,13 +70,13 @@ def main() -> int:
 
     step(5, "Performing Distributed MatMul")
     weight = ttnn.from_torch(torch.eye(1024).bfloat16(), layout=ttnn.TILE_LAYOUT, device=mesh)
-    product = ttnn.matmul(total, weight)
+    output = ttnn.matmul(total, weight)
     console.print("✓ Distributed matmul completed!")
-    picture(mesh, "Five tensors on every chip")
+    show_memory(mesh, "Five tensors on every chip")
 
     step(6, "Deallocating Tensors - WATCH MEMORY DROP!")
     for name, tensor in [
-        ("product", product),
+        ("output", output),
         ("weight", weight),
         ("sum", total),
         ("second", second),

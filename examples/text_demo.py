@@ -27,7 +27,7 @@ from ttmesh.base.sizes import size_text
 from ttmesh.testing.memory_watch import usage
 
 sys.path.insert(0, str(Path(__file__).parent / "models"))
-from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, turning_matrix
+from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, rotation_matrix
 from llama_files import read_llama, read_sizes, tokenizer_of
 
 from ttmesh.showcase.model_placement import Placement
@@ -69,8 +69,8 @@ class Generator:
         self.at, self.sizes, self.mesh = at, sizes, at.mesh
         self.layers = [Layer(at, w, sizes) for w in layers]
         self.norm, self.head = at.weight(top["norm"], dtype=ttnn.bfloat16), at.weight(top["head"], 1)
-        self.matrix = at.weight(turning_matrix(), dtype=ttnn.bfloat16)
-        self.tables = [self.rows(part, ttnn.bfloat16) for part in (top["embedding"], *angles(sizes))]
+        self.matrix = at.weight(rotation_matrix(), dtype=ttnn.bfloat16)
+        self.tables = [self.rows(table, ttnn.bfloat16) for table in (top["embedding"], *angles(sizes))]
         users = torch.ones(sizes.users)
         self.k = self.rows(users * sampling.top_k, ttnn.uint32)
         self.p = self.rows(users * sampling.top_p, ttnn.bfloat16)
@@ -105,7 +105,7 @@ class Generator:
         x = ttnn.reshape(x, (users, 1, count, self.sizes.width))
         at = self.rows(torch.arange(count).reshape(1, -1), ttnn.uint32)
         rope = [ttnn.embedding(at, table, layout=ttnn.TILE_LAYOUT) for table in (cos, sin)]
-        cos, sin = (ttnn.reshape(part, (1, 1, count, self.sizes.size)) for part in rope)
+        cos, sin = (ttnn.reshape(table, (1, 1, count, self.sizes.size)) for table in rope)
         for layer in self.layers:
             x = layer.prompt(x, {"cos": cos, "sin": sin, "matrix": self.matrix})
         last = ttnn.reshape(x[:, :, count - 1 : count], (1, 1, users, self.sizes.width))
@@ -119,7 +119,7 @@ class Generator:
         x = ttnn.embedding(self.tokens, embedding, layout=ttnn.TILE_LAYOUT)
         x = ttnn.reshape(x, (1, 1, users, self.sizes.width))
         rope = [ttnn.embedding(self.row, table, layout=ttnn.TILE_LAYOUT) for table in tables]
-        cos, sin = (ttnn.reshape(part, (1, users, 1, self.sizes.size)) for part in rope)
+        cos, sin = (ttnn.reshape(table, (1, users, 1, self.sizes.size)) for table in rope)
         for layer in self.layers:
             x = layer.token(x, {"cos": cos, "sin": sin, "matrix": self.matrix}, self.position, users)
         self.sample(self.logits(x))
@@ -155,8 +155,8 @@ def generate(
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D_RING)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, CHIPS), num_command_queues=2, trace_region_size=8_000_000)
     ttnn.manual_seed(sampling.seed, device=mesh)
-    words = tokenizer_of(folder)
-    prompts = [words.encode(PROMPTS[i % len(PROMPTS)]) for i in range(users)]
+    tokenizer = tokenizer_of(folder)
+    prompts = [tokenizer.encode(PROMPTS[i % len(PROMPTS)]) for i in range(users)]
     count = 32
     prompts = [([0] * count + prompt)[-count:] for prompt in prompts]  # one length: zeros in front
     length = -(-(count + steps + 2) // 32) * 32
@@ -189,7 +189,7 @@ def generate(
         ttnn.wait_for_event(0, ttnn.record_event(mesh, 1))
     ttnn.synchronize_device(mesh)
     seconds = time.perf_counter() - start
-    tokens = torch.stack([ttnn.to_torch(ttnn.get_device_tensors(part)[0]).flatten() for part in made], -1)
+    tokens = torch.stack([ttnn.to_torch(ttnn.get_device_tensors(step)[0]).flatten() for step in made], -1)
     show_memory(mesh)
     if traced:
         ttnn.release_trace(mesh, trace)
@@ -197,7 +197,7 @@ def generate(
     HELD.clear()
     ttnn.close_mesh_device(mesh)
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
-    texts = [words.decode(row) for row in tokens.tolist()]
+    texts = [tokenizer.decode(row) for row in tokens.tolist()]
     return Run(texts, tokens, prompt_seconds, steps * users / seconds)
 
 

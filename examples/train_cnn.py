@@ -59,7 +59,7 @@ class CNN(Layer):
 
 
 def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
-    """The curves, and the share of new digits that are told right."""
+    """The curves, and the share of new digits that are recognised."""
     draw = torch.Generator().manual_seed(0)
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 8))
@@ -69,29 +69,29 @@ def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
     optimiser = AdamW(parameters, 3e-3)
     composer = ttnn.ConcatMeshToTensor(mesh, dim=0)
 
-    def placed(images: torch.Tensor) -> ttnn.Tensor:
+    def to_chips(images: torch.Tensor) -> ttnn.Tensor:
         return place_rows(images, mesh, CHIPS, dtype=ttnn.float32, layout=ttnn.ROW_MAJOR_LAYOUT)
 
     curves = Curves("CNN, data-parallel on 1x8")
     for _ in curves.steps(steps):
         images, shown = digits(batch, draw)
         with tape() as record:
-            loss = cross_entropy(model(placed(images)), place_rows(shown, mesh, CHIPS))
+            loss = cross_entropy(model(to_chips(images)), place_rows(shown, mesh, CHIPS))
         parameters.backward(record, loss)
         synchronize_gradients(parameters)
         optimiser.step()
         curves.note(mesh, loss_value(loss))
         parameters.zero_grad()
-    # New digits, a number that eight chips do not divide: the last batch is padded, and cut again.
+    # New digits, a number that eight chips do not divide: the last batch is padded, and trimmed again.
     count, right = 2 * batch + 3, 0
-    for part in batches(*digits(count, draw), size=batch, parts=mesh.get_num_devices()):
-        images, shown = part.tensors
-        told = ttnn.to_torch(model(placed(images)), mesh_composer=composer).argmax(-1)
-        right += int(part.unpadded(told == shown).sum())
+    for rows in batches(*digits(count, draw), size=batch, parts=mesh.get_num_devices()):
+        images, shown = rows.tensors
+        recognised = ttnn.to_torch(model(to_chips(images)), mesh_composer=composer).argmax(-1)
+        right += int(rows.unpadded(recognised == shown).sum())
     del loss, record, model, parameters, optimiser
     ttnn.close_mesh_device(mesh)
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
-    console.print(f"{right / count:.1%} of {count} new digits are told right")
+    console.print(f"{right / count:.1%} of {count} new digits are recognised")
     curves.save(out / "train_cnn.png")
     return curves, right / count
 

@@ -28,13 +28,13 @@ BATCHES, MODEL = 0, 1  # mesh axes
 def text(words: int) -> str:
     """Sentences of a small grammar."""
     pick = random.Random(0).choice
-    parts = []
+    sentences = []
     for _ in range(words // 6):
-        parts.append(
+        sentences.append(
             f"{pick(['the', 'a'])} {pick(['small', 'red', 'quiet', 'fast'])} {pick(['chip', 'mesh', 'core', 'link'])} "
             f"{pick(['sends', 'holds', 'adds', 'reads'])} {pick(['a tile', 'two tensors', 'every row', 'no data'])}. "
         )
-    return "".join(parts)
+    return "".join(sentences)
 
 
 class Block(Layer):
@@ -81,7 +81,7 @@ class Training:
         self.model = GPT(mesh, dtype)
         self.parameters = self.model.parameters()
         self.optimiser = AdamW(self.parameters, 3e-3)
-        self.tokens, self.targets = (part.to(mesh) for part in self._batch())
+        self.tokens, self.targets = (rows.to(mesh) for rows in self._batch())
 
     def _batch(self) -> tuple[ttnn.Tensor, ttnn.Tensor]:
         starts = torch.randint(0, len(self.letters) - TOKENS - 1, (BATCH, 1), generator=self.draw)
@@ -89,7 +89,7 @@ class Training:
         rows = self.letters[places]
         mapper = ttnn.ShardTensor2dMesh(self.mesh, mesh_shape=tuple(self.mesh.shape), dims=(0, None))
         pair = (rows[:, :-1].contiguous(), rows[:, 1:].reshape(BATCH, 1, TOKENS).contiguous())
-        tokens, targets = (ttnn.from_torch(part, dtype=ttnn.uint32, mesh_mapper=mapper) for part in pair)
+        tokens, targets = (ttnn.from_torch(rows, dtype=ttnn.uint32, mesh_mapper=mapper) for rows in pair)
         return tokens, targets
 
     def feed(self) -> None:

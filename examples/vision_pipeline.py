@@ -104,10 +104,10 @@ def serve(count: int, samples: int) -> dict[str, float]:
             ttnn.MeshShape(1, 2), num_command_queues=config.num_command_queues, trace_region_size=2_000_000
         )
         total = samples * mesh.get_num_devices()
-        parts = list(batches(images.permute(0, 2, 3, 1).contiguous(), size=total, parts=total))  # all of one size
+        padded = list(batches(images.permute(0, 2, 3, 1).contiguous(), size=total, parts=total))  # all of one size
         inputs = [
-            place_rows(part.tensors[0], mesh, CHIPS, dtype=ttnn.bfloat16, layout=ttnn.ROW_MAJOR_LAYOUT, on_host=True)
-            for part in track(parts, description=f"{name:>20}", console=console)
+            place_rows(rows.tensors[0], mesh, CHIPS, dtype=ttnn.bfloat16, layout=ttnn.ROW_MAJOR_LAYOUT, on_host=True)
+            for rows in track(padded, description=f"{name:>20}", console=console)
         ]
         model = Model(mesh, reference, samples)
         pipeline = create_pipeline_from_config(
@@ -119,7 +119,7 @@ def serve(count: int, samples: int) -> dict[str, float]:
         rates[name] = count / (time.perf_counter() - start)
         composer = ttnn.ConcatMeshToTensor(mesh, dim=2)
         rows = [ttnn.to_torch(result, mesh_composer=composer).float()[0, 0] for result in results]
-        got = torch.cat([part.unpadded(row) for part, row in zip(parts, rows, strict=True)])
+        got = torch.cat([one.unpadded(row) for one, row in zip(padded, rows, strict=True)])
         # bfloat16 weights and activations, three layers
         torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
         pipeline.cleanup()

@@ -1,4 +1,4 @@
-"""Mesh buffers: sharded over the chips, replicated, read and written whole, by chip and in part."""
+"""Mesh buffers: sharded over the chips, replicated, read and written in full, by chip and by pages."""
 
 from __future__ import annotations
 

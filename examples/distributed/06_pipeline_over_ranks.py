@@ -32,7 +32,7 @@ def main() -> int:
         print("Start several ranks: ttmesh launch -n 2 --mesh-per-rank examples/distributed/06_pipeline_over_ranks.py")
         return 2
 
-    torch.manual_seed(0)  # the same numbers on every rank; each uses its own part
+    torch.manual_seed(0)  # the same numbers on every rank; each uses its own stage
     weights = torch.randn(stages, WIDTH, WIDTH) / WIDTH**0.5
     batches = torch.randn(MICRO_BATCHES, CHIPS * ROWS, WIDTH)
     split = ttnn.ShardTensorToMesh(device, dim=0)

@@ -22,7 +22,7 @@ async def mover(core):
         core.noc_async_read_barrier()
         east.noc_fused_unicast_atomic_inc(packet, where, PAGE, counter, 1)
 
-    for step in range(ring - 1):  # reduce-scatter: add what came to our part of the same chunk
+    for step in range(ring - 1):  # reduce-scatter: add what arrived to our own copy of the same chunk
         for i in range(CHUNK):
             send((me - step) % ring * CHUNK + i, inbox.get_noc_addr(step * CHUNK + i))
         await core.noc_semaphore_wait_min(arrived, (step + 1) * CHUNK)

@@ -21,8 +21,8 @@ def layer_weights(draw: torch.Generator) -> Weights:
     shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
     weights = {name: torch.randn(*shape, generator=draw) * shape[0] ** -0.5 for name, shape in shapes.items()}
     biases = {f"{name}_bias": torch.randn(1, shape[1], generator=draw) * 0.1 for name, shape in shapes.items()}
-    norms = {f"{name}{part}": torch.randn(1, WIDTH, generator=draw) * 0.1 + (part == "_scale")
-             for name in ("norm1", "norm2") for part in ("_scale", "_shift")}  # fmt: skip
+    norms = {f"{name}{suffix}": torch.randn(1, WIDTH, generator=draw) * 0.1 + (suffix == "_scale")
+             for name in ("norm1", "norm2") for suffix in ("_scale", "_shift")}  # fmt: skip
     return {**weights, **biases, **norms}
 
 
@@ -36,10 +36,9 @@ def expected_layer(x: torch.Tensor, mask: torch.Tensor, w: Weights) -> torch.Ten
     return F.layer_norm(x + hidden, (WIDTH,), w["norm2_scale"][0], w["norm2_shift"][0], 1e-5)
 
 
-def by_chip(fused: torch.Tensor, ways: int) -> torch.Tensor:
-    """Q | K | V columns reordered so that cutting them in `ways` gives every chip whole heads of all three."""
-    parts = fused.unflatten(-1, (3, ways, -1))
-    return parts.transpose(-3, -2).flatten(-3)
+def group_by_chip(fused: torch.Tensor, chips: int) -> torch.Tensor:
+    """Q | K | V columns reordered so that sharding them over `chips` gives every chip whole heads of all three."""
+    return fused.unflatten(-1, (3, chips, -1)).transpose(-3, -2).flatten(-3)
 
 
 class Layer:
@@ -47,9 +46,13 @@ class Layer:
 
     def __init__(self, at: model_placement.Placement, w: Weights) -> None:
         self.at = at
-        self.heads = HEADS // at.ways
+        self.heads = HEADS // at.weight_shards
         split = {"qkv": 1, "qkv_bias": 1, "out": 0, "up": 1, "up_bias": 1, "down": 0}
-        w = {**w, "qkv": by_chip(w["qkv"], at.ways), "qkv_bias": by_chip(w["qkv_bias"], at.ways)}
+        w = {
+            **w,
+            "qkv": group_by_chip(w["qkv"], at.weight_shards),
+            "qkv_bias": group_by_chip(w["qkv_bias"], at.weight_shards),
+        }
         small = {name: ttnn.bfloat16 for name in w if name.startswith("norm")}
         self.w = {name: at.weight(value, split.get(name), small.get(name)) for name, value in w.items()}
         HELD.extend(self.w.values())

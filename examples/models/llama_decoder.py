@@ -90,8 +90,8 @@ def angles(sizes: Sizes = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rotate(x: torch.Tensor, sizes: Sizes = SIZES) -> torch.Tensor:
-    """Rotary embedding of [users, heads, rows, size] whose first row stands at position 0."""
-    cos, sin = (part[: x.shape[-2]] for part in angles(sizes))
+    """Rotary embedding of [users, heads, rows, size] whose first row is at position 0."""
+    cos, sin = (table[: x.shape[-2]] for table in angles(sizes))
     pairs = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
     return x * cos + pairs * sin
 
@@ -107,7 +107,7 @@ def expected_logits(tokens: torch.Tensor, top: Weights, layers: list[Weights], s
         h = normed(x, w["norm1"], sizes.epsilon)
         q, k, v = ((h @ w[name]).unflatten(-1, (-1, sizes.size)).transpose(1, 2) for name in "qkv")
         q, k = rotate(q, sizes), rotate(k, sizes)
-        k, v = (part.repeat_interleave(sizes.heads // sizes.kv_heads, 1) for part in (k, v))
+        k, v = (heads.repeat_interleave(sizes.heads // sizes.kv_heads, 1) for heads in (k, v))
         x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2) @ w["out"]
         h = normed(x, w["norm2"], sizes.epsilon)
         x = x + (F.silu(h @ w["gate"]) * (h @ w["up"])) @ w["down"]
@@ -117,7 +117,7 @@ def expected_logits(tokens: torch.Tensor, top: Weights, layers: list[Weights], s
 # -- the model on a mesh -------------------------------------------------------------------------------------------------
 
 
-def turning_matrix() -> torch.Tensor:
+def rotation_matrix() -> torch.Tensor:
     """(x0, x1) → (-x1, x0) for the pairs of 32 columns."""
     matrix = torch.zeros(1, 1, 32, 32)
     even, odd = torch.arange(0, 32, 2), torch.arange(1, 32, 2)
@@ -130,8 +130,10 @@ class Layer:
 
     def __init__(self, at: model_placement.Placement, w: Weights, sizes: Sizes = SIZES) -> None:
         self.at, self.size, self.epsilon = at, sizes.size, sizes.epsilon
-        self.heads, self.kv_heads = sizes.heads // at.ways, sizes.kv_heads // at.ways
-        per_chip = [torch.cat([w[name].chunk(at.ways, -1)[i] for name in "qkv"], -1) for i in range(at.ways)]
+        self.heads, self.kv_heads = sizes.heads // at.weight_shards, sizes.kv_heads // at.weight_shards
+        per_chip = [
+            torch.cat([w[name].chunk(at.weight_shards, -1)[i] for name in "qkv"], -1) for i in range(at.weight_shards)
+        ]
         split = {"qkv": 1, "out": 0, "gate": 1, "up": 1, "down": 0}
         weights = {"qkv": torch.cat(per_chip, -1), **{name: w[name] for name in split if name != "qkv"}}
         self.w = {name: at.weight(value, split[name]) for name, value in weights.items()}
@@ -151,14 +153,15 @@ class Layer:
             fused, num_heads=self.heads, num_kv_heads=self.kv_heads, transpose_k_heads=False
         )
         q, k = (
-            ttnn.experimental.rotary_embedding_llama(part, rope["cos"], rope["sin"], rope["matrix"]) for part in (q, k)
+            ttnn.experimental.rotary_embedding_llama(heads, rope["cos"], rope["sin"], rope["matrix"])
+            for heads in (q, k)
         )
         for user in range(x.shape[0]):
             for cache, values in zip(self.cache, (k, v), strict=True):
                 ttnn.fill_cache(cache, values[user : user + 1], user)
         attended = ttnn.transformer.scaled_dot_product_attention(q, k, v)
-        joined = ttnn.experimental.nlp_concat_heads(attended)
-        x = ttnn.add(x, self.at.total(ttnn.linear(joined, self.w["out"])))
+        merged = ttnn.experimental.nlp_concat_heads(attended)
+        x = ttnn.add(x, self.at.total(ttnn.linear(merged, self.w["out"])))
         return self.feed_forward(x)
 
     def token(self, x: ttnn.Tensor, rope: dict[str, ttnn.Tensor], position: ttnn.Tensor, users: int) -> ttnn.Tensor:
@@ -169,15 +172,15 @@ class Layer:
         )
         q, k = (
             ttnn.experimental.rotary_embedding_llama(
-                part, rope["cos"], rope["sin"], rope["matrix"], is_decode_mode=True
+                heads, rope["cos"], rope["sin"], rope["matrix"], is_decode_mode=True
             )
-            for part in (q, k)
+            for heads in (q, k)
         )
         for cache, values in zip(self.cache, (k, v), strict=True):
             ttnn.experimental.paged_update_cache(cache, values, update_idxs_tensor=position)
         attended = ttnn.transformer.scaled_dot_product_attention_decode(q, *self.cache, cur_pos_tensor=position)
-        joined = ttnn.reshape(attended, [1, 1, users, self.heads * self.size])
-        x = ttnn.add(x, self.at.total(ttnn.linear(joined, self.w["out"])))
+        merged = ttnn.reshape(attended, [1, 1, users, self.heads * self.size])
+        x = ttnn.add(x, self.at.total(ttnn.linear(merged, self.w["out"])))
         return self.feed_forward(x)
 
     def feed_forward(self, x: ttnn.Tensor) -> ttnn.Tensor:
@@ -197,15 +200,15 @@ class Decoder:
         )
         self.norm, self.head = at.weight(top["norm"], dtype=ttnn.bfloat16), at.weight(top["head"])
         self.layers = [Layer(at, w) for w in layers]
-        self.matrix = at.weight(turning_matrix(), dtype=ttnn.bfloat16)
+        self.matrix = at.weight(rotation_matrix(), dtype=ttnn.bfloat16)
         HELD.extend([self.embedding, self.norm, self.head, self.matrix])
 
     def rope(self, positions: slice, *, users: int | None = None) -> dict[str, ttnn.Tensor]:
-        """cos and sin of positions as a prompt ([1, 1, rows, SIZE]) or as a step ([1, users, 1, SIZE]) wants them."""
-        tables = [part[positions][None, None] for part in angles()]
+        """cos and sin of positions as a prompt ([1, 1, rows, SIZE]) or as a step ([1, users, 1, SIZE]) needs them."""
+        tables = [table[positions][None, None] for table in angles()]
         if users is not None:
-            tables = [part.expand(1, users, 1, SIZE).contiguous() for part in tables]
-        cos, sin = (self.at.weight(part, dtype=ttnn.bfloat16) for part in tables)
+            tables = [table.expand(1, users, 1, SIZE).contiguous() for table in tables]
+        cos, sin = (self.at.weight(table, dtype=ttnn.bfloat16) for table in tables)
         return {"cos": cos, "sin": sin, "matrix": self.matrix}
 
     def embedded(self, tokens: torch.Tensor, batch_dim: int) -> ttnn.Tensor:

@@ -51,7 +51,7 @@ def read_sizes(folder: Path, users: int, length: int, chips: int) -> Sizes:
         names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         scaling = Scaling(*(rope[name] for name in names))
     elif kind != "default":
-        raise ValueError(f"{folder} turns positions by {kind!r}; this demo knows 'default' and 'llama3'")
+        raise ValueError(f"{folder} has rope_type {kind!r}; this demo knows 'default' and 'llama3'")
     if config.get("attention_bias") or config.get("mlp_bias"):
         raise ValueError(f"{folder} has biases; this demo knows Llamas without")
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads", config["num_attention_heads"])
@@ -78,7 +78,7 @@ def read_llama(folder: Path, sizes: Sizes) -> tuple[Weights, list[Weights]]:
         return found[name].T.contiguous()
 
     def neighbours(name: str) -> torch.Tensor:
-        """Columns of each head from halves, as Hugging Face turns them, to pairs of neighbours."""
+        """Columns of each head from halves, as Hugging Face rotates them, to pairs of neighbours."""
         halves = matrix(name).unflatten(-1, (-1, 2, sizes.size // 2))
         return halves.transpose(-1, -2).flatten(-3)
 

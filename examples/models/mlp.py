@@ -9,7 +9,7 @@ import ttmesh.ttnn as ttnn
 from ttmesh.showcase import model_placement
 
 BATCH, ROWS, WIDTH, HIDDEN = 16, 32, 256, 1024
-HELD: list[ttnn.Tensor] = []  # what the memory picture at the end shows
+HELD: list[ttnn.Tensor] = []  # what the memory table at the end shows
 
 
 def mlp(at: model_placement.Placement) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,7 +20,7 @@ def mlp(at: model_placement.Placement) -> tuple[torch.Tensor, torch.Tensor]:
     bias_up, bias_down = torch.randn(1, HIDDEN, generator=draw), torch.randn(1, WIDTH, generator=draw)
 
     w_up, b_up = at.weight(up, split=1), at.weight(bias_up, split=1)  # columns: every chip has some hidden units
-    w_down, b_down = at.weight(down, split=0), at.weight(bias_down)  # rows: every chip gives a part of the sum
+    w_down, b_down = at.weight(down, split=0), at.weight(bias_down)  # rows: every chip gives a partial sum
     tensor = at.activation(x)
     hidden = ttnn.linear(tensor, w_up, bias=b_up, activation="gelu")
     result = ttnn.add(at.total(ttnn.linear(hidden, w_down)), b_down)

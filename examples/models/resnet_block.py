@@ -21,7 +21,7 @@ def conv(
     activation: str | None,
 ) -> ttnn.Tensor:
     """A convolution whose output (split 0) or input channels (split 1) are divided over the chips."""
-    inner, outer = (1, at.ways) if split == 0 else (at.ways, 1)
+    inner, outer = (1, at.weight_shards) if split == 0 else (at.weight_shards, 1)
     options = {"dtype": ttnn.float32, "mesh_mapper": at.mapper(weight_dim=split)}
     row = None
     if bias is not None:
@@ -47,27 +47,27 @@ def conv(
         conv_config=config,
         return_weights_and_bias=True,
     )
-    HELD.extend(part for part in (result, kept, kept_bias) if part is not None)
+    HELD.extend(tensor for tensor in (result, kept, kept_bias) if tensor is not None)
     return result
 
 
 def block(at: model_placement.Placement) -> tuple[torch.Tensor, torch.Tensor]:
-    """relu(x + conv(relu(conv(x)))), pooled over the picture; batch norms are folded into the convolutions."""
+    """relu(x + conv(relu(conv(x)))), pooled over the image; batch norms are folded into the convolutions."""
     HELD.clear()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(BATCH, CHANNELS, SIZE, SIZE, generator=draw)
     first, second = (torch.randn(CHANNELS, CHANNELS, 3, 3, generator=draw) / 24 for _ in range(2))
     bias_first, bias_second = (torch.randn(CHANNELS, generator=draw) for _ in range(2))
 
-    picture = at.activation(x.permute(0, 2, 3, 1).contiguous(), layout=ttnn.ROW_MAJOR_LAYOUT)
-    hidden = conv(at, picture, first, bias_first, 0, "RELU")
+    image = at.activation(x.permute(0, 2, 3, 1).contiguous(), layout=ttnn.ROW_MAJOR_LAYOUT)
+    hidden = conv(at, image, first, bias_first, 0, "RELU")
     summed = at.total(conv(at, hidden, second, None, 1, None))
     shift = at.weight(bias_second.reshape(1, 1, 1, -1), dtype=ttnn.bfloat16)
-    flat = ttnn.to_layout(ttnn.reshape(picture, [1, 1, BATCH // at.batches * SIZE * SIZE, CHANNELS]), ttnn.TILE_LAYOUT)
+    flat = ttnn.to_layout(ttnn.reshape(image, [1, 1, BATCH // at.batches * SIZE * SIZE, CHANNELS]), ttnn.TILE_LAYOUT)
     result = ttnn.relu(ttnn.add(ttnn.add(summed, shift), flat))
     pooled = ttnn.global_avg_pool2d(ttnn.reshape(result, [BATCH // at.batches, SIZE, SIZE, CHANNELS]))
 
-    HELD.extend([picture, summed, shift, flat, result, pooled])
+    HELD.extend([image, summed, shift, flat, result, pooled])
     expected = F.relu(x + F.conv2d(F.relu(F.conv2d(x, first, bias_first, padding=1)), second, bias_second, padding=1))
     return at.whole(pooled), expected.mean((-1, -2)).reshape(BATCH, 1, 1, CHANNELS)
 

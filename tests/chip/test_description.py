@@ -98,7 +98,7 @@ def test_figures_of_the_chip_can_be_replaced(tmp_path: Path) -> None:
         (GOOD.replace("remote: [3]", "remote: [a]"), "expected a list of chip ids"),
         (GOOD + "visible_by: tray\n", r"has visible_by 'tray'; expected one of \['board', 'chip'\]"),
         ("grid: [", "is not YAML"),
-        (GOOD + "links: 3\n", "key 'links' stands twice"),
+        (GOOD + "links: 3\n", "key 'links' is duplicate"),
         ("chip: wormhole_8x8\nshape: [100000, 100000]\n", "describes 100000 x 100000 chips; expected at most 4096"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nchip: *c\nshape: [1, 1]\n", "unknown key 'a'|has chip"),
         ("shape: " + "[" * 5000, "is nested too deeply|is not YAML"),

@@ -112,7 +112,7 @@ def test_an_option_of_ours_behind_the_program_is_the_programs_and_mentioned(tmp_
     done = ttmesh_run(tmp_path, "import sys; print(sys.argv[1:])", arguments=("--system", "galaxy", "--other"))
 
     assert done.stdout.strip() == "['--system', 'galaxy', '--other']"
-    assert done.stderr.startswith("ttmesh run: --system stands behind ")
+    assert done.stderr.startswith("ttmesh run: --system comes after ")
     assert done.stderr.count("\n") == 1
 
 

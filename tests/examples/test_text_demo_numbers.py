@@ -193,7 +193,7 @@ def test_a_tied_head_is_the_embedding(demo, tmp_path: Path) -> None:
     [
         ({"num_key_value_heads": 4}, "4 heads of keys and 512 tokens; 8 chips share multiples of 8"),
         ({"attention_bias": True}, "has biases"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "turns positions by 'yarn'"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_type 'yarn'"),
     ],
 )
 def test_what_the_demo_cannot_run_is_refused(demo, changes: dict[str, object], text: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ttmesh.chip.formats.tilize import tilize, untilize
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
 from ttmesh.chip.numerics.fpu_elementwise import add_lanes
-from ttmesh.chip.numerics.realistic_matmul import cut_of
+from ttmesh.chip.numerics.realistic_matmul import choose_masks
 
 SHAPES = [(1, 1), (1, 17), (5, 16), (31, 33), (32, 32), (70, 90), (257, 48)]
 THREADS = (1, 3, 8)
@@ -58,7 +58,7 @@ def gemms(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
     values = torch.randn(matrices, *shape, generator=generator)
     forms = [(EngineConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32), None), (EngineConfig(), 32)]
     operands = itertools.product(forms, (values, values.bfloat16()), (values.mT, values.mT.contiguous().bfloat16()))
-    return [multiply(a, b, cut_of(config), block=block, lower=0.02) for (config, block), a, b in operands]
+    return [multiply(a, b, choose_masks(config), block=block, lower=0.02) for (config, block), a, b in operands]
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ def use_threads(number: int) -> None:
     threads.team = threads.Team()
     torch.set_num_threads(number if BY_OPENMP else 1)
     if not BY_OPENMP:
-        threads.members = lambda size_bytes: number
+        threads.count_threads = lambda size_bytes: number
         threads.parallel = lambda: None
 
 

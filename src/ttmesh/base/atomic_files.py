@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: readers find the old contents or the new ones, whoever is killed or writes at once."""
+"""Files replaced atomically: readers find the old contents or the new ones, even if a writer is killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replace_file(path: str | Path) -> Iterator[BinaryIO]:
             yield file
         if before is not None:
             os.fchmod(fd, stat.S_IMODE(before.st_mode))
-        os.fsync(fd)  # else a power cut could leave the new name on missing contents
+        os.fsync(fd)  # otherwise a power failure could leave the new name without its contents
         if name is None:
             name = _temporary_name(target)
             os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=0)  # src_dir_fd makes Python follow the link in /proc
@@ -62,7 +62,7 @@ def write_file(path: str | Path, contents: bytes | str) -> None:
 def remove_unfinished(target: Path) -> None:
     """Remove the temporaries of killed writers of this path; those of living ones are locked."""
     for name in target.parent.glob(f"{glob.escape(_prefix(target))}*{SUFFIX}"):
-        with suppress(OSError):  # another user's, or somebody was faster
+        with suppress(OSError):  # another user's, or another process was faster
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -81,5 +81,5 @@ def split_work_to_cores(
     everyone = CoreRangeSet(rectangles(chosen))
     if not extra:
         return count, everyone, everyone, empty, units, 0
-    busier, others = (CoreRangeSet(rectangles(part)) for part in (chosen[:extra], chosen[extra:]))
+    busier, others = (CoreRangeSet(rectangles(cores)) for cores in (chosen[:extra], chosen[extra:]))
     return count, everyone, busier, others, units + 1, units

@@ -119,7 +119,7 @@ class CoreRange:
         return extent.x * extent.y
 
     def contains(self, other: CoreCoord | CoreRange) -> bool:
-        """Whether a core, or a whole rectangle, lies inside."""
+        """Whether a core, or every core of a rectangle, is inside."""
         first, last = (other, other) if isinstance(other, CoreCoord) else (other.start, other.end)
         return self.start.x <= first.x and self.start.y <= first.y and last.x <= self.end.x and last.y <= self.end.y
 
@@ -230,7 +230,7 @@ class CoreRangeSet:
 
 
 def rectangles(cores: Iterable[CoreCoord]) -> list[CoreRange]:
-    """Cover a set of cores with disjoint rectangles: runs within a row, joined with equal runs below."""
+    """Cover a set of cores with disjoint rectangles: runs within a row, merged with equal runs below."""
     runs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     remaining = set(cores)
     for y in sorted({c.y for c in remaining}):

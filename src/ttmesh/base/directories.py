@@ -1,7 +1,7 @@
-"""Directories of this user alone: where sockets, locks and compiled code lie.
+"""Private directories of this user for sockets, locks and compiled code.
 
-One rule for all of them. The directory is a real one (no link), belongs to this user and lets nobody else in (0700);
-nothing above it can be exchanged by others: no folder on the way is writable for all, unless it is sticky as /tmp is.
+One rule for all of them. The directory is a real one (no link), belongs to this user and admits no other user (0700);
+no other user can replace a folder above it: none of them is writable for all, unless it is sticky as /tmp is.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def make_private(directory: Path, *, fix: str) -> Path:
         problem = f"cannot be made: {getattr(error, 'strerror', None) or error}"
     if problem:
         raise DirectoryError(
-            f"{directory} {problem}", expected="a directory of mode 0700 that is yours and nobody can exchange", fix=fix
+            f"{directory} {problem}",
+            expected="a directory of mode 0700 that you own and no other user can replace",
+            fix=fix,
         )
     return directory
 

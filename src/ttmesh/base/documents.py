@@ -28,7 +28,7 @@ class DocumentError(Exception):
 
 
 class Mismatch(NamedTuple):
-    """Where a document does not fit its type: the path, what stands there, what was expected, a key too many or too few."""
+    """Where a document does not fit its type: the path, the value there, what was expected, a missing or unknown key."""
 
     path: str
     value: object
@@ -48,7 +48,7 @@ class Mismatched(DocumentError):
 def read_text(path: Path) -> str:
     """The text of a regular file of reasonable size."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would not even open until somebody writes
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
             raise DocumentError("is not a regular file")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -77,7 +77,7 @@ def read_yaml(path: Path) -> object:
 
 
 def convert(document: object, wanted: Callable[..., T], *, strict: bool = True) -> T:
-    """The document as a msgspec type; with strict=False numbers may stand in quotes."""
+    """The document as a msgspec type; with strict=False numbers may be quoted."""
     try:
         return msgspec.convert(document, wanted, strict=strict)  # type: ignore[call-overload,no-any-return]
     except msgspec.ValidationError as error:
@@ -85,7 +85,7 @@ def convert(document: object, wanted: Callable[..., T], *, strict: bool = True) 
 
 
 def shorten(value: object) -> str:
-    """A value for an error message; YAML aliases can stand for more than memory holds."""
+    """A value for an error message; YAML aliases can expand to more than memory holds."""
     text = _SHORT.repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
@@ -109,7 +109,7 @@ def _mismatch(document: object, text: str) -> Mismatch:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe types; a key that stands twice is an error, not the last one's value."""
+    """YAML's safe types; a duplicate key is an error instead of the last value winning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """A mapping with every key once."""
@@ -120,7 +120,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
             if not isinstance(key, Hashable) or key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key {shorten(key)} stands twice or cannot be a key", key_node.start_mark
+                    None, None, f"key {shorten(key)} is duplicate or cannot be a key", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)

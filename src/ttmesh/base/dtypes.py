@@ -89,7 +89,7 @@ class TensorMemoryLayout(PrintedEnum):
 
 
 class ShardOrientation(PrintedEnum):
-    """Whether shards walk the core grid row by row or column by column."""
+    """Whether shards are dealt over the core grid row by row or column by column."""
 
     ROW_MAJOR = 0
     COL_MAJOR = 1
@@ -114,7 +114,7 @@ DEVICE_STORAGE_TYPE = StorageType.DEVICE
 
 
 class MathFidelity(PrintedEnum):
-    """How many passes the matrix engine spends on a product."""
+    """How many passes the matrix engine spends on a multiplication."""
 
     LoFi = 0
     HiFi2 = 2

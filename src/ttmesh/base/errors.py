@@ -56,7 +56,7 @@ class ShapeError(MeshError):
 
 
 class RankError(MeshError):
-    """A rank died, stopped, was cut off, is late, or was started wrongly; `ranks` are the ones to look at."""
+    """A rank died, stopped, lost its connection, is late, or was started wrongly; `ranks` are the ranks at fault."""
 
     def __init__(self, wrong: str, *, expected: str, fix: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(wrong, expected=expected, fix=fix)

@@ -76,7 +76,7 @@ class MeshCoordinate:
 
     @staticmethod
     def zero_coordinate(dims: int) -> MeshCoordinate:
-        """The origin of a mesh with so many axes."""
+        """The origin of a mesh with this many axes."""
         return MeshCoordinate([0] * dims)
 
     def dims(self) -> int:
@@ -163,7 +163,7 @@ class MeshCoordinateRange:
         return [MeshCoordinate(c) for c in itertools.product(*axes)]
 
     def contains(self, what: MeshCoordinate | MeshCoordinateRange) -> bool:
-        """Whether a coordinate, or a whole range, lies inside."""
+        """Whether a coordinate, or every coordinate of a range, is inside."""
         first, last = (what, what) if isinstance(what, MeshCoordinate) else (what.start_coord, what.end_coord)
         box = zip(self.start_coord, first, last, self.end_coord, strict=True)
         return all(a <= lo and hi <= b for a, lo, hi, b in box)
@@ -210,9 +210,9 @@ class MeshCoordinateRangeSet:
         new = box
         while (partner := next((r for r in self._ranges if _merge_boxes(r, new)), None)) is not None:
             self._ranges.remove(partner)
-            joined = _merge_boxes(partner, new)
-            assert joined is not None, "partner was chosen because it joins"
-            new = joined
+            merged = _merge_boxes(partner, new)
+            assert merged is not None, "partner was chosen because it merges"
+            new = merged
         self._ranges.append(new)
         self._ranges.sort(key=lambda r: (r.start_coord.coords(), r.end_coord.coords()))
 

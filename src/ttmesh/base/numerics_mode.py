@@ -13,7 +13,7 @@ MODES = (IDEAL, REALISTIC, EXACT)
 
 
 class ModeState:
-    """The mode in force: part of every call's key, so that a call keeps the mode it was made in."""
+    """The current mode; it is in every call's key, so that a call keeps the mode it was made in."""
 
     mode = IDEAL
 

@@ -15,7 +15,7 @@ class Replicate:
 
 @dataclass(frozen=True)
 class Shard:
-    """Device i along the axis holds part i of tensor dim `dim`."""
+    """Device i along the axis holds shard i of tensor dim `dim`."""
 
     dim: int
 

@@ -1,4 +1,4 @@
-"""What the runtime reports: one record per mesh-wide happening, never one per chip.
+"""What the runtime reports: one record per event on a mesh, never one per chip.
 
 Change the table behind `signals.ask("holdings")` first, emit second, and give ids in rising order, none twice: a
 tracker that asks for the holdings between two records then counts nothing twice, and a forked child, which asks for
@@ -41,7 +41,7 @@ class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
     l1_banks: Banks
     l1_bank_bytes: Size
     is_remote: bool
-    # Where the allocator's banks begin, and what follows them in each bank: needed to find holes.
+    # Where the allocator's banks begin, and what comes after them in each bank: needed to find holes.
     dram_base: Count = 0
     l1_base: Count = 0
     l1_small_bytes: Size = 0
@@ -127,7 +127,7 @@ class Enqueued(Struct, frozen=True, gc=False):
 
 
 class TensorFacts(Struct, frozen=True, gc=False):
-    """A tensor on a buffer, in the words of TT-NN's reports."""
+    """A tensor on a buffer, described as in TT-NN's reports."""
 
     buffer_id: int
     shape: str

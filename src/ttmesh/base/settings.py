@@ -76,7 +76,7 @@ def _make_choice_parser(*names: str) -> Callable[[str], str]:
 
 
 def _parse_ids(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in _parse_text(text).split(",") if part.strip())
+    return tuple(item.strip() for item in _parse_text(text).split(",") if item.strip())
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ SETTINGS: tuple[Setting, ...] = (
         _make_choice_parser("ideal", "realistic", "exact"),
         "ideal",
         one_of(["ideal", "realistic", "exact"]),
-        "whose arithmetic the matrix engine's operations follow: float32 rounded once, about the chip's, or the chip's bits",
+        "the arithmetic of the matrix engine's operations: float32 rounded once, close to the chip's, or the chip's bits",
     ),
     Setting("TTMESH_SEED", parse_integer, 0, "an integer", "seed of the adversarial schedule"),
     Setting(
@@ -207,7 +207,7 @@ SETTINGS: tuple[Setting, ...] = (
         "a file that exists",
         "its host_topology says how ranks divide a mesh (nothing else of it is read)",
     ),
-    Setting("TT_METAL_CACHE", _parse_path, "", "a directory", "the cache of this process, kept apart from others'"),
+    Setting("TT_METAL_CACHE", _parse_path, "", "a directory", "a separate cache for this process"),
 )
 
 _BY_NAME = {setting.variable: setting for setting in SETTINGS}

@@ -19,7 +19,7 @@ class _Entry(NamedTuple):
 class Signals:
     """One bus per process; the hot paths test one attribute before they build a record.
 
-    `listening`: somebody wants what happens to memory; `timing`: somebody also wants every command.
+    `listening`: there is a listener for memory records; `timing`: also one for every command.
     `emit(record)` hands a record about memory to every listener, in the order they came. It is an attribute, because
     with one listener it is that listener itself: a tracker that gives the `append` of its list pays for nothing else.
     """
@@ -59,7 +59,7 @@ class Signals:
         self._providers[name] = answer
 
     def ask(self, name: str) -> object | None:
-        """The answer to a query, or None when nobody provides it."""
+        """The answer to a query, or None without a provider."""
         answer = self._providers.get(name)
         return answer() if answer else None
 

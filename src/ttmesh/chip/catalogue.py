@@ -41,7 +41,7 @@ def load_system(name_or_path: str) -> System:
 
 
 def current_system(name_or_path: str | None = None) -> System:
-    """The system that the settings (or the caller) name, cut down to the visible devices."""
+    """The system that the settings (or the caller) name, restricted to the visible devices."""
     system = load_system(settings.get_str("TTMESH_SYSTEM") if name_or_path is None else name_or_path)
     chosen = settings.get("TT_VISIBLE_DEVICES")
     return restrict_to_visible(system, [str(device) for device in chosen]) if isinstance(chosen, tuple) else system
@@ -94,7 +94,7 @@ def _load_named(name: str) -> System:
 
 @cache
 def _list_names() -> dict[str, str]:
-    """Every name and alias, and the name it stands for."""
+    """Every name and alias, with the name that it means."""
     names = {name: name for name in _read_entries()}
     return names | {alias: name for name, entry in _read_entries().items() for alias in entry.get("aliases", ())}
 

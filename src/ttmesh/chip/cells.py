@@ -25,10 +25,10 @@ class Format(Protocol):
         """Lanes of uint8 (possibly longer than needed) → lanes of values."""
 
     def blank(self, lane_axes: int, device: torch.device) -> torch.Tensor:
-        """Values of memory that nobody wrote: one lane, to be broadcast."""
+        """Values of memory that was never written: one lane, to be broadcast."""
 
     def describe(self) -> tuple[str, str, str, str]:
-        """Shape, number format, layout and memory configuration, in the words of TT-NN's reports."""
+        """Shape, number format, layout and memory configuration, as TT-NN's reports write them."""
 
     def view_of(self, values: torch.Tensor, other: Format, lane_axes: int) -> torch.Tensor | None:
         """Values of another format seen through this one without going through bytes, or None."""
@@ -67,7 +67,9 @@ class Cell:
         self.values: torch.Tensor | None = None
         self.format: Format | None = None
         self.raw: torch.Tensor | None = None
-        self.writes = 0  # commands that were enqueued to write into it after it was made; a tape tells versions by it
+        self.writes = (
+            0  # commands that were enqueued to write into it after it was made; a tape distinguishes versions by it
+        )
 
     @property
     def buffer_type(self) -> BufferType:
@@ -132,7 +134,7 @@ class Cell:
         self.format = None
 
     def describe(self) -> TensorFacts | None:
-        """The tensor it holds; None for raw bytes and for memory that nobody wrote."""
+        """The tensor it holds; None for raw bytes and for memory that was never written."""
         return TensorFacts(self.buffer_id, *self.format.describe()) if self.format is not None else None
 
     def take(self, other: Cell) -> None:
@@ -146,7 +148,7 @@ class Cell:
         return other
 
     def is_empty(self) -> bool:
-        """Whether nobody wrote it."""
+        """Whether it was never written."""
         return self.values is None and self.raw is None
 
     def merge(self, result: Cell, chips: Chips, lane_shape: tuple[int, ...]) -> None:
@@ -172,7 +174,7 @@ class Cell:
     def take_out(self, form: Format) -> torch.Tensor:
         """The contents, to be changed in place and written back; the cell is empty meanwhile.
 
-        A copy only when somebody else holds the same storage: a kv cache is updated without being copied.
+        A copy only when another cell or tensor holds the same storage: a kv cache is updated without being copied.
         """
         values = self.read(form)
         self.clear()

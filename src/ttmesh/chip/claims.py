@@ -1,8 +1,8 @@
 """A lock per chip, so that processes which divide one system between them cannot take the same chip.
 
 Emulated chips are not scarce: ten test processes may each emulate the whole system. So a claim is exclusive only where a
-process says that it owns a part: when TT_VISIBLE_DEVICES is set (`TTMESH_CLAIMS=auto`, the default) or with
-`TTMESH_CLAIMS=exclusive`. Any other process claims nothing and is in nobody's way; `TTMESH_CLAIMS=shared` says so always.
+process declares that it owns some of its chips: when TT_VISIBLE_DEVICES is set (`TTMESH_CLAIMS=auto`, the default) or with
+`TTMESH_CLAIMS=exclusive`. Any other process claims nothing and hinders no other; `TTMESH_CLAIMS=shared` makes that the rule.
 Processes see each other when they share the directory (TTMESH_RUNTIME_DIR), the system's name and the user.
 
 The lock is flock(2): it ends with the process, however that ends. A process may claim a chip many times (submeshes);
@@ -135,7 +135,7 @@ def _make_write_error(path: Path, error: OSError) -> SettingError:
 
 
 def _make_file_name(system_name: str, chip: int) -> str:
-    """One file per system and chip; a system may be named by a path, so a digest keeps different ones apart."""
+    """One file per system and chip; a system may be named by a path, so a digest distinguishes them."""
     digest = hashlib.sha256(system_name.encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9]+', '-', system_name)[-40:]}-{digest}-chip{chip}.lock"
 
@@ -151,8 +151,8 @@ def _try_lock(path: Path) -> bool:
         raise _make_write_error(path, error) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        words = " ".join(sys.argv)[:200] or "python"
-        record = json.dumps({"pid": os.getpid(), "command": words, "since_s": time.time()}).encode()
+        command = " ".join(sys.argv)[:200] or "python"
+        record = json.dumps({"pid": os.getpid(), "command": command, "since_s": time.time()}).encode()
         os.truncate(fd, 0)
         os.pwrite(fd, record, 0)
     except BlockingIOError:

@@ -12,7 +12,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import ChipSpec
 from ttmesh.chip.free_list import Block, FreeList
 
-# A trace region is cut per bank in whole pages of this size (tt-metal e4f9f0b, trace buffers' largest page).
+# A trace region is divided over banks in pages of this size (tt-metal e4f9f0b, trace buffers' largest page).
 TRACE_PAGE_BYTES = 8192
 
 BOTTOM_UP = {BufferType.DRAM: True, BufferType.L1: False, BufferType.L1_SMALL: False, BufferType.TRACE: False}
@@ -20,7 +20,7 @@ BOTTOM_UP = {BufferType.DRAM: True, BufferType.L1: False, BufferType.L1_SMALL: F
 
 @dataclass(frozen=True)
 class Banks:
-    """One buffer type on one chip: so many banks, each with this address range for buffers."""
+    """One buffer type on one chip: this many banks, each with this address range for buffers."""
 
     count: int
     start: int
@@ -112,25 +112,25 @@ class Space:
         """Let these chips differ from the others from now on: groups with chips of both become two."""
         inside = frozenset(chips)
         groups = []
-        for members, lists in self._groups:
-            common = members & inside
-            if common and common != members:
-                groups.append((members - common, {kind: spans.copy() for kind, spans in lists.items()}))
+        for group, lists in self._groups:
+            common = group & inside
+            if common and common != group:
+                groups.append((group - common, {kind: spans.copy() for kind, spans in lists.items()}))
                 groups.append((common, lists))
             else:
-                groups.append((members, lists))
+                groups.append((group, lists))
         self._groups = groups
         for allocator in self._allocators:
             allocator.lists = self.lists(allocator.chips)
 
-    def serve(self, allocator: Allocator) -> None:
+    def attach(self, allocator: Allocator) -> None:
         """Give an allocator its free lists, now and whenever a split changes them."""
         allocator.lists = self.lists(allocator.chips)
         self._allocators.add(allocator)
 
     def lists(self, chips: frozenset[int]) -> dict[BufferType, list[FreeList]]:
         """The free lists that together cover these chips."""
-        return {kind: [lists[kind] for members, lists in self._groups if members & chips] for kind in self.map.banks}
+        return {kind: [lists[kind] for group, lists in self._groups if group & chips] for kind in self.map.banks}
 
 
 class Allocator:
@@ -143,7 +143,7 @@ class Allocator:
     def __init__(self, space: Space, chips: Iterable[int]) -> None:
         self.chips = frozenset(chips)
         self.map = space.map
-        space.serve(self)
+        space.attach(self)
 
     def allocate(self, kind: BufferType, bank_bytes: int, bottom_up: bool | None = None) -> int | None:
         """The address of a new block in every bank of every chip, or None when there is none."""

@@ -93,7 +93,7 @@ def guard(name: str, parse: Callable[[], argparse.Namespace], *, status: int = U
 
 def _report(name: str, error: MeshError, status: int) -> int:
     line = f"{name}: {' '.join(str(error).splitlines())}".encode("utf-8", "backslashreplace").decode()
-    with contextlib.suppress(OSError):  # nobody reads stderr either
+    with contextlib.suppress(OSError):  # stderr is closed too
         print(line, file=sys.stderr)
     return status
 

@@ -21,7 +21,7 @@ LOOKALIKES = {
 
 
 def look_alike(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of codecs: ASCII that looks alike, else the character's number."""
+    """An error handler of codecs: similar ASCII, or else the character's number."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]
@@ -70,7 +70,7 @@ def discard_output() -> int:
 
 
 def unwritable(error: OSError) -> MeshError:
-    """The error of an operating system call that nobody closer to it has explained."""
+    """The error of an operating system call that was not explained where it happened."""
     where = f"{error.filename}: " if error.filename else ""
     return MeshError(
         f"{where}{error.strerror or error}",

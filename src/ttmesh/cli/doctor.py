@@ -26,7 +26,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: its state, what was found, what it is for and how to get it."""
+    """One finding: its state, what was found, what it is for and how to install it."""
 
     name: str
     state: str
@@ -64,7 +64,7 @@ def examine_machine() -> list[Finding]:
         ("starlette", "ttmesh web", "web"),
         ("uvicorn", "ttmesh web", "web"),
         ("mpi4py", "ttmesh launch with MPI", "mpi"),
-        ("matplotlib", "pictures of loss curves; without it they are drawn in characters", "plots"),
+        ("matplotlib", "plots of loss curves; without it they are drawn in characters", "plots"),
         ("pytest", "test suites with ttmesh's fixtures", "conformance"),
     )
     return [
@@ -112,7 +112,7 @@ def _examine_kernels() -> Finding:
     remedy = (
         "install a C compiler (gcc or clang)"
         if not compilers
-        else "Python's logging tells why they do not compile (logger ttmesh.chip.formats.kernels.loader)"
+        else "Python's logging says why they do not compile (logger ttmesh.chip.formats.kernels.loader)"
     )
     return Finding("compiled kernels", MISSING, f"{len(built)} of {len(KERNELS)} kernels", purpose, remedy)
 

@@ -45,12 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write it."""
     if args.form in ("torch", "report") and not args.output:
-        raise MeshError(f"{args.form} is not for a terminal", expected="-o PATH", fix="Say where it shall go.")
+        raise MeshError(
+            f"{args.form} is not for a terminal", expected="-o PATH", fix="Name the file or folder to write with -o."
+        )
     if args.watch and args.form != "shm":
-        raise MeshError(f"-w does not go with {args.form}", expected="shm", fix="Leave it out.")
+        raise MeshError(f"-w does not go with {args.form}", expected="shm with -w", fix="Leave -w out.")
     if args.clean:
         if args.form != "shm" or args.watch:
-            raise MeshError("--clean removes files", expected="ttmesh export shm --clean", fix="Leave the rest out.")
+            raise MeshError(
+                "--clean removes files", expected="ttmesh export shm --clean", fix="Leave the other options out."
+            )
         gone = shared_memory.clean(Path(args.output or shared_memory.default_directory()))
         print("\n".join(map(str, gone)) if gone else "There were none.")
         return 0

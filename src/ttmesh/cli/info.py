@@ -116,7 +116,7 @@ def _show(console: Console, system: System, facts: dict[str, Any]) -> None:
 
 
 def _notes(facts: dict[str, Any]) -> dict[int, list[str]]:
-    """What stands below the ids: with a chosen coordinator, the L1 that each chip will have in use."""
+    """The lines below the ids: with a chosen coordinator, the L1 that each chip will have in use."""
     if settings.get_int("TT_COORDINATOR_DEVICE_ID") is None:
         return {}
     held = {int(chip): size_text(size) for chip, size in facts["reserved_l1_bytes"].items()}
@@ -145,12 +145,12 @@ def _memory(space: dict[str, int]) -> str:
 
 
 def _coordinator(facts: dict[str, Any]) -> str:
-    parts = ", ".join(
+    reservations = ", ".join(
         f"{r.label} {size_text(r.size_bytes)}" for r in list_reservations(coordinator=True) if r.coordinator_only
     )
     more, less = size_text(reserved_bytes(coordinator=True)), size_text(reserved_bytes(coordinator=False))
     others = f"; {less} on every other chip" if len(facts["opens_as"]) > 1 else ""
-    return f"device {facts['coordinator']}: an open mesh holds {more} of its L1 ({parts}){others}"
+    return f"device {facts['coordinator']}: an open mesh holds {more} of its L1 ({reservations}){others}"
 
 
 def chosen_backend() -> str:

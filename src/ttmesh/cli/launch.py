@@ -66,7 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts", type=_hosts, default=(), metavar="A,B", help="hosts that ranks fill in blocks, by ssh"
     )
     parser.add_argument(
-        "--rsh", type=words, default=(), metavar="CMD", help="what reaches a host instead of ssh: CMD HOST PROGRAM …"
+        "--rsh",
+        type=words,
+        default=(),
+        metavar="CMD",
+        help="the command that reaches a host, instead of ssh: CMD HOST PROGRAM …",
     )
     parser.add_argument("--rdzv", default="", metavar="HOST:PORT", help="where ranks meet (torchdist)")
     parser.add_argument(
@@ -175,15 +179,15 @@ def _bindings(args: argparse.Namespace) -> Bindings:
 
 
 def _program(args: argparse.Namespace) -> tuple[str, ...]:
-    words = args.program[1:] if args.program[:1] == ["--"] else args.program
-    if not words:
+    program = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if not program:
         raise LaunchError(
             "No program specified. Please provide a program to run.", expected="a program", fix="Put it last."
         )
-    known = Path(words[0]).exists() or shutil.which(words[0])
+    known = Path(program[0]).exists() or shutil.which(program[0])
     if not known and not args.skip_executable_check:
-        raise LaunchError(f"Program not found: {words[0]}", expected="a file or a command", fix="Check the path.")
-    return (sys.executable, *words) if words[0].endswith(".py") else tuple(words)
+        raise LaunchError(f"Program not found: {program[0]}", expected="a file or a command", fix="Check the path.")
+    return (sys.executable, *program) if program[0].endswith(".py") else tuple(program)
 
 
 def _let_ranks_import_ttnn() -> None:
@@ -194,7 +198,7 @@ def _let_ranks_import_ttnn() -> None:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    hosts = tuple(part.strip() for part in text.split(",") if part.strip())
+    hosts = tuple(host.strip() for host in text.split(",") if host.strip())
     if not hosts:
         raise argparse.ArgumentTypeError("No valid hostnames in --hosts after removing empty entries")
     for host in hosts:
@@ -207,7 +211,7 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 def _node(text: str) -> tuple[int, int]:
     try:
-        node, nodes = (parse_integer(part, 0, MAX_RANKS) for part in text.split("/"))
+        node, nodes = (parse_integer(number, 0, MAX_RANKS) for number in text.split("/"))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not I/N, for example 0/2 (N at most {MAX_RANKS})") from None
     if not 0 <= node < nodes:
@@ -217,7 +221,7 @@ def _node(text: str) -> tuple[int, int]:
 
 def _format_command(command: RankCommand) -> str:
     """A command to read; what the user himself wrote among --mpi-args may hold secrets."""
-    return shlex.join(hide_secret(word) for word in command.argv)
+    return shlex.join(hide_secret(argument) for argument in command.argv)
 
 
 if __name__ == "__main__":

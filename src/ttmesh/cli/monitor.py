@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-d", "--device", type=device, action="append", default=[], metavar="N", help="only this device"
     )
     parser.add_argument(
-        "-r", "--refresh", type=milliseconds, default=1000, metavar="MS", help="milliseconds between pictures"
+        "-r", "--refresh", type=milliseconds, default=1000, metavar="MS", help="milliseconds between updates"
     )
     parser.add_argument(
         "-n", "--pictures", type=number(0, MAX_PICTURES), metavar="N",

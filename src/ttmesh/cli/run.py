@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options now that the program would stumble over later, or never look at."""
+    """Refuse now the options that would make the program fail later, or that it would never read."""
     if args.backend is not None:
         chosen_backend()
     if args.system is not None or args.coordinator is not None:
@@ -100,12 +100,12 @@ def _print_own_errors(program: Callable[[], object]) -> int:
 
 
 def _mention_own_options(program: str, arguments: Sequence[str]) -> None:
-    """What stands behind the program is the program's; where it looks like ours, say so."""
-    for word in arguments:
-        option = word.partition("=")[0]
+    """Warn if an option of `ttmesh run` comes after the program: it goes to the program."""
+    for argument in arguments:
+        option = argument.partition("=")[0]
         if option in OWN_OPTIONS:
             print(
-                f"ttmesh run: {option} stands behind {program} and goes to it; "
+                f"ttmesh run: {option} comes after {program} and goes to it; "
                 f"to give it to ttmesh, write `ttmesh run {option} ... {program}`.",
                 file=sys.stderr,
             )

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """-w, -r, -d, --json, --socket."""
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again until interrupted")
     parser.add_argument(
-        "-r", "--refresh", type=milliseconds, default=500, metavar="MS", help="milliseconds between pictures"
+        "-r", "--refresh", type=milliseconds, default=500, metavar="MS", help="milliseconds between updates"
     )
     parser.add_argument(
         "-d", "--device", type=device, action="append", default=[], metavar="N", help="only this device"

@@ -1,4 +1,4 @@
-"""Serve a live page of what every chip and process holds (read-only, on this machine unless told otherwise)."""
+"""Serve a live page of what every chip and process holds (read-only, on this machine unless --host says otherwise)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines look")
     parser.add_argument("--port", type=port, default=8790, help="0 takes a free one")
     parser.add_argument(
-        "-r", "--refresh", type=milliseconds, default=1000, metavar="MS", help="milliseconds between pictures"
+        "-r", "--refresh", type=milliseconds, default=1000, metavar="MS", help="milliseconds between updates"
     )
     parser.add_argument("--name", action="append", default=[], help="a name of this machine that browsers may use")
     parser.add_argument("--token-file", type=Path, metavar="F", help="file with the page's token (default: a new one)")

@@ -1,1 +1,1 @@
-"""How chips are joined: links, routes, counters, and transports between processes."""
+"""How chips are connected: links, routes, counters, and transports between processes."""

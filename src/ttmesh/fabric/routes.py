@@ -45,7 +45,7 @@ class Routes:
                 raise MeshError(
                     f"chip {chip} is not in the fabric",
                     expected=f"one of {sorted(self._positions)}",
-                    fix="Check the id.",
+                    fix="Pass the physical id of a chip of this system.",
                 )
         shortest = self._breadth_first(source, target)
         if shortest is None:

@@ -1,1 +1,1 @@
-"""Starting one program as many ranks, on one host or several, and watching them to the end. Never imports torch."""
+"""Starting one program as many ranks, on one host or several, and ending all when one dies (watch). Never imports torch."""

@@ -148,17 +148,17 @@ def read_paths(resolved: Path, key: str) -> list[Path]:
     ]
 
 
-def merge_bindings(parts: list[Bindings]) -> Bindings:
+def merge_bindings(several: list[Bindings]) -> Bindings:
     """Several sets of bindings as one job: ranks are numbered consecutively, each set is a sub-context."""
     ranks: list[RankBinding] = []
     env: dict[str, str] = {}
-    for number, part in enumerate(parts):
-        for name, value in part.global_env.items():
+    for number, bindings in enumerate(several):
+        for name, value in bindings.global_env.items():
             if env.setdefault(name, value) != value:
                 raise _make_error(f"global_env conflict on key {name!r} between sub-contexts", "one value for all")
         offset = len(ranks)
-        ranks += [replace(b, rank=offset + b.rank, subcontext_id=number) for b in part.ranks]
-    env["TT_RUN_SUBCONTEXT_SIZES"] = ",".join(str(len(part.ranks)) for part in parts)
+        ranks += [replace(b, rank=offset + b.rank, subcontext_id=number) for b in bindings.ranks]
+    env["TT_RUN_SUBCONTEXT_SIZES"] = ",".join(str(len(bindings.ranks)) for bindings in several)
     return Bindings(tuple(ranks), env)
 
 

@@ -74,7 +74,7 @@ def split_secrets(env: Mapping[str, str]) -> tuple[dict[str, str], str]:
     return shown, json.dumps(secret).encode().hex() if secret else ""
 
 
-def hide_secret(word: str) -> str:
-    """NAME=VALUE without the value where the name is that of a secret; any other word as it is."""
-    name, equals, _ = word.partition("=")
-    return f"{name}=***" if equals and SECRET.search(name) else word
+def hide_secret(argument: str) -> str:
+    """NAME=VALUE without the value if the name is that of a secret; any other argument unchanged."""
+    name, equals, _ = argument.partition("=")
+    return f"{name}=***" if equals and SECRET.search(name) else argument

@@ -112,7 +112,7 @@ def make_bindings(path: Path, *, check: bool = True) -> Bindings:
 def make_mapped_bindings(path: Path) -> Bindings:
     """Several descriptors as one job: ranks are numbered consecutively, each descriptor is a sub-context."""
     resolved = resolve(path, "Mesh graph descriptor mapping")
-    return merge_bindings([make_bindings(part) for part in read_paths(resolved, MAPPING_KEY)])
+    return merge_bindings([make_bindings(path) for path in read_paths(resolved, MAPPING_KEY)])
 
 
 def list_meshes(text: str, name: str) -> list[GraphMesh]:
@@ -147,11 +147,11 @@ def _instances(instance: Instance, read: Descriptor, name: str, inside: tuple[st
         if not devices:
             raise _make_error(name, f"gives mesh {wanted!r} no device_topology")
         hosts = hosts or (1,) * len(devices)
-        if len(hosts) != len(devices) or any(n % cuts for n, cuts in zip(devices, hosts, strict=True)):
+        if len(hosts) != len(devices) or any(n % count for n, count in zip(devices, hosts, strict=True)):
             raise _make_error(name, f"divides {list(devices)} devices of mesh {wanted!r} over {list(hosts)} hosts")
         yield GraphMesh(one.mesh_id[0] if one.mesh_id else 0, devices, hosts)
-    for part in instance.graph:
-        wanted = _first(part.graph_descriptor)
+    for graph in instance.graph:
+        wanted = _first(graph.graph_descriptor)
         if wanted not in graphs:
             raise _make_error(name, f"instantiates graph {wanted!r}, which it does not describe")
         if wanted in inside:

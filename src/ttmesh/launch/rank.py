@@ -69,12 +69,12 @@ def main(argv: list[str]) -> int:
     return child.returncode
 
 
-def _take_secrets(word: str) -> None:
+def _take_secrets(encoded: str) -> None:
     """Put this rank's secret variables into the environment, and drop those of other ranks."""
     for name in [name for name in os.environ if name.startswith(SECRETS)]:
         del os.environ[name]
-    if word:
-        os.environ.update(json.loads(bytes.fromhex(word)))
+    if encoded:
+        os.environ.update(json.loads(bytes.fromhex(encoded)))
 
 
 def _read_line() -> str:

@@ -180,9 +180,9 @@ def _line(stream: Stream, text: str, watch: Watch) -> None:
     print(text if rank is None else f"[{rank}] {text}", file=stream.to, flush=True)
 
 
-def _read_report(words: list[str], watch: Watch) -> None:
+def _read_report(fields: list[str], watch: Watch) -> None:
     """Handle the report of a rank, or of the process around it, about its end."""
-    rank, code, *why = words
+    rank, code, *why = fields
     if code == "crashed":
         _record_failure(watch, f"rank {rank} failed", 1, " ".join(why))
         return

@@ -1,1 +1,1 @@
-"""Shows memory use: one view model, displayed by a live terminal, one-shot tables, a web page and exports."""
+"""Shows memory use: one view model (view, web_view) for a live terminal, one-shot tables, a web page and exports."""

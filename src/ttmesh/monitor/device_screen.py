@@ -19,8 +19,8 @@ from ttmesh.monitor.address_map import AddressMap
 from ttmesh.monitor.polling import PollingScreen
 from ttmesh.monitor.rows import STAR
 from ttmesh.monitor.source import Detail, Source
-from ttmesh.monitor.text_drawing import COLOURS, LEVELS, class_name, draw_bar, draw_map, draw_trend
-from ttmesh.monitor.view import Bar, DeviceKey, format_count, printable
+from ttmesh.monitor.text_drawing import COLOURS, LEVELS, draw_bar, draw_map, draw_trend
+from ttmesh.monitor.view import Bar, DeviceKey, class_name, format_count, printable
 from ttmesh.tracking.state import BufferState
 
 MAP_ROWS = 4
@@ -70,11 +70,11 @@ def draw_detail(detail: Detail, width: int) -> RenderableType:
     title.append(f"  {device.arch}  {device.system}  logical {device.logical_id} {device.place}", style="not bold")
     if device.is_coordinator:
         title.append("  ★ coordinator", style=STAR)
-    parts: list[RenderableType] = [title, ""]
+    blocks: list[RenderableType] = [title, ""]
     for bar, bank in zip(device.bars, detail.maps, strict=True):
-        parts += [_pool(bar, width), draw_map(bank, width, MAP_ROWS), _map_legend(bank), ""]
-    parts.append(_biggest(detail))
-    return Group(*parts)
+        blocks += [_pool(bar, width), draw_map(bank, width, MAP_ROWS), _map_legend(bank), ""]
+    blocks.append(_biggest(detail))
+    return Group(*blocks)
 
 
 def _pool(bar: Bar, width: int) -> RenderableType:
@@ -125,5 +125,5 @@ def _buffer_cells(buffer: BufferState) -> list[RenderableType]:
         str(buffer.pid),
         f"{age:.0f} s",
         Text(printable(buffer.label)),
-        Text(printable(site) or "TTMESH_TRACK_STACKS=1 tells", style="default" if site else "dim"),
+        Text(printable(site) or "TTMESH_TRACK_STACKS=1 shows", style="default" if site else "dim"),
     ]

@@ -16,8 +16,8 @@ from ttmesh.monitor.device_screen import DeviceScreen
 from ttmesh.monitor.polling import PollingScreen
 from ttmesh.monitor.rows import STAR, Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.source import Source
-from ttmesh.monitor.text_drawing import COLOURS, class_name
-from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, format_count, nothing_shown
+from ttmesh.monitor.text_drawing import COLOURS
+from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, class_name, format_count, nothing_shown
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
 

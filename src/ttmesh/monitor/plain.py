@@ -6,8 +6,8 @@ import time
 
 from ttmesh.base.sizes import size_text
 from ttmesh.monitor.address_map import HOLE
-from ttmesh.monitor.text_drawing import bar_cells, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, nothing_shown
+from ttmesh.monitor.text_drawing import bar_cells
+from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, class_name, device_ranges, nothing_shown
 
 WIDTH = 25  # of a bar, as in the first allocation monitor
 
@@ -39,8 +39,8 @@ def device_lines(device: DeviceView) -> list[str]:
     lines = [f"Device {device.title} ({', '.join(facts)}){mark}", "-" * 70]
     for bar in device.bars:
         lines.append(bar_line(bar))
-        parts = [s for s in bar.segments if s.used_bytes and s.memory_class != bar.pool]
-        lines += [f"    {class_name(s.memory_class) + ':':<9}{size_text(s.used_bytes):>12}" for s in parts]
+        others = [s for s in bar.segments if s.used_bytes and s.memory_class != bar.pool]
+        lines += [f"    {class_name(s.memory_class) + ':':<9}{size_text(s.used_bytes):>12}" for s in others]
     return lines
 
 

@@ -86,9 +86,8 @@ def process_cells(process: ProcessView, widths: Widths) -> list[object]:
     sizes = [process.pool_bytes("DRAM"), process.pool_bytes("L1")]
     if widths.long:
         sizes += [used.get("CB", 0), used.get("TRACE", 0)]
-    pid = f"{process.pid}" + (f"@{process.host}" if process.host else "")
     return [
-        right(pid),
+        right(process.title),
         device_ranges(process.devices),
         *(right(size_text(size)) for size in sizes),
         right(str(process.buffers)),

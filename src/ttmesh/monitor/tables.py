@@ -12,8 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from ttmesh.base.sizes import size_text
-from ttmesh.monitor.text_drawing import LEVELS, class_name
-from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, device_ranges, nothing_shown, printable, short_name
+from ttmesh.monitor.text_drawing import LEVELS
+from ttmesh.monitor.view import (
+    Bar,
+    DeviceView,
+    ProcessView,
+    View,
+    class_name,
+    device_ranges,
+    nothing_shown,
+    printable,
+    short_name,
+)
 from ttmesh.tracking.leftovers import Ended, Leftover
 from ttmesh.tracking.state import Leaks
 
@@ -54,24 +64,24 @@ def smi(view: View, columns: int = PIPED_COLUMNS) -> RenderableType:
     if not view.devices:
         note = nothing_shown(view).partition("\n")[0]
         devices.add_row("none", *([note, "", ""] if narrow else ["", note, "", "", "", "", ""]))
-    parts: list[RenderableType] = [devices, _process_table(view, columns, narrow=narrow)]
+    blocks: list[RenderableType] = [devices, _process_table(view, columns, narrow=narrow)]
     if view.missed:
-        parts.append(Text(f"{view.missed} records were missed; what is held now is exact.", style="yellow"))
-    parts += [Text(printable(note), style="yellow") for note in view.notes]
-    return Group(*parts)
+        blocks.append(Text(f"{view.missed} records were missed; what is held now is exact.", style="yellow"))
+    blocks += [Text(printable(note), style="yellow") for note in view.notes]
+    return Group(*blocks)
 
 
 def _process_table(view: View, columns: int, *, narrow: bool) -> Table:
     table = Table(box=box.ASCII2, title="Processes", title_justify="left", title_style="bold")
-    words = ("PID", "Devices") if narrow else ("PID", "Devices", "Meshes")
+    titles = ("PID", "Devices") if narrow else ("PID", "Devices", "Meshes")
     sizes = ("DRAM", "L1", "Buffers") if narrow else ("DRAM", "L1", "CB", "Trace", "Buffers")
     rows = [_process_cells(process, narrow=narrow) for process in view.processes]
-    rows = rows or [["none", *[""] * (len(words) + len(sizes) - 1), "start one with TT_ALLOC_TRACKING_ENABLED=1"]]
+    rows = rows or [["none", *[""] * (len(titles) + len(sizes) - 1), "start one with TT_ALLOC_TRACKING_ENABLED=1"]]
     # Rich would shrink every column for a long name; we shorten the name instead.
     taken = sum(
-        max(map(cell_len, column)) + 3 for column in zip((*words, *sizes), *(row[:-1] for row in rows), strict=True)
+        max(map(cell_len, column)) + 3 for column in zip((*titles, *sizes), *(row[:-1] for row in rows), strict=True)
     )
-    for name, column in zip(words, zip(*rows, strict=True), strict=False):
+    for name, column in zip(titles, zip(*rows, strict=True), strict=False):
         table.add_column(name, no_wrap=True, min_width=max(map(cell_len, column)))  # a shortened PID is useless
     for name in sizes:
         table.add_column(name, justify="right", no_wrap=True)
@@ -130,15 +140,15 @@ def _process_cells(process: ProcessView, *, narrow: bool) -> list[str]:
 
 def leaks(found: Leaks, *, pid: int | None = None) -> RenderableType:
     """What every ended process still held, by call site."""
-    parts: list[RenderableType] = []
+    blocks: list[RenderableType] = []
     for ended in [*found.ended, *found.living]:
         left = [*ended.at_close, *ended.held]
         if left and pid in (None, ended.who.pid):
-            parts.append(_leak_table(ended, left))
+            blocks.append(_leak_table(ended, left))
     if found.left_out:
         note = f"{found.left_out} more processes are not shown: the server's reply would be too large."
-        parts.append(Text(note, style="yellow"))
-    return Group(*parts) if parts else Text("✓ No buffers remaining - perfect cleanup!", style="green3")
+        blocks.append(Text(note, style="yellow"))
+    return Group(*blocks) if blocks else Text("✓ No buffers remaining - perfect cleanup!", style="green3")
 
 
 def _leak_table(ended: Ended, left: list[Leftover]) -> Table:

@@ -21,13 +21,7 @@ COLOURS = {
     HOLE: "grey27",
 }
 LEVELS = {"calm": "", "warm": "bold dark_orange3", "hot": "bold red"}  # readable on dark and light backgrounds
-NAMES = {"SYSTEM_DRAM": "SYSTEM", "SYSTEM_L1": "SYSTEM"}
 STEPS = "▁▂▃▄▅▆▇█"
-
-
-def class_name(memory_class: str) -> str:
-    """The displayed name of a class of memory."""
-    return NAMES.get(memory_class, memory_class)
 
 
 def bar_cells(bar: Bar, width: int) -> list[str]:

@@ -123,6 +123,11 @@ class ProcessView:
     last_mark: str
 
     @property
+    def title(self) -> str:
+        """Its id, with the host when it is not this one."""
+        return f"{self.pid}" + (f"@{self.host}" if self.host else "")
+
+    @property
     def total_bytes(self) -> int:
         """All classes together, the system's included."""
         return sum(self.used_bytes.values())
@@ -176,6 +181,11 @@ def _notes(state: State, histories: Histories | None, problem: str) -> Iterator[
         yield f"{state.left_out} more processes are not shown: the server's reply would be too large."
     if histories is not None and histories.left_out:
         yield f"{histories.left_out} more histories are not shown: the server's reply would be too large."
+
+
+def class_name(memory_class: str) -> str:
+    """The displayed name of a class of memory: the system's is one, in DRAM as in L1."""
+    return "SYSTEM" if memory_class.startswith("SYSTEM") else memory_class
 
 
 def level(share: float) -> str:
@@ -305,10 +315,10 @@ def short_name(name: str, width: int) -> str:
 
 def device_ranges(ids: Iterable[int]) -> str:
     """Ids as ranges: 0-3,7."""
-    parts: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in sorted(ids):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            parts.append([number])
-    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+            runs.append([number])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in runs)

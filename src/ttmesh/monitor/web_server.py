@@ -20,11 +20,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ttmesh.base.errors import MeshError
 from ttmesh.monitor.exports.prometheus import CONTENT_TYPE, to_prometheus
-from ttmesh.monitor.source import Source
+from ttmesh.monitor.source import Detail, Source
 from ttmesh.monitor.view import EVERYTHING
+from ttmesh.monitor.web_view import MAP_CELLS, make_web_device, make_web_view
 
 MOST_READERS = 64
-MAP_CELLS = 512
 FILES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -53,7 +53,7 @@ class Page:
         self._task: asyncio.Task[None] | None = None
 
     async def events(self, request: Request) -> Response:
-        """Every view from now on, as server-sent events."""
+        """Every view from now on as the page draws it, as server-sent events."""
         if self._readers >= MOST_READERS:
             return PlainTextResponse("too many readers", status_code=503, headers=HEADERS)
         return StreamingResponse(
@@ -66,15 +66,8 @@ class Page:
 
     async def device(self, request: Request) -> Response:
         """One device: its largest buffers and the cells of its address maps."""
-        number = request.path_params["physical_id"]
-        if not number.isdecimal() or len(number) > 5:  # no device id is longer, and int() raises for very long ones
-            return JSONResponse(None, status_code=404, headers=HEADERS)
-        key = (request.query_params.get("host", ""), int(number))
 
-        def found() -> object:
-            detail = self._source.detail(key)
-            if detail is None:
-                return None
+        def describe(detail: Detail) -> object:
             maps = [
                 {
                     "pool": m.pool,
@@ -88,7 +81,11 @@ class Page:
             largest = [{name: getattr(b, name) for name in b.__struct_fields__} for b in detail.buffers.buffers[:100]]
             return {"device": asdict(detail.device), "maps": maps, "buffers": largest}
 
-        return await self._answer(found)
+        return await self._answer_about(request, describe)
+
+    async def drawn_device(self, request: Request) -> Response:
+        """One device as the page draws it."""
+        return await self._answer_about(request, lambda detail: asdict(make_web_device(detail)))
 
     async def metrics(self, request: Request) -> Response:
         """The metrics as Prometheus scrapes them."""
@@ -108,6 +105,19 @@ class Page:
         """The chart library, from the installed package."""
         script = resources.files("plotly").joinpath("package_data").joinpath("plotly.min.js").read_bytes()
         return Response(script, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+
+    async def _answer_about(self, request: Request, describe: Callable[[Detail], object]) -> Response:
+        """Answer with what `describe` makes of the device in the path; not found if there is none."""
+        number = request.path_params["physical_id"]
+        if not number.isdecimal() or len(number) > 5:  # no device id is longer, and int() raises for very long ones
+            return JSONResponse(None, status_code=404, headers=HEADERS)
+        key = (request.query_params.get("host", ""), int(number))
+
+        def ask() -> object:
+            detail = self._source.detail(key)
+            return None if detail is None else describe(detail)
+
+        return await self._answer(ask)
 
     async def _answer(self, ask: Callable[[], object]) -> Response:
         try:
@@ -135,7 +145,7 @@ class Page:
         while self._readers:
             try:
                 view = await run_in_threadpool(self._source.view, EVERYTHING, trends=True)
-                text = json.dumps(asdict(view))
+                text = json.dumps(asdict(make_web_view(view)))
             except MeshError as error:
                 text = json.dumps({"problem": str(error)})
             async with self._news:
@@ -177,6 +187,7 @@ def web_app(source: Source, *, refresh_ms: int, hosts: list[str], token: str) ->
         Route("/events", page.events),
         Route("/api/view", page.view),
         Route("/api/devices/{physical_id}", page.device),
+        Route("/page/devices/{physical_id}", page.drawn_device),
         Route("/metrics", page.metrics),
     ]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]

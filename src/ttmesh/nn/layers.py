@@ -166,9 +166,9 @@ class Attention(Layer):
         """The attention output of each token over itself and the tokens before it."""
         batch, tokens = x.shape[0], x.shape[-2]
         heads, depth = self._local_heads, self._depth
-        joined = reshape(self.qkv(x), (batch, tokens, heads, 3 * depth))
-        turned = permute(joined, (0, 2, 1, 3))
-        q, k, v = (turned[:, :, :, i * depth : (i + 1) * depth] for i in range(3))
+        qkv = reshape(self.qkv(x), (batch, tokens, heads, 3 * depth))
+        by_head = permute(qkv, (0, 2, 1, 3))
+        q, k, v = (by_head[:, :, :, i * depth : (i + 1) * depth] for i in range(3))
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         flat = reshape(permute(mixed, (0, 2, 1, 3)), (batch, 1, tokens, heads * depth))
         return self.out(flat)

@@ -57,12 +57,12 @@ def square_norm(parameters: ParameterSet, *, mode: str = "fabric") -> Tensor:
     for parameter in parameters.values():
         if parameter.grad is not None:
             sharded = tuple(sorted(everywhere - set(parameter.replicated_axes)))
-            part = square_sum(x=parameter.grad)
-            by_axes[sharded] = part if sharded not in by_axes else binary["add"](by_axes[sharded], part)
-    for sharded, part in by_axes.items():
+            square = square_sum(x=parameter.grad)
+            by_axes[sharded] = square if sharded not in by_axes else binary["add"](by_axes[sharded], square)
+    for sharded, square in by_axes.items():
         for axis in sharded:
-            part = all_reduce(part, cluster_axis=axis, mode=mode)
-        total = part if total is None else binary["add"](total, part)
+            square = all_reduce(square, cluster_axis=axis, mode=mode)
+        total = square if total is None else binary["add"](total, square)
     if total is None:
         raise MeshError(
             "no parameter has a gradient", expected="gradients to clip", fix="Call backward and accumulate first."
@@ -100,10 +100,9 @@ def _reduce(bucket: list[Parameter], axis: int, mode: str) -> None:
         bucket[0].grad = all_reduce(gradients[0], cluster_axis=axis, mode=mode)
         return
     shapes = tuple(tuple(g.shape) for g in gradients)
-    joined = all_reduce(pack_tensors(tensors=gradients, rows=count_rows(shapes)), cluster_axis=axis, mode=mode)
-    parts = unpack_tensors(packed=joined, shapes=shapes)
-    for parameter, part in zip(bucket, parts, strict=True):
-        parameter.grad = part
+    summed = all_reduce(pack_tensors(tensors=gradients, rows=count_rows(shapes)), cluster_axis=axis, mode=mode)
+    for parameter, gradient in zip(bucket, unpack_tensors(packed=summed, shapes=shapes), strict=True):
+        parameter.grad = gradient
 
 
 def _compute_factor(total: torch.Tensor, max_norm: float) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""Computation on tensors: one short entry per operation, by family."""
+"""Computation on tensors: one short entry (`@op`) per operation, by family; CONTRIBUTING.md says how to add one."""

@@ -1,1 +1,1 @@
-"""Programs on the mesh: mesh buffers, workloads, kernels and the cores that run them."""
+"""Programs on the mesh: mesh buffers, workloads, kernels, the cores that run them, and their circular buffers in L1."""

@@ -24,6 +24,13 @@ class NOC_MODE(PrintedEnum):
     DM_DYNAMIC_NOC = 1
 
 
+class UnpackToDestMode(PrintedEnum):
+    """Whether a circular buffer's float32 values go to the destination registers whole."""
+
+    UnpackToDestFp32 = 0
+    Default = 1
+
+
 class CoreType(PrintedEnum):
     """Kinds of cores on a chip."""
 
@@ -88,7 +95,7 @@ class CBDescriptor:
     global_circular_buffer: Any = field(default=None, kw_only=True, compare=False)
 
     def has_buffer(self) -> bool:
-        """Whether it lies in a tensor's memory."""
+        """Whether it uses a tensor's memory."""
         return self.buffer is not None
 
     def has_global_circular_buffer(self) -> bool:

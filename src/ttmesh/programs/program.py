@@ -171,14 +171,14 @@ class Program:
         return free
 
     def set_runtime_args(self, kernel: KernelHandle, core_spec: Cores, args: Sequence[RuntimeArg]) -> None:
-        """Set what get_arg_val returns on these cores; buffers and global semaphores stand for their addresses."""
+        """Set what get_arg_val returns on these cores; buffers and global semaphores mean their addresses."""
         described, values = self._find_kernel(kernel), self._to_words(args)
         self._check_count(described, len(values) + len(self._common.get(kernel, ())))
         renewed = dict(self._args)  # an enqueued command keeps the arguments it was enqueued with
         for core in to_core_set(core_spec).cores():
             if not described.cores.contains(core):
                 raise MeshError(
-                    f"Cannot set runtime args for core {core.str()}: kernel {described.name} is not placed there",
+                    f"Cannot set runtime args for core {core.str()}: kernel {described.name} is not on that core",
                     expected=f"a core of {described.cores.str()}",
                     fix="Create the kernel on that core too.",
                 )

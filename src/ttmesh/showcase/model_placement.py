@@ -29,7 +29,7 @@ class Placement:
     weights: ttnn.DataType
 
     @property
-    def ways(self) -> int:
+    def weight_shards(self) -> int:
         """Over how many chips one weight is split."""
         return 1 if self.weight_axis is None else tuple(self.mesh.shape)[self.weight_axis]
 
@@ -66,10 +66,10 @@ class Placement:
         return partial if self.weight_axis is None else ttnn.all_reduce(partial, cluster_axis=self.weight_axis)
 
     def whole(self, result: ttnn.Tensor, batch_dim: int = 0) -> torch.Tensor:
-        """The batch again, from the chips that hold different parts of it."""
-        parts = [ttnn.to_torch(part) for part in ttnn.get_device_tensors(result)]
-        stride = len(parts) // self.batches if self.batch_axis == 0 else 1
-        return torch.cat([parts[i * stride] for i in range(self.batches)], dim=batch_dim).float()
+        """The full batch, from the chips that hold different shards of it."""
+        shards = [ttnn.to_torch(shard) for shard in ttnn.get_device_tensors(result)]
+        stride = len(shards) // self.batches if self.batch_axis == 0 else 1
+        return torch.cat([shards[i * stride] for i in range(self.batches)], dim=batch_dim).float()
 
 
 Model = Callable[[Placement], tuple[torch.Tensor, torch.Tensor]]
@@ -85,7 +85,7 @@ def pcc(a: torch.Tensor, b: torch.Tensor) -> float:
     return float(torch.corrcoef(torch.stack([a.double().flatten(), b.double().flatten()]))[0, 1])
 
 
-def picture(placement: Placement) -> None:
+def draw(placement: Placement) -> None:
     """What every chip holds at the end, and the most it ever held."""
     mesh = placement.mesh
     table = Table("device", "at", "DRAM now", "most", "L1 now", "most", title=f"{placement.name}: memory per device")
@@ -125,7 +125,7 @@ def run(name: str, model: Model) -> int:
                 f"(at least {LEAST_PCC[weights]}), {seconds:.2f} s"
             )
             if weights is ttnn.bfloat8_b:
-                picture(placement)
+                draw(placement)
             ttnn.close_mesh_device(mesh)
             ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
     return worst

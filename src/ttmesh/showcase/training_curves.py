@@ -51,7 +51,7 @@ class Curves:
         self.peak_bytes.append(peak_bytes(mesh, ttnn.BufferType.DRAM))
 
     def save(self, path: Path) -> Path:
-        """A picture, or a chart in characters where matplotlib is not installed (pip install "ttmesh[plots]")."""
+        """An image, or a chart in characters where matplotlib is not installed (pip install "ttmesh[plots]")."""
         if console.quiet:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)

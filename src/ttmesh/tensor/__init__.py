@@ -1,1 +1,1 @@
-"""Tensors: what they are, where their parts lie, and how they get on and off a mesh."""
+"""Tensors: what they are, which chip holds which shard, and how they get on and off a mesh."""

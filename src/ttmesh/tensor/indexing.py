@@ -14,34 +14,34 @@ from ttmesh.tensor.tensor import Tensor
 def normalize_index(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list[int]]:
     """One slice with plain numbers per dim, and the dims that an int picked out."""
     keys = [key] if isinstance(key, (int, slice, type(...))) else list(key)
-    if sum(part is Ellipsis for part in keys) > 1:
+    if sum(index is Ellipsis for index in keys) > 1:
         raise ValueError("Only one ellipsis ('...') is allowed in a slice.")
-    given = [part for part in keys if part is not Ellipsis]
+    given = [index for index in keys if index is not Ellipsis]
     if len(given) > len(shape):
         raise IndexError(f"Too many indices for tensor of dimension {len(shape)}")
-    at = next((i for i, part in enumerate(keys) if part is Ellipsis), len(keys))
-    parts = [*given[:at], *[slice(None)] * (len(shape) - len(given)), *given[at:]]
+    at = next((i for i, index in enumerate(keys) if index is Ellipsis), len(keys))
+    indices = [*given[:at], *[slice(None)] * (len(shape) - len(given)), *given[at:]]
     slices, picked = [], []
-    for dim, (part, extent) in enumerate(zip(parts, shape, strict=True)):
-        if isinstance(part, int):
-            index = part + extent if part < 0 else part
-            if not 0 <= index < extent:
+    for dim, (index, extent) in enumerate(zip(indices, shape, strict=True)):
+        if isinstance(index, int):
+            position = index + extent if index < 0 else index
+            if not 0 <= position < extent:
                 raise IndexError(
-                    f"Index {part} (converted to {index}) is out of bounds for dimension {dim} of size {extent}"
+                    f"Index {index} (converted to {position}) is out of bounds for dimension {dim} of size {extent}"
                 )
-            slices.append(slice(index, index + 1, 1))
+            slices.append(slice(position, position + 1, 1))
             picked.append(dim)
-        elif isinstance(part, slice):
-            start = 0 if part.start is None else part.start
-            stop = extent if part.stop is None else part.stop
-            slices.append(slice(start, stop, 1 if part.step is None else part.step))
+        elif isinstance(index, slice):
+            start = 0 if index.start is None else index.start
+            stop = extent if index.stop is None else index.stop
+            slices.append(slice(start, stop, 1 if index.step is None else index.step))
         else:
-            raise TypeError(f"Invalid slice type: {part}")
+            raise TypeError(f"Invalid slice type: {index}")
     return slices, picked
 
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
-    """The part of every device's values that the key names."""
+    """The slice of every device's values that the key names."""
     slices, picked = normalize_index(key, tensor.shape)
     if tensor.device() is not None:
         begins, ends, steps = zip(*((s.start, s.stop, s.step) for s in slices), strict=True) if slices else ((), (), ())
@@ -49,7 +49,7 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
         for shift, dim in enumerate(picked):
             result = operators.call("squeeze", result, dim - shift)
         return result
-    if any(part.step != 1 for part in slices):
+    if any(one.step != 1 for one in slices):
         raise MeshError(
             "Host tensors cannot be accessed with non-unit stride", expected="step 1", fix="Move it to a device first."
         )

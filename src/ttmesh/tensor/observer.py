@@ -1,4 +1,4 @@
-"""Who watches calls: hooks, tapes, graph captures and the recorder of routes, behind one flag that calls test."""
+"""Watchers of calls (hooks, tapes, graph captures, the recorder of routes) behind one flag that calls test."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Step(NamedTuple):
 
 
 class Watcher:
-    """Somebody who looks at calls: one method per moment, to be overridden."""
+    """A watcher of calls: override the methods of the moments it needs."""
 
-    needs_programs = False  # whether an operation that could hand out a view must run a program for it to see
+    needs_programs = False  # whether an operation that could return a view must run a program instead
 
     def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A named operation was called."""
@@ -59,11 +59,11 @@ class Observer:
         self._set(())
 
     def add(self, watcher: Watcher) -> None:
-        """Let a watcher look at every call from now on."""
+        """Add a watcher of all calls."""
         self._set((*self.watchers, watcher))
 
     def remove(self, watcher: Watcher) -> None:
-        """Let it look no more."""
+        """Remove a watcher."""
         self._set(tuple(other for other in self.watchers if other is not watcher))
 
     def _set(self, watchers: tuple[Watcher, ...]) -> None:

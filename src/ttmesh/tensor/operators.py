@@ -1,4 +1,4 @@
-"""What `a + b`, `a[...]` and tensor methods call: a table that the operations fill, so that tensors need not know them."""
+"""What `a + b`, `a[...]` and tensor methods call: a table that the operations fill, because tensors must not import them."""
 
 from __future__ import annotations
 

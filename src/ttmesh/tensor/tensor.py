@@ -23,8 +23,8 @@ from ttmesh.tensor.distribution import lane_transfers
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.composers import Composer, MeshToTensor
 from ttmesh.tensor.distribution.constructors import built
-from ttmesh.tensor.distribution.ingest import ALONE
-from ttmesh.tensor.distribution.presence import Parted
+from ttmesh.tensor.distribution.ingest import ONE_CHIP
+from ttmesh.tensor.distribution.presence import DistributedTensor
 from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec import host_shapes, tensor_text
 from ttmesh.tensor.spec.kind import Kind, kind_of
@@ -36,7 +36,7 @@ _ids = itertools.count(1)
 _new = object.__new__
 
 
-class Tensor(Parted):
+class Tensor(DistributedTensor):
     """On a device it is a kind and a buffer; on the host a kind and lanes. Tensors on one buffer share its contents.
 
     Lanes have one leading dimension per mesh axis (length 1 where every device has the same), then the local shape.
@@ -47,7 +47,7 @@ class Tensor(Parted):
     _buffer: Buffer | None
     _mesh: MeshDevice | None
     _lanes: torch.Tensor | None
-    _mesh_shape: MeshShape | None  # of a host tensor: the mesh it was cut for
+    _mesh_shape: MeshShape | None  # of a host tensor: the mesh it was sharded for
     _rank_block: RankBlock | None  # of a host tensor: this rank's block of that mesh; not set on a device
     _arriving: tuple[CommandQueue, Command] | None
     _tensor_id: int | None
@@ -71,7 +71,7 @@ class Tensor(Parted):
 
     @staticmethod
     def on_host(
-        kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape = ALONE, rank_block: RankBlock | None = None
+        kind: Kind, lanes: torch.Tensor, mesh_shape: MeshShape = ONE_CHIP, rank_block: RankBlock | None = None
     ) -> Tensor:
         """A tensor that holds its values itself, sharded for a mesh of this shape (of which lanes are a rank's block)."""
         tensor = Tensor(kind, None, None, lanes)
@@ -91,7 +91,7 @@ class Tensor(Parted):
 
     @property
     def tensor_id(self) -> int:
-        """A number of its own."""
+        """A unique number of the tensor."""
         if self._tensor_id is None:
             self._tensor_id = next(_ids)
         return self._tensor_id
@@ -116,10 +116,10 @@ class Tensor(Parted):
 
     @property
     def mesh_shape(self) -> MeshShape:
-        """The mesh it lies on, or was cut for."""
+        """The mesh it is stored on, or was sharded for."""
         if self._mesh is not None:
             return self._mesh.shape
-        return ALONE if self._mesh_shape is None else self._mesh_shape
+        return ONE_CHIP if self._mesh_shape is None else self._mesh_shape
 
     @property
     def rank_block(self) -> RankBlock | None:
@@ -151,18 +151,18 @@ class Tensor(Parted):
             self._buffer.cell  # noqa: B018  (raises)
 
     def deallocate(self, force: bool = False) -> None:
-        """Give the memory back: at once for every tensor on it when forced, else only if this is the last one."""
+        """Free the memory: at once for every tensor on it when forced, else only if this is the last one."""
         if self._buffer is None:
             self._lanes = self._arriving = None
         elif force or sys.getrefcount(self._buffer) == 2:  # this attribute and the argument
             self._buffer.deallocate()
 
     def buffer_address(self) -> int:
-        """Where it lies, the same on every device."""
+        """Where it is stored, the same on every device."""
         return self.buffer.cell.address
 
     def buffer_unique_id(self) -> int:
-        """A number of the buffer's own."""
+        """A unique number of the buffer."""
         return self.buffer.cell.buffer_id
 
     def buffer_page_size(self) -> int:
@@ -179,7 +179,7 @@ class Tensor(Parted):
         return -(-self.buffer_page_size() // step) * step
 
     def host_buffer(self) -> host_shapes.HostBuffer:
-        """The parts of a host tensor by coordinate."""
+        """The shards of a host tensor by coordinate."""
         if self._mesh is not None:
             raise _not_on_host("host_buffer")
         return host_shapes.HostBuffer(self, self.mesh_shape, self.rank_block, self.local_coords())
@@ -208,7 +208,7 @@ class Tensor(Parted):
         self._arriving = None
 
     def arriving(self, queue: CommandQueue, command: Command) -> None:
-        """Say which command brings the lanes."""
+        """Note the command that brings the lanes."""
         if self._lanes is None:
             self._arriving = (queue, command)
 
@@ -242,7 +242,7 @@ class Tensor(Parted):
         return self.onto(target, mem_config, cq_id)
 
     def onto(self, mesh: MeshDevice, memory_config: MemoryConfig | None = None, cq_id: int | None = None) -> Tensor:
-        """The tensor on a mesh; a host tensor that no mapper cut is copied to every device."""
+        """The tensor on a mesh; a host tensor that no mapper sharded is copied to every device."""
         if self._mesh is not None:
             if self._mesh is not mesh:
                 raise MeshError(
@@ -263,8 +263,8 @@ class Tensor(Parted):
             lanes = lanes.reshape(*[1] * shape.dims(), *spec.shape)
         else:
             raise ShapeError(
-                f"a host tensor cut for {own_shape!r} does not fit {mesh!r}",
-                expected=f"a tensor cut for {shape!r}, or one that is not cut",
+                f"a host tensor sharded for {own_shape!r} does not fit {mesh!r}",
+                expected=f"a tensor sharded for {shape!r}, or one that is not sharded",
                 fix="Make the mapper from the mesh the tensor goes to.",
             )
         queue = lane_transfers.writable_queue(mesh, cq_id)
@@ -282,12 +282,12 @@ class Tensor(Parted):
         dtype: torch.dtype | None = None,
         cq_id: int | None = None,
     ) -> torch.Tensor:
-        """The values as a new torch tensor; more than one part needs a composer."""
+        """The values as a new torch tensor; more than one shard needs a composer."""
         wanted = torch_dtype(self.dtype) if dtype is None else dtype
         host = self.cpu(cq_id=cq_id)
         if mesh_composer is not None:
             return host.compose(mesh_composer, wanted)  # type: ignore[no-any-return]
-        return host.only_part().to(wanted, copy=True)
+        return host.only_shard().to(wanted, copy=True)
 
     def to_numpy(self, mesh_composer: MeshToTensor | None = None) -> np.ndarray[Any, Any]:
         """The values as a new numpy array; bfloat16 becomes float32."""
@@ -301,7 +301,7 @@ class Tensor(Parted):
 
     def to_torch_with_padded_shape(self) -> torch.Tensor:
         """The values with their padding."""
-        lane = self.cpu().only_part()
+        lane = self.cpu().only_shard()
         return host_shapes.pad_values(lane, self.padded_shape, self.spec.pad_value).to(
             torch_dtype(self.dtype), copy=True
         )
@@ -327,12 +327,12 @@ class Tensor(Parted):
         return self.make_host_tensor(self.spec.with_padding(output_tensor_shape, pad_value), window)
 
     def unpad(self, output_tensor_start: Sequence[int], output_tensor_end: Sequence[int]) -> Tensor:
-        """The box between two corners (the end is outside)."""
+        """The box between two corners (the end is exclusive)."""
         self._check_host("unpadding")
         rank = len(self.padded_shape)
-        wide = host_shapes.pad_values(self.lanes, self.padded_shape, self.spec.pad_value)
-        part = host_shapes.box(wide, rank, output_tensor_start, output_tensor_end)
-        return self.make_host_tensor(self.spec.with_shape(part.shape[-rank:]), part)
+        padded = host_shapes.pad_values(self.lanes, self.padded_shape, self.spec.pad_value)
+        box = host_shapes.box(padded, rank, output_tensor_start, output_tensor_end)
+        return self.make_host_tensor(self.spec.with_shape(box.shape[-rank:]), box)
 
     def pad_to_tile(self, pad_value: float) -> Tensor:
         """The same values with height and width padded to whole tiles."""
@@ -379,10 +379,10 @@ class Tensor(Parted):
         if not self.is_allocated():
             return tensor_text.freed_text(self.spec)
         host = self.cpu()
-        parts = [(coord, tensor_text.tensor_text(host.lane(coord), self.spec)) for coord in host.local_coords()]
+        texts = [(coord, tensor_text.tensor_text(host.lane(coord), self.spec)) for coord in host.local_coords()]
         if self._mesh is None or self._mesh.get_num_devices() == 1:
-            return "\n".join(text for _, text in parts)
-        ids = ((self._mesh.get_device_id(MeshCoordinate(coord)), coord, text) for coord, text in parts)
+            return "\n".join(text for _, text in texts)
+        ids = ((self._mesh.get_device_id(MeshCoordinate(coord)), coord, text) for coord, text in texts)
         return "\n".join(f"device_id: {i}, {MeshCoordinate(coord)!r}\n{text}" for i, coord, text in ids)
 
 

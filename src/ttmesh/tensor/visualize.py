@@ -1,4 +1,4 @@
-"""Pictures: meshes, systems, and which slice of a tensor lies on which chip."""
+"""Drawings of meshes and systems, and of which chip holds which slice of a tensor."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def visualize_mesh_device(mesh_device: MeshDevice) -> None:
 
 
 def visualize_tensor(tensor: Tensor) -> None:
-    """Print which slice of a tensor lies on which chip; equal slices have equal colours."""
+    """Print which chip holds which slice of a tensor; equal slices have equal colours."""
     Console().print(tensor_picture(tensor))
 
 
 def visualize_system_mesh() -> None:
-    """Print the whole system with its physical ids."""
+    """Print the full system with its physical ids."""
     Console().print(system_table(SystemMeshDescriptor()))
 
 
@@ -54,7 +54,7 @@ def mesh_table(mesh: MeshDevice) -> Table:
 
 
 def system_table(system: SystemMeshDescriptor) -> Table:
-    """The whole system; what another host drives has no id here."""
+    """The full system; chips of another host have no id here."""
     (rows, columns), (own_rows, own_columns) = _two(system.shape()), _two(system.local_shape())
 
     def cell(coord: MeshCoordinate) -> tuple[str, str]:
@@ -86,7 +86,7 @@ def tensor_picture(tensor: Tensor) -> Group:
 
 
 def tensor_slices(tensor: Tensor) -> dict[Coord, str]:
-    """For each coordinate that holds a part, the slice of the global tensor it is, such as [:, 32:64]."""
+    """For each coordinate that holds a shard, the slice of the global tensor it is, such as [:, 32:64]."""
     topology, shape = tensor.tensor_topology(), tensor.shape
     extents = topology.distribution_shape()
     axis_of: dict[int, int] = {}
@@ -96,19 +96,19 @@ def tensor_slices(tensor: Tensor) -> dict[Coord, str]:
     held = set(tensor.coords())
     slices = {}
     for coord in topology.mesh_coords():
-        part = topology.get_tensor_coord(coord)
-        if part is None or coord.coords() not in held:
+        shard = topology.get_tensor_coord(coord)
+        if shard is None or coord.coords() not in held:
             continue
         ranges = [
-            ":" if dim not in axis_of or extents[axis_of[dim]] == 1 else _range(part[axis_of[dim]], size)
+            ":" if dim not in axis_of or extents[axis_of[dim]] == 1 else _range(shard[axis_of[dim]], size)
             for dim, size in enumerate(shape)
         ]
         slices[coord.coords()] = f"[{', '.join(ranges)}]"
     return slices
 
 
-def _range(part: int, size: int) -> str:
-    return f"{part * size}:{(part + 1) * size}"
+def _range(index: int, size: int) -> str:
+    return f"{index * size}:{(index + 1) * size}"
 
 
 def _grid(title: str, rows: int, columns: int, cell: Cell) -> Table:
@@ -127,7 +127,9 @@ def _grid(title: str, rows: int, columns: int, cell: Cell) -> Table:
 def _two(shape: MeshShape) -> tuple[int, int]:
     if shape.dims() > 2:
         raise NotEmulatedError(
-            f"{shape!r} has more axes than a picture", expected="one or two axes", fix="Reshape the mesh first."
+            f"{shape!r} has more axes than a drawing can show",
+            expected="one or two axes",
+            fix="Reshape the mesh first.",
         )
     return (1, shape[0]) if shape.dims() == 1 else (shape[0], shape[1])
 
@@ -140,6 +142,6 @@ def _colours(slices: list[str]) -> dict[str, str]:
     """A muted colour for each distinct slice."""
     found = {}
     for i, name in enumerate(slices):
-        red, green, blue = (int(255 * part) for part in colorsys.hsv_to_rgb(i / len(slices), 0.48, 0.80))
+        red, green, blue = (int(255 * share) for share in colorsys.hsv_to_rgb(i / len(slices), 0.48, 0.80))
         found[name] = f"black on #{red:02x}{green:02x}{blue:02x}"
     return found

@@ -44,7 +44,7 @@ def leaks(mesh: MeshDevice) -> list[str]:
     meshes = [mesh, *mesh.get_submeshes()]
     return [
         f"{cell.label or 'unnamed'}: {cell.size_bytes} B of {cell.buffer_type.name} at {cell.address}"
-        for part in meshes
-        for cell in part.heap.cells()
+        for mesh in meshes
+        for cell in mesh.heap.cells()
         if not cell.label.startswith("trace ")
     ]

@@ -76,8 +76,8 @@ class Answers:
             if room < 0:
                 break
             shown.add(id(process))
-        told = [_process(process) for process in processes if id(process) in shown]
-        return State(server, devices, told, len(processes) - len(told))
+        listed = [_process(process) for process in processes if id(process) in shown]
+        return State(server, devices, listed, len(processes) - len(listed))
 
     def buffers(self, query: Query) -> Buffers:
         """The largest buffers of a device."""
@@ -183,10 +183,10 @@ class Answers:
         if facts is None:
             return Pool(name, 0, used, peak, 0, Span(0, 0), 0, 0, 0.0)
         if name == "DRAM":
-            banks, size, base, apart = facts.dram_banks, facts.dram_bank_bytes, facts.dram_base, facts.trace_bytes
+            banks, size, base, extra = facts.dram_banks, facts.dram_bank_bytes, facts.dram_base, facts.trace_bytes
         else:
-            banks, size, base, apart = facts.l1_banks, facts.l1_bank_bytes, facts.l1_base, facts.l1_small_bytes
-        bank = Span(base, base + size + apart)
+            banks, size, base, extra = facts.l1_banks, facts.l1_bank_bytes, facts.l1_base, facts.l1_small_bytes
+        bank = Span(base, base + size + extra)
         free = self.free_space.of(device.host, device.physical_id, name, Span(base, base + size))
         return Pool(name, banks * bank.length, used, peak, banks, bank, *free, free.fragmentation)
 

@@ -120,7 +120,7 @@ class Client:
                 except (OSError, wire.FrameError, msgspec.MsgspecError) as error:
                     self._disconnect(str(error))
                 except Exception as error:  # an exception, ours or the program's, must not end tracking
-                    self._warn_once(f"{type(error).__name__}: {error}", "could not be told everything")
+                    self._warn_once(f"{type(error).__name__}: {error}", "could not be sent all records")
                     self._disconnect(str(error))
                 if stopping:
                     break

@@ -218,7 +218,7 @@ class Texts:
 
 
 class StagedSnapshot:
-    """A snapshot of which some parts have not arrived yet."""
+    """A snapshot of which some messages have not arrived yet."""
 
     def __init__(self) -> None:
         self.opened: dict[int, Opened] = {}

@@ -64,7 +64,7 @@ def _listen_at_path(address: Address, files: contextlib.ExitStack, mode: int) ->
         ) from None
     path = Path(address.path)
     if path.is_socket():
-        if _is_served(address):  # somebody removed its lock file
+        if _is_served(address):  # its lock file was removed
             raise ServerError(
                 f"a server listens at {address} already",
                 expected="a free address",

@@ -38,8 +38,9 @@ _MODULES = {
     "ttmesh.mesh.queue.events": "MeshEvent",
     "ttmesh.mesh.queue.trace": "MeshTraceId",
     "ttmesh.mesh.functions.queue_functions": (
-        "command_queue record_event wait_for_event event_synchronize synchronize_device synchronize_mesh_device "
-        "synchronize_devices"
+        "QueueId get_current_command_queue_id_for_thread is_trace_capture_active get_latest_programs_perf_data "
+        "get_all_programs_perf_data command_queue record_event wait_for_event event_synchronize synchronize_device "
+        "synchronize_mesh_device synchronize_devices"
     ),
     "ttmesh.mesh.functions.trace_capture": "begin_trace_capture end_trace_capture execute_trace release_trace",
     "ttmesh.mesh.functions.global_semaphores": (
@@ -91,7 +92,7 @@ _MODULES = {
     "ttmesh.tensor.transfer.transfers": (
         "from_torch to_torch to_device from_device copy_host_to_device_tensor copy_device_to_host_tensor "
         "allocate_tensor_on_device allocate_tensor_on_host deallocate reallocate get_memory_config "
-        "is_tensor_storage_on_device has_storage_type_of tile_size element_size"
+        "is_tensor_storage_on_device has_storage_type_of is_sharded has_tile_padding tile_size element_size"
     ),
     "ttmesh.tensor.transfer.partial_copy": "copy_host_to_device_tensor_partial",
     "ttmesh.tensor.calls.conversions": "to_layout to_dtype to_memory_config",
@@ -116,6 +117,8 @@ _MODULES = {
         "Op2DL1FullSliceConfig PaddingMode get_conv_output_dim"
     ),
     "ttmesh.ops.catalogue.definition": "get_golden_function",
+    "ttmesh.ops.catalogue.fallback": "get_fallback_function",
+    "ttmesh.tensor.transfer.overlapped_tensors": "OverlappedTensor",
     "ttmesh.ops.norm.group_norm_grids": (
         "find_closest_largest_divisor dram_group_norm_virtual_columns create_group_norm_input_mask "
         "create_group_norm_input_negative_mask create_group_norm_weight_bias_rm create_group_norm_reciprocals "
@@ -143,6 +146,7 @@ _MODULES = {
     "ttmesh.programs.program": "DataMovementProcessor",
     "ttmesh.programs.runtime_args": "RuntimeArgs",
     "ttmesh.programs.descriptors": (
+        "UnpackToDestMode "
         "NOC_MODE CoreType TileDescriptor FaceGeometry CBFormatDescriptor CBDescriptor ReaderConfigDescriptor "
         "WriterConfigDescriptor DataMovementConfigDescriptor ComputeConfigDescriptor KernelDescriptor SemaphoreDescriptor "
         "ProgramDescriptor MeshProgramDescriptor get_cb_address merge_program_descriptors"
@@ -175,7 +179,7 @@ NAMES: dict[str, str] = {
     **_RENAMED,
 }
 
-# Submodules that are only another way to the root's names.
+# Submodules that only give the root's names again.
 _SUBMODULES = (
     "types device core distributed distributed.distributed distributed.ttrun "
     "operations operations.core operations.ccl operations.conv2d "
@@ -278,20 +282,29 @@ OWN_NAMES: dict[str, dict[str, str]] = {
         "get_golden_function_for_activation": "ttmesh.ops.configs.activations:get_golden_function_for_activation"
     },
     "experimental": {
-        name: f"ttmesh.ops.pool.color_conversion:{name}"
-        for name in (
-            "YUVColorSpace",
-            "RGBRange",
-            "YUVRange",
-            "YUVFormat",
-            "YUVCoefficients",
-            "yuv_bt601_coefficients",
-            "yuv_bt709_coefficients",
-        )
+        "is_tensor_prefetcher_supported": "ttmesh.mesh.functions.cluster:is_tensor_prefetcher_supported",
+        **{
+            name: f"ttmesh.ops.pool.color_conversion:{name}"
+            for name in (
+                "YUVColorSpace",
+                "RGBRange",
+                "YUVRange",
+                "YUVFormat",
+                "YUVCoefficients",
+                "yuv_bt601_coefficients",
+                "yuv_bt709_coefficients",
+            )
+        },
     },
     "_ttnn.tensor": {
-        name: f"ttmesh.tensor.transfer.serialization:{name}"
-        for name in ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
+        **{
+            name: f"ttmesh.tensor.transfer.serialization:{name}"
+            for name in ("dump_tensor_flatbuffer", "load_tensor_flatbuffer")
+        },
+        **{
+            name: f"ttmesh.tensor.transfer.overlapped_tensors:{name}"
+            for name in ("dump_overlapped_tensors", "load_overlapped_tensors")
+        },
     },
     "experimental.quasar": _QUASAR_NAMES,
     "_ttnn.operations.experimental.quasar": _QUASAR_NAMES,

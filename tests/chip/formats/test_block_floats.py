@@ -93,7 +93,7 @@ def test_quantise_is_idempotent(dtype: DataType, packer: str, seed: int, shape: 
     assert torch.equal(once.isnan(), again.isnan())
 
 
-@pytest.mark.skipif(not block_tiles.serves(torch.zeros(1)), reason="no C compiler")
+@pytest.mark.skipif(not block_tiles.supports(torch.zeros(1)), reason="no C compiler")
 @pytest.mark.parametrize("dtype", FORMATS.values())
 @pytest.mark.parametrize("packer", PACKERS)
 @pytest.mark.parametrize("source", [torch.float32, torch.bfloat16])

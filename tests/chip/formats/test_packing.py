@@ -96,7 +96,7 @@ def test_pack_undoes_unpack_on_canonical_bytes(dtype: DataType, seed: int, shape
     assert torch.equal(again, canonical)
 
 
-@pytest.mark.skipif(not block_tiles.serves(torch.zeros(1)), reason="no C compiler")
+@pytest.mark.skipif(not block_tiles.supports(torch.zeros(1)), reason="no C compiler")
 @pytest.mark.parametrize("dtype", BLOCK_NAMES.values())
 def test_kernel_and_torch_unpack_any_bytes_alike(dtype: DataType) -> None:
     """Also bytes no packer writes: magnitudes below the normal numbers, signed zeros."""

@@ -53,7 +53,7 @@ def test_the_kernel_has_the_bits_of_torch_for_every_spread_of_exponents(
 
         expected = matrix_engine.multiply(a, b, config, dest)
         found = engine_matmul.multiply(
-            a, b, dest, phases=config.phases, wide=fp32_dest, fault=config.has_minus_one_fault
+            a, b, dest, phases=config.phases, fp32_dest=fp32_dest, fault=config.has_minus_one_fault
         )
 
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32)), (fidelity, fp32_dest)

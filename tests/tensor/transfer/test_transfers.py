@@ -179,7 +179,7 @@ def test_many_parts_without_a_composer_are_refused_in_ttnns_words(mesh) -> None:
 def test_a_tensor_cut_for_another_mesh_is_refused(mesh, monkeypatch) -> None:
     host = from_torch(torch.rand(8, 4), mesh_mapper=ShardTensorToMesh(MeshShape(1, 2), 0))
 
-    with pytest.raises(RuntimeError, match=r"a host tensor cut for MeshShape\(\[1, 2\]\) does not fit MeshDevice"):
+    with pytest.raises(RuntimeError, match=r"a host tensor sharded for MeshShape\(\[1, 2\]\) does not fit MeshDevice"):
         to_device(host, mesh)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ttmesh.chip.backends.backend_protocol import Backend
 
-# Below this a second thread hardly helps, and a busy neighbour turns 14 µs into milliseconds (1 MiB adds, two cores).
+# Below this a second thread hardly helps, and another busy process makes 14 µs milliseconds (1 MiB adds, two cores).
 ONE_THREAD_BYTES = 1 << 20
 
 # glibc's malloc.h

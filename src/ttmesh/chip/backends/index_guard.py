@@ -2,7 +2,7 @@
 
 A CUDA kernel that meets such an index stops with a device-side assert, after which no call of the process can use the GPU
 again. So the functions that read or write by index get clamped indices, and the extremes of what was given are kept on
-the GPU until somebody waits for it; then the error is the one that the same call raises on a CPU.
+the GPU until a call waits for it; then the error is the one that the same call raises on a CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALONG_A_DIM = frozenset({
 BY_LIST = frozenset({aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_})
 GUARDED = ALONG_A_DIM | BY_LIST | {aten.embedding}
 _LARGEST = 2**62
-MOST_PENDING = 256  # extremes kept before they are looked at even though nobody waits; each is two numbers
+MOST_PENDING = 256  # extremes kept before they are checked although no call waits; each is two numbers
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class StickyUses:
 
 
 class IndexGuard:
-    """Indices used since somebody last waited."""
+    """Indices used since the last call that waited."""
 
     def __init__(self) -> None:
         self._uses: list[_Use] = []

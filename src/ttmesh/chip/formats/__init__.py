@@ -1,1 +1,1 @@
-"""Number formats of the chip: tiles, block floats, packing, and the compiled kernels behind them."""
+"""Number formats of the chip: tiles, block floats (bfloat8_b, bfloat4_b), packing to bytes, and their compiled kernels."""

@@ -46,7 +46,7 @@ def quantise(
             return result
     if narrow:
         values = values.to(torch.bfloat16)
-    if block_tiles.serves(values):
+    if block_tiles.supports(values):
         return block_tiles.quantise(values, dtype, packer, pad_value)
     width = values.shape[-1] if values.dim() else 1
     rows = pad(values.reshape(-1, width), (0, -width % FACE_WIDTH), value=pad_value).view(-1, FACE_WIDTH)
@@ -58,7 +58,7 @@ def quantise(
 def encode(rows: torch.Tensor, dtype: DataType, packer: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Shared exponents [n, 1] and sign-and-magnitude fields [n, 16] of rows [n, 16], both uint8."""
     if rows.device.type == "cpu" and len(rows) > _CHUNK_ROWS:
-        exponents, fields = zip(*(encode(part, dtype, packer) for part in _split_rows(rows)), strict=True)
+        exponents, fields = zip(*(encode(piece, dtype, packer) for piece in _split_rows(rows)), strict=True)
         return torch.cat(exponents), torch.cat(fields)
     bits = rows.float().view(torch.int32)
     own = (bits >> 23) & 0xFF
@@ -79,12 +79,12 @@ def encode(rows: torch.Tensor, dtype: DataType, packer: str) -> tuple[torch.Tens
 def decode(exponents: torch.Tensor, fields: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """The bfloat16 values of shared exponents [n, 1] and fields [n, 16]."""
     if fields.device.type == "cpu" and len(fields) > _CHUNK_ROWS:
-        parts = zip(_split_rows(exponents), _split_rows(fields), strict=True)
-        return torch.cat([decode(*part, dtype) for part in parts])
+        pieces = zip(_split_rows(exponents), _split_rows(fields), strict=True)
+        return torch.cat([decode(*piece, dtype) for piece in pieces])
     width = _MAGNITUDE_BITS[dtype]
     fields = fields.to(torch.int32)
     magnitude = fields & ((1 << width) - 1)
-    # The magnitude as a float has its leading one where the value's is, width - 1 exponents too high.
+    # The magnitude as a float has its leading one where the value's is, width - 1 exponents too large.
     bits = magnitude.float().view(torch.int32) + ((exponents.to(torch.int32) - 127 - (width - 1)) << 23)
     bits &= _make_mask((magnitude != 0) & (bits >= _HIDDEN))  # a magnitude below the normals has no value
     bits |= (fields >> width) << 31
@@ -111,7 +111,7 @@ def _round_like_host(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataTy
 
 
 def _round_like_device(mantissa: torch.Tensor, behind: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """The chip's packer: 7 bits by truncation, aligned to nearest with ties up; bfloat4_b cuts that to 3 bits."""
+    """The chip's packer: 7 bits by truncation, aligned to nearest with ties up; bfloat4_b truncates that to 3 bits."""
     behind = behind.clamp(max=9)
     half = (1 << behind) >> 1
     magnitude = ((mantissa >> 17) + half) >> behind

@@ -42,7 +42,11 @@ def pack(
     """Lanes [..., *shape] as new bytes [..., n]; the last `rank` dims are a tensor, its matrices padded one by one."""
     tile = tile or Tile()
     if rank > values.dim():
-        raise ShapeError(f"rank {rank} of a {values.dim()}-dim tensor", expected="at most its dims", fix="Lower rank.")
+        raise ShapeError(
+            f"rank {rank} of a {values.dim()}-dim tensor",
+            expected=f"at most {values.dim()}",
+            fix="Pass a rank that fits.",
+        )
     split = values.dim() - rank
     lead, shape = tuple(values.shape[:split]), tuple(values.shape[split:])
     if layout == Layout.ROW_MAJOR:
@@ -118,7 +122,7 @@ def _elements(raw: torch.Tensor, dtype: DataType) -> torch.Tensor:
 def _pack_blocks(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) -> torch.Tensor:
     if matrices.dtype not in (torch.float32, torch.bfloat16):
         matrices = matrices.float()
-    if block_tiles.serves(matrices, tile):
+    if block_tiles.supports(matrices, tile):
         return block_tiles.pack(matrices, dtype, tile, pad_value)
     kernels = find_gpu_kernels("gpu_block_float") if matrices.is_cuda and not tile.transpose_tile else None
     if kernels is not None:
@@ -135,7 +139,7 @@ def _pack_blocks(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value:
 
 
 def _unpack_blocks(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: Tile) -> torch.Tensor:
-    if block_tiles.serves(packed, tile):
+    if block_tiles.supports(packed, tile):
         return block_tiles.unpack(packed, shape, dtype, tile)
     kernels = find_gpu_kernels("gpu_block_float") if packed.is_cuda and not tile.transpose_tile else None
     if kernels is not None:

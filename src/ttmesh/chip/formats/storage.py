@@ -1,4 +1,4 @@
-"""How values of each format lie in lanes, and the one rounding on the way in."""
+"""How lanes hold the values of each format, and the one rounding when they are written."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ def from_lane(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
 
 def _look_up(table: dict[DataType, torch.dtype], dtype: DataType) -> torch.dtype:
     if dtype not in table:
-        raise NotEmulatedError(f"Unsupported data type {dtype}", expected=one_of(table), fix="Choose one of them.")
+        raise NotEmulatedError(
+            f"Unsupported data type {dtype}", expected=one_of(table), fix="Pass one of these dtypes."
+        )
     return table[dtype]
 
 
@@ -164,7 +166,7 @@ def _to_integers(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
 
 
 def _truncate(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """Floats cut towards zero. Out of range: uint16 clamps, int32 gives its minimum, the others wrap, as in TT-NN."""
+    """Floats truncated towards zero. Out of range: uint16 clamps, int32 gives its minimum, the others wrap, as in TT-NN."""
     if dtype == DataType.INT32:
         return values.to(torch.int32)
     if dtype == DataType.UINT16:
@@ -175,9 +177,9 @@ def _truncate(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
 def _to_fp8(values: torch.Tensor) -> torch.Tensor:
     if values.dtype == torch.float8_e4m3fn:
         return values
-    wide = values.float()
+    floats = values.float()
     # The chip has no fp8 subnormals and saturates; torch has them and overflows to NaN.
-    normal = torch.where(wide.abs() < _FP8_SMALLEST_NORMAL, torch.copysign(torch.zeros_like(wide), wide), wide)
+    normal = torch.where(floats.abs() < _FP8_SMALLEST_NORMAL, torch.copysign(torch.zeros_like(floats), floats), floats)
     return normal.clamp(-_FP8_MAX, _FP8_MAX).to(torch.float8_e4m3fn)
 
 

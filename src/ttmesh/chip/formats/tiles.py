@@ -30,7 +30,7 @@ class Tile:
             raise ShapeError(
                 f"Tile size is not valid for our hardware: {list(shape)}",
                 expected=one_of(f"{h}x{w}" for h, w in FACE_SHAPES),
-                fix="Choose one of them.",
+                fix="Pass one of these tile shapes.",
             )
         if self.transpose_tile and shape[0] < 16:
             raise ShapeError(
@@ -75,12 +75,12 @@ class Tile:
 
     @property
     def partial_face(self) -> int:
-        """1 when the tile is less than 32 rows high."""
+        """1 when the tile has fewer than 32 rows."""
         return int(self.tile_shape[0] < TILE_HEIGHT)
 
     @property
     def narrow_tile(self) -> int:
-        """1 when the tile is less than 32 columns wide."""
+        """1 when the tile has fewer than 32 columns."""
         return int(self.tile_shape[1] < TILE_WIDTH)
 
     def get_tile_size(self, dtype: DataType) -> int:

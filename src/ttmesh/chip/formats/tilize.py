@@ -15,7 +15,7 @@ def tilize(values: torch.Tensor, tile: Tile | None = None, *, pad_value: float =
     tile = tile or Tile()
     if values.dim() < 2:
         raise ShapeError(f"rank {values.dim()} is no matrix", expected="rank 2 or more", fix="Reshape to (1, W) first.")
-    if tile_order.serves(values, tile):
+    if tile_order.supports(values, tile):
         return tile_order.tilize(values, tile, pad_value)
     lead = values.shape[:-2]
     height, width = padded_shape(tuple(values.shape[-2:]), tile)
@@ -36,7 +36,7 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile | None =
             expected=f"{height * width} in the last dim",
             fix="Pass the logical shape that was tilized.",
         )
-    if tile_order.serves(elements, tile):
+    if tile_order.supports(elements, tile):
         return tile_order.untilize(elements, shape, tile)
     lead = elements.shape[:-1]
     stored = [_split_axes(height, width, tile)[axis - 1] for axis in _find_axis_order(tile)[1:]]

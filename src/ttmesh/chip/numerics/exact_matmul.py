@@ -86,7 +86,7 @@ def _blocks(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Ten
 
 
 def _multiply(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, dest: torch.Tensor | None = None) -> torch.Tensor:
-    if engine_matmul.serves(a):
+    if engine_matmul.supports(a):
         fault = config.has_minus_one_fault
-        return engine_matmul.multiply(a, b, dest, phases=config.phases, wide=config.fp32_dest, fault=fault)
+        return engine_matmul.multiply(a, b, dest, phases=config.phases, fp32_dest=config.fp32_dest, fault=fault)
     return matrix_engine.multiply(a, b, config, dest)

@@ -1,4 +1,4 @@
-"""Float32 patterns as sign, exponent and fraction, and the two ways in which the engine rounds a shift."""
+"""Float32 patterns as sign, exponent and fraction, and the engine's two roundings of a shift."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shift_up(values: torch.Tensor, shift: torch.Tensor | int) -> torch.Tensor:
 
 
 def compose(total: torch.Tensor, exponent: torch.Tensor, precision: int) -> torch.Tensor:
-    """Float32 of total * 2^(exponent - 127 - 23), to so many bits, ties away; below the normals +0, above them infinity."""
+    """Float32 of total * 2^(exponent - 127 - 23), to `precision` bits, ties away; below the normals +0, above infinity."""
     mantissa, place = torch.frexp(total.double())
     rounded = torch.floor(mantissa.abs() * 2.0**precision + 0.5) * total.sign()
     power = place + exponent - (precision + BIAS + 23)

@@ -43,12 +43,12 @@ def add_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate:
     """a + b or a - b of lanes, packed to the output format's lanes."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
     half = not config.fp32_dest and a.dtype is b.dtype is torch.bfloat16
-    if engine_elements.serves(a) and half:
+    if engine_elements.supports(a) and half:
         dest = engine_elements.add(a, b, negate=negate)
         return dest if config.out_dtype is bfloat16 else pack(dest.float(), config.out_dtype).bfloat16()
     left = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
     right = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
-    if engine_elements.serves(a) and config.fp32_dest:
+    if engine_elements.supports(a) and config.fp32_dest:
         dest = engine_elements.add(left, right, negate=negate)
     else:
         dest = add_elements(left, right, config, negate=negate)

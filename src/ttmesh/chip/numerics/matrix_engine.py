@@ -29,8 +29,8 @@ def multiply(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, dest: torch
     padding = -depth % TILE
     a = torch.nn.functional.pad(a, (0, padding))
     b = torch.nn.functional.pad(b, (0, 0, 0, padding))
-    parts = [_multiply(x, b, config, d) for x, d in zip(_rows(a, at_once), _rows(start, at_once), strict=True)]
-    return torch.cat(parts, 1)
+    blocks = [_multiply(x, b, config, d) for x, d in zip(_rows(a, at_once), _rows(start, at_once), strict=True)]
+    return torch.cat(blocks, 1)
 
 
 def _rows(values: torch.Tensor, at_once: int) -> list[torch.Tensor]:
@@ -60,7 +60,7 @@ def src_b_part(values: torch.Tensor, phase: int) -> Parts:
 
 
 def phase_exponent(phase: int) -> int:
-    """How far below the operands' exponents a phase's products lie."""
+    """How far below the operands' exponents a phase's products are."""
     return (5 if phase & 1 else 0) + (7 if phase & 2 else 0)
 
 

@@ -1,4 +1,4 @@
-"""What the packer writes to L1: destination registers rounded to a format, or added to what lies there."""
+"""What the packer writes to L1: destination registers rounded to a format, or added to the values in L1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
 
 def pack_lanes(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """Destination registers as lanes of a format."""
-    if dtype is bfloat16 and engine_gemm.serves(dest):
+    if dtype is bfloat16 and engine_gemm.supports(dest):
         return engine_gemm.pack_bfloat16(dest)
     return pack(dest, dtype).to(lane_dtype(dtype))
 
@@ -64,7 +64,7 @@ def pack_codes(dest: torch.Tensor, dtype: DataType, *, precise: bool = False) ->
 
 
 def accumulate(held: torch.Tensor, packed: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """L1 accumulation: the packed value added to what lies there, nearest even, subnormals flushed. In float32."""
+    """L1 accumulation: the packed value added to the value in L1, nearest even, subnormals flushed. In float32."""
     total = held + packed
     if dtype != float32:
         total = total.bfloat16().float()
@@ -72,8 +72,8 @@ def accumulate(held: torch.Tensor, packed: torch.Tensor, dtype: DataType) -> tor
 
 
 def add_block(held: torch.Tensor | None, dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """A block's registers packed and added to what L1 holds, which is changed in place where a kernel serves."""
-    if dtype is bfloat16 and engine_matmul.serves(dest):
+    """A block's registers packed and added to what L1 holds, which is changed in place if a kernel is available."""
+    if dtype is bfloat16 and engine_matmul.supports(dest):
         target = torch.empty_like(dest, memory_format=torch.contiguous_format) if held is None else held
         engine_matmul.accumulate_block(target, dest.contiguous(), first=held is None)
         return target

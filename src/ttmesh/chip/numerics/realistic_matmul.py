@@ -1,8 +1,9 @@
-"""Matmul close to the chip's at about the cost of a GEMM: fidelity's cut bits, and how the destination is rounded.
+"""Matmul close to the chip's at about the cost of a GEMM: a fidelity's dropped bits, and the rounding of the destination.
 
-With a 32-bit destination only the cut bits show. A 16-bit one is rounded after every 16 of K, to 11 bits and then to 8, ties
-away, which is adding 9/16 of the last place and cutting: sums drift upwards. Fidelities above LoFi write the products of the
-weights' lower bits afterwards; they are taken for a fixed share of the tile's sum. docs/numerics.md says what is left out.
+With a 32-bit destination only the dropped bits show. A 16-bit one is rounded after every 16 of K, to 11 bits and then to
+8, ties away, which is adding 9/16 of the last place and truncating: sums drift upwards. Fidelities above LoFi write the
+products of the weights' lower bits afterwards; they are taken for a fixed share of the tile's sum. docs/numerics.md says
+what is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch.nn.functional import pad
 
 from ttmesh.base.dtypes import DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
 from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
-from ttmesh.chip.formats.kernels.engine_gemm import Cut
+from ttmesh.chip.formats.kernels.engine_gemm import OperandMasks
 from ttmesh.chip.numerics import exact_matmul
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import batch_shape
@@ -24,9 +25,9 @@ from ttmesh.chip.numerics.unpacker import BF16_MASK
 EXACT_PRODUCTS = 1 << 22  # 2 ms of one core, by benchmarks/numerics.py
 TILE, STEP = 32, 16  # of K: a tile, and what is added between two writes to the destination
 # Fraction bits that reach the multiplier: SrcB's upper 6 and all 10, SrcA's upper 4 and all but the last.
-_A_UPPER, _A_WHOLE = ~0x1FFFF, ~0x1FFF
-_B_UPPER, _B_WHOLE = ~0x7FFFF, ~0x3FFF
-# What the bits that LoFi cuts from weights are of them, on average over normal and uniform numbers.
+_A_UPPER, _A_FULL = ~0x1FFFF, ~0x1FFF
+_B_UPPER, _B_FULL = ~0x7FFFF, ~0x3FFF
+# The share of a weight in the bits that LoFi drops, on average over normal and uniform numbers.
 _LOWER_SHARES = {bfloat8_b: 0.012, bfloat4_b: 0.0}
 _LOWER_SHARE = 0.02
 
@@ -58,38 +59,38 @@ def computes_exactly(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> 
     if config.fp32_dest or exact_matmul.accumulates_in_l1(config, blocks):
         return False
     batch = batch_shape(a, b).numel()
-    return batch * a.shape[-2] * a.shape[-1] * b.shape[-1] <= EXACT_PRODUCTS and engine_matmul.serves(a)
+    return batch * a.shape[-2] * a.shape[-1] * b.shape[-1] <= EXACT_PRODUCTS and engine_matmul.supports(a)
 
 
 def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm) -> torch.Tensor:
     """[n, M, K] @ [n, K, N] in one of the two destinations."""
-    cut = cut_of(config)
+    masks = choose_masks(config)
     block = None if config.fp32_dest else l1_block(config, a.shape[-1])
     lower = lower_share(config)
-    if engine_gemm.serves(a, b):
-        return engine_gemm.multiply(a, b, cut, block=block, lower=lower)
-    operands = _cut_operands(a.float(), b.float(), cut)
+    if engine_gemm.supports(a, b):
+        return engine_gemm.multiply(a, b, masks, block=block, lower=lower)
+    operands = _mask_operands(a.float(), b.float(), masks)
     if block is None:
         products = [_each(gemm, left, right) for left, right in operands]
         return products[0] if len(products) == 1 else products[0] + products[1]
     return _add_steps(*operands[0], block, lower, gemm)
 
 
-def cut_of(config: EngineConfig) -> Cut:
+def choose_masks(config: EngineConfig) -> OperandMasks:
     """The bits of both operands that the fidelity's phases multiply.
 
     HiFi3 lacks lower bits times lower bits, 1 / 16,000 of a sum: only a float32 result shows it, and takes two products.
     """
     a_unpacked = b_unpacked = ~0
-    if not config.fp32_dest:  # float32 is cut to bfloat16 on the way in
+    if not config.fp32_dest:  # float32 is truncated to bfloat16 by the unpacker
         a_unpacked = b_unpacked = BF16_MASK
     if config.fidelity is MathFidelity.LoFi:
-        return Cut(_A_UPPER & a_unpacked, _B_UPPER & b_unpacked)
+        return OperandMasks(_A_UPPER & a_unpacked, _B_UPPER & b_unpacked)
     if config.fidelity is MathFidelity.HiFi2:
-        return Cut(_A_UPPER & a_unpacked, _B_WHOLE & b_unpacked)
+        return OperandMasks(_A_UPPER & a_unpacked, _B_FULL & b_unpacked)
     if config.fidelity is MathFidelity.HiFi3 and config.fp32_dest and config.out_dtype is float32:
-        return Cut(_A_UPPER, _B_WHOLE, _A_WHOLE, _B_UPPER)
-    return Cut(_A_WHOLE & a_unpacked, _B_WHOLE & b_unpacked)
+        return OperandMasks(_A_UPPER, _B_FULL, _A_FULL, _B_UPPER)
+    return OperandMasks(_A_FULL & a_unpacked, _B_FULL & b_unpacked)
 
 
 def l1_block(config: EngineConfig, depth: int) -> int:
@@ -107,12 +108,12 @@ def lower_share(config: EngineConfig) -> float:
     return _LOWER_SHARES.get(weights, _LOWER_SHARE)
 
 
-def _cut_operands(a: torch.Tensor, b: torch.Tensor, cut: Cut) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _mask_operands(a: torch.Tensor, b: torch.Tensor, masks: OperandMasks) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Pairs of matrices whose products, added, are what is multiplied."""
-    first = _mask(a, cut.x_mask)
-    pairs = [(first, _mask(b, cut.w_mask))]
-    if cut.terms > 1:
-        pairs.append((_mask(a, cut.x_whole) - first, _mask(b, cut.w_upper)))
+    first = _mask(a, masks.x_mask)
+    pairs = [(first, _mask(b, masks.w_mask))]
+    if masks.terms > 1:
+        pairs.append((_mask(a, masks.x_full) - first, _mask(b, masks.w_upper)))
     return pairs
 
 
@@ -145,5 +146,5 @@ def _add_steps(a: torch.Tensor, b: torch.Tensor, block: int, lower: float, gemm:
 
 
 def round_dest(values: torch.Tensor) -> torch.Tensor:
-    """Rounded to 11 bits and then to 8, ties away: 9/16 of the last place added, and the rest cut."""
+    """Rounded to 11 bits and then to 8, ties away: 9/16 of the last place added, and the rest truncated."""
     return ((values.view(torch.int32) + 0x9000) & ~0xFFFF).view(torch.float32)

@@ -1,4 +1,4 @@
-"""What the unpacker makes of L1's formats: float32 patterns whose low fraction bits are cut, never rounded."""
+"""What the unpacker makes of L1's formats: float32 patterns whose low fraction bits are truncated, never rounded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FACE_COLUMNS = 16
 
 
 def unpack(values: torch.Tensor, dtype: DataType, *, fp32_dest: bool) -> torch.Tensor:
-    """Lanes as operand registers hold them, in float32: float32 is cut to TF32, for a 16-bit destination to bfloat16."""
-    wide = values.float()
+    """Lanes as operand registers hold them, in float32: float32 truncated to TF32, for a 16-bit destination to bfloat16."""
+    floats = values.float()
     if dtype != float32:
-        return wide  # bfloat16 and block floats fit
-    return (wide.view(torch.int32) & (TF32_MASK if fp32_dest else BF16_MASK)).view(torch.float32)
+        return floats  # bfloat16 and block floats fit
+    return (floats.view(torch.int32) & (TF32_MASK if fp32_dest else BF16_MASK)).view(torch.float32)
 
 
 def unpack_codes(codes: torch.Tensor, exponents: torch.Tensor, dtype: DataType) -> torch.Tensor:

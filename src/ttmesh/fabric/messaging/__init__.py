@@ -1,1 +1,1 @@
-"""Messages and sums between ranks, with deadlines and heartbeats; the engines themselves are in fabric/transports."""
+"""Messages and sums between ranks: deadlines, heartbeats, naming a rank that died; the engines are in fabric/transports."""

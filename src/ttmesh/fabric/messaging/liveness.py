@@ -11,7 +11,7 @@ from typing import Protocol
 INTERVAL_S = 0.25  # one small write per rank and interval; reads happen only while an operation is late
 SILENCE_S = 10.0  # a process in which no thread runs for this long counts as stopped
 STORE_S = 3.0  # on a busy host a connected store may take this long to answer before rank 0 is blamed
-MISSED = 3  # so many reads must have found no new heartbeat, because a busy host slows the reader as well
+MISSED = 3  # this many reads must have found no new heartbeat, because a busy host slows the reader as well
 ABSENT = "absent"  # the activity of a rank that has not sent a heartbeat yet
 LEAVING = "leaving"  # in the last barrier, or freeing the engine's resources
 LEFT = "left"  # finalised, waiting until all other ranks are

@@ -210,7 +210,7 @@ class Job:
 
 
 def run_in_thread(work: Callable[[], object]) -> Done:
-    """Run a blocking call in its own thread; the result tells whether it has ended, and raises its error."""
+    """Run a blocking call in its own thread; the result reports whether it has ended, and raises its error."""
     failures: list[Exception] = []
     over = threading.Event()
 

@@ -75,7 +75,7 @@ class Messages:
         return bytes(out.numpy())
 
     def start_send(self, tensor: Tensor, dest: int, *, tag: int, until_received: bool, operation: str) -> Done:
-        """Start a send; returns a function that tells whether it has ended or raises the engine's error: see `finish`."""
+        """Start a send; returns a function that reports whether it has ended or raises the engine's error: see `finish`."""
         flat = as_bytes(self._stage(tensor))
         self._job.begin(self._group_state, f"{operation} to rank {self.ranks[dest]}", (self.ranks[dest],))
         return _combine_requests(
@@ -125,7 +125,7 @@ class Messages:
 
 
 def _combine_requests(requests: list[Done], tensor: Tensor) -> Done:
-    """A function that tells whether all requests (none for an empty tensor) have ended; keeps their memory alive."""
+    """A function that reports whether all requests (none for an empty tensor) have ended; keeps their memory alive."""
     left = list(requests)
 
     def over() -> bool:

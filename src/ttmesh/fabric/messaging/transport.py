@@ -41,7 +41,7 @@ from ttmesh.fabric.messaging.wire_layout import (
 
 Tensor = torch.Tensor
 WORLD = "world"
-SAID_BYTES = 128  # of the call description that ranks exchange with TTMESH_CHECK_RANKS
+CALL_BYTES = 128  # of the call description that ranks exchange with TTMESH_CHECK_RANKS
 PAUSE_S = 0.0001  # between two polls of a thread that waits for messages while others compute
 
 
@@ -177,8 +177,8 @@ class Transport(Messages, ABC):
         into = get_output_memory(out, tensor.shape[1:], dtype, rows.device)
         row = into.view(-1)
         for a, b in split_pieces(row):
-            part = rows[:, a:b].contiguous().view(-1)
-            self._run("reduce_scatter", partial(self._start_reduce_scatter, part, row[a:b], op), timeout_s)
+            piece = rows[:, a:b].contiguous().view(-1)
+            self._run("reduce_scatter", partial(self._start_reduce_scatter, piece, row[a:b], op), timeout_s)
         return deliver(into, tensor.shape[1:], tensor, out)
 
     def all_to_all(self, tensor: Tensor, *, timeout_s: float | None = None) -> Tensor:
@@ -206,30 +206,30 @@ class Transport(Messages, ABC):
             self._run("broadcast", partial(self._start_broadcast, flat[a:b], root), timeout_s)
         return tensor if self.rank == root else deliver(staged, tensor.shape, tensor, tensor)
 
-    def for_messages(self, name: str, members: tuple[int, ...]) -> Transport:
+    def for_messages(self, name: str, group_ranks: tuple[int, ...]) -> Transport:
         """The same communicator under another name in errors, for messages between some ranks that may wait long.
 
         For one thread beside others; ranks are numbered as here.
         """
         beside = copy.copy(self)
-        ranks = tuple(self.ranks[m] for m in sorted(members))
+        ranks = tuple(self.ranks[m] for m in sorted(group_ranks))
         beside._group_state = self._job.add_group(name, ranks, self.world_rank, self.spins, PAUSE_S)
         beside._children, beside._borrows = [], True
         return beside
 
-    def subgroup(self, members: Sequence[int], name: str) -> Transport:
+    def subgroup(self, group_ranks: Sequence[int], name: str) -> Transport:
         """A group of some ranks (numbered as here) with its own communicator; called by exactly these ranks."""
-        for member in members:
-            self._check_member(member)
-        if list(members) != sorted(set(members)) or self.rank not in members:
+        for rank in group_ranks:
+            self._check_member(rank)
+        if list(group_ranks) != sorted(set(group_ranks)) or self.rank not in group_ranks:
             raise RankError(
-                f"rank {self.rank} asked for group {name!r} of ranks {list(members)}",
+                f"rank {self.rank} asked for group {name!r} of ranks {list(group_ranks)}",
                 expected="ranks in ascending order, the caller's among them",
                 fix="Sort the ranks, and call subgroup only on those ranks.",
             )
         made: list[Transport] = []
-        ranks = tuple(self.ranks[m] for m in members)
-        start = partial(run_in_thread, lambda: made.append(self._split(tuple(members), name)))
+        ranks = tuple(self.ranks[m] for m in group_ranks)
+        start = partial(run_in_thread, lambda: made.append(self._split(tuple(group_ranks), name)))
         self._run(f"subgroup {name!r}", start, None, ranks)
         self._children += made
         return made[0]
@@ -237,12 +237,12 @@ class Transport(Messages, ABC):
     def _agree(self, operation: str, tensor: Tensor | None = None) -> None:
         """Raise if ranks call different collectives, before the engine mixes up their data."""
         what = operation if tensor is None else f"{operation} of {list(tensor.shape)} {str(tensor.dtype)[6:]}"
-        own = torch.frombuffer(bytearray(what.encode()[:SAID_BYTES].ljust(SAID_BYTES)), dtype=torch.uint8)
-        rows = own.new_empty(self.size, SAID_BYTES)
+        own = torch.frombuffer(bytearray(what.encode()[:CALL_BYTES].ljust(CALL_BYTES)), dtype=torch.uint8)
+        rows = own.new_empty(self.size, CALL_BYTES)
         self._run("check", partial(self._start_all_gather, own, rows.view(-1)), None)
-        said = [bytes(row.tolist()).decode(errors="replace").rstrip() for row in rows]
-        if any(text != said[0] for text in said):
-            calls = "; ".join(f"rank {rank}: {text}" for rank, text in zip(self.ranks, said, strict=True))
+        calls_by_rank = [bytes(row.tolist()).decode(errors="replace").rstrip() for row in rows]
+        if any(text != calls_by_rank[0] for text in calls_by_rank):
+            calls = "; ".join(f"rank {rank}: {text}" for rank, text in zip(self.ranks, calls_by_rank, strict=True))
             raise RankError(
                 f"ranks call different operations on group {self.group!r}: {calls}",
                 expected="the same collective with the same shape and dtype on every rank",
@@ -264,7 +264,7 @@ class Transport(Messages, ABC):
     def close(self, on_error: Callable[[RankError], object] | None = None) -> None:
         """Close the group; closing the world ends the job with a last barrier of all ranks.
 
-        `on_error` gets what went wrong while leaving: at the end of a program nobody would catch it.
+        `on_error` gets what went wrong while leaving: at the end of a program no code would catch it.
         """
         if self._closed:
             return
@@ -325,7 +325,7 @@ class Transport(Messages, ABC):
     def _start_recv(self, data: Tensor, source: int, tag: int) -> Done: ...
 
     @abstractmethod
-    def _split(self, members: tuple[int, ...], name: str) -> Transport: ...
+    def _split(self, group_ranks: tuple[int, ...], name: str) -> Transport: ...
 
     @abstractmethod
     def _free(self) -> None: ...

@@ -39,14 +39,14 @@ def sum_dtype(dtype: torch.dtype, op: str) -> torch.dtype:
     """The dtype in which the engine reduces; raises for dtypes that cannot be reduced."""
     if op not in COMBINE:
         raise RankError(f"no reduction named {op!r}", expected=one_of(COMBINE), fix="Pass one of these as op.")
-    wide = WIDER.get(dtype, dtype)
-    if wide not in ENGINE_DTYPES:
+    engine_dtype = WIDER.get(dtype, dtype)
+    if engine_dtype not in ENGINE_DTYPES:
         raise RankError(
             f"{dtype} cannot be reduced between ranks",
             expected=one_of(map(str, (*ENGINE_DTYPES, *WIDER))),
             fix="Convert the tensor to one of these dtypes first.",
         )
-    return wide
+    return engine_dtype
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

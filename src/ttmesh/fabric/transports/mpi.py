@@ -1,4 +1,4 @@
-"""Ranks joined by MPI through mpi4py; started by mpirun or `ttmesh launch`. Tensors on a GPU go through the host."""
+"""Ranks connected by MPI through mpi4py; started by mpirun or `ttmesh launch`. Tensors on a GPU go through the host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def connect(timeout_s: float) -> Transport:
         few
     ):  # ring: 110 against 210 µs for 1 MiB between two ranks (benchmarks/engines.py); too many steps for many ranks
         os.environ.setdefault("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "1")
-    joined: list[Any] = []
+    connected: list[Any] = []
 
     def join() -> None:
         _initialise()
@@ -45,19 +45,19 @@ def connect(timeout_s: float) -> Transport:
         world = MPI.COMM_WORLD.Dup()
         # Without this an engine error ends the process before an error can name a rank.
         world.Set_errhandler(MPI.ERRORS_RETURN)
-        joined.extend((MPI, world))
+        connected.extend((MPI, world))
 
     job = _meet(timeout_s)
     if job is None:
         wait_to_join(run_in_thread(join), timeout_s)
-        MPI, world = joined
+        MPI, world = connected
         liveness, keep, _ = open_liveness(
             world.rank, world.size, lambda text: str(world.bcast(text, root=0)), timeout_s
         )
         job = Job(liveness, keep)
     else:
         job.join(partial(run_in_thread, join), timeout_s)
-        MPI, world = joined
+        MPI, world = connected
     return MpiTransport(MPI, world, job, WORLD, tuple(range(world.size)), timeout_s)
 
 
@@ -209,11 +209,11 @@ class MpiTransport(Transport):
     def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
         return self._comm.Irecv(self._buffer(data), source, tag).Test  # type: ignore[no-any-return]
 
-    def _split(self, members: tuple[int, ...], name: str) -> Transport:
-        chosen = self._comm.Get_group().Incl(members)
+    def _split(self, group_ranks: tuple[int, ...], name: str) -> Transport:
+        chosen = self._comm.Get_group().Incl(group_ranks)
         comm = self._comm.Create_group(chosen)
         comm.Set_errhandler(self._MPI.ERRORS_RETURN)
-        ranks = tuple(self.ranks[m] for m in members)
+        ranks = tuple(self.ranks[m] for m in group_ranks)
         return MpiTransport(self._MPI, comm, self._job, name, ranks, self.timeout_s)
 
     def _free(self) -> None:

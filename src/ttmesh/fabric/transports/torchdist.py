@@ -1,4 +1,4 @@
-"""Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs; started by torchrun or `ttmesh launch`."""
+"""Ranks connected by torch.distributed: gloo between CPUs, NCCL between GPUs; started by torchrun or `ttmesh launch`."""
 
 from __future__ import annotations
 
@@ -172,13 +172,13 @@ class TorchTransport(Transport):
     def _start_recv(self, data: torch.Tensor, source: int, tag: int) -> Done:
         return _wait_in_thread(dist.irecv(data, self.ranks[source], group=self._group, tag=tag), data)
 
-    def _split(self, members: tuple[int, ...], name: str) -> Transport:
-        ranks = tuple(self.ranks[m] for m in members)
+    def _split(self, group_ranks: tuple[int, ...], name: str) -> Transport:
+        ranks = tuple(self.ranks[m] for m in group_ranks)
         with _named_alike:
             group = dist.new_group(
                 list(ranks), timeout=timedelta(seconds=self.timeout_s + GRACE_S), use_local_synchronization=True
             )
-        return TorchTransport(group, self._job, name, ranks, members.index(self.rank), self.timeout_s)
+        return TorchTransport(group, self._job, name, ranks, group_ranks.index(self.rank), self.timeout_s)
 
     def _free(self) -> None:
         # Only at the end: torch names a group after its ranks, and a second group with the name of a destroyed one would
@@ -223,7 +223,7 @@ _named_alike = _ConsistentNames()
 
 
 def _wait_in_slices(work: Any, tensor: torch.Tensor) -> Done:
-    """A function that tells whether a collective has ended; it sleeps in torch, as gloo's threads need the CPU."""
+    """A function that reports whether a collective has ended; it sleeps in torch, as gloo's threads need the CPU."""
     if tensor.is_cuda:
         return work.is_completed  # type: ignore[no-any-return]
 

@@ -50,7 +50,7 @@ class Heap:
         self.taken_mark = 0  # highest end of a DRAM buffer allocated since a capture began
         self.freed_mark = 0
         self.traces_live = 0
-        self.digest: Digest | None = None  # only where several ranks must allocate alike
+        self.digest: Digest | None = None  # only where several ranks must make the same allocations
         self._allocator = Allocator(space, chips)
         self._lock = Lock()
         self._freed_by_gc: deque[Cell] = deque()

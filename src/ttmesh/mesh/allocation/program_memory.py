@@ -21,7 +21,7 @@ class Residents:
     def hold(
         self, kind: str, chips: Iterable[int], address: int, bank_bytes: int, banks: int, page_bytes: int, label: str
     ) -> int:
-        """Report a program on these chips with so many bytes on each of its cores; returns a number for `release`."""
+        """Report a program on these chips with this many bytes on each of its cores; returns a number for `release`."""
         number = next_buffer_id()
         record = Allocated(
             self._mesh_id, number, tuple(chips), kind, address, bank_bytes * banks, bank_bytes, banks, page_bytes, label

@@ -104,3 +104,8 @@ def get_max_worker_l1_unreserved_size() -> int:
 def get_allocator_base_address(device: MeshDevice, buffer_type: BufferType) -> int:
     """The first address of the allocator's range in each bank."""
     return device.heap.map.banks[buffer_type].start
+
+
+def is_tensor_prefetcher_supported(mesh_device: MeshDevice) -> bool:
+    """Whether DRAM cores can prefetch tensors: no, for those of Blackhole are not emulated; programs then go without."""
+    return False

@@ -94,7 +94,7 @@ def distributed_context_send_bytes(data: bytes, dest: int, tag: int = 0) -> None
 
 
 def distributed_context_recv_bytes(size: int, source: int, tag: int = 0) -> bytes:
-    """Receive so many bytes from a rank."""
+    """Receive this many bytes from a rank."""
     return _require_context("receive").recv_bytes(size, int(source), tag=tag)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from ttmesh.base.errors import QueueError
 from ttmesh.base.geometry import MeshCoordinateRange
@@ -119,6 +120,33 @@ def synchronize_devices(
     """The older form for several devices."""
     for device in [devices] if isinstance(devices, MeshDevice) else devices:
         synchronize_device(device, queue_id, sub_device_ids)
+
+
+class QueueId(int):
+    """The number of a command queue, as TT-NN prints it."""
+
+    def __repr__(self) -> str:
+        return f"QueueId({int(self)})"
+
+
+def get_current_command_queue_id_for_thread() -> QueueId:
+    """The queue that calls of this thread go to."""
+    return QueueId(current_queue_id.get())
+
+
+def is_trace_capture_active(device: MeshDevice) -> bool:
+    """Whether a trace is being captured on a queue of the device."""
+    return any(queue.recording is not None for queue in device.queues)
+
+
+def get_latest_programs_perf_data() -> dict[int, Any]:
+    """Times of the programs since the last reading, by device: none, for an emulated chip has no clock to read."""
+    return {}
+
+
+def get_all_programs_perf_data() -> dict[int, Any]:
+    """Times of all programs, by device: none, for an emulated chip has no clock to read."""
+    return {}
 
 
 def read_device_profiler(device: MeshDevice) -> None:

@@ -42,7 +42,7 @@ dispatch = _Dispatch()
 
 
 class Command:
-    """One unit of work: `body(reads, writes)`. The cells are arguments so that a trace can hand over others.
+    """One unit of work: `body(reads, writes)`. The cells are arguments so that a trace can pass others.
 
     `ready` (when given) says whether it may run yet, `waits_for` what it waits for; with `remote` that comes from
     another process, which nudges the schedule. With `offers`, asking `ready` tells the other end that this command stands

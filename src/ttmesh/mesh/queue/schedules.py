@@ -17,7 +17,7 @@ POLL_S = 0.002  # how long a program that waits for another process polls before
 
 
 class Schedule(Protocol):
-    """Decides when the commands of all queues run; one object serves the whole process."""
+    """Decides when the commands of all queues run; one object for the whole process."""
 
     @property
     def busy(self) -> Sequence[object]:
@@ -226,7 +226,7 @@ def _run_worker(ref: weakref.ref[CommandQueue], changed: threading.Condition, ru
 class Adversarial:
     """Runs commands as late as possible, but overwrites of a cell as early as possible: a missing wait shows at once.
 
-    The host's order tells a producer from an overwriter: a command that writes what a later one reads is a producer
+    The host's order distinguishes a producer from an overwriter: a command that writes what a later one reads is a producer
     and is held back; one that writes what an earlier, still pending one reads runs first. Ties fall by the seed.
     """
 

@@ -26,7 +26,7 @@ Resolve = Callable[[Cell], Cell]
 
 
 def compute_trace_bytes(programs: int) -> int:
-    """The bytes that a trace of so many device programs takes."""
+    """The bytes that a trace of this many device programs takes."""
     return TRACE_PROLOGUE_BYTES + programs * TRACE_PROGRAM_BYTES
 
 

@@ -128,7 +128,7 @@ class RankBlock:
         axes = len(self.grid)
         extents = [
             self.block_shape[axis] if self.is_divided(axis) else lanes.shape[axis] for axis in range(axes)
-        ]  # a rank's single lane stands for all of its chips
+        ]  # a rank's single lane is the same on all of its chips
         blocks = rows.reshape(*self.grid, *lanes.shape).expand(*self.grid, *extents, *lanes.shape[axes:])
         order = [dim for axis in range(axes) for dim in (axis, axes + axis)]
         permuted = blocks.permute(*order, *range(2 * axes, blocks.dim()))

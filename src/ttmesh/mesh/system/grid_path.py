@@ -8,7 +8,7 @@ MAX_STEPS = 50_000  # under 1 s; only rings over nearly all of a mesh beyond 6x6
 
 
 def find_path(length: int, rows: int, cols: int, start: Position, *, ring: bool) -> list[Position] | None:
-    """The path of so many positions that a depth-first search trying right, down, left, up finds first, or None.
+    """The path of this many positions that a depth-first search trying right, down, left, up finds first, or None.
 
     With `ring` its last position must be a neighbour of the first. Branches that cannot succeed are pruned, so the result
     is that of the plain search (tt-metal mesh_device_view.cpp), which would take too long; MAX_STEPS bounds this one.

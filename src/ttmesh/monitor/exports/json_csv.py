@@ -28,12 +28,12 @@ def to_csv(view: View) -> str:
     writer.writerow(CSV_COLUMNS)
     for device in view.devices:
         for bar in device.bars:
-            for part in bar.segments:
+            for segment in bar.segments:
                 writer.writerow(
                     [
                         f"{view.time_s:.3f}", device.host, device.physical_id, device.logical_id,
                         "x".join(map(str, device.coord)), device.arch, int(device.is_coordinator), bar.pool,
-                        part.memory_class, part.used_bytes, part.buffers, part.peak_bytes, bar.used_bytes,
+                        segment.memory_class, segment.used_bytes, segment.buffers, segment.peak_bytes, bar.used_bytes,
                         bar.peak_bytes, bar.capacity_bytes, bar.largest_free_bytes, f"{bar.fragmentation:.6f}",
                     ]
                 )  # fmt: skip

@@ -41,10 +41,10 @@ class ViewCollector(Collector):
                 reached.add_metric([*name, bar.pool], bar.peak_bytes)
                 largest.add_metric([*name, bar.pool], bar.largest_free_bytes)
                 scattered.add_metric([*name, bar.pool], bar.fragmentation)
-                for part in bar.segments:
-                    used.add_metric([*name, part.memory_class], part.used_bytes)
-                    peak.add_metric([*name, part.memory_class], part.peak_bytes)
-                    buffers.add_metric([*name, part.memory_class], part.buffers)
+                for segment in bar.segments:
+                    used.add_metric([*name, segment.memory_class], segment.used_bytes)
+                    peak.add_metric([*name, segment.memory_class], segment.peak_bytes)
+                    buffers.add_metric([*name, segment.memory_class], segment.buffers)
         return [used, peak, buffers, capacity, reached, largest, scattered]
 
     def _processes(self) -> list[Metric]:

@@ -78,8 +78,8 @@ def _decide_partition_gradient(request: Request) -> Decision:
         dims = tuple(mesh.shape)
         with torch.enable_grad():
             leaf = lanes.new_zeros(()).expand(*dims, *shape).requires_grad_()
-            (part,) = forward.compute(leaf)
-            (found,) = torch.autograd.grad([part], [leaf], [lanes.expand(part.shape)])
+            (result,) = forward.compute(leaf)
+            (found,) = torch.autograd.grad([result], [leaf], [lanes.expand(result.shape)])
         return (found,)
 
     return replace(forward, specs=(spec,), compute=compute, over_ranks=None, topology=source.tensor_topology())

@@ -10,10 +10,11 @@ import torch
 
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.nn.autograd.node_rules import SOMETIMES_CONSTANT
+from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
-from ttmesh.tensor.calls.lane_calls import parts_of
+from ttmesh.tensor.calls.lane_calls import list_results
 from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -46,7 +47,7 @@ def vjp(operation: Operation, positions: tuple[int, ...], has_grad: tuple[bool, 
                 inputs["lane_axes"] = lane_axes
             if operation.in_place and operation.writes is not None:
                 inputs[operation.writes] = inputs[operation.writes].clone()
-            results = parts_of(operation.lane(**inputs))
+            results = list_results(operation.lane(**inputs))
             asked = iter(seeds)
             pairs = [
                 (result, next(asked).to(result.dtype).expand(result.shape))
@@ -64,10 +65,8 @@ def vjp(operation: Operation, positions: tuple[int, ...], has_grad: tuple[bool, 
 
     # The positions are part of the name because plans are found by name and arguments.
     name = f"{operation.name}.vjp{list(positions)}{list(has_grad)}"
-    names = frozenset({*operation.lane_arguments, GRAD, "lane_axes"})
-    return DeviceOperation(
-        Operation(name, lane, out, runtime=operation.runtime, outputs=(GIVEN,), lane_arguments=names)
-    )
+    names = {*operation.lane_arguments, GRAD, "lane_axes"}
+    return device_operation(name, out=out, runtime=tuple(operation.runtime), outputs=(GIVEN,), takes=names)(lane)
 
 
 def _differentiate(

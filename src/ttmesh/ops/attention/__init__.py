@@ -1,1 +1,1 @@
-"""Attention: scores, prefill, decode, latent, sparse; heads, rotary embedding, kv caches. Ring attention is in ccl/fused."""
+"""Attention: prefill, decode, latent, sparse; heads, rotary embedding, kv caches, also paged. Ring attention: ccl/fused."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.ops.catalogue.definition import composite
+from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv2dConfig
 from ttmesh.tensor.calls.launch_op import Call, Operation, report
@@ -126,7 +125,7 @@ def _rearranged_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 def rearrangement(name: str, lane: Callable[..., Lanes]) -> Operation:
     """An operation that computes what a rearrangement on the host computes."""
-    return Operation(name, lane, _rearranged_spec, lane_arguments=frozenset(inspect.signature(lane).parameters))
+    return device_operation(name, out=_rearranged_spec)(lane).operation
 
 
 def _weights_lane(values: Lanes, groups: int, transposed: bool, mirror: bool, lane_axes: int) -> Lanes:

@@ -236,6 +236,7 @@ def convolve(
     """The result, its height and width, and the weights and bias on the device."""
     config = conv_config or Conv2dConfig()
     batch, height, width, channels = size
+    groups = groups or 1  # TT-NN's own tutorial asks for none
     weight, bias = weight_tensor, bias_tensor
     if conv_weights.is_prepared(weight):
         conv_weights.check_prepared(weight, out_channels, channels, kernel)

@@ -1,1 +1,1 @@
-"""Mesh buffers: how their pages lie in banks, and transfers to and from the host."""
+"""Mesh buffers: how their pages are spread over banks, and transfers to and from the host."""

@@ -28,7 +28,7 @@ from ttmesh.programs.buffers.page_layout import (
 
 
 class MeshBuffer:
-    """A view of a mesh-wide buffer: its chips' bytes, pages and banks. Tensors may share the same buffer."""
+    """A view of a mesh-shard_columns buffer: its chips' bytes, pages and banks. Tensors may share the same buffer."""
 
     __slots__ = ("__weakref__", "_mesh", "buffer", "config", "local_config", "pages")
 
@@ -86,7 +86,7 @@ class MeshBuffer:
         pages = _make_layout(mesh_device, cell.size_bytes, local)
         if len(pages.banks) != cell.banks or pages.bank_bytes > cell.bank_bytes:
             raise ShapeError(
-                f"the buffer lies in {cell.banks} banks, {cell.bank_bytes} B each; the view has {len(pages.banks)} banks "
+                f"the buffer has {cell.banks} banks, {cell.bank_bytes} B each; the view has {len(pages.banks)} banks "
                 f"of {pages.bank_bytes} B",
                 expected="the same pages",
                 fix="Pass the sharding_args of a sharded tensor.",
@@ -223,7 +223,9 @@ def create_mesh_buffer(
         config = ShardedBufferConfig(size, (rows, columns), shard, shard_orientation)
         width = config.physical_shard_shape[1]
     else:
-        raise MeshError(f"layout={layout!r}", expected=one_of(["replicated", "sharded"]), fix="Choose one of them.")
+        raise MeshError(
+            f"layout={layout!r}", expected=one_of(["replicated", "sharded"]), fix="Pass one of the two as layout."
+        )
     local = DeviceLocalBufferConfig(page_size or width * datum_bytes, buffer_type)
     return MeshBuffer.create(config, local, mesh)
 
@@ -278,17 +280,17 @@ def _make_layout(mesh: MeshDevice, size: int, local: DeviceLocalBufferConfig) ->
 
 
 def _check_shards(config: ShardedBufferConfig, mesh: MeshDevice) -> None:
-    (rows, columns), (high, wide) = config.global_buffer_shape, config.physical_shard_shape
+    (rows, columns), (shard_rows, shard_columns) = config.global_buffer_shape, config.physical_shard_shape
     if mesh.shape.dims() != 2:
         raise ShapeError(f"{mesh!r} is not two-dimensional", expected="rows and columns", fix="Open a 2D mesh.")
-    if rows % high or columns % wide:
+    if rows % shard_rows or columns % shard_columns:
         raise ShapeError(
             "Global buffer shape must be aligned with the shard shape: requested buffer shape: "
-            f"({rows}, {columns}), shard shape: ({high}, {wide})",
+            f"({rows}, {columns}), shard shape: ({shard_rows}, {shard_columns})",
             expected="whole shards",
             fix="Pad the buffer or change the shard shape.",
         )
-    shards = (rows // high) * (columns // wide)
+    shards = (rows // shard_rows) * (columns // shard_columns)
     if all(config.replicated_dims):
         shards *= mesh.get_num_devices()
     elif any(config.replicated_dims):

@@ -117,11 +117,11 @@ class Compute(KernelCore):
         self._put(dst, torch.add(self._get(dst_a, 1), self._get(dst_b, 1)))
 
     def mul_binary_tile(self, dst_a: int, dst_b: int, dst: int) -> None:
-        """The elementwise product of two registers."""
+        """Two registers multiplied element by element."""
         self._put(dst, torch.mul(self._get(dst_a, 1), self._get(dst_b, 1)))
 
     def matmul_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int) -> None:
-        """Add the matrix product of two tiles to a register (to zero where it is empty)."""
+        """Add the matmul of two tiles to a register (to zero if it is empty)."""
         a, b = (
             untilize(self._unpack_tiles(cb, at, 1).float().contiguous(), TILE)
             for cb, at in ((cb_a, tile_a), (cb_b, tile_b))

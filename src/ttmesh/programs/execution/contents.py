@@ -125,7 +125,7 @@ class CoreMemory:
                     )
                 return address - self.start
         raise NocError(
-            f"L1 address {address} of core {self.core.str()} lies in no circular buffer",
+            f"L1 address {address} of core {self.core.str()} is in no circular buffer",
             expected="an address from get_write_ptr or get_read_ptr",
             fix="Use the pointers of a circular buffer of this core.",
         )

@@ -74,15 +74,15 @@ class DataMovement(KernelCore):
 
     def noc_async_read(self, source: NocAddress, l1_address: int, size: int) -> None:
         """Read bytes into this core's L1; they are there after noc_async_read_barrier."""
-        for owner, offset, part in self._memory.pieces(source, size, self._chips):
-            self._queue_read(owner, offset, *self._find_local(l1_address, part), part)
-            l1_address += part
+        for owner, offset, length in self._memory.pieces(source, size, self._chips):
+            self._queue_read(owner, offset, *self._find_local(l1_address, length), length)
+            l1_address += length
 
     def noc_async_write(self, l1_address: int, target: NocAddress, size: int) -> None:
         """Write bytes of this core's L1; they are there after noc_async_write_barrier."""
-        for owner, offset, part in self._memory.pieces(target, size, self._chips):
-            self._queue_write(*self._find_local(l1_address, part), owner, offset, part, target.l1_bank)
-            l1_address += part
+        for owner, offset, length in self._memory.pieces(target, size, self._chips):
+            self._queue_write(*self._find_local(l1_address, length), owner, offset, length, target.l1_bank)
+            l1_address += length
 
     def noc_async_read_page(self, page: int, accessor: TensorAccessor, l1_address: int) -> None:
         """Read one page of a buffer."""

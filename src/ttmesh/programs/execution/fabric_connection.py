@@ -50,11 +50,11 @@ class FabricConnection:
         owner, start, _ = sources[0]
         touch(owner, start, size, self._chips, self._actor, writes=False)
         arriving, site = self._arriving, self._actor.site()
-        for into, offset, part in self._memory.pieces(target, size, self._there):
+        for into, offset, length in self._memory.pieces(target, size, self._there):
             shadow = into.shadow(self._there)
-            shadow.touch(offset, part, self._actor.clock, arriving.id, arriving.time, True, site)
-            self._memory.copy((owner, start, part), self._chips, into, offset, self._there)
-            start += part
+            shadow.touch(offset, length, self._actor.clock, arriving.id, arriving.time, True, site)
+            self._memory.copy((owner, start, length), self._chips, into, offset, self._there)
+            start += length
         self._memory.count_crossing(self._hop, size)
 
     def noc_unicast_atomic_inc(self, target: NocAddress, increment: int) -> None:

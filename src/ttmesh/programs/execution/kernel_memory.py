@@ -44,7 +44,9 @@ class Memory:
         self._elsewhere: dict[MeshCoordinate, Chips] = {}  # chips that run nothing and are written to
         self._ids = itertools.count()
         self._actors: list[Actor] = []
-        self.shadowed: set[Contents] = set()  # buffers that circular buffers lie in: cores hold their bytes meanwhile
+        self.shadowed: set[Contents] = (
+            set()
+        )  # buffers whose memory circular buffers use: cores hold their bytes during the run
         self._named: dict[BufferType, list[Cell]] = {kind: [] for kind in BufferType}
         for cell in cells:
             self._named[cell.buffer_type].append(cell)
@@ -148,9 +150,9 @@ class Memory:
                     f"{len(layout.banks)} banks",
                 )
             page, within = place
-            part = min(size - done, layout.page_bytes - within)
-            found.append((contents, page * layout.page_bytes + within, part))
-            done += part
+            length = min(size - done, layout.page_bytes - within)
+            found.append((contents, page * layout.page_bytes + within, length))
+            done += length
             if done < size and layout.slot_bytes > layout.page_bytes:
                 raise self._outside(where, size, f"pages of {layout.page_bytes} B have padding between them")
         return found
@@ -226,7 +228,7 @@ class Memory:
         owner, offset, _ = self._word(chips, where)
         if isinstance(owner, CoreMemory):
             raise NocError(
-                f"a kernel waits for {where!r}, which lies in a circular buffer",
+                f"a kernel waits for {where!r}, which is in a circular buffer",
                 expected="a semaphore",
                 fix="Create one with create_semaphore or create_global_semaphore.",
             )

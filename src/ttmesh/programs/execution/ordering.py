@@ -2,7 +2,7 @@
 
 Kernels and their pending transfers are *actors*, each with a time of its own. A clock holds, for every actor, the time
 up to which the owner of the clock knows that actor: by pages pushed and waited for, pages popped and reserved, semaphores,
-barriers. An access may follow another's only where its clock covers that one's time.
+barriers. An access is ordered after another only if its clock covers that one's time.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Shadow:
                     if (writes or wrote) and not before:
                         raise self._race(entry, writes, site)
                     if before and (writes or not wrote) and begin <= start and stop <= end:
-                        continue  # whoever may follow this access may follow that one
+                        continue  # an access ordered after this one is ordered after that one too
                 kept.append(entry)
             kept.append((begin, end, actor, time, writes, site))
             touched[number] = kept
@@ -155,7 +155,7 @@ class Shadow:
             f"{'writes' if wrote else 'reads'}, and nothing says who comes first",
             expected="one of them to wait for the other",
             fix="Call cb_wait_front before reading, cb_reserve_back before writing and the barrier before pushing or "
-            "popping; between cores, a semaphore, after the write barrier where it lies on another core than the data.",
+            "popping; between cores, a semaphore, after the write barrier if it is on another core than the data.",
         )
 
 
@@ -174,12 +174,12 @@ class Word:
     def add(self, value: int, actor: Actor, released: Clock, site: Site) -> None:
         """Add an increment; its clock includes the clocks of the values before it."""
         self._check_set(actor, site)
-        joined = dict(self._states[-1][1])
+        merged = dict(self._states[-1][1])
         for who, time in released.items():
-            if joined.get(who, 0) < time:
-                joined[who] = time
+            if merged.get(who, 0) < time:
+                merged[who] = time
         self._changes[actor.id] = (released[actor.id], site)
-        self._append(value, joined, actor.id, released[actor.id])
+        self._append(value, merged, actor.id, released[actor.id])
 
     def set(self, value: int, actor: Actor, released: Clock, site: Site) -> None:
         """Set a value; raise if another actor changes the semaphore without an order between the two."""
@@ -218,6 +218,6 @@ class Word:
     def _race(self, site: Site, other: Site) -> RaceError:
         return RaceError(
             f"{site} changes a semaphore that {other} changes, and nothing says who comes first",
-            expected="a semaphore to be set when nobody else changes it",
+            expected="a semaphore to be set while no other kernel changes it",
             fix="Wait for it with noc_semaphore_wait before setting it, and signal others only after that.",
         )

@@ -137,7 +137,7 @@ def _plan_lane_per_chip(frame: Frame, launches: Sequence[Launch], cells: Sequenc
 
 
 def _plan_single_chips(frame: Frame, launches: Sequence[Launch], cells: Sequence[Cell]) -> Plan:
-    """Every chip runs by itself."""
+    """Every chip runs separately."""
     alone = (1,) * len(frame.shape)
     return [(launch, MeshCoordinateRange(coord), alone) for launch in launches for coord in launch.box]
 

@@ -40,7 +40,7 @@ class PageRing:
         return self._pushed - self._popped
 
     def reserve_back(self, pages: int, actor: Actor) -> Wait:
-        """Await room for so many pages."""
+        """Await room for this many pages."""
         if not 0 < pages <= self._capacity:
             raise self._make_error(f"cb_reserve_back of {pages} pages never ends", f"at most {self._capacity} pages")
         self._producer = self._check_single(self._producer, actor, "fill")
@@ -59,7 +59,7 @@ class PageRing:
         )
 
     def wait_front(self, pages: int, actor: Actor) -> Wait:
-        """Await so many filled pages."""
+        """Await this many filled pages."""
         if not 0 < pages <= self._capacity:
             raise self._make_error(f"cb_wait_front of {pages} pages never ends", f"at most {self._capacity} pages")
         site = actor.site()
@@ -104,14 +104,14 @@ class PageRing:
             self._wake(self._producers)
 
     def pages_available(self, pages: int, actor: Actor) -> bool:
-        """Whether so many pages are filled now; if so, they need no waiting."""
+        """Whether this many pages are filled now; if so, they need no waiting."""
         if self._filled_pages < pages:
             return False
         self._see(pages, actor, actor.site())
         return True
 
     def pages_reservable(self, pages: int) -> bool:
-        """Whether so many pages are free now."""
+        """Whether this many pages are free now."""
         return self._capacity - self._filled_pages >= pages
 
     def read_address(self) -> int:
@@ -149,7 +149,7 @@ class PageRing:
         return self.placement.address + start * self.placement.page_bytes
 
     def next_pages(self, pages: int, *, to_push: bool) -> list[tuple[int, int]]:
-        """Address and size of the pages that a push or a pop of so many hands over: one stretch, or two at the end."""
+        """Address and size of the pages that a push or a pop of this many passes on: one span, or two at the end."""
         at = (self._pushed if to_push else self._popped) % self._capacity
         base, size = self.placement.address, self.placement.page_bytes
         whole = min(pages, self._capacity - at)
@@ -218,6 +218,6 @@ def _learn_until(events: deque[tuple[int, Clock]], total: int, actor: Actor) -> 
 
 
 def _drop_until(events: deque[tuple[int, Clock]], total: int) -> None:
-    """Drop events that nobody can wait for any more."""
+    """Drop events that no kernel can wait for any more."""
     while events and events[0][0] <= total:
         events.popleft()

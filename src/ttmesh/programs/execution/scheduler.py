@@ -29,7 +29,7 @@ class Wait:
         on_ready: Callable[[], None] | None,
     ) -> None:
         self.ready, self.waiters, self.text, self.on_ready = ready, waiters, text, on_ready
-        self.unawaited: dict[Wait, Any] = {}  # the waits of its kernel that nobody awaits: no longer this one
+        self.unawaited: dict[Wait, Any] = {}  # waits that its kernel created and never awaited, without this one
 
     def __await__(self) -> Generator[Wait, None, None]:
         self.unawaited.pop(self, None)

@@ -1,4 +1,4 @@
-"""Calls whose arguments do not go together, told in the caller's words where torch or Python noticed it first."""
+"""Errors for arguments that do not fit together: they name TT-NN's parameters where torch or Python raised first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots: arguments as they are now. What a plan, a trace or a queue keeps must not follow its caller's changes."""
+"""Snapshots: copies of arguments, so that later changes by the caller do not reach a plan, a trace or a queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ttmesh.tensor.tensor import Tensor
 
 
 def snapshot(value: Any) -> Any:
-    """The value in containers, configurations and arrays of its own; tensors and what owns memory stay themselves."""
+    """A copy of the containers, configurations and arrays in a value; tensors and owners of memory are not copied."""
     kind = type(value)
     if kind in ATOMS or kind is Tensor or kind is float:
         return value

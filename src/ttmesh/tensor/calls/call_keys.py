@@ -21,18 +21,18 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor
 
-# Types whose values never change: they stand in a key as they are, beside their type, because 1 and True are equal in
-# Python but not here. Enums join them when they are first seen.
+# Immutable types: their values enter a key as they are, together with their type, because 1 and True are equal in
+# Python but not here. Enums are added when they are first seen.
 ATOMS: set[type] = {int, bool, str, bytes, type(None), type(...), DataType, Layout, CoreGrid, CoreRangeSet}
 INTERLEAVED = TensorMemoryLayout.INTERLEAVED
-WHOLE = {int, type(None)}
+SLICE_BOUND_TYPES = {int, type(None)}
 SEQUENCES = frozenset({list, tuple, Shape})
 
-Parts = Callable[[Any], tuple[Any, ...]]
+Fields = Callable[[Any], tuple[Any, ...]]
 
 
 def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
-    """Append what of an argument decides the plan; False for arguments whose calls must be bound each time."""
+    """Append to the key what the plan depends on; False if calls with such an argument must be bound every time."""
     kind = type(value)
     if kind is Tensor:
         key.append(value.kind)
@@ -52,26 +52,26 @@ def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
             elif not add_to_key(item, key, tensors):
                 return False
     elif (
-        kind is slice and {type(value.start), type(value.stop), type(value.step)} <= WHOLE
+        kind is slice and {type(value.start), type(value.stop), type(value.step)} <= SLICE_BOUND_TYPES
     ):  # 1 µs less for x[:, :, :16]
         key += (slice, value.start, value.stop, value.step)
     elif kind is MemoryConfig and value.memory_layout is INTERLEAVED:
         key += (MemoryConfig, value.buffer_type)
     else:
-        parts = _PARTS.get(kind) or _parts_of(kind)
-        if parts is None:
+        fields = _FIELDS.get(kind) or _fields_of(kind)
+        if fields is None:
             return False
         key.append(kind)
         count = len(tensors)
-        for part in parts(value):
-            if not add_to_key(part, key, tensors):
+        for field in fields(value):
+            if not add_to_key(field, key, tensors):
                 return False
         return len(tensors) == count  # plans look for tensors in lists, not in fields
     return True
 
 
 def add_named(named: Mapping[str, Any], runtime: frozenset[str], key: list[Any], tensors: list[Tensor]) -> bool:
-    """The same for arguments by name; of runtime values only the type counts."""
+    """The same for keyword arguments; runtime values enter by their type only."""
     for name, value in named.items():
         key.append(name)
         if name in runtime and type(value) is not Tensor:
@@ -119,36 +119,36 @@ def key_of(value: Any, runtime: bool = False) -> Hashable:
     return value  # type: ignore[no-any-return]
 
 
-def _memory_parts(config: MemoryConfig) -> tuple[Any, ...]:
-    """Its places; of the two shard specs the one that it was made with, for the other follows from the tensor."""
+def _memory_fields(config: MemoryConfig) -> tuple[Any, ...]:
+    """The fields that count; of the two shard specs the one it was made with, since the other follows from the tensor."""
     nd = config.created_with_nd_shard_spec
     shards = config.nd_shard_spec if nd else config.shard_spec
     return config.memory_layout, config.buffer_type, config.per_core_allocation, nd, shards
 
 
-def _slice_parts(bounds: slice) -> tuple[Any, ...]:
+def _slice_fields(bounds: slice) -> tuple[Any, ...]:
     return bounds.start, bounds.stop, bounds.step
 
 
-_PARTS: dict[type, Parts | None] = {MemoryConfig: _memory_parts, slice: _slice_parts}
+_FIELDS: dict[type, Fields | None] = {MemoryConfig: _memory_fields, slice: _slice_fields}
 
 
-def _parts_of(kind: type) -> Parts | None:
-    """What makes up the values of a type: the fields of a dataclass, the value of an enum; None where that is unknown."""
-    if kind in _PARTS:
+def _fields_of(kind: type) -> Fields | None:
+    """A function from a value to its fields (those of a dataclass, the value of an enum); None for other types."""
+    if kind in _FIELDS:
         return None
-    parts: Parts | None = None
+    fields: Fields | None = None
     if issubclass(kind, Enum):
         ATOMS.add(kind)
         return lambda member: (member,)  # once; from now on it is an atom
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
-        parts = _getter(names)
-    _PARTS[kind] = parts
-    return parts
+        fields = _getter(names)
+    _FIELDS[kind] = fields
+    return fields
 
 
-def _getter(names: list[str]) -> Parts:
+def _getter(names: list[str]) -> Fields:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)

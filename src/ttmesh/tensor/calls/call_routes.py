@@ -41,7 +41,7 @@ class PlanRoute:
     ) -> None:
         self.plan = plan
         self._body = body or plan.body  # None where a call's values make it
-        self._order = order  # of the call's tensors; None: as they stand
+        self._order = order  # of the call's tensors; None: unchanged
         self._outputs = outputs  # which arguments to write into
         self._values = values  # which arguments the body is made from, counted on into the defaults
         self._defaults = defaults
@@ -68,7 +68,7 @@ class PlanRoute:
 
 
 class ViewRoute:
-    """One of a call's tensors seen as another kind: what reshaping comes to where no byte moves."""
+    """One of a call's tensors viewed as another kind: a reshape that moves no byte."""
 
     __slots__ = ("_kind", "_source")
 
@@ -89,7 +89,7 @@ def view_route(result: Tensor, tensors: Sequence[Tensor]) -> ViewRoute:
 
 
 class BoundRoute:
-    """A call that is bound each time, because it comes to several programs or checks its numbers."""
+    """A call that is bound every time, because it launches several programs or checks values."""
 
     __slots__ = ("_gate",)
 
@@ -102,20 +102,20 @@ class BoundRoute:
 
 
 class _Recorder(Watcher):
-    """The plans that run while it looks."""
+    """Records the plans that run while it watches."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
     def after_run(self, step: Step) -> None:
-        """Keep the step."""
+        """Record the step."""
         self.steps.append(step)
 
 
 def learn(
     gate: Gate, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What a call of several steps gives; where it came to one program or one view, that is its route from now on.
+    """Run a composite; if it launched one program or returned one view, that becomes its route.
 
     Only for calls that kinds and options decide alone.
     """
@@ -135,8 +135,8 @@ def learn(
 def _route_of_steps(
     gate: Gate, steps: Sequence[Step], result: Any, tensors: list[Tensor], given: Sequence[Any]
 ) -> Route | None:
-    """The route that gives the same; None where tensors share memory, so that the cells do not tell them apart, and
-    where the program leaves one alone: its values may have been read on the way, as bounds of a slice are."""
+    """The route that gives the same result; None where tensors share memory, because cells do not distinguish them, and
+    where the program does not use one of them: it may have been read earlier, as the bounds of a slice are."""
     if len(steps) > 1:
         return BoundRoute(gate)
     if any(tensor._buffer is None for tensor in tensors):
@@ -164,7 +164,7 @@ def _route_of_steps(
 
 
 class _StandIn:
-    """An argument seen only by its place."""
+    """An argument of which only the position matters."""
 
     __slots__ = ("place",)
 
@@ -175,7 +175,7 @@ class _StandIn:
 def route_of(
     bind: Binder, operation: Operation, ready: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], free: set[int]
 ) -> PlanRoute | None:
-    """The route of a call that was prepared the long way, or None where a route would not do the same.
+    """The route of a call that was bound and prepared, or None where a route would not give the same result.
 
     Args:
         free: the places of arguments that are not in the key.
@@ -213,7 +213,7 @@ def route_of(
 
 
 def _outputs(operation: Operation, ready: Prepared, bound: Mapping[str, int]) -> list[int] | None:
-    """The arguments that results are written into; None where that is more than one tensor."""
+    """The arguments that results are written into; None if one of them holds several tensors."""
     if all(given is None for given in ready.outputs):
         return []
     if operation.writes is not None:

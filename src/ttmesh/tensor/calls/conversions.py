@@ -37,7 +37,7 @@ def to_layout(
         raise MeshError(
             f"ttnn::to_layout: Unsupported layout conversion from {tensor.layout} to {layout}!",
             expected="TILE or ROW_MAJOR",
-            fix="Choose one of them.",
+            fix="Pass ttnn.TILE_LAYOUT or ttnn.ROW_MAJOR_LAYOUT.",
         )
     if tensor.device() is not None:
         if layout is Layout.ROW_MAJOR and not _rows_can_hold(tensor.dtype, dtype):
@@ -57,7 +57,7 @@ def to_layout(
         return _TO_LAYOUT(**asked)  # type: ignore[no-any-return]
     wanted = tensor.dtype if dtype is None else dtype
     if wanted in BLOCK_FLOATS:
-        return tensor  # TT-NN leaves host block floats in tiles without a word; programs rely on it
+        return tensor  # TT-NN silently keeps host block floats in tiles; programs rely on it
     config = memory_config or _memory_for(tensor.spec, layout)
     spec = TensorSpec(tensor.shape, wanted, layout, memory_config=config, pad_value=_padding(layout, pad_value))
     return _on_host(tensor, spec)
@@ -85,7 +85,7 @@ def to_memory_config(
     dtype: DataType | None = None,
     output_tensor: Tensor | None = None,
 ) -> Tensor:
-    """A device tensor in other memory; the tensor itself when it lies there already."""
+    """A device tensor in another memory configuration; the tensor itself if it has that one already."""
     if tensor.device() is None:
         raise MeshError(
             "ttnn::to_memory_config: the tensor is on the host", expected="a device tensor", fix="Use to_device()."
@@ -144,6 +144,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+# Built here and not by `device_operation`, which belongs to ops: transfers, a layer below it, change layouts and memory.
 _TO_LAYOUT = DeviceOperation(Operation("ttnn.to_layout", _same, _layout_spec, lane_arguments=frozenset({"tensor"})))
 _TO_MEMORY_CONFIG = DeviceOperation(
     Operation("ttnn.to_memory_config", _same, _memory_spec, lane_arguments=frozenset({"tensor"}))

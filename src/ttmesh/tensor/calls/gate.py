@@ -74,7 +74,7 @@ class Gate:
         raise NotImplementedError
 
     def call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        """The same for watchers to see."""
+        """The same, reported to the watchers."""
         return self.call(args, kwargs, queue)
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
@@ -108,7 +108,7 @@ class Gate:
 
 
 class DeviceOperation(Gate):
-    """A device program without a name of its own in TT-NN, which composites are made of; called by keywords."""
+    """A device program that composites call; it has no name in TT-NN and takes keyword arguments."""
 
     direct = True
     runtime_places = ()
@@ -126,7 +126,7 @@ class DeviceOperation(Gate):
         return launch(self.operation, kwargs)
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-        """They have their names."""
+        """Nothing to do: all arguments have names."""
         return kwargs
 
 

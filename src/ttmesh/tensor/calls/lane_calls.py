@@ -31,7 +31,7 @@ NARROWER = BLOCK_FLOATS | {uint16, uint32}  # formats that do not hold all that 
 def infer(
     lane: Lane, positions: Positions, static: Arguments, specs: Sequence[TensorSpec], axes: int
 ) -> tuple[Inferred, Wrap]:
-    """Local shapes and torch dtypes of the results, from one run on meta, and how the results are handed out."""
+    """Local shapes and torch dtypes of the results, from one run on meta, and the form in which they are returned."""
     lanes = [torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in specs]
     result = lane(**fill_arguments(positions, static, lanes))
     return describe_results(result, axes), wrap_like(result)
@@ -39,12 +39,12 @@ def infer(
 
 def describe_results(result: Any, axes: int) -> Inferred:
     """Local shapes and torch dtypes of results."""
-    return [(tuple(part.shape[axes:]), part.dtype) for part in parts_of(result)]
+    return [(tuple(value.shape[axes:]), value.dtype) for value in list_results(result)]
 
 
-def parts_of(result: Any) -> list[torch.Tensor]:
-    """The results that a lane function gave, without the places it left empty."""
-    return [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
+def list_results(result: Any) -> list[torch.Tensor]:
+    """The results of a lane function as a list, without those that are None."""
+    return [result] if isinstance(result, torch.Tensor) else [value for value in result if value is not None]
 
 
 def only(results: list[Tensor]) -> Tensor:
@@ -53,10 +53,10 @@ def only(results: list[Tensor]) -> Tensor:
 
 
 def wrap_like(result: Any) -> Wrap:
-    """Results are handed out in the lane function's own list or tuple, None where it gave none."""
+    """How results are returned: in the lane function's own list or tuple, None where it returned None."""
     if isinstance(result, torch.Tensor):
         return only
-    container, present = type(result), [part is not None for part in result]
+    container, present = type(result), [value is not None for value in result]
     if all(present):
         return container
 
@@ -70,8 +70,8 @@ def wrap_like(result: Any) -> Wrap:
 def static_arguments(
     wanted: frozenset[str], arguments: Arguments, specs: Sequence[TensorSpec], axes: int, device: torch.device
 ) -> Arguments:
-    """The arguments that the lane function takes, and what it asks the machinery for."""
-    # Tensors leave an empty place: a plan outlives the call it was made for and must not keep its tensors alive.
+    """The arguments that the lane function takes, with `lane_axes`, `specs` and `torch_device` if it names them."""
+    # Tensors are replaced by None: a plan outlives the call it was made for and must not keep its tensors alive.
     static = {name: None if holds_tensor(value) else value for name, value in arguments.items() if name in wanted}
     if "lane_axes" in wanted:
         static["lane_axes"] = axes
@@ -90,7 +90,7 @@ def holds_tensor(value: Any) -> bool:
 
 
 def positions_of(arguments: Arguments) -> Positions:
-    """Which arguments are tensors, and which number among all tensors; lists keep their places."""
+    """Which arguments are tensors, by their index among all tensors; lists stay lists."""
     positions: Positions = {}
     count = 0
     for name, value in arguments.items():
@@ -107,7 +107,7 @@ def positions_of(arguments: Arguments) -> Positions:
 
 
 def fill_arguments(positions: Positions, static: Arguments, lanes: Sequence[torch.Tensor]) -> Arguments:
-    """The arguments with lanes where the tensors were."""
+    """The arguments with lanes in place of tensors."""
     filled = dict(static)
     for name, place in positions.items():
         if name in static:
@@ -139,7 +139,7 @@ def body_maker(
     places = tuple((name, place if isinstance(place, int) else tuple(place)) for name, place in positions.items())
     kept = {f"static_{name}": value for name, value in static.items() if name not in positions and name not in changing}
     kept.update({f"spec{i}": spec for i, spec in enumerate(in_specs)})
-    kept.update(lane=lane, parts_of=parts_of, out=out_specs[0] if out_specs else None)
+    kept.update(lane=lane, list_results=list_results, out=out_specs[0] if out_specs else None)
     kept.update(round_=rounder(out_specs[0].dtype), settled=_exact_dtype(out_specs[0].dtype)) if single else None
     kept["finishing"] = [(rounder(spec.dtype), spec) for spec in out_specs]
     form = (tuple(order), places, tuple(static), tuple(changing), tuple(kept), single, changed)
@@ -189,8 +189,8 @@ def _body_code(
         compute = [f"result = {call}", "writes[0].write(result if result.dtype is settled else round_(result), out)"]
     else:
         compute = [
-            f"for part, (round_, spec), cell in zip(parts_of({call}), finishing, writes, strict=True):",
-            "    cell.write(round_(part), spec)",
+            f"for value, (round_, spec), cell in zip(list_results({call}), finishing, writes, strict=True):",
+            "    cell.write(round_(value), spec)",
         ]
     lines = [
         f"def keep({', '.join(kept)}):",
@@ -207,7 +207,7 @@ def _body_code(
 def _read_places(
     places: dict[str, int | tuple[int | None, ...]], static: tuple[str, ...], changed: str | None
 ) -> list[int]:
-    """Which tensors the lane function gets read; the changed one is taken out last, when nobody else holds it."""
+    """How each tensor is read; one that is changed in place is taken out last, when nothing else holds its storage."""
     found: list[int] = []
     for name, place in places.items():
         if name in static and name != changed:
@@ -216,7 +216,7 @@ def _read_places(
 
 
 def by_place(lane: Lane) -> Sequence[str]:
-    """The parameters that can be handed over by place, which is the faster way."""
+    """The parameters that can be passed by position, which is faster."""
     parameters = inspect.signature(lane).parameters.values()
     return tuple(p.name for p in itertools.takewhile(lambda p: p.kind is p.POSITIONAL_OR_KEYWORD, parameters))
 

@@ -34,8 +34,8 @@ from ttmesh.tensor.calls.lane_calls import (
     fill_arguments,
     holds_tensor,
     infer,
+    list_results,
     only,
-    parts_of,
     positions_of,
     rounder,
     static_arguments,
@@ -54,7 +54,7 @@ from ttmesh.tensor.tensor import Tensor
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an operation, as its rules see it: arguments by name, tensors still in place."""
+    """One call of an operation as its rules get it: arguments by name, tensors included."""
 
     name: str
     mesh: MeshDevice
@@ -78,12 +78,12 @@ SpecRule = Callable[[Call, Sequence[tuple[tuple[int, ...], torch.dtype]]], Seque
 class Case:
     """What a plan knows of its calls: everything but the values of tensors and of runtime arguments."""
 
-    arguments: Arguments  # None where a tensor stands
+    arguments: Arguments  # None in place of a tensor
     tensors: Sequence[str]  # the names of the tensor arguments
     specs: Sequence[TensorSpec]
     results: Sequence[TensorSpec]
     lane_axes: int
-    options: Arguments  # of the whole call, those too that the lane function does not take
+    options: Arguments  # of the whole call, also those that the lane function does not take
     arch: Arch
     memory: MemoryMap
 
@@ -91,7 +91,7 @@ class Case:
         return self.arguments[name] if name in self.arguments else self.options.get(name)
 
     def equal_ranks(self) -> bool:
-        """Whether all tensors have as many dims."""
+        """Whether all tensors have the same rank."""
         return len({len(spec.shape) for spec in self.specs}) == 1
 
     def one_format(self, *formats: DataType) -> bool:
@@ -200,7 +200,7 @@ def launch(operation: Operation, arguments: Arguments) -> Any:
 
 
 def report(operation: Operation, arguments: Arguments, result: Any) -> None:
-    """Show a launch to those who watch, or work on the host that gave what this operation would."""
+    """Report a launch to the watchers, or work on the host that computed the same as this operation."""
     for watcher in observer.watchers:
         watcher.after_launch(operation, arguments, result)
 
@@ -233,35 +233,35 @@ def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence
     if operation.check is not None:
         operation.check(call)
     shapes = [tensor.mesh_shape for tensor in tensors]
-    whole = max(shapes, key=lambda shape: shape.mesh_size())
-    source = max((t for t in tensors if t.mesh_shape == whole), key=lambda t: t.rank_block is not None)
+    mesh_shape = max(shapes, key=lambda shape: shape.mesh_size())
+    source = max((t for t in tensors if t.mesh_shape == mesh_shape), key=lambda t: t.rank_block is not None)
     lanes = []
     for tensor in tensors:
-        if tensor.mesh_shape != whole and tensor.mesh_shape.mesh_size() != 1:
+        if tensor.mesh_shape != mesh_shape and tensor.mesh_shape.mesh_size() != 1:
             raise MeshError(
-                f"{operation.name} got host tensors cut for {tensor.mesh_shape!r} and {whole!r}",
-                expected="tensors cut for one mesh",
-                fix="Cut them with mappers of the same mesh.",
+                f"{operation.name} got host tensors sharded for {tensor.mesh_shape!r} and {mesh_shape!r}",
+                expected="tensors sharded for one mesh",
+                fix="Shard them with mappers of the same mesh.",
             )
         own = tensor.lanes
-        if tensor.mesh_shape != whole:
-            own = own.reshape(*[1] * whole.dims(), *tensor.shape)
+        if tensor.mesh_shape != mesh_shape:
+            own = own.reshape(*[1] * mesh_shape.dims(), *tensor.shape)
         elif source.rank_block is not None and tensor.rank_block is None:  # sharded for the shape alone
             own = source.rank_block.narrow_to_block(own)
         lanes.append(own)
-    axes = whole.dims()
+    axes = mesh_shape.dims()
     static = static_arguments(operation.lane_arguments, arguments, call.specs, axes, HOST)
     result = operation.lane(**fill_arguments(positions_of(arguments), static, lanes))
     specs = operation.out(call, describe_results(result, axes))
     made = [
-        source.make_host_tensor(spec, rounder(spec.dtype)(part))
-        for spec, part in zip(specs, parts_of(result), strict=True)
+        source.make_host_tensor(spec, rounder(spec.dtype)(value))
+        for spec, value in zip(specs, list_results(result), strict=True)
     ]
     return wrap_like(result)(made)
 
 
 def tensors_in(arguments: Arguments) -> tuple[Tensor, ...]:
-    """Every tensor among the arguments, lists opened, in order."""
+    """Every tensor among the arguments, including those in lists, in order."""
     found: list[Tensor] = []
     for value in arguments.values():
         if type(value) is Tensor:
@@ -279,7 +279,7 @@ def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor |
         if isinstance(first, (list, tuple)):
             return tuple(first)
         targets = tuple(map(arguments.get, operation.outputs))
-        asked = arguments.get("are_required_outputs")  # of gradients: what is not asked for is no result
+        asked = arguments.get("are_required_outputs")  # of gradients: one that is not required is not computed
         return targets if asked is None else tuple(t for t, wanted in zip(targets, asked, strict=False) if wanted)
     for name in OUTPUTS:
         given = arguments.get(name)
@@ -302,7 +302,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         inferred, wrap = infer(operation.lane, names, static, call.specs, axes)
     except (MeshError, NotImplementedError):
         raise
-    except (RuntimeError, IndexError) as problem:  # torch's words about a shape
+    except (RuntimeError, IndexError) as problem:  # torch refused a shape
         raise shapes_misfit(operation.name, inputs, problem) from None
     specs = tuple(operation.out(call, inferred))
     presence = presence_of_run((*call.tensors, *call.outputs))
@@ -318,7 +318,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     lasting = static_arguments(operation.lane_arguments, inputs, in_specs, axes, device)
     changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
     changed = operation.writes if operation.in_place else None
-    held = [kind.spec for kind in kinds]  # the kind's own, so that the next to read it finds the very same object
+    held = [kind.spec for kind in kinds]  # the kind's own object, so that a later read of the cell finds the same one
     lane, order = operation.lane, by_place(operation.lane)
     special = operation.specialise(_case(call, lasting, names, held)) if operation.specialise else None
     if special is not None:

@@ -1,4 +1,4 @@
-"""Plans: what was decided for a call, and carrying them out. Allocate, enqueue, hand out: every operation goes here."""
+"""Plans: what was decided for a call, and its execution: allocate, enqueue, return results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ttmesh.tensor.tensor import Tensor
 
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
 L1 = BufferType.L1
-MESHES = ("device", "mesh_device")  # where operations without tensors are told their mesh
+MESHES = ("device", "mesh_device")  # the parameters that name the mesh of operations without tensors
 
 
 class Plan:
@@ -49,12 +49,12 @@ class Plan:
         self.name = name
         self.kinds = kinds  # of the results
         self.footprints = footprints  # of the results
-        self.wrap = wrap  # the results as they are handed out
+        self.wrap = wrap  # puts the results into the form that is returned
         self.single = wrap is only and not temporaries
         self.make_body = make_body  # from the values of the changing arguments
         self.changing = changing
         self.body = None if changing else make_body()  # where no value decides
-        self.programs = programs  # device programs, by what TT-NN's cache tells apart
+        self.programs = programs  # device programs, by their keys in TT-NN's program cache
         self.program_count = len(programs)
         self.temporaries = temporaries  # memory that is taken while the programs run
         self.circular_buffer_bytes = circular_buffer_bytes  # per core
@@ -142,7 +142,7 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
 
 
 def _which(tensor: Tensor, arguments: Arguments) -> str:
-    """The argument that a tensor was given as, in TT-NN's words."""
+    """The name of the parameter that a tensor was passed for."""
     for name, value in arguments.items():
         if value is tensor:
             return f": {name.replace('_', ' ').capitalize()} must be on device"

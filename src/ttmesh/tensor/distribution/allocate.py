@@ -15,7 +15,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 class Footprint(Room):
-    """The room that a spec takes on a mesh with this map."""
+    """The memory that a spec takes on a mesh with this map."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Footprint(Room):
         shards = spec.shard_layout
         if shards is not None and spec.memory_config.per_core_allocation:
             raise NotEmulatedError(
-                "per_core_allocation is not emulated: buffers lie at one address on all cores",
+                "per_core_allocation is not emulated: buffers have one address on all cores",
                 expected="a memory configuration in lock step",
                 fix="Leave experimental_set_per_core_allocation out.",
             )
@@ -52,7 +52,7 @@ class Footprint(Room):
 
 @lru_cache(maxsize=1024)
 def footprint_of(spec: TensorSpec, memory_map: MemoryMap) -> Footprint:
-    """The footprint of a spec, worked out once: programs allocate the same few specs again and again."""
+    """The footprint of a spec, computed once: programs allocate the same few specs again and again."""
     return Footprint(spec, memory_map)
 
 

@@ -1,4 +1,4 @@
-"""From the parts on a mesh back to one tensor: concatenation over mesh axes, as TT-NN's composers do it."""
+"""From the shards on a mesh back to one tensor: concatenation over mesh axes, as TT-NN's composers do it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MeshComposerConfig(DistributionConfig):
 
     __slots__ = ()
 
-    WHOLE = "dims"
+    ALL_AXES = "dims"
 
     def __init__(self, *args: object, **given: object) -> None:
         super().__init__(*args, **given)
@@ -75,25 +75,25 @@ class MeshToTensor:
         presence: frozenset[Coord] | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
-        """Lanes of a mesh joined into one new tensor with exactly one copy, cast on the way if asked."""
+        """Lanes of a mesh concatenated into one new tensor with exactly one copy, cast if a dtype is given."""
         # A tensor on another mesh than the composer's is read by the composer's shape, as in TT-NN.
         own = self.mesh_shape or mesh_shape
         key = self._key or ((self._dim or 0,), MeshShape([own.mesh_size()]), ORIGIN)
         plan = _plan(key, own, mesh_shape, presence, values.shape[mesh_shape.dims() :])
         wanted = values.dtype if dtype is None else dtype
-        if plan.groups is None:  # one part needs no dim; none gives an empty tensor
+        if plan.groups is None:  # one shard needs no dim; none gives an empty tensor
             return lane_at(values, plan.present[0]).to(wanted, copy=True) if plan.present else values.new_empty(0)
         if plan.box is not None:
             view = values.expand(plan.expanded)[plan.box]
         else:
             view = torch.stack([lane_at(values, coord) for coord in plan.present]).view(plan.expanded)
-        joined = torch.empty(plan.shape, dtype=wanted, device=view.device)
-        joined.view(plan.split).copy_(view.permute(plan.order))
-        return joined
+        composed = torch.empty(plan.shape, dtype=wanted, device=view.device)
+        composed.view(plan.split).copy_(view.permute(plan.order))
+        return composed
 
 
 class ListMeshToTensor:
-    """A composer of TT-NN's past that gives one tensor per device, in row-major order."""
+    """TT-NN's older composer that gives one tensor per device, in row-major order."""
 
     __slots__ = ("first_rank_only", "mesh_shape")
 
@@ -108,7 +108,7 @@ class ListMeshToTensor:
         presence: frozenset[Coord] | None = None,
         dtype: torch.dtype | None = None,
     ) -> list[torch.Tensor]:
-        """Every lane as a tensor of its own."""
+        """One tensor per lane."""
         held = sorted(_held(mesh_shape, presence))
         return [lane_at(values, coord).to(dtype or values.dtype, copy=True) for coord in held]
 
@@ -118,7 +118,7 @@ C = TypeVar("C", MeshToTensor, ListMeshToTensor)
 
 
 def on_first_rank(composer: C) -> C:
-    """The same composer for ranks that divide a mesh: only the first one gets the whole tensor, the others get None."""
+    """The same composer for ranks that divide a mesh: only the first one gets the full tensor, the others get None."""
     made = copy(composer)
     made.first_rank_only = True
     return made
@@ -130,12 +130,12 @@ def create_mesh_composer(mesh_device: HasMeshShape | MeshShape, config: MeshComp
 
 
 def concat_mesh_to_tensor_composer(mesh_device: HasMeshShape | MeshShape, dim: int) -> MeshToTensor:
-    """A composer that concatenates the parts of all devices along one dim."""
+    """A composer that concatenates the shards of all devices along one dim."""
     return MeshToTensor(mesh_device, dim=dim)
 
 
 def ConcatMeshToTensor(mesh_device: HasMeshShape | MeshShape | None = None, dim: int | None = None) -> MeshToTensor:
-    """TT-NN's older name of `concat_mesh_to_tensor_composer`; without a device the tensor says its mesh."""
+    """TT-NN's older name of `concat_mesh_to_tensor_composer`; without a device the tensor's mesh is used."""
     if dim is None:
         raise TypeError("ConcatMeshToTensor() needs dim=")
     return MeshToTensor(mesh_device, dim=dim)
@@ -156,11 +156,11 @@ class _ComposePlan(NamedTuple):
     """How lanes of one shape become one tensor."""
 
     present: list[Coord]
-    groups: list[int] | None = None  # the tensor dim that each leading axis goes into; None: nothing to join
-    expanded: tuple[int, ...] = ()  # every lane, or the gathered parts
+    groups: list[int] | None = None  # the tensor dim that each leading axis goes into; None: nothing to concatenate
+    expanded: tuple[int, ...] = ()  # every lane, or the stacked shards
     box: tuple[slice, ...] | None = None  # the lanes that count; None: they are gathered one by one
     shape: tuple[int, ...] = ()
-    split: tuple[int, ...] = ()  # the result's shape with every joined dim taken apart
+    split: tuple[int, ...] = ()  # the result's shape with every concatenated dim split again
     order: tuple[int, ...] = ()  # brings the leading axes next to their dims
 
 
@@ -178,8 +178,8 @@ def _plan(
     if len(asked) > 1 and len(present) != distribution.mesh_size():
         raise ShapeError(
             f"ND composition requires the number of tensors {len(present)} to match the mesh shape {distribution}",
-            expected=f"{distribution.mesh_size()} parts",
-            fix="Compose over the coordinates that hold a part.",
+            expected=f"{distribution.mesh_size()} shards",
+            fix="Compose over the coordinates that hold a shard.",
         )
     dims = normalised_dims(asked, len(local))
     box: tuple[slice, ...] | None = None
@@ -198,7 +198,7 @@ def _plan(
 def _plan_concat(
     counts: tuple[int, ...], local: tuple[int, ...], groups: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Leading axes merged into tensor dims: the result's shape, that shape taken apart, and the order of axes."""
+    """Leading axes merged into tensor dims: the result's shape, that shape split, and the order of axes."""
     split, order = list[int](), list[int]()
     for dim, extent in enumerate(local):
         merged = [axis for axis, group in enumerate(groups) if group == dim]
@@ -211,7 +211,7 @@ def _plan_concat(
 
 
 def lane_at(values: torch.Tensor, coord: Coord) -> torch.Tensor:
-    """The part of one device; replicated axes have size one."""
+    """The shard of one device; replicated axes have size one."""
     return values[tuple(at if values.shape[axis] > 1 else 0 for axis, at in enumerate(coord))]
 
 

@@ -14,7 +14,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 
 
 class Built(NamedTuple):
-    """Lanes on the host and the device they shall go to."""
+    """Lanes on the host and the device they are meant for."""
 
     made: Ingested
     device: MeshDevice | None

@@ -1,4 +1,4 @@
-"""A user's torch or numpy values as lanes of a format: checked, cut, converted and copied once."""
+"""A user's torch or numpy values as lanes of a format: checked, split into shards, converted and copied once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
-ALONE = MeshShape(1, 1)  # a host tensor that no mapper cut
-ALONE_TOPOLOGY = TensorTopology(MeshShape([1]), [Replicate()], [MeshCoordinate(0, 0)])
+ONE_CHIP = MeshShape(1, 1)  # the mesh of a host tensor that no mapper sharded
+ONE_CHIP_TOPOLOGY = TensorTopology(MeshShape([1]), [Replicate()], [MeshCoordinate(0, 0)])
 
 
 class Ingested:
@@ -53,25 +53,25 @@ def ingest(
         source = source.transpose(-1, -2)
     if layout is None:
         layout = Layout.TILE if dtype in BLOCK_FLOATS else Layout.ROW_MAJOR
-    cut = _cut(source, mapper)
+    mapped = _map_lanes(source, mapper)
     axes = 2 if mapper is None else mapper.mesh_shape.dims()
     config = DRAM_MEMORY_CONFIG if memory_config is None else memory_config
     padding = 0 if pad_value is None else pad_value
     # No key of the cache: a sharded config, which can be written to, -0.0, which equals 0.0, and transposed tiles.
     cached = config.interleaved and (pad_value is None or pad_value != 0) and not (tile and tile.transpose_tile)
     make = _kind if cached else _kind.__wrapped__
-    kind = make(cut.values.shape[axes:], dtype, layout, tile, config, padding, cut.topology, cut.presence)
+    kind = make(mapped.values.shape[axes:], dtype, layout, tile, config, padding, mapped.topology, mapped.presence)
     if dtype in BLOCK_FLOATS or (mapper is not None and mapper.rank_block is not None):
-        exact = cut.values.contiguous()
+        exact = mapped.values.contiguous()
         if dtype in BLOCK_FLOATS and not config.interleaved:
             exact = to_lane(exact, DataType.BFLOAT16)  # TT-NN makes sharded block floats of bfloat16
         lanes = to_lane(exact, dtype, tile=tile, pad_value=padding)
-    else:  # every element by itself, and all of them stay: convert first, so that cutting is the only strided pass
+    else:  # elements convert one by one and all are kept: convert first, so that sharding is the only strided pass
         converted = to_lane(source, dtype)
-        lanes = cut.values if converted is source else _cut(converted, mapper).values
+        lanes = mapped.values if converted is source else _map_lanes(converted, mapper).values
     if mapper is None:
-        return Ingested(kind, _own(lanes, source), ALONE, None)
-    return Ingested(kind, _own(lanes, source), mapper.mesh_shape, mapper.rank_block)
+        return Ingested(kind, _detach_from(lanes, source), ONE_CHIP, None)
+    return Ingested(kind, _detach_from(lanes, source), mapper.mesh_shape, mapper.rank_block)
 
 
 @lru_cache(maxsize=1024)
@@ -98,28 +98,28 @@ def as_torch(values: Any) -> torch.Tensor:
     if isinstance(values, (list, tuple, int, float)):
         return torch.tensor(values)
     raise MeshError(
-        f"{type(values).__name__} is no tensor",
+        f"{type(values).__name__} is not a tensor",
         expected="a torch tensor, a numpy array or a list of numbers",
-        fix="Convert it first.",
+        fix="Convert it with torch.as_tensor() first.",
     )
 
 
 def from_list(data: Sequence[float], shape: Sequence[int], dtype: DataType) -> torch.Tensor:
     """The values of TT-NN's list constructor."""
-    whole = all(isinstance(item, int) for item in data)
-    return torch.tensor(data, dtype=torch.int64 if whole and dtype not in BLOCK_FLOATS else torch.float32).reshape(
+    is_integer = all(isinstance(item, int) for item in data)
+    return torch.tensor(data, dtype=torch.int64 if is_integer and dtype not in BLOCK_FLOATS else torch.float32).reshape(
         *shape
     )
 
 
-def _cut(source: torch.Tensor, mapper: TensorToMesh | None) -> MappedLanes:
+def _map_lanes(source: torch.Tensor, mapper: TensorToMesh | None) -> MappedLanes:
     if mapper is not None:
         return mapper.map(source)
-    return MappedLanes(source[None, None], None, ALONE_TOPOLOGY)
+    return MappedLanes(source[None, None], None, ONE_CHIP_TOPOLOGY)
 
 
-def _own(lanes: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Contiguous lanes that nobody else can write to: at most one copy."""
+def _detach_from(lanes: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Contiguous lanes that share no memory with the source: at most one copy."""
     if lanes.is_meta:
         return lanes.contiguous()
     shared = lanes.numel() and lanes.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()

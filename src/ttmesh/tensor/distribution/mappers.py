@@ -1,4 +1,4 @@
-"""From one tensor to its parts on a mesh: which device gets which slice, as TT-NN's mappers decide it."""
+"""From one tensor to its shards on a mesh: which device gets which slice, as TT-NN's mappers decide it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MeshMapperConfig(DistributionConfig):
 
     __slots__ = ()
 
-    WHOLE = "placements"
+    ALL_AXES = "placements"
 
     def __init__(self, *args: object, **given: object) -> None:
         super().__init__(*args, **given)
@@ -48,7 +48,7 @@ class MeshMapperConfig(DistributionConfig):
 
 @dataclass(frozen=True)
 class MappedLanes:
-    """A tensor cut for a mesh: lanes (perhaps a view of the input), who has one, and how TT-NN tells it."""
+    """A tensor sharded for a mesh: lanes (perhaps a view of the input), the chips that hold one, and TT-NN's topology."""
 
     values: torch.Tensor
     presence: frozenset[Coord] | None  # None: every coordinate
@@ -56,7 +56,7 @@ class MappedLanes:
 
 
 class TensorToMesh:
-    """A mapper: cuts a tensor for a mesh of known shape."""
+    """A mapper: shards a tensor for a mesh of known shape."""
 
     __slots__ = ("_config", "_key", "distribution_shape", "mesh_shape", "rank_block")
 
@@ -79,25 +79,25 @@ class TensorToMesh:
         return self._config
 
     def map(self, values: torch.Tensor) -> MappedLanes:
-        """Cut a tensor; nothing is copied where a strided view can say it. Of a divided mesh: this rank's lanes."""
+        """Shard a tensor, without a copy where a strided view suffices. Of a mesh divided by ranks: this rank's lanes."""
         plan = _plan(self._key, self.mesh_shape, values.shape)
-        lanes = self._on_the_mesh(values.reshape(plan.split).permute(plan.order), plan)
+        lanes = self._to_mesh_axes(values.reshape(plan.split).permute(plan.order), plan)
         block = self.rank_block
         return MappedLanes(lanes if block is None else block.narrow_to_block(lanes), plan.presence, plan.topology)
 
-    def _on_the_mesh(self, parts: torch.Tensor, plan: _ShardPlan) -> torch.Tensor:
-        """Parts [distribution axes…, *local] moved to the axes of the mesh."""
+    def _to_mesh_axes(self, shards: torch.Tensor, plan: _ShardPlan) -> torch.Tensor:
+        """Shards [distribution axes…, *local] moved to the axes of the mesh."""
         distribution, mesh = plan.distribution, self.mesh_shape.to_tuple()
         rank = distribution.dims()
-        local = parts.shape[rank:]
+        local = shards.shape[rank:]
         if plan.presence is None:
             if distribution == self.mesh_shape:
-                return parts
-            if all(n == 1 for n in parts.shape[:rank]):
-                return parts.reshape(*(1 for _ in mesh), *local)
-            return parts.expand(*distribution, *local).reshape(*mesh, *local)
-        every = parts.expand(*distribution, *local)
-        dense = parts.new_zeros(*mesh, *local)
+                return shards
+            if all(n == 1 for n in shards.shape[:rank]):
+                return shards.reshape(*(1 for _ in mesh), *local)
+            return shards.expand(*distribution, *local).reshape(*mesh, *local)
+        every = shards.expand(*distribution, *local)
+        dense = shards.new_zeros(*mesh, *local)
         if fits_directly(distribution, self.mesh_shape):
             start = start_of(self._config.mesh_offset_override, self.mesh_shape)
             dense[tuple(slice(a, a + n) for a, n in zip(start, distribution, strict=True))] = every
@@ -110,9 +110,9 @@ Key = tuple[tuple[Placement, ...], MeshShape | None, MeshCoordinate]
 
 
 class _ShardPlan(NamedTuple):
-    """How tensors of one shape are cut."""
+    """How tensors of one shape are sharded."""
 
-    split: list[int]  # the shape with every cut dim as (chunks, chunk size), and a 1 for every axis that replicates
+    split: list[int]  # the shape with every sharded dim as (chunks, chunk size), and a 1 for every axis that replicates
     order: list[int]  # brings the chunk axes to the front
     distribution: MeshShape
     topology: TensorTopology
@@ -123,10 +123,10 @@ class _ShardPlan(NamedTuple):
 def _plan(key: Key, mesh_shape: MeshShape, shape: tuple[int, ...]) -> _ShardPlan:
     placements, override, offset = key
     extents = override or mesh_shape
-    cuts = {axis: p.dim for axis, p in enumerate(placements) if isinstance(p, Shard)}
-    dims = dict(zip(cuts, normalised_dims(list(cuts.values()), len(shape)), strict=True))
+    shard_dims = {axis: p.dim for axis, p in enumerate(placements) if isinstance(p, Shard)}
+    dims = dict(zip(shard_dims, normalised_dims(list(shard_dims.values()), len(shape)), strict=True))
     chunks = _chunks(shape, extents, dims)
-    split, order, covered = _cut_and_turned(shape, extents, dims, chunks)
+    split, order, covered = _split_and_order(shape, extents, dims, chunks)
     # TT-NN: a line of fewer chunks than devices is a shorter line.
     distribution = MeshShape(covered)
     where = mesh_coords(extents, mesh_shape, offset)[: prod(covered)]
@@ -136,7 +136,7 @@ def _plan(key: Key, mesh_shape: MeshShape, shape: tuple[int, ...]) -> _ShardPlan
 
 
 def _chunks(shape: tuple[int, ...], extents: MeshShape, dims: dict[int, int]) -> dict[int, tuple[int, int]]:
-    """For each cut dim, how many chunks of which size; ceil chunks that must come out equal."""
+    """For each sharded dim, how many chunks of which size; ceil chunks that must come out equal."""
     sizes = {dim: -(-shape[dim] // extents[axis]) for axis, dim in dims.items()}
     chunks = {dim: (-(-shape[dim] // size) if size else 0, size) for dim, size in sizes.items()}
     wanted, found = prod(extents[axis] for axis in dims), prod(count for count, _ in chunks.values())
@@ -154,7 +154,7 @@ def _chunks(shape: tuple[int, ...], extents: MeshShape, dims: dict[int, int]) ->
     return chunks
 
 
-def _cut_and_turned(
+def _split_and_order(
     shape: tuple[int, ...], extents: MeshShape, dims: dict[int, int], chunks: dict[int, tuple[int, int]]
 ) -> tuple[list[int], list[int], list[int]]:
     """The split shape, the order that brings chunk axes to the front, and the extents that are covered."""
@@ -171,7 +171,7 @@ def _cut_and_turned(
 
 
 class ReplicateTensorToMeshWrapper:
-    """A replicating mapper; TT-NN names its cache files differently, so it is told apart."""
+    """A replicating mapper; a type of its own, because TT-NN names its cache files differently."""
 
     __slots__ = ("_mapper",)
 
@@ -189,7 +189,7 @@ def create_mesh_mapper(mesh_device: HasMeshShape | MeshShape, config: MeshMapper
 
 
 def replicate_tensor_to_mesh_mapper(mesh_device: HasMeshShape | MeshShape) -> TensorToMesh:
-    """A mapper that gives every device the whole tensor."""
+    """A mapper that gives every device the full tensor."""
     devices = MeshShape([mesh_shape_of(mesh_device).mesh_size()])
     return TensorToMesh(mesh_device, MeshMapperConfig([Replicate()], devices))
 
@@ -197,7 +197,7 @@ def replicate_tensor_to_mesh_mapper(mesh_device: HasMeshShape | MeshShape) -> Te
 def shard_tensor_to_mesh_mapper(
     mesh_device: HasMeshShape | MeshShape, dim: int, cluster_axis: int | None = None
 ) -> TensorToMesh:
-    """A mapper that cuts one dim over all devices, or over one axis of the mesh."""
+    """A mapper that shards one dim over all devices, or over one axis of the mesh."""
     mesh_shape = mesh_shape_of(mesh_device)
     if cluster_axis is None:
         return TensorToMesh(mesh_device, MeshMapperConfig([Shard(dim)], MeshShape([mesh_shape.mesh_size()])))
@@ -205,7 +205,7 @@ def shard_tensor_to_mesh_mapper(
         raise ShapeError(
             f"Cluster axis {cluster_axis} is out of range for mesh device with {mesh_shape.dims()} dimensions",
             expected=f"an axis below {mesh_shape.dims()}",
-            fix="Choose another axis.",
+            fix="Pass an axis of the mesh, or None to shard over all devices.",
         )
     return TensorToMesh(
         mesh_device,
@@ -226,7 +226,7 @@ def ShardTensorToMesh(mesh_device: HasMeshShape | MeshShape, dim: int) -> Tensor
 def ShardTensor2dMesh(
     mesh_device: HasMeshShape | MeshShape, mesh_shape: Sequence[int], dims: Sequence[int | None]
 ) -> TensorToMesh:
-    """A mapper that cuts one dim over rows and one over columns; None replicates."""
+    """A mapper that shards one dim over rows and one over columns; None replicates."""
     config = MeshMapperConfig([_placement(dims[0]), _placement(dims[1])], MeshShape(mesh_shape[0], mesh_shape[1]))
     return TensorToMesh(mesh_device, config)
 
@@ -238,13 +238,13 @@ def unwrap_mapper(mapper: TensorToMesh | ReplicateTensorToMeshWrapper) -> Tensor
 
 def _placement(dim: object) -> Placement:
     if dim is not None and not isinstance(dim, int):
-        raise TypeError(f"{dim!r} is no placement; expected PlacementShard, PlacementReplicate, a dim or None")
+        raise TypeError(f"{dim!r} is not a placement; expected PlacementShard, PlacementReplicate, a dim or None")
     return Replicate() if dim is None else Shard(dim)
 
 
 def _uneven_split_error(wrong: str, shape: tuple[int, ...]) -> ShapeError:
     return ShapeError(
         wrong,
-        expected=f"{list(shape)} to split into equal parts",
+        expected=f"{list(shape)} to split into equal shards",
         fix="Pad the tensor (pad_batch does it for the first dim) or choose another dim.",
     )

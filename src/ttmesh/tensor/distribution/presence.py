@@ -1,4 +1,4 @@
-"""The parts of a tensor: which coordinates hold one, which of them are this process's, and the values there."""
+"""The shards of a tensor: which coordinates hold one, which of them are this process's, and the values there."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.spec.distribution_shape import Coord
-from ttmesh.tensor.spec.tensor_properties import Described
+from ttmesh.tensor.spec.tensor_properties import TensorProperties
 
 
-class Parted(Described):
-    """A tensor with a part for each of some coordinates of a mesh. Where ranks divide the mesh, lanes are this rank's."""
+class DistributedTensor(TensorProperties):
+    """A tensor with a shard for each of some coordinates of a mesh. Where ranks divide the mesh, lanes are this rank's."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def mesh_shape(self) -> MeshShape:
-        """The mesh it lies on, or was cut for."""
+        """The mesh it is stored on, or was sharded for."""
 
     @property
     @abstractmethod
@@ -36,27 +36,27 @@ class Parted(Described):
         """The lanes of a host tensor; never change what you get."""
 
     def device_coords(self) -> list[MeshCoordinate]:
-        """The coordinates of this process that hold a part."""
+        """The coordinates of this process that hold a shard."""
         return [MeshCoordinate(coord) for coord in self.local_coords()]
 
     def local_coords(self) -> list[Coord]:
         """The same as plain tuples, row-major."""
-        part = self.rank_block
-        return self.coords() if part is None else [coord for coord in self.coords() if part.has_chip(coord)]
+        block = self.rank_block
+        return self.coords() if block is None else [coord for coord in self.coords() if block.has_chip(coord)]
 
     def coords(self) -> list[Coord]:
-        """Every coordinate that holds a part, on whatever rank."""
+        """Every coordinate that holds a shard, on any rank."""
         if self.kind.presence is not None:
             return sorted(self.kind.presence)
         return [coord.coords() for coord in MeshCoordinateRange(self.mesh_shape)]
 
     def lane(self, coord: Coord) -> torch.Tensor:
-        """The part of one device of a host tensor; never change what you get."""
-        part = self.rank_block
-        return lane_at(self.lanes, coord if part is None else part.to_local(coord))
+        """The shard of one device of a host tensor; never change what you get."""
+        block = self.rank_block
+        return lane_at(self.lanes, coord if block is None else block.to_local(coord))
 
-    def only_part(self) -> torch.Tensor:
-        """The part of a host tensor that has just one."""
+    def only_shard(self) -> torch.Tensor:
+        """The shard of a host tensor that has exactly one."""
         coords = self.coords()
         if len(coords) != 1:
             raise MeshError(
@@ -69,13 +69,13 @@ class Parted(Described):
 
     def all_lanes(self) -> torch.Tensor:
         """The lanes of all ranks of a host tensor; every rank of its mesh calls it."""
-        part = self.rank_block
-        return self.lanes if part is None else part.gather_all(self.lanes)
+        block = self.rank_block
+        return self.lanes if block is None else block.gather_all(self.lanes)
 
     def compose(self, composer: Composer, dtype: torch.dtype | None = None) -> Any:
-        """What a composer makes of the parts of all ranks; None on ranks that it leaves out."""
-        part = self.rank_block
+        """What a composer makes of the shards of all ranks; None on ranks that it leaves out."""
+        block = self.rank_block
         lanes: torch.Tensor | None = self.lanes
-        if part is not None:
-            lanes = part.gather_on_first(self.lanes) if composer.first_rank_only else part.gather_all(self.lanes)
+        if block is not None:
+            lanes = block.gather_on_first(self.lanes) if composer.first_rank_only else block.gather_all(self.lanes)
         return None if lanes is None else composer.compose(lanes, self.mesh_shape, self.kind.presence, dtype)

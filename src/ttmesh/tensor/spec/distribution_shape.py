@@ -19,11 +19,11 @@ class DistributionConfig:
 
     __slots__ = ("mesh_offset_override", "mesh_shape_override", "per_axis")
 
-    WHOLE = ""  # the name of the argument that holds all axes; the other form has row_dim and col_dim
+    ALL_AXES = ""  # the name of the argument that holds all axes; the other form has row_dim and col_dim
 
     def __init__(self, *args: object, **given: object) -> None:
-        whole = self.WHOLE in given or (bool(args) and isinstance(args[0], (list, tuple)))
-        names = [self.WHOLE] if whole else ["row_dim", "col_dim"]
+        has_all_axes = self.ALL_AXES in given or (bool(args) and isinstance(args[0], (list, tuple)))
+        names = [self.ALL_AXES] if has_all_axes else ["row_dim", "col_dim"]
         names += ["mesh_shape_override", "mesh_offset_override"]
         bound = dict(zip(names, args, strict=False))
         if len(args) > len(names) or bound.keys() & given.keys() or given.keys() - set(names):
@@ -31,7 +31,7 @@ class DistributionConfig:
                 f"{type(self).__name__}{args!r} with {sorted(given)}; expected each of {names} at most once"
             )
         bound |= given
-        found = bound[self.WHOLE] if whole else (bound.get("row_dim"), bound.get("col_dim"))
+        found = bound[self.ALL_AXES] if has_all_axes else (bound.get("row_dim"), bound.get("col_dim"))
         self.per_axis: tuple[object, ...] = tuple(found)  # type: ignore[arg-type]
         self.mesh_shape_override: MeshShape | None = bound.get("mesh_shape_override")  # type: ignore[assignment]
         self.mesh_offset_override: MeshCoordinate = bound.get("mesh_offset_override", ORIGIN)  # type: ignore[assignment]
@@ -46,11 +46,11 @@ class DistributionConfig:
         shape, offset = self.mesh_shape_override, self.mesh_offset_override
         overrides = "" if shape is None else f", mesh_shape_override={shape!r}"
         overrides += f", mesh_offset_override={offset!r}" if any(offset) else ""
-        return f"{type(self).__name__}({self.WHOLE}: {list(self.per_axis)!r}{overrides})"
+        return f"{type(self).__name__}({self.ALL_AXES}: {list(self.per_axis)!r}{overrides})"
 
 
 class HasMeshShape(Protocol):
-    """A mesh device, as far as mappers need one."""
+    """What mappers need of a mesh device."""
 
     @property
     def shape(self) -> MeshShape:
@@ -84,10 +84,10 @@ def start_of(offset: MeshCoordinate, mesh_shape: MeshShape) -> Coord:
 
 
 def mesh_coords(distribution: MeshShape, mesh_shape: MeshShape, offset: MeshCoordinate = ORIGIN) -> list[Coord]:
-    """The coordinate of every part, parts in row-major order; parts beyond the mesh have none."""
+    """The coordinate of every shard, in row-major order of shards; shards beyond the mesh have none."""
     if not fits_directly(distribution, mesh_shape):
-        parts = distribution.mesh_size()
-        return [coord.coords() for coord in MeshCoordinateRange(mesh_shape).coords()[:parts]]
+        count = distribution.mesh_size()
+        return [coord.coords() for coord in MeshCoordinateRange(mesh_shape).coords()[:count]]
     shift = start_of(offset, mesh_shape)
     return [
         tuple(a + b for a, b in zip(coord, shift, strict=True)) for coord in MeshCoordinateRange(distribution).coords()
@@ -95,7 +95,7 @@ def mesh_coords(distribution: MeshShape, mesh_shape: MeshShape, offset: MeshCoor
 
 
 def compute_distribution_to_mesh_mapping(distribution_shape: MeshShape, mesh_shape: MeshShape) -> list[MeshCoordinate]:
-    """The device of every part of a distribution, parts in row-major order."""
+    """The device of every shard of a distribution, in row-major order of shards."""
     return [MeshCoordinate(coord) for coord in mesh_coords(distribution_shape, mesh_shape)]
 
 

@@ -1,4 +1,4 @@
-"""Shapes and parts on the host: lanes hold logical values only, so padding is made when somebody asks to see it."""
+"""Shapes and shards on the host: lanes hold logical values only, so padding is added when it is read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ttmesh.tensor.spec.distribution_shape import Coord
 
 
 class HasLane(Protocol):
-    """A host tensor, as far as its parts are asked for."""
+    """A host tensor whose shards can be read."""
 
     def lane(self, coord: Coord) -> torch.Tensor:
-        """The part of one device."""
+        """The shard of one device."""
 
 
 def pad_values(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> torch.Tensor:
@@ -35,7 +35,9 @@ def pad_values(values: torch.Tensor, shape: Sequence[int], fill: float = 0) -> t
 def shift_values(values: torch.Tensor, shape: Sequence[int], start: Sequence[int], fill: float) -> torch.Tensor:
     """Lanes whose logical window shows the values shifted by `start`, with `fill` before them."""
     if len(start) != len(shape):
-        raise ShapeError(f"start {list(start)} of {list(shape)}", expected="one number per dim", fix="Check the rank.")
+        raise ShapeError(
+            f"start {list(start)} of {list(shape)}", expected="one number per dim", fix="Pass one start per dim."
+        )
     if not any(start):
         return values
     window = torch.full_like(values, fill)
@@ -46,17 +48,19 @@ def shift_values(values: torch.Tensor, shape: Sequence[int], start: Sequence[int
 
 
 def box(values: torch.Tensor, rank: int, start: Sequence[int], end: Sequence[int]) -> torch.Tensor:
-    """The part of the last `rank` dims between two corners (the end is outside)."""
+    """The box in the last `rank` dims between two corners (the end is exclusive)."""
     if len(start) != rank or len(end) != rank:
         raise ShapeError(
-            f"a box from {list(start)} to {list(end)}", expected=f"{rank} numbers in each corner", fix="Check the rank."
+            f"a box from {list(start)} to {list(end)}",
+            expected=f"{rank} numbers in each corner",
+            fix="Pass corners of the tensor's rank.",
         )
     index: tuple[Any, ...] = (..., *(slice(a, b) for a, b in zip(start, end, strict=True)))
     return values[index].contiguous()
 
 
 class HostBuffer:
-    """The parts of a host tensor by coordinate."""
+    """The shards of a host tensor by coordinate."""
 
     __slots__ = ("_coords", "_mesh_shape", "_rank_block", "_tensor")
 
@@ -67,14 +71,14 @@ class HostBuffer:
         self._coords = frozenset(coords)
 
     def shape(self) -> MeshShape:
-        """The mesh the tensor was cut for."""
+        """The mesh the tensor was sharded for."""
         return self._mesh_shape
 
     def is_local(self, coord: MeshCoordinate) -> bool:
-        """Whether this process holds the part there."""
+        """Whether this process holds the shard there."""
         coord.to_linear_index(self._mesh_shape)
         return self._rank_block is None or self._rank_block.has_chip(coord)
 
     def get_shard(self, coord: MeshCoordinate) -> torch.Tensor | None:
-        """A copy of the part at a coordinate, or None where there is none here."""
+        """A copy of the shard at a coordinate, or None if this process has none there."""
         return self._tensor.lane(coord.coords()).clone() if coord.coords() in self._coords else None

@@ -29,8 +29,8 @@ _kinds = weakref.WeakValueDictionary()
 
 
 def kind_of(spec: TensorSpec, topology: TensorTopology, presence: Presence | None = None) -> Kind:
-    """The one kind with these parts."""
-    key = (spec, spec.tile.transpose_tile, topology, presence)  # specs are equal whichever way their tiles lie
+    """The one kind with this spec, topology and presence."""
+    key = (spec, spec.tile.transpose_tile, topology, presence)  # specs with transposed tiles compare equal to others
     kind = _kinds.get(key)
     if kind is None:
         kind = _kinds[key] = Kind(spec, topology, presence)

@@ -1,4 +1,4 @@
-"""Where a tensor lies on a chip: interleaved or sharded, in DRAM or L1, printed and compared as TT-NN does."""
+"""Where a tensor is stored on a chip: interleaved or sharded, in DRAM or L1, printed and compared as TT-NN does."""
 
 from __future__ import annotations
 
@@ -133,18 +133,18 @@ class MemoryConfig:
             raise MeshError(
                 f"nd_shard_spec was given together with {memory_layout} and {shard_spec}",
                 expected="(memory_layout, buffer_type, shard_spec) or (buffer_type, nd_shard_spec)",
-                fix="Give one of the two.",
+                fix="Pass the arguments of one of the two forms.",
             )
         layout = TensorMemoryLayout.ND_SHARDED if nd_shard_spec is not None else memory_layout
         self.memory_layout = TensorMemoryLayout.INTERLEAVED if layout is None else layout
         self.buffer_type: BufferType = BufferType.DRAM if buffer_type is None else buffer_type
-        self.shard_spec: ShardSpec | None = copy(shard_spec)  # by value: the caller may go on changing his
+        self.shard_spec: ShardSpec | None = copy(shard_spec)  # copied: the caller may change the original later
         self.nd_shard_spec: NdShardSpec | None = copy(nd_shard_spec)
         self.created_with_nd_shard_spec = nd_shard_spec is not None
         self.per_core_allocation = False
 
     def experimental_set_per_core_allocation(self, enable: bool) -> None:
-        """Ask for an address of its own on every core; no tensor can be placed so here."""
+        """Request a separate address on every core; such a tensor cannot be allocated here."""
         refusals = {
             "per_core_allocation is only supported for L1 buffers": self.buffer_type is not BufferType.L1,
             "per_core_allocation requires a sharded memory layout": self.interleaved,

@@ -24,7 +24,7 @@ def element_bytes(dtype: DataType) -> int:
 
 
 def default_alignment(layout: Layout, tile: Tile, config: MemoryConfig) -> Alignment:
-    """What the last dims are rounded up to when nobody says otherwise."""
+    """What the last dims are rounded up to by default."""
     if layout is Layout.TILE:
         return tuple(tile.tile_shape)
     if config.shard_spec is not None:
@@ -35,7 +35,7 @@ def default_alignment(layout: Layout, tile: Tile, config: MemoryConfig) -> Align
 
 
 def merged_alignment(asked: Alignment, default: Alignment) -> Alignment:
-    """The asked alignment, rounded up to what the layout needs."""
+    """The requested alignment, rounded up to what the layout needs."""
     if not asked:
         return default
     rank = max(len(asked), len(default))
@@ -58,7 +58,7 @@ def padded_shape(shape: Shape, alignment: Alignment) -> Shape:
                 raise ShapeError(
                     f"Padded shape can't be deducted from TensorLayout parameters {list(alignment)} and Shape {shape}",
                     expected="alignments that are multiples of the rows below them",
-                    fix="Choose another padded shape.",
+                    fix="Choose a padded shape whose rows are multiples of these alignments.",
                 )
             padded[i] = round_up(sizes[i], steps[i] // rows)
         if i != rank - 1:  # the width does not count as rows

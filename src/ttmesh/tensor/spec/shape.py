@@ -55,7 +55,7 @@ class Shape(tuple[int, ...]):
             raise ShapeError(
                 f"ShapeBase[] index out of range. {key} not in [{-len(self)}, {len(self)})",
                 expected=f"an index of {self!r}",
-                fix="Check the rank.",
+                fix="Pass an index below the rank.",
             ) from None
 
     def __eq__(self, other: object) -> bool:

@@ -91,9 +91,9 @@ def create_sharded_memory_config_(
     return _config(layout, memory, grid, shard_shape, orientation)
 
 
-def div_up(value: int, parts: int) -> int:
+def div_up(value: int, divisor: int) -> int:
     """Quotient rounded up."""
-    return -(-value // parts)
+    return -(-value // divisor)
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -102,7 +102,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def _parts(layout: TensorMemoryLayout, grid: CoreRangeSet, *, by_rows: bool) -> tuple[int, int]:
-    """Into how many parts height and width are cut."""
+    """Into how many shards height and width are split."""
     if layout is TensorMemoryLayout.HEIGHT_SHARDED:
         return grid.num_cores(), 1
     if layout is TensorMemoryLayout.WIDTH_SHARDED:
@@ -116,7 +116,7 @@ def _given_shard_shape(shape: Sequence[int], *, by_rows: bool) -> tuple[int, int
 
 
 def _shard_grid(core_grid: Grid) -> tuple[CoreRangeSet, BufferType]:
-    """The cores a grid argument means, and the memory they stand for."""
+    """The cores that a grid argument names, and whether their memory is L1 or DRAM."""
     if isinstance(core_grid, CoreRangeSet):
         return core_grid, BufferType.L1
     if isinstance(
@@ -131,7 +131,7 @@ def _shard_grid(core_grid: Grid) -> tuple[CoreRangeSet, BufferType]:
         raise _shard_error("Invalid core_grid", core_grid, kinds)
     if not all(isinstance(grid, CoreGrid) for grid in core_grid):
         raise _shard_error("Invalid core_grid type", core_grid, kinds)
-    full, rest = core_grid  # so many full rows, then one row that is shorter
+    full, rest = core_grid  # this many full rows, then one row that is shorter
     boxes = [
         CoreRange(CoreCoord(0, 0), CoreCoord(full.x - 1, full.y - 1)),
         CoreRange(CoreCoord(0, full.y), CoreCoord(rest.x - 1, full.y)),

@@ -1,4 +1,4 @@
-"""Which core holds which pages of a sharded tensor, and the two ways TT-NN writes a shard spec."""
+"""Which core holds which pages of a sharded tensor, and TT-NN's two forms of a shard spec."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class ShardLayout:
             return slots
         steps, volume = _strides(self.tensor_pages), prod(self.shard_pages)
         counts = [div_up(t, s) for t, s in zip(self.tensor_pages, self.shard_pages, strict=True)]
-        for shard, place in enumerate(itertools.product(*map(range, counts))):
+        for shard, position in enumerate(itertools.product(*map(range, counts))):
             core, slot = self._home(shard)
-            first = [i * s for i, s in zip(place, self.shard_pages, strict=True)]
+            first = [i * s for i, s in zip(position, self.shard_pages, strict=True)]
             for at, offset in enumerate(itertools.product(*map(range, self.shard_pages))):
                 page = [a + b for a, b in zip(first, offset, strict=True)]
                 if all(p < t for p, t in zip(page, self.tensor_pages, strict=True)):
@@ -84,7 +84,9 @@ def shard_layout(padded: Shape, page: Extent2d, spec: NdShardSpec) -> ShardLayou
     folded = (prod(tensor[: extra + 1]), *tensor[extra + 1 :])
     if not prod(shard):
         raise ShapeError(
-            f"Shard shape must have non zero volume! Got {spec.shard_shape}", expected="no zero", fix="Enlarge it."
+            f"Shard shape must have non zero volume! Got {spec.shard_shape}",
+            expected="no zero",
+            fix="Pass positive extents.",
         )
     layout = ShardLayout(folded, shard, _cores(folded, shard, spec), spec.shard_distribution_strategy)
     uneven = layout.cores and layout.num_shards % len(layout.cores)
@@ -112,9 +114,9 @@ def _cores(tensor: tuple[int, ...], shard: tuple[int, ...], spec: NdShardSpec) -
             fix="Use ROUND_ROBIN_1D.",
         )
     box = spec.grid.ranges()[0]
-    wide = max(div_up(tensor[-1], shard[-1]), 1)
-    high = max(div_up(prod(tensor[:-1]), prod(shard[:-1])), 1)
-    columns, rows = (wide, high) if by_rows else (high, wide)
+    across = max(div_up(tensor[-1], shard[-1]), 1)
+    down = max(div_up(prod(tensor[:-1]), prod(shard[:-1])), 1)
+    columns, rows = (across, down) if by_rows else (down, across)
     for count, side, room in ((columns, "width", box.grid_size().x), (rows, "height", box.grid_size().y)):
         if count > room:
             raise ShapeError(
@@ -150,10 +152,10 @@ def legacy_from_nd(
     flat = _flatten_shard(spec.shard_shape, padded)
     if flat is None:
         return None
-    high, wide = div_up(physical[0], flat[0]), div_up(physical[1], flat[1])
+    down, across = div_up(physical[0], flat[0]), div_up(physical[1], flat[1])
     if spec.orientation is not ShardOrientation.ROW_MAJOR:
-        high, wide = wide, high
-    if high * wide > spec.grid.num_cores():
+        down, across = across, down
+    if down * across > spec.grid.num_cores():
         return None
     legacy = ShardSpec(spec.grid, flat, spec.orientation)
     round_robin = strategy is ShardDistributionStrategy.ROUND_ROBIN_1D
@@ -162,7 +164,7 @@ def legacy_from_nd(
     if round_robin and flat[1] == padded[-1]:
         return TensorMemoryLayout.HEIGHT_SHARDED, legacy
     box = spec.grid.bounding_box().grid_size()
-    if spec.grid.size() != 1 or wide > box.x or high > box.y or (round_robin and wide != box.x):
+    if spec.grid.size() != 1 or across > box.x or down > box.y or (round_robin and across != box.x):
         return None
     return TensorMemoryLayout.BLOCK_SHARDED, legacy
 

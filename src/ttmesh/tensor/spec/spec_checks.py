@@ -1,4 +1,4 @@
-"""Which formats a layout can hold, and whether shards fit their grid, in TT-NN's words."""
+"""Which formats a layout can hold, and whether shards fit their grid, with TT-NN's error texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmesh.tensor.spec.shard_config import div_up
 
 
 def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
-    """Refuse formats that a layout cannot hold, and what is no layout."""
+    """Refuse formats that a layout cannot hold, and values that are not layouts."""
     if not isinstance(layout, Layout):
         raise TypeError(f"layout={layout!r} is a {type(layout).__name__}; pass ttnn.TILE_LAYOUT or ROW_MAJOR_LAYOUT")
     if not isinstance(dtype, DataType):
@@ -22,7 +22,7 @@ def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
             "Only UINT32, INT32, FLOAT32, UINT16, UINT8, INT8, BFLOAT16, BFLOAT8_B, BFLOAT4_B, or FP8_E4M3 dtypes are "
             "supported on device!",
             expected=one_of(d for d in DataType if d is not DataType.INVALID),
-            fix="Choose one of them.",
+            fix="Pass one of these dtypes.",
         )
     if dtype in BLOCK_FLOATS and layout is not Layout.TILE:
         raise MeshError(
@@ -46,7 +46,7 @@ def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
 
 
 def find_misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]) -> ShapeError | None:
-    """What is wrong with a height, width or block sharding of this extent, in TT-NN's words."""
+    """TT-NN's error for a height, width or block sharding of this extent, or None."""
     (height, width), (shard_height, shard_width) = physical, spec.shape
     rows, columns = div_up(height, max(shard_height, 1)), div_up(width, max(shard_width, 1))
     cores = spec.num_cores()

@@ -1,4 +1,4 @@
-"""Everything a tensor says about itself that follows from its kind."""
+"""Properties of a tensor that follow from its kind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
 
-class Described:
-    """Something with a kind."""
+class TensorProperties:
+    """An object with a kind: shape, format, layout, memory and topology under TT-NN's names."""
 
     __slots__ = ("kind",)
 
@@ -61,20 +61,20 @@ class Described:
         return self.tile
 
     def memory_config(self) -> MemoryConfig:
-        """Where the values lie on a chip."""
+        """Where the values are stored on a chip."""
         return self.kind.spec.memory_config
 
     def is_sharded(self) -> bool:
-        """Whether it lies in shards on a chip."""
+        """Whether it is sharded over the cores or banks of a chip."""
         return self.kind.spec.memory_config.is_sharded()
 
     def volume(self) -> int:
-        """Elements of one device's part, padding included."""
+        """Elements on one device, padding included."""
         height, width = self.kind.spec.physical_shape
         return height * width
 
     def logical_volume(self) -> int:
-        """Elements of one device's part."""
+        """Elements on one device."""
         return self.shape.volume()
 
     def element_size(self) -> int:
@@ -82,9 +82,9 @@ class Described:
         return ELEMENT_BYTES.get(self.dtype, 1)
 
     def tensor_topology(self) -> TensorTopology:
-        """How the tensor lies over the mesh."""
+        """How the tensor is distributed over the mesh."""
         return self.kind.topology
 
     def update_tensor_topology(self, topology: TensorTopology) -> None:
-        """Say something else about how it lies over the mesh; values do not move."""
+        """Replace the topology; values do not move."""
         self.kind = kind_of(self.kind.spec, topology, self.kind.presence)

@@ -66,7 +66,7 @@ class TensorSpec:
             memory_config = MemoryConfig(memory_layout, buffer_type, shard_spec, nd_shard_spec=nd_shard_spec)
         elif any(given is not None for given in (memory_layout, buffer_type, shard_spec, nd_shard_spec)):
             raise MeshError(
-                "memory_config was given together with parts of one",
+                "memory_config was given together with single fields of one",
                 expected="memory_config, or its fields",
                 fix="Leave the fields out.",
             )
@@ -86,7 +86,7 @@ class TensorSpec:
 
     @property
     def memory_config(self) -> MemoryConfig:
-        """Where it lies; a copy when it is sharded, because shard specs can be written to."""
+        """Where it is stored; a copy when it is sharded, because shard specs can be written to."""
         return self._config if self._config.interleaved else copy(self._config)
 
     @property
@@ -210,7 +210,7 @@ class TensorSpec:
         orientation: ShardOrientation = ShardOrientation.ROW_MAJOR,
         shard_distribution_strategy: ShardDistributionStrategy = ShardDistributionStrategy.ROUND_ROBIN_1D,
     ) -> TensorSpec:
-        """Cut into shards of this shape, rounded up as asked."""
+        """Split into shards of this shape, rounded up as asked."""
         if isinstance(shard_shape, NdShardSpec):
             spec = copy(shard_shape)
         elif grid is None:
@@ -276,11 +276,11 @@ class TensorSpec:
         return memory.from_bytes(self, raw, lane_axes)
 
     def blank(self, lane_axes: int, device: torch.device) -> torch.Tensor:
-        """Values of memory that nobody wrote."""
+        """Values of memory that was never written."""
         return memory.blank(self, lane_axes, device)
 
     def describe(self) -> tuple[str, str, str, str]:
-        """Shape, number format, layout and memory configuration, in the words of TT-NN's reports."""
+        """Shape, number format, layout and memory configuration as TT-NN's reports write them."""
         return repr(self.shape), cpp(self.dtype), cpp(self.layout), repr(self._config)
 
     def view_of(self, values: torch.Tensor, other: Format, lane_axes: int) -> torch.Tensor | None:

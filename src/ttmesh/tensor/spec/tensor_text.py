@@ -33,21 +33,21 @@ def set_printoptions(*, profile: str, sci_mode: bool | str | None = None, precis
     if profile.lower() not in KEPT:
         raise ValueError(f"profile {profile!r}; expected one of {sorted(KEPT)}")
     if isinstance(sci_mode, str):
-        words = {"true": True, "false": False, "none": None, "default": None}
-        if sci_mode.lower() not in words:
+        values_by_name = {"true": True, "false": False, "none": None, "default": None}
+        if sci_mode.lower() not in values_by_name:
             raise ValueError("sci_mode must be None, bool, or str (true, false, default)")
-        sci_mode = words[sci_mode.lower()]
+        sci_mode = values_by_name[sci_mode.lower()]
     options.profile, options.sci_mode = profile.lower(), sci_mode
     options.precision = 4 if precision is None else precision
 
 
 def tensor_text(values: torch.Tensor, spec: TensorSpec) -> str:
-    """One device's part of a tensor."""
+    """One device's shard of a tensor."""
     return f"ttnn.Tensor({_values_text(values, spec)}{_tail(spec)}"
 
 
 def freed_text(spec: TensorSpec) -> str:
-    """A tensor whose memory was given back."""
+    """A tensor whose memory was freed."""
     return f"ttnn.Tensor(<buffer is not allocated>{_tail(spec)}"
 
 
@@ -63,10 +63,10 @@ def _values_text(values: torch.Tensor, spec: TensorSpec) -> str:
     if spec.dtype not in FLOATS:
         return _format_nested(values, 0, lambda number: f"{number:5d}")
     digits = options.precision
-    wide = values.to(torch.float32)
-    if options.sci_mode if options.sci_mode is not None else _spreads(wide):
-        return _format_nested(wide, 0, lambda number: f"{number:{digits + 7}.{digits}e}")
-    return _format_nested(wide, 0, lambda number: f"{number:{digits + 3}.{digits}f}")
+    floats = values.to(torch.float32)
+    if options.sci_mode if options.sci_mode is not None else _spreads(floats):
+        return _format_nested(floats, 0, lambda number: f"{number:{digits + 7}.{digits}e}")
+    return _format_nested(floats, 0, lambda number: f"{number:{digits + 3}.{digits}f}")
 
 
 def _spreads(values: torch.Tensor) -> bool:
@@ -75,21 +75,21 @@ def _spreads(values: torch.Tensor) -> bool:
     sizes = sizes[torch.isfinite(sizes) & (sizes != 0)].double()
     if not sizes.numel():
         return False
-    low, high = float(sizes.min()), float(sizes.max())
-    return high / low > 1000.0 or high > 1.0e8 or low < 1.0e-4
+    least, most = float(sizes.min()), float(sizes.max())
+    return most / least > 1000.0 or most > 1.0e8 or least < 1.0e-4
 
 
 def _format_nested(values: torch.Tensor, depth: int, number: Callable[[Any], str]) -> str:
     if values.dim() == 0:
         return number(values.item())
     kept, size = KEPT[options.profile], values.shape[0]
-    cut = kept is not None and size > kept
-    head = kept // 2 if kept is not None and cut else size
-    shown = [*range(head), *(range(size - head, size) if cut else ())]
-    parts = [_format_nested(values[i], depth + 1, number) for i in shown]
-    if cut:
-        parts.insert(head, " ..." if values.dim() == 1 else "...")
+    is_shortened = kept is not None and size > kept
+    head = kept // 2 if kept is not None and is_shortened else size
+    shown = [*range(head), *(range(size - head, size) if is_shortened else ())]
+    items = [_format_nested(values[i], depth + 1, number) for i in shown]
+    if is_shortened:
+        items.insert(head, " ..." if values.dim() == 1 else "...")
     if values.dim() == 1:
-        return "[" + ", ".join(parts) + "]"
+        return "[" + ", ".join(items) + "]"
     between = ",\n" + "\n" * (values.dim() > 2) + " " * (INDENT + depth + 1)
-    return "[" + between.join(parts) + "]"
+    return "[" + between.join(items) + "]"

@@ -1,4 +1,4 @@
-"""How a tensor lies over a mesh as TT-NN tells it: distribution shape, placements, coordinates."""
+"""How a tensor is distributed over a mesh, as TT-NN reports it: distribution shape, placements, coordinates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ttmesh.base.placement import Placement, Replicate, Shard
 
 
 class TensorTopology:
-    """The shape a tensor was distributed over, what each axis of it does, and which device got which part."""
+    """The shape a tensor was distributed over, what each axis of it does, and which device got which shard."""
 
     __slots__ = ("_distribution_shape", "_hash", "_mesh_coords", "_placements")
 
@@ -24,7 +24,9 @@ class TensorTopology:
         self._distribution_shape = distribution_shape
         self._placements = tuple(placements)
         self._mesh_coords = tuple(mesh_coords)
-        self._hash = hash((distribution_shape, self._placements, self._mesh_coords))  # part of every tensor's kind
+        self._hash = hash(
+            (distribution_shape, self._placements, self._mesh_coords)
+        )  # every tensor's kind is hashed by it
 
     @staticmethod
     @lru_cache(maxsize=64)  # it costs more than the rest of an allocation
@@ -34,11 +36,11 @@ class TensorTopology:
 
     @staticmethod
     def create_sharded_tensor_topology(mesh_shape: MeshShape, shard_dim: int = 0) -> TensorTopology:
-        """One part per device of a mesh, in row-major order."""
+        """One shard per device of a mesh, in row-major order."""
         return TensorTopology(MeshShape([mesh_shape.mesh_size()]), [Shard(shard_dim)], _all_coords(mesh_shape))
 
     def distribution_shape(self) -> MeshShape:
-        """The shape the tensor was cut for; it may differ from the mesh's."""
+        """The shape the tensor was sharded for; it may differ from the mesh's."""
         return self._distribution_shape
 
     def placements(self) -> list[Placement]:
@@ -46,7 +48,7 @@ class TensorTopology:
         return list(self._placements)
 
     def mesh_coords(self) -> list[MeshCoordinate]:
-        """The device of each part, parts in row-major order."""
+        """The device of each shard, in row-major order of shards."""
         return list(self._mesh_coords)
 
     def is_fully_replicated(self) -> bool:
@@ -54,19 +56,19 @@ class TensorTopology:
         return not any(isinstance(placement, Shard) for placement in self._placements)
 
     def get_device_coord(self, tensor_coord: MeshCoordinate) -> MeshCoordinate:
-        """The device that holds a part."""
+        """The device that holds a shard."""
         index = tensor_coord.to_linear_index(self._distribution_shape)
         if index >= len(self._mesh_coords):
             raise ShapeError(
                 f"Flattened index {index} is out of bounds of mesh_coordinates {len(self._mesh_coords)} in tensor "
                 f"topology with distribution shape {self._distribution_shape}",
-                expected="a part that a device holds",
-                fix="Check the coordinate.",
+                expected=f"a coordinate of one of the first {len(self._mesh_coords)} shards",
+                fix="Pass a coordinate of a shard that a device holds.",
             )
         return self._mesh_coords[index]
 
     def get_tensor_coord(self, device_coord: MeshCoordinate) -> MeshCoordinate | None:
-        """The part that a device holds."""
+        """The coordinate of the shard that a device holds."""
         if device_coord not in self._mesh_coords:
             return None
         index, coords = self._mesh_coords.index(device_coord), []
@@ -76,17 +78,17 @@ class TensorTopology:
         return MeshCoordinate(coords)
 
     def get_neighbor(self, tensor_coord: MeshCoordinate, offset: int, dim: int) -> MeshCoordinate:
-        """The part so many steps along an axis, wrapping."""
+        """The shard `offset` steps along an axis, wrapping around."""
         found = tensor_coord.get_neighbor(self._distribution_shape, offset, dim, "wrap")
         assert found is not None, "wrapping always finds a neighbour"
         return found
 
     def get_next_neighbor(self, tensor_coord: MeshCoordinate, dim: int) -> MeshCoordinate:
-        """The next part along an axis, wrapping."""
+        """The next shard along an axis, wrapping around."""
         return self.get_neighbor(tensor_coord, 1, dim)
 
     def get_prev_neighbor(self, tensor_coord: MeshCoordinate, dim: int) -> MeshCoordinate:
-        """The previous part along an axis, wrapping."""
+        """The previous shard along an axis, wrapping around."""
         return self.get_neighbor(tensor_coord, -1, dim)
 
     def __eq__(self, other: object) -> bool:
@@ -113,8 +115,8 @@ class TensorTopology:
 
 def merged_topology(inputs: Sequence[TensorTopology], mesh_coords: Sequence[MeshCoordinate]) -> TensorTopology:
     """The topology of an op's output: inputs of the highest rank count, the first shard dim seen wins."""
-    cut = [topology for topology in inputs if not topology.is_fully_replicated()]
-    rank = max((t.distribution_shape().dims() for t in cut), default=inputs[0].distribution_shape().dims())
+    sharded = [topology for topology in inputs if not topology.is_fully_replicated()]
+    rank = max((t.distribution_shape().dims() for t in sharded), default=inputs[0].distribution_shape().dims())
     extents, placements = [1] * rank, list[Placement]([Replicate()] * rank)
     seen: set[int] = set()
     for topology in inputs:

@@ -1,4 +1,4 @@
-"""How a spec's values lie in memory: to bytes and back, and one spec seen through another."""
+"""The layout of a spec's values in memory: to bytes and back, and the values of one spec read through another."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def from_bytes(spec: TensorSpec, raw: torch.Tensor, lane_axes: int) -> torch.Ten
 
 
 def blank(spec: TensorSpec, lane_axes: int, device: torch.device) -> torch.Tensor:
-    """What memory reads as that nobody wrote: zeros, or poison (NaN, or the largest integer) on request."""
+    """The values of memory that was never written: zeros, or poison (NaN, or the largest integer) on request."""
     dtype = lane_dtype(spec.dtype)
     shape = (*[1] * lane_axes, *spec.shape)
     if settings.get_str("TTMESH_UNWRITTEN") == "zeros":
@@ -47,7 +47,7 @@ def blank(spec: TensorSpec, lane_axes: int, device: torch.device) -> torch.Tenso
 
 
 def view_of(spec: TensorSpec, values: torch.Tensor, held: TensorSpec, lane_axes: int) -> torch.Tensor | None:
-    """Values held under one spec seen through another without going through bytes, or None where bytes are needed."""
+    """Values written under one spec as another reads them, or None where they must be converted through bytes."""
     if spec.dtype is not held.dtype or spec.layout is not held.layout or spec.tile != held.tile:
         return None
     if math.prod(spec.shape) != math.prod(held.shape):

@@ -1,4 +1,4 @@
-"""Batches that do not divide by the number of devices: pad on the way in, cut off on the way back."""
+"""Batches that do not divide by the number of devices: padded before they are sent, trimmed when they come back."""
 
 from __future__ import annotations
 

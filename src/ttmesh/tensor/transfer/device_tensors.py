@@ -1,4 +1,4 @@
-"""Parts of a distributed tensor: the mapper in force, cutting and joining, one tensor per device and back."""
+"""Distributing and aggregating tensors, the default mapper and composer, and one tensor per device and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.composers import Composer, ListMeshToTensor, MeshToTensor, lane_at
-from ttmesh.tensor.distribution.ingest import ALONE, ALONE_TOPOLOGY
+from ttmesh.tensor.distribution.ingest import ONE_CHIP, ONE_CHIP_TOPOLOGY
 from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper, TensorToMesh, unwrap_mapper
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
@@ -27,7 +27,7 @@ default_composer: ContextVar[Composer | None] = ContextVar("default_composer", d
 
 @contextmanager
 def distribute(default: Mapper | Composer) -> Iterator[None]:
-    """Inside, from_torch cuts with this mapper (or to_torch joins with this composer) unless told otherwise."""
+    """Make this the default mapper of from_torch, or the default composer of to_torch, inside the block."""
     if isinstance(default, (TensorToMesh, ReplicateTensorToMeshWrapper)):
         token = default_mapper.set(default)
         try:
@@ -45,7 +45,7 @@ def distribute(default: Mapper | Composer) -> Iterator[None]:
 
 
 def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | None = None) -> Tensor:
-    """A host tensor cut for a mesh, and moved there when one is given."""
+    """A host tensor sharded for a mesh, and moved there when one is given."""
     if tensor.storage_type() is not StorageType.HOST:
         raise MeshError(
             f"TensorToMesh only supports host tensors; got storage type: {tensor.storage_type()}",
@@ -53,18 +53,20 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
             fix="Bring it with from_device() first.",
         )
     chosen = unwrap_mapper(mapper)
-    cut = chosen.map(_only_part(tensor))
-    spec = tensor.spec.with_shape(cut.values.shape[chosen.mesh_shape.dims() :])
-    lanes = cut.values.contiguous()
-    result = Tensor.on_host(kind_of(spec, cut.topology, cut.presence), lanes, chosen.mesh_shape, chosen.rank_block)
+    mapped = chosen.map(_only_shard(tensor))
+    spec = tensor.spec.with_shape(mapped.values.shape[chosen.mesh_shape.dims() :])
+    lanes = mapped.values.contiguous()
+    result = Tensor.on_host(
+        kind_of(spec, mapped.topology, mapped.presence), lanes, chosen.mesh_shape, chosen.rank_block
+    )
     return result if mesh_device is None else result.onto(mesh_device)
 
 
 def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
-    """A distributed tensor joined into one host tensor."""
+    """A distributed tensor composed into one host tensor."""
     host = tensor.cpu()
-    whole = host.compose(composer)
-    return Tensor.on_host(kind_of(tensor.spec.with_shape(whole.shape), ALONE_TOPOLOGY), whole[None, None])
+    composed = host.compose(composer)
+    return Tensor.on_host(kind_of(tensor.spec.with_shape(composed.shape), ONE_CHIP_TOPOLOGY), composed[None, None])
 
 
 def get_device_tensors(tensor: Tensor) -> list[Tensor]:
@@ -74,7 +76,7 @@ def get_device_tensors(tensor: Tensor) -> list[Tensor]:
     """
     mesh = tensor.device()
     if mesh is None:
-        kind, lanes = kind_of(tensor.spec, ALONE_TOPOLOGY), tensor.all_lanes()
+        kind, lanes = kind_of(tensor.spec, ONE_CHIP_TOPOLOGY), tensor.all_lanes()
         return [Tensor.on_host(kind, lane_at(lanes, coord)[None, None]) for coord in tensor.coords()]
     if not tensor.is_allocated():
         return [tensor]
@@ -85,7 +87,7 @@ def get_device_tensors(tensor: Tensor) -> list[Tensor]:
 
 
 def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim: int = 0) -> Tensor:
-    """Host tensors as the parts of one, row-major."""
+    """Host tensors as the shards of one, in row-major order."""
     if len(tensors) != mesh_shape.mesh_size():
         raise _shards_error(
             f"Number of tensor shards must match mesh size: {len(tensors)}",
@@ -100,7 +102,7 @@ def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim
             "equal shapes, formats and layouts",
             "Make all shards with the same shape, dtype and layout.",
         )
-    lanes = torch.stack([_only_part(tensor) for tensor in tensors]).reshape(*mesh_shape, *tensors[0].shape)
+    lanes = torch.stack([_only_shard(tensor) for tensor in tensors]).reshape(*mesh_shape, *tensors[0].shape)
     topology = TensorTopology.create_sharded_tensor_topology(mesh_shape, shard_dim)
     return Tensor.on_host(kind_of(tensors[0].spec, topology), lanes, mesh_shape)
 
@@ -128,7 +130,7 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
     if any(tensor.buffer is not first.buffer for tensor in tensors):
         raise _shards_error(
             "tensor shards must be allocated on the same mesh buffer.",
-            "parts of get_device_tensors()",
+            "tensors from one call of get_device_tensors()",
             "Pass shards of one tensor.",
         )
     coords = [coord for tensor in tensors for coord in tensor.coords()]
@@ -142,7 +144,7 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
     if not 0 <= shard_dim < len(first.shape):
         raise _shards_error(
             f"shard_dim ({shard_dim}) is out of range for tensor logical rank {len(first.shape)}",
-            "a dim it has",
+            f"a dim from 0 to {len(first.shape) - 1}",
             "Choose a dim of the tensor.",
         )
     topology = TensorTopology.create_sharded_tensor_topology(MeshShape([len(coords)]), shard_dim)
@@ -150,12 +152,12 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
     return Tensor.on_device(kind_of(first.spec, topology, presence), first.buffer, mesh)
 
 
-def _only_part(tensor: Tensor) -> torch.Tensor:
+def _only_shard(tensor: Tensor) -> torch.Tensor:
     coords = tensor.coords()
     if len(coords) != 1:
         raise _shards_error(
-            f"a tensor cut for {tensor.mesh_shape!r} has {len(coords)} parts",
-            f"one part ({ALONE!r})",
+            f"a tensor sharded for {tensor.mesh_shape!r} has {len(coords)} shards",
+            f"one shard ({ONE_CHIP!r})",
             "Split it with get_device_tensors() first.",
         )
     return tensor.lane(coords[0])

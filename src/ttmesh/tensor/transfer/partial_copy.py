@@ -15,7 +15,7 @@ from ttmesh.tensor.transfer.transfers import lanes_for
 def copy_host_to_device_tensor_partial(
     host_tensor: Tensor, device_tensor: Tensor, logical_core_filter: CoreRangeSet, cq_id: int | None = None
 ) -> None:
-    """Overwrite the shards that lie on the given cores; all others stay. No cores, no change."""
+    """Overwrite the shards on the given cores; all others keep their values. An empty set of cores changes nothing."""
     mesh, lanes = lanes_for(host_tensor, device_tensor)
     spec = device_tensor.spec
     layout = spec.shard_layout

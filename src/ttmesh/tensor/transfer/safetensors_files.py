@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from ttmesh.base.atomic_files import replace_file
 from ttmesh.base.errors import MeshError
 
-ALIGNMENT = 8  # of the header's end, so that the values of every dtype lie aligned
+ALIGNMENT = 8  # of the header's end, so that the values of every dtype are aligned
 DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",

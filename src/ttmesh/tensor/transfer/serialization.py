@@ -26,7 +26,7 @@ LANES, DESCRIPTION = "lanes", "ttmesh"  # the tensor and the text in an earlier 
 
 
 class DumpTensorMode(PrintedEnum):
-    """Whether ranks gather a distributed tensor into one file or each writes its part; one process: both are the same."""
+    """Whether ranks gather a distributed tensor into one file or each writes its shards; no difference in one process."""
 
     DISTRIBUTED_GATHER = 0
     LOCAL = 1
@@ -45,16 +45,16 @@ def dump_tensor_flatbuffer(
     """The same under TT-NN's inner name, which takes any file name."""
     path = Path(filename)
     if not isinstance(mode, DumpTensorMode):
-        raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out.")
+        raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out, or pass one of its members.")
     host = tensor.cpu()
-    part = host.rank_block
-    if part is None or mode is DumpTensorMode.LOCAL:
+    block = host.rank_block
+    if block is None or mode is DumpTensorMode.LOCAL:
         _write(path, host)
         return
     lanes = host.all_lanes()  # the first rank writes, and the others wait until it is there
-    if part.is_first:
+    if block.is_first:
         _write(path, Tensor.on_host(host.kind, lanes, host.mesh_shape))
-    part.host.barrier()
+    block.host.barrier()
 
 
 def _write(path: Path, tensor: Tensor) -> None:
@@ -68,7 +68,7 @@ def _unwritable(path: Path, problem: Exception) -> MeshError:
     return MeshError(
         f'Cannot open "{path}" for writing: {problem}',
         expected="a folder that exists and may be written to, with room",
-        fix="Choose another path.",
+        fix="Choose a path in such a folder.",
     )
 
 

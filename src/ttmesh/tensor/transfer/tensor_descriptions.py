@@ -1,4 +1,4 @@
-"""What stands beside the values in a tensor file (format, memory, placement) as plain data, and a tensor from it."""
+"""The description beside the values in a tensor file (format, memory, placement) as plain data, and a tensor from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 VERSION = 1
-MAX_CHIPS = 1 << 16  # far above any system; a number without meaning shall not become a loop over it
+MAX_CHIPS = 1 << 16  # far above any system; a damaged number must not become a loop of that length
 UNSIGNED_MAX = {DataType.UINT32: 2**32 - 1, DataType.UINT16: 2**16 - 1}  # their lanes have the next wider dtype
 
 Extent = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -64,7 +64,7 @@ class DescriptionError(MeshError):
 def describe(host: Tensor) -> dict[str, Any]:
     """A host tensor without its values, for JSON."""
     spec, topology = host.spec, host.tensor_topology()
-    presence, part = host.kind.presence, host.rank_block
+    presence, block = host.kind.presence, host.rank_block
     return {
         "version": VERSION,
         "shape": list(spec.shape),
@@ -75,7 +75,7 @@ def describe(host: Tensor) -> dict[str, Any]:
         "padding": spec.pad_value,
         "memory": _describe_memory(spec.memory_config),
         "mesh": list(host.mesh_shape),
-        "part": None if part is None else [part.start, part.block_shape],
+        "part": None if block is None else [block.start, block.block_shape],
         "presence": None if presence is None else sorted(map(list, presence)),
         "topology": [
             list(topology.distribution_shape()),

@@ -25,6 +25,12 @@ ALIGNMENT_BYTES = 64  # of the values of every shard in the file, as TT-NN 0.81 
 
 def write_tensorbin(path: Path, tensor: Tensor) -> None:
     """Replace a file by a host tensor; raises OSError where it cannot be written, and leaves it as it was."""
+    header, indices = lay_out(tensor)
+    write_file_of(path, encode_header(header), tensor, indices)
+
+
+def lay_out(tensor: Tensor) -> tuple[TensorHeader, list[int]]:
+    """The header of a host tensor's file, and the lanes it holds, in their order there; replicas are one."""
     lanes, spec, size = tensor.lanes, tensor.spec, tensor.spec.packed_size_bytes
     if size == 0:
         raise MeshError(
@@ -32,48 +38,74 @@ def write_tensorbin(path: Path, tensor: Tensor) -> None:
             expected="a tensor with elements",
             fix=f"Leave the tensor of shape {list(spec.shape)} out.",
         )
-    axes = tensor.mesh_shape.dims()
-    grid, block = lanes.shape[:axes], tensor.rank_block
-    shards = []
+    extents, block = lanes.shape[: tensor.mesh_shape.dims()], tensor.rank_block
+    of_chip = {}
     for coord in tensor.local_coords():
-        local = coord if block is None else block.to_local(coord)
         index = 0
-        for at, extent in zip(local, grid, strict=True):
+        for at, extent in zip(coord if block is None else block.to_local(coord), extents, strict=True):
             index = index * extent + min(at, extent - 1)
-        shards.append(StoredShard(coord, index * size, size))
-    used = sorted({shard.offset for shard in shards})  # a tensor that lies on some chips holds nothing for the others
+        of_chip[coord] = index
+    indices = sorted(set(of_chip.values()))  # a tensor that lies on some chips holds nothing for the others
     stride = round_up(size, ALIGNMENT_BYTES)
-    places = {offset: i * stride for i, offset in enumerate(used)}
-    stored = tuple(StoredShard(shard.coord, places[shard.offset], size) for shard in shards)
-    header = encode_header(TensorHeader(spec, tensor.mesh_shape, tensor.tensor_topology(), stored))
+    places = {index: i * stride for i, index in enumerate(indices)}
+    shards = tuple(StoredShard(coord, places[index], size) for coord, index in of_chip.items())
+    return TensorHeader(spec, tensor.mesh_shape, tensor.tensor_topology(), shards), indices
+
+
+def write_file_of(path: Path, header: bytes, tensor: Tensor, indices: list[int]) -> None:
+    """Replace a file by a header and these lanes of a host tensor."""
+    spec = tensor.spec
     header += bytes(-(SIZE_BYTES + len(header)) % ALIGNMENT_BYTES)
-    flat = lanes.detach().reshape(-1, *spec.shape)
+    flat = tensor.lanes.detach().reshape(-1, *spec.shape)
     with replace_file(path) as file:
         file.write(len(header).to_bytes(SIZE_BYTES, "little") + header)
-        for offset in used:  # one at a time: all of them packed could be as much memory again
-            file.write(bytes(stride - size) if offset != used[0] else b"")
-            packed = spec.to_bytes(flat[offset // size][None], 1)
-            file.write(packed.cpu().contiguous().numpy().data)
+        for i, index in enumerate(indices):  # one at a time: all of them packed could be as much memory again
+            file.write(bytes(-spec.packed_size_bytes % ALIGNMENT_BYTES) if i else b"")
+            file.write(spec.to_bytes(flat[index][None], 1).cpu().contiguous().numpy().data)
 
 
 def read_tensorbin(path: Path, device: MeshDevice | None) -> Tensor:
     """The host tensor of a file; a file that one rank wrote needs the mesh of which this rank holds the same block."""
-    header, data = _read_header(path)
+    data, values = open_file(path)
+    try:
+        header = decode_header(data)
+    except FlatbufferError as problem:
+        raise report_damage(path, problem.wrong) from None
+    return restore_tensor(path, header, values, device)
+
+
+def open_file(path: Path) -> tuple[bytes, torch.Tensor]:
+    """The header, and the bytes behind it, which are read from the disk when they are used."""
+    try:
+        whole = np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)
+    except (OSError, ValueError) as problem:
+        raise MeshError(f'Cannot open "{path}": {problem}', expected="a file", fix="Correct the path.") from None
+    if len(whole) < SIZE_BYTES:
+        raise report_damage(path, f"it has {len(whole)} bytes", f'Tensor file "{path}" is too small to be valid')
+    size = int.from_bytes(whole[:SIZE_BYTES].tobytes(), "little")
+    if SIZE_BYTES + size > len(whole):
+        sizes = f"(header_size={size}, file_size={len(whole)})"
+        raise report_damage(path, "it ends early", f'Tensor file "{path}" is truncated or corrupt {sizes}')
+    return whole[SIZE_BYTES : SIZE_BYTES + size].tobytes(), torch.from_numpy(whole[SIZE_BYTES + size :])
+
+
+def restore_tensor(path: Path, header: TensorHeader, data: torch.Tensor, device: MeshDevice | None) -> Tensor:
+    """The host tensor of a header and the bytes behind it; refused where the two do not fit."""
     spec, size = header.spec, header.spec.packed_size_bytes
     grid = np.full(tuple(header.mesh_shape), -1, dtype=np.int64)
     offsets: dict[int, int] = {}
     for shard in header.shards:
         if shard.size != size or shard.offset + size > data.numel():
-            raise _damaged(
+            raise report_damage(
                 path,
                 f"{shard.size} bytes at {shard.offset} of {data.numel()} for a shard of {size} ({list(spec.shape)} "
                 f"{spec.dtype.name})",
             )
         if grid[shard.coord] >= 0:
-            raise _damaged(path, f"it has two shards for chip {list(shard.coord)}")
+            raise report_damage(path, f"it has two shards for chip {list(shard.coord)}")
         grid[shard.coord] = offsets.setdefault(shard.offset, len(offsets))
     if not offsets:
-        raise _damaged(path, "it has no shards")
+        raise report_damage(path, "it has no shards")
     present = frozenset(shard.coord for shard in header.shards)
     presence = None if len(present) == grid.size else present
     block = None if presence is None else _find_block(path, header, present, device)
@@ -81,32 +113,14 @@ def read_tensorbin(path: Path, device: MeshDevice | None) -> Tensor:
         presence = None
         grid = grid[tuple(slice(a, a + n) for a, n in zip(block.start, block.block_shape, strict=True))]
     grid = _fold_replicas(grid)
-    raw = torch.stack([data[offset : offset + size] for offset in offsets]) if len(offsets) > 1 else None
-    values = spec.from_bytes(data[next(iter(offsets)) :][:size][None] if raw is None else raw, 1)
+    first = data[next(iter(offsets)) :][:size]
+    raw = torch.stack([data[offset : offset + size] for offset in offsets]) if len(offsets) > 1 else first[None]
+    values = spec.from_bytes(raw, 1)
     if (order := grid.reshape(-1).tolist()) != list(range(len(offsets))):
         values = values[[max(index, 0) for index in order]]
-    spec = _with_padding_found(spec, data[next(iter(offsets)) :][:size])
+    spec = _with_padding_found(spec, first)
     lanes = values.reshape(*grid.shape, *spec.shape)
     return Tensor.on_host(kind_of(spec, header.topology, presence), lanes, header.mesh_shape, block)
-
-
-def _read_header(path: Path) -> tuple[TensorHeader, torch.Tensor]:
-    """The header, and the bytes behind it, which are read from the disk when they are used."""
-    try:
-        whole = np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)
-    except (OSError, ValueError) as problem:
-        raise MeshError(f'Cannot open "{path}": {problem}', expected="a file", fix="Correct the path.") from None
-    if len(whole) < SIZE_BYTES:
-        raise _damaged(path, f"it has {len(whole)} bytes", f'Tensor file "{path}" is too small to be valid')
-    size = int.from_bytes(whole[:SIZE_BYTES].tobytes(), "little")
-    if SIZE_BYTES + size > len(whole):
-        sizes = f"(header_size={size}, file_size={len(whole)})"
-        raise _damaged(path, "it ends early", f'Tensor file "{path}" is truncated or corrupt {sizes}')
-    try:
-        header = decode_header(whole[SIZE_BYTES : SIZE_BYTES + size].tobytes())
-    except FlatbufferError as problem:
-        raise _damaged(path, problem.wrong) from None
-    return header, torch.from_numpy(whole[SIZE_BYTES + size :])
 
 
 def _find_block(
@@ -154,7 +168,8 @@ def _with_padding_found(spec: TensorSpec, raw: torch.Tensor) -> TensorSpec:
     return spec.with_padding(padded, found if spec.dtype in FLOATS else int(found))
 
 
-def _damaged(path: Path, reason: str, text: str = "") -> MeshError:
+def report_damage(path: Path, reason: str, text: str = "") -> MeshError:
+    """The error of a file that is damaged, in TT-NN's words and then ours."""
     wrong = text or "Cannot validate tensor data; this most likely indicates data corruption."
     return MeshError(
         f"{wrong} {path}: {reason}"[:600],

@@ -31,6 +31,20 @@ SCHEMA = Schema(
             "shards": "[TensorShard]",
             "tensor_topology": "TensorTopology",
         },
+        "OverlappedTensors": {"fused_tensor": "Tensor", "views": "[OverlappedView]"},
+        "OverlappedView": {
+            "name": "string",
+            "tensor_shape_h": "uint",
+            "tensor_shape_w": "uint",
+            "shard_shape_h": "uint",
+            "shard_shape_w": "uint",
+            "core_range_set": "CoreRangeSet",
+            "dtype": "ubyte",
+            "tile_h": "uint",
+            "tile_w": "uint",
+            "byte_offset": "ulong",
+            "total_size": "ulong",
+        },
         "TensorShard": {"buffer": "TensorBuffer", "mesh_coordinate": "MeshCoordinate"},
         "MeshShape": {"dimensions": "[uint]"},
         "MeshCoordinate": {"values": "[uint]"},
@@ -111,6 +125,11 @@ class TensorHeader:
 
 def encode_header(header: TensorHeader) -> bytes:
     """The header as TT-NN reads it."""
+    return SCHEMA.encode("Tensor", header_fields(header))
+
+
+def header_fields(header: TensorHeader) -> dict[str, Any]:
+    """The header as the fields of its table."""
     topology = header.topology
     shards = [
         {
@@ -119,31 +138,32 @@ def encode_header(header: TensorHeader) -> bytes:
         }
         for shard in header.shards
     ]
-    return SCHEMA.encode(
-        "Tensor",
-        {
-            "tensor_spec": _spec_fields(header.spec),
-            "mesh_shape": {"dimensions": list(header.mesh_shape)},
-            "shards": shards,
-            "tensor_topology": {
-                "distribution_shape": {"dimensions": list(topology.distribution_shape())},
-                "placements": [_placement_fields(placement) for placement in topology.placements()],
-                "mesh_coords": [{"values": list(coord)} for coord in topology.mesh_coords()],
-            },
+    return {
+        "tensor_spec": _spec_fields(header.spec),
+        "mesh_shape": {"dimensions": list(header.mesh_shape)},
+        "shards": shards,
+        "tensor_topology": {
+            "distribution_shape": {"dimensions": list(topology.distribution_shape())},
+            "placements": [_placement_fields(placement) for placement in topology.placements()],
+            "mesh_coords": [{"values": list(coord)} for coord in topology.mesh_coords()],
         },
-    )
+    }
 
 
 def decode_header(data: bytes) -> TensorHeader:
     """The header of a file of TT-NN or of ttmesh; raises FlatbufferError for one that is damaged or means nothing."""
+    return parse_header(SCHEMA.decode("Tensor", data))
+
+
+def parse_header(fields: dict[str, Any]) -> TensorHeader:
+    """The header that these fields describe."""
     try:
-        fields = SCHEMA.decode("Tensor", data)
         mesh_shape = _mesh_shape(fields["mesh_shape"], "its mesh")
         return TensorHeader(
-            _spec(_required(fields["tensor_spec"], "spec")),
+            _spec(required(fields["tensor_spec"], "spec")),
             mesh_shape,
             _topology(fields["tensor_topology"], mesh_shape),
-            tuple(_shard(shard, mesh_shape) for shard in _required(fields["shards"], "shards")),
+            tuple(_shard(shard, mesh_shape) for shard in required(fields["shards"], "shards")),
         )
     except FlatbufferError:
         raise
@@ -171,7 +191,7 @@ def _spec_fields(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _spec(fields: dict[str, Any]) -> TensorSpec:
-    layout = _required(fields["tensor_layout"], "layout")
+    layout = required(fields["tensor_layout"], "layout")
     if layout["data_type"] >= len(FORMATS):
         raise FlatbufferError(f"data type {layout['data_type']} is none")
     if layout["page_config"] is None:
@@ -179,9 +199,9 @@ def _spec(fields: dict[str, Any]) -> TensorSpec:
     page, page_fields = layout["page_config"]
     tile = None
     if page == "TilePageConfig":
-        shape = _required(page_fields["tile"], "tile")
+        shape = required(page_fields["tile"], "tile")
         tile = Tile((shape["tile_shape_h"], shape["tile_shape_w"]), bool(shape["transpose_tile"]))
-    extents, alignment = _required(fields["shape"], "shape"), layout["alignment"] or []
+    extents, alignment = required(fields["shape"], "shape"), layout["alignment"] or []
     if max(len(extents), len(alignment)) > MAX_RANK or 0 in alignment:
         raise FlatbufferError(f"shape {extents[:8]} with alignment {alignment[:8]}")
     return TensorSpec(
@@ -189,7 +209,7 @@ def _spec(fields: dict[str, Any]) -> TensorSpec:
         FORMATS[layout["data_type"]],
         Layout.ROW_MAJOR if tile is None else Layout.TILE,
         tile=tile,
-        memory_config=_memory(_required(layout["memory_config"], "memory configuration")),
+        memory_config=_memory(required(layout["memory_config"], "memory configuration")),
         alignment=tuple(alignment),
     )
 
@@ -202,10 +222,10 @@ def _memory_fields(config: MemoryConfig) -> dict[str, Any]:
         "per_core_allocation": config.per_core_allocation,
     }
     if (shard := config.shard_spec) is not None:
-        where = {"grid": _grid_fields(shard.grid), "orientation": shard.orientation}
+        where = {"grid": grid_fields(shard.grid), "orientation": shard.orientation}
         fields["shard_spec"] = {"shape_h": shard.shape[0], "shape_w": shard.shape[1], **where}
     if (nd := config.nd_shard_spec) is not None:
-        where = {"grid": _grid_fields(nd.grid), "orientation": nd.orientation}
+        where = {"grid": grid_fields(nd.grid), "orientation": nd.orientation}
         strategy = nd.shard_distribution_strategy
         fields["nd_shard_spec"] = {
             "shard_shape": list(nd.shard_shape),
@@ -220,32 +240,34 @@ def _memory(fields: dict[str, Any]) -> MemoryConfig:
     buffer = _choose(BufferType, fields["buffer_type"])
     shard, nd = fields["shard_spec"], fields["nd_shard_spec"]
     if fields["created_with_nd_shard_spec"] and nd is not None:
-        extents = _required(nd["shard_shape"], "shard shape")
+        extents = required(nd["shard_shape"], "shard shape")
         if len(extents) > MAX_RANK or 0 in extents:
             raise FlatbufferError(f"shards of shape {extents[:8]}")
         strategy = _choose(ShardDistributionStrategy, nd["shard_distribution_strategy"])
         orientation = _choose(ShardOrientation, nd["orientation"])
-        return MemoryConfig(buffer, NdShardSpec(extents, _grid(nd["grid"]), orientation, strategy))
+        return MemoryConfig(buffer, NdShardSpec(extents, parse_grid(nd["grid"]), orientation, strategy))
     if shard is None:
         return MemoryConfig(layout, buffer)
     shape = [shard["shape_h"], shard["shape_w"]]
     if 0 in shape:
         raise FlatbufferError(f"shards of shape {shape}")
     orientation = _choose(ShardOrientation, shard["orientation"])
-    config = MemoryConfig(layout, buffer, ShardSpec(_grid(shard["grid"]), shape, orientation))
+    config = MemoryConfig(layout, buffer, ShardSpec(parse_grid(shard["grid"]), shape, orientation))
     config.experimental_set_per_core_allocation(bool(fields["per_core_allocation"]))
     return config
 
 
-def _grid_fields(grid: CoreRangeSet) -> dict[str, Any]:
+def grid_fields(grid: CoreRangeSet) -> dict[str, Any]:
+    """A set of cores as the fields of its table."""
     corners = [{"start": (box.start.x, box.start.y), "end": (box.end.x, box.end.y)} for box in grid.ranges()]
     return {"ranges": [{end: {"x": x, "y": y} for end, (x, y) in box.items()} for box in corners]}
 
 
-def _grid(fields: dict[str, Any] | None) -> CoreRangeSet:
+def parse_grid(fields: dict[str, Any] | None) -> CoreRangeSet:
+    """The set of cores that these fields describe."""
     boxes = []
-    for box in _required(_required(fields, "core grid")["ranges"], "core ranges"):
-        corners = [_required(box[end], "corner of a core range") for end in ("start", "end")]
+    for box in required(required(fields, "core grid")["ranges"], "core ranges"):
+        corners = [required(box[end], "corner of a core range") for end in ("start", "end")]
         (a, b), (c, d) = ((corner["x"], corner["y"]) for corner in corners)
         if not 0 <= a <= c < MAX_CORES or not 0 <= b <= d < MAX_CORES or (c - a + 1) * (d - b + 1) > MAX_CORES:
             raise FlatbufferError(f"cores from ({a}, {b}) to ({c}, {d})")
@@ -273,22 +295,22 @@ def _topology(fields: dict[str, Any] | None, mesh_shape: MeshShape) -> TensorTop
 
 
 def _shard(fields: dict[str, Any], mesh_shape: MeshShape) -> StoredShard:
-    coord = _coord(_required(fields["mesh_coordinate"], "coordinate of a shard"))
+    coord = _coord(required(fields["mesh_coordinate"], "coordinate of a shard"))
     if len(coord) != mesh_shape.dims() or any(at >= n for at, n in zip(coord, mesh_shape, strict=True)):
         raise FlatbufferError(f"it names chip {list(coord)} of a mesh of {list(mesh_shape)}")
-    _, storage = _required(fields["buffer"], "place of a shard")
+    _, storage = required(fields["buffer"], "place of a shard")
     return StoredShard(coord, storage["offset"], storage["size"])
 
 
 def _coord(fields: dict[str, Any]) -> tuple[int, ...]:
-    values: Sequence[int] = _required(fields["values"], "values of a coordinate")
+    values: Sequence[int] = required(fields["values"], "values of a coordinate")
     if not 0 < len(values) <= MAX_RANK:
         raise FlatbufferError(f"a coordinate of {len(values)} numbers")
     return tuple(values)
 
 
 def _mesh_shape(fields: dict[str, Any] | None, what: str) -> MeshShape:
-    extents = _required(_required(fields, what)["dimensions"], what)
+    extents = required(required(fields, what)["dimensions"], what)
     if not 0 < len(extents) <= 8 or not 0 < prod(extents) <= MAX_CHIPS:
         raise FlatbufferError(f"{what} has the shape {extents[:8]}")
     return MeshShape(extents)
@@ -300,7 +322,8 @@ def _choose(choices: type[Choice], number: int) -> Choice:
     return choices(number)
 
 
-def _required(value: Any, what: str) -> Any:
+def required(value: Any, what: str) -> Any:
+    """A field's value; refused where it is absent."""
     if value is None:
         raise FlatbufferError(f"it has no {what.removeprefix('its ')}")
     return value

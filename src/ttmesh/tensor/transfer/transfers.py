@@ -95,7 +95,7 @@ def to_torch(
     if torch_rank is None:
         return values
     return (
-        [_squeeze_to_rank(part, torch_rank) for part in values]
+        [_squeeze_to_rank(value, torch_rank) for value in values]
         if isinstance(values, list)
         else _squeeze_to_rank(values, torch_rank)
     )
@@ -104,12 +104,12 @@ def to_torch(
 def to_device(
     tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, *, queue_id: int | None = None
 ) -> Tensor:
-    """A host tensor on a device, in interleaved DRAM unless told otherwise."""
+    """A host tensor on a device, in interleaved DRAM unless a memory configuration is given."""
     return tensor.onto(device, memory_config or DRAM_MEMORY_CONFIG, queue_id)
 
 
 def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
-    """A device tensor on the host; without blocking its values arrive when they are looked at."""
+    """A device tensor on the host; without blocking its values arrive when they are first read."""
     return tensor.cpu(blocking, queue_id)
 
 
@@ -123,7 +123,7 @@ def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id
 
 
 def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, torch.Tensor]:
-    """Host lanes that can be written to a device tensor, checked against it; one that is not cut goes everywhere."""
+    """Host lanes for a device tensor, checked against it; a tensor that is not sharded goes to every chip."""
     mesh = device_tensor.device()
     if mesh is None:
         raise _argument_error(
@@ -137,7 +137,7 @@ def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, t
     if host_tensor.mesh_shape.mesh_size() == 1:
         return mesh, host_tensor.lanes.reshape(*(1 for _ in mesh.shape), *host_tensor.shape)
     raise _argument_error(
-        f"a host tensor cut for {host_tensor.mesh_shape!r} does not fit {mesh!r}",
+        f"a host tensor sharded for {host_tensor.mesh_shape!r} does not fit {mesh!r}",
         f"{mesh.shape!r}",
         "Shard it with a mapper of this mesh.",
     )
@@ -158,7 +158,7 @@ def copy_device_to_host_tensor(
     coords = device_tensor.coords()
     if host_tensor.mesh_shape != mesh.shape and len(coords) != 1:
         raise _argument_error(
-            f"a host tensor cut for {host_tensor.mesh_shape!r} cannot take {mesh!r}",
+            f"a host tensor sharded for {host_tensor.mesh_shape!r} cannot take {mesh!r}",
             f"{mesh.shape!r}",
             "Allocate it with a mapper of this mesh.",
         )
@@ -186,7 +186,7 @@ def allocate_tensor_on_device(*args: Any, **given: Any) -> Tensor:
 
 
 def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
-    """A host tensor of zeros, with a part for every device of a mesh."""
+    """A host tensor of zeros, with a shard for every device of a mesh."""
     spec, mesh = _spec_and_mesh(*args, **given)
     lanes = torch.zeros((), dtype=lane_dtype(spec.dtype)).expand(*(1 for _ in mesh.shape), *spec.shape)
     topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
@@ -194,12 +194,12 @@ def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
 
 
 def deallocate(tensor: Tensor, force: bool = True) -> None:
-    """Give a tensor's memory back; every tensor on the same buffer dies with it."""
+    """Free a tensor's memory, and with it that of every tensor on the same buffer."""
     tensor.deallocate(force)
 
 
 def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Tensor:
-    """The same values in a new place, after the old one was given back."""
+    """The same values at a new address, after the old memory was freed."""
     mesh = tensor.device()
     if mesh is None:
         raise _argument_error(
@@ -220,19 +220,33 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
     return moved
 
 
+# Only what a tape records: the memory is moved above, because it frees its input first. `device_operation` belongs to ops.
 _REALLOCATE = Operation(
     "ttnn.reallocate", lambda tensor: tensor, lambda call, _: call.specs, lane_arguments=frozenset({"tensor"})
 )
 
 
 def get_memory_config(tensor: Tensor) -> MemoryConfig:
-    """Where a tensor lies on a chip."""
+    """Where a tensor is stored on a chip."""
     return tensor.memory_config()
 
 
 def is_tensor_storage_on_device(tensor: Tensor) -> bool:
     """Whether it is on a device."""
     return tensor.device() is not None
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether its pages are dealt to cores in shards."""
+    return bool(tensor.is_sharded())
+
+
+def has_tile_padding(tensor: Tensor, *, dim: int | None = None) -> bool:
+    """Whether a dim is padded; without one, either of the last two (never for fewer dims)."""
+    if dim is not None:
+        at = dim if dim >= 0 else len(tensor.shape) + dim
+        return bool(tensor.shape[at] != tensor.padded_shape[at])
+    return len(tensor.shape) > 1 and tuple(tensor.shape[-2:]) != tuple(tensor.padded_shape[-2:])
 
 
 def tile_size(dtype: DataType) -> int:
@@ -329,7 +343,7 @@ def _check_alike(host: Tensor, device: Tensor) -> None:
             raise ShapeError(
                 f"Host tensor has different {name}: {one}",
                 expected=f"{other}, as on the device",
-                fix="Convert it first.",
+                fix="Convert it with to_dtype() or to_layout() first.",
             )
 
 

@@ -11,6 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.tensor.transfer.overlapped_tensors import dump_overlapped_tensors as dump_overlapped_tensors, load_overlapped_tensors as load_overlapped_tensors
 from ttmesh.tensor.transfer.serialization import dump_tensor_flatbuffer as dump_tensor_flatbuffer, load_tensor_flatbuffer as load_tensor_flatbuffer
 
 

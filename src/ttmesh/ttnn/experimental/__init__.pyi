@@ -16,6 +16,7 @@ from ttmesh.ttnn.experimental import deepseek_prefill as deepseek_prefill
 from ttmesh.ttnn.experimental import kda as kda
 from ttmesh.ttnn.experimental import moe as moe
 from ttmesh.ttnn.experimental import quasar as quasar
+from ttmesh.mesh.functions.cluster import is_tensor_prefetcher_supported as is_tensor_prefetcher_supported
 from ttmesh.ops.pool.color_conversion import RGBRange as RGBRange, YUVCoefficients as YUVCoefficients, YUVColorSpace as YUVColorSpace, YUVFormat as YUVFormat, YUVRange as YUVRange, yuv_bt601_coefficients as yuv_bt601_coefficients, yuv_bt709_coefficients as yuv_bt709_coefficients
 
 @overload

@@ -67,7 +67,7 @@ def test_the_portable_branches_give_the_same_bits(tmp_path: Path) -> None:
         "from ttmesh.chip.formats.kernels import block_tiles\n"
         "bits = torch.randint(-2**31, 2**31, (96, 80), generator=torch.Generator().manual_seed(1)).to(torch.int32)\n"
         "values = torch.cat([bits.view(torch.float32), torch.randn(96, 80)])\n"
-        "assert block_tiles.serves(values)\n"
+        "assert block_tiles.supports(values)\n"
         "for dtype in BLOCK_FLOATS:\n"
         "    for packer in ('host', 'device'):\n"
         "        plain = block_float.decode(*block_float.encode(values.view(-1, 16), dtype, packer), dtype)\n"
@@ -102,7 +102,7 @@ def test_two_processes_may_compile_at_once(tmp_path: Path) -> None:
     assert [path.suffix for path in (tmp_path / "kernels").iterdir()] == [".so"]
 
 
-def test_without_a_compiler_torch_serves(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_torch_computes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "COMPILERS", ("no-such-compiler",))
     loader.forget()
 
@@ -183,7 +183,7 @@ def test_torch_serves_when_the_compiler(
 
     _serves_by_torch(cache, tmp_path)
 
-    assert "block_tiles cannot be had here, torch serves instead" in caplog.text
+    assert "block_tiles is not available, torch computes instead" in caplog.text
 
 
 def test_a_compiler_that_hangs_is_ended_with_its_children_and_not_asked_again(
@@ -279,7 +279,7 @@ def test_torch_serves_when_the_cache_is(
 
     _serves_by_torch(cache, tmp_path)
 
-    assert "torch serves instead" in caplog.text
+    assert "torch computes instead" in caplog.text
 
 
 def test_a_full_disk_is_no_failure(
@@ -339,6 +339,6 @@ def test_code_that_does_not_compile_is_reported_and_replaced_by_torch(
     with caplog.at_level(logging.WARNING):
         assert loader.library("broken") is None
 
-    assert "compiled broken cannot be had here" in caplog.text
+    assert "compiled broken is not available" in caplog.text
     assert "broken.c:1" in caplog.text
     assert list(cache.iterdir()) == []

@@ -176,11 +176,11 @@ def test_threads_give_the_bits_of_one(kernel: str, own: bool, monkeypatch: pytes
 def test_work_is_shared_in_steps(count: int, members: int, step: int) -> None:
     shared = threads.share(count, 1)
 
-    assert (shared.members, shared.step) == (members, step)
+    assert (shared.count, shared.step) == (members, step)
 
 
 def test_small_work_stays_on_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "SPLIT_BYTES", 100)
 
-    assert threads.share(10, 99).members == 1
-    assert threads.share(10, 100).members == 8
+    assert threads.share(10, 99).count == 1
+    assert threads.share(10, 100).count == 8

@@ -53,7 +53,7 @@ INLINE u32v load(const void *source, int64_t at, int narrow) {
 }
 
 /* The first `left` elements at `at`, the rest padding. */
-static __attribute__((noinline)) void load_part(uint32_t *bits, const void *source, int64_t at, int64_t left,
+static __attribute__((noinline)) void load_partial(uint32_t *bits, const void *source, int64_t at, int64_t left,
                                                 int narrow, uint32_t pad) {
     for (int i = 0; i < GROUP; i++) {
         if (i >= left) bits[i] = pad;
@@ -65,11 +65,11 @@ static __attribute__((noinline)) void load_part(uint32_t *bits, const void *sour
 INLINE u32v load_row(const void *source, int64_t at, int64_t left, int narrow, uint32_t pad) {
     if (__builtin_expect(left >= GROUP, 1)) return load(source, at, narrow);
     uint32_t part[GROUP];
-    load_part(part, source, at, left, narrow, pad);
+    load_partial(part, source, at, left, narrow, pad);
     return load(part, 0, 0);
 }
 
-static __attribute__((noinline)) void store_part(uint16_t *target, const uint16_t *lanes, int64_t left) {
+static __attribute__((noinline)) void store_partial(uint16_t *target, const uint16_t *lanes, int64_t left) {
     for (int i = 0; i < left; i++) target[i] = lanes[i];
 }
 
@@ -80,7 +80,7 @@ INLINE void store_row(uint16_t *target, u16v lanes, int64_t left) {
     }
     uint16_t part[GROUP];
     memcpy(part, &lanes, sizeof part);
-    store_part(target, part, left);
+    store_partial(target, part, left);
 }
 
 /* Mantissas of 16 float32 bit patterns moved to the largest exponent among them; zeros and denormals are 0. */
@@ -89,7 +89,7 @@ INLINE u32v align(u32v bits, int device, uint32_t *shared) {
     u32v normal = (u32v)(own != 0);
     const uint32_t most = largest(own);
     *shared = most >> 23;
-    /* The chip's packer first cuts to 7 bits, TT-NN's host code keeps all and loses what is shifted out. */
+    /* The chip's packer first truncates to 7 bits, TT-NN's host code keeps all and loses what is shifted out. */
     u32v mantissa = ((bits & (device ? 0x7e0000 : 0x7fffff)) | 0x800000) & normal;
     return shifted(mantissa, (most - own) >> 23);
 }
@@ -97,7 +97,7 @@ INLINE u32v align(u32v bits, int device, uint32_t *shared) {
 /* Aligned mantissas rounded to `width` bits, still in place: a multiple of 2^(24 - width), as a float's bits. */
 INLINE u32v rounded(u32v aligned, int width, int device) {
     const int shift = 24 - width;
-    if (device) { /* to 7 bits, ties up; bfloat4_b is cut from that */
+    if (device) { /* to 7 bits, ties up; bfloat4_b is truncated from that */
         u32v kept = (aligned + 0x10000) & ~((1u << shift) - 1);
         return (u32v)__builtin_convertvector((i32v)kept, f32v);
     }
@@ -141,7 +141,7 @@ INLINE u16v decode(u32v field, uint32_t shared, int width) {
 }
 
 #ifdef __AVX512BW__
-/* Two groups at a time in 16-bit lanes: enough for bfloat16 values, and for float32 ones where the chip's packer cuts
+/* Two groups at a time in 16-bit lanes: enough for bfloat16 values, and for float32 ones where the chip's packer truncates
  * them to fewer bits anyway. A bfloat16 mantissa that reaches below these 16 bits is too small to round up. */
 typedef struct {
     __m512i own, most, behind, magnitude;
@@ -205,7 +205,7 @@ INLINE int64_t quantise_pairs(const void *source, uint16_t *target, int64_t at, 
     return column;
 }
 
-/* Two bfloat16 face rows, one under the other: their fields and exponents lie side by side. */
+/* Two bfloat16 face rows, one under the other: their fields and exponents are adjacent. */
 INLINE void pack_pair(const uint16_t *upper, const uint16_t *lower, uint8_t *fields, uint8_t *exponents, int width) {
     const __m256i first = _mm256_loadu_si256((const __m256i *)upper);
     const __m256i second = _mm256_loadu_si256((const __m256i *)lower);
@@ -271,13 +271,13 @@ void quantise(const Threads *threads, const void *source, uint16_t *target, int6
     share(threads, rows, round_rows, &work);
 }
 
-/* How a matrix is cut into tiles. */
+/* How a matrix is divided into tiles. */
 typedef struct {
     int64_t rows, columns;        /* of a matrix, without padding */
     int64_t tile_rows, tile_columns; /* of a tile */
     int64_t face_rows;            /* of a face; its columns are GROUP */
     int64_t exponent_bytes, tile_bytes;
-} Cut;
+} Tiling;
 
 INLINE void store_fields(uint8_t *target, u32v fields, int width) {
     u8v bytes = to_bytes(fields);
@@ -310,33 +310,33 @@ INLINE u32v load_fields(const uint8_t *source, int width) {
 /* BAND rows are walked from tile to tile: few enough streams for the prefetcher, enough rows to fill a line of a tile. */
 #define BAND 4
 
-INLINE void pack_rows(const void *source, uint8_t *target, int64_t begin, int64_t end, const Cut *cut, int narrow,
+INLINE void pack_rows(const void *source, uint8_t *target, int64_t begin, int64_t end, const Tiling *tiling, int narrow,
                       int width, uint32_t pad) {
-    const int64_t down = (cut->rows + cut->tile_rows - 1) / cut->tile_rows;
-    const int64_t across = (cut->columns + cut->tile_columns - 1) / cut->tile_columns;
-    const int64_t faces_across = cut->tile_columns / GROUP;
-    const int64_t face_rows = cut->face_rows;
+    const int64_t down = (tiling->rows + tiling->tile_rows - 1) / tiling->tile_rows;
+    const int64_t across = (tiling->columns + tiling->tile_columns - 1) / tiling->tile_columns;
+    const int64_t faces_across = tiling->tile_columns / GROUP;
+    const int64_t face_rows = tiling->face_rows;
     const int64_t field_bytes = width == 7 ? GROUP : GROUP / 2;
     const int64_t band = face_rows < BAND ? face_rows : BAND;
     for (int64_t strip = begin; strip < end; strip++) {
-        const int64_t top = strip % down * cut->tile_rows;
-        const int64_t matrix = strip / down * cut->rows * cut->columns;
-        uint8_t *tiles = target + strip * across * cut->tile_bytes;
-        for (int64_t at = 0; at < across; at++) memset(tiles + at * cut->tile_bytes, 0, (size_t)cut->exponent_bytes);
-        for (int64_t row = 0; row < cut->tile_rows; row += band) {
+        const int64_t top = strip % down * tiling->tile_rows;
+        const int64_t matrix = strip / down * tiling->rows * tiling->columns;
+        uint8_t *tiles = target + strip * across * tiling->tile_bytes;
+        for (int64_t at = 0; at < across; at++) memset(tiles + at * tiling->tile_bytes, 0, (size_t)tiling->exponent_bytes);
+        for (int64_t row = 0; row < tiling->tile_rows; row += band) {
             const int64_t first = row / face_rows * faces_across * face_rows + row % face_rows;
             for (int64_t face = 0; face < across * faces_across; face++) {
-                uint8_t *tile = tiles + face / faces_across * cut->tile_bytes;
+                uint8_t *tile = tiles + face / faces_across * tiling->tile_bytes;
                 const int64_t index = first + face % faces_across * face_rows;
-                uint8_t *fields = tile + cut->exponent_bytes + index * field_bytes;
+                uint8_t *fields = tile + tiling->exponent_bytes + index * field_bytes;
                 for (int64_t i = 0; i < band; i++) {
                     const int64_t y = top + row + i, x = face * GROUP;
-                    const int64_t left = y < cut->rows && x < cut->columns ? cut->columns - x : 0;
-                    const int64_t from = matrix + y * cut->columns + x;
+                    const int64_t left = y < tiling->rows && x < tiling->columns ? tiling->columns - x : 0;
+                    const int64_t from = matrix + y * tiling->columns + x;
 #ifdef __AVX512BW__
-                    if (narrow && i + 1 < band && y + 1 < cut->rows && left >= GROUP) {
+                    if (narrow && i + 1 < band && y + 1 < tiling->rows && left >= GROUP) {
                         const uint16_t *upper = (const uint16_t *)source + from;
-                        pack_pair(upper, upper + cut->columns, fields + i * field_bytes, tile + index + i, width);
+                        pack_pair(upper, upper + tiling->columns, fields + i * field_bytes, tile + index + i, width);
                         i++;
                         continue;
                     }
@@ -351,31 +351,31 @@ INLINE void pack_rows(const void *source, uint8_t *target, int64_t begin, int64_
     }
 }
 
-INLINE void unpack_rows(const uint8_t *source, uint16_t *target, int64_t begin, int64_t end, const Cut *cut,
+INLINE void unpack_rows(const uint8_t *source, uint16_t *target, int64_t begin, int64_t end, const Tiling *tiling,
                         int width) {
-    const int64_t down = (cut->rows + cut->tile_rows - 1) / cut->tile_rows;
-    const int64_t across = (cut->columns + cut->tile_columns - 1) / cut->tile_columns;
-    const int64_t faces_across = cut->tile_columns / GROUP;
-    const int64_t face_rows = cut->face_rows;
+    const int64_t down = (tiling->rows + tiling->tile_rows - 1) / tiling->tile_rows;
+    const int64_t across = (tiling->columns + tiling->tile_columns - 1) / tiling->tile_columns;
+    const int64_t faces_across = tiling->tile_columns / GROUP;
+    const int64_t face_rows = tiling->face_rows;
     const int64_t field_bytes = width == 7 ? GROUP : GROUP / 2;
     const int64_t band = face_rows < BAND ? face_rows : BAND;
     for (int64_t strip = begin; strip < end; strip++) {
-        const int64_t top = strip % down * cut->tile_rows;
-        const int64_t matrix = strip / down * cut->rows * cut->columns;
-        const uint8_t *tiles = source + strip * across * cut->tile_bytes;
-        for (int64_t row = 0; row < cut->tile_rows; row += band) {
+        const int64_t top = strip % down * tiling->tile_rows;
+        const int64_t matrix = strip / down * tiling->rows * tiling->columns;
+        const uint8_t *tiles = source + strip * across * tiling->tile_bytes;
+        for (int64_t row = 0; row < tiling->tile_rows; row += band) {
             const int64_t first = row / face_rows * faces_across * face_rows + row % face_rows;
-            const int64_t height = cut->rows - top - row < band ? cut->rows - top - row : band;
-            for (int64_t face = 0; face * GROUP < cut->columns; face++) {
-                const uint8_t *tile = tiles + face / faces_across * cut->tile_bytes;
+            const int64_t height = tiling->rows - top - row < band ? tiling->rows - top - row : band;
+            for (int64_t face = 0; face * GROUP < tiling->columns; face++) {
+                const uint8_t *tile = tiles + face / faces_across * tiling->tile_bytes;
                 const int64_t index = first + face % faces_across * face_rows;
-                const uint8_t *fields = tile + cut->exponent_bytes + index * field_bytes;
-                __builtin_prefetch(fields + 8 * cut->tile_bytes); /* a line of each tile: no stream to foresee */
+                const uint8_t *fields = tile + tiling->exponent_bytes + index * field_bytes;
+                __builtin_prefetch(fields + 8 * tiling->tile_bytes); /* a line of each tile: no stream to foresee */
                 for (int64_t i = 0; i < height; i++) {
                     u32v field = load_fields(fields + i * field_bytes, width);
                     u16v lanes = decode(field, tile[index + i], width);
-                    const int64_t to = matrix + (top + row + i) * cut->columns + face * GROUP;
-                    store_row(target + to, lanes, cut->columns - face * GROUP);
+                    const int64_t to = matrix + (top + row + i) * tiling->columns + face * GROUP;
+                    store_row(target + to, lanes, tiling->columns - face * GROUP);
                 }
             }
         }
@@ -385,7 +385,7 @@ INLINE void unpack_rows(const uint8_t *source, uint16_t *target, int64_t begin, 
 typedef struct {
     const void *source;
     void *target;
-    const Cut *cut;
+    const Tiling *tiling;
     int narrow, width;
     uint32_t pad;
 } Packing;
@@ -393,29 +393,29 @@ typedef struct {
 /* Strips [begin, end): a strip is one row of tiles, counted over all matrices. */
 static void pack_strips(const void *data, int64_t begin, int64_t end) {
     const Packing *work = data;
-    const Cut cut = *work->cut;
-    if (work->narrow && work->width == 7) pack_rows(work->source, work->target, begin, end, &cut, 1, 7, work->pad);
-    else if (work->narrow) pack_rows(work->source, work->target, begin, end, &cut, 1, 3, work->pad);
-    else if (work->width == 7) pack_rows(work->source, work->target, begin, end, &cut, 0, 7, work->pad);
-    else pack_rows(work->source, work->target, begin, end, &cut, 0, 3, work->pad);
+    const Tiling tiling = *work->tiling;
+    if (work->narrow && work->width == 7) pack_rows(work->source, work->target, begin, end, &tiling, 1, 7, work->pad);
+    else if (work->narrow) pack_rows(work->source, work->target, begin, end, &tiling, 1, 3, work->pad);
+    else if (work->width == 7) pack_rows(work->source, work->target, begin, end, &tiling, 0, 7, work->pad);
+    else pack_rows(work->source, work->target, begin, end, &tiling, 0, 3, work->pad);
 }
 
 static void unpack_strips(const void *data, int64_t begin, int64_t end) {
     const Packing *work = data;
-    const Cut cut = *work->cut;
-    if (work->width == 7) unpack_rows(work->source, work->target, begin, end, &cut, 7);
-    else unpack_rows(work->source, work->target, begin, end, &cut, 3);
+    const Tiling tiling = *work->tiling;
+    if (work->width == 7) unpack_rows(work->source, work->target, begin, end, &tiling, 7);
+    else unpack_rows(work->source, work->target, begin, end, &tiling, 3);
 }
 
-void pack_tiles(const Threads *threads, const void *source, uint8_t *target, int64_t strips, const Cut *cut, int narrow,
+void pack_tiles(const Threads *threads, const void *source, uint8_t *target, int64_t strips, const Tiling *tiling, int narrow,
                 int width, uint32_t pad) {
-    const Packing work = {source, target, cut, narrow, width, pad};
+    const Packing work = {source, target, tiling, narrow, width, pad};
     share(threads, strips, pack_strips, &work);
 }
 
-void unpack_tiles(const Threads *threads, const uint8_t *source, uint16_t *target, int64_t strips, const Cut *cut,
+void unpack_tiles(const Threads *threads, const uint8_t *source, uint16_t *target, int64_t strips, const Tiling *tiling,
                   int width) {
-    const Packing work = {source, target, cut, 0, width, 0};
+    const Packing work = {source, target, tiling, 0, width, 0};
     share(threads, strips, unpack_strips, &work);
 }
 
@@ -423,7 +423,7 @@ void unpack_tiles(const Threads *threads, const uint8_t *source, uint16_t *targe
 int check(void) {
     enum { ROWS = 33, COLUMNS = 50, COUNT = ROWS * COLUMNS };
     const Threads alone = {0, 1, 1};
-    const Cut cut = {ROWS, COLUMNS, 32, 32, 16, 64, 64 + 1024};
+    const Tiling tiling = {ROWS, COLUMNS, 32, 32, 16, 64, 64 + 1024};
     static float values[COUNT];
     static uint16_t narrow[COUNT], rounded_values[COUNT], back[COUNT];
     static uint8_t tiles[4 * (64 + 1024)];
@@ -438,8 +438,8 @@ int check(void) {
     quantise(&alone, narrow, rounded_values, ROWS, COLUMNS, 1, 7, 1, 0);
     if (memcmp(rounded_values, narrow, sizeof narrow)) return 0;
     for (int wide = 0; wide < 2; wide++) {
-        pack_tiles(&alone, wide ? (const void *)values : narrow, tiles, 2, &cut, !wide, 7, 0);
-        unpack_tiles(&alone, tiles, back, 2, &cut, 7);
+        pack_tiles(&alone, wide ? (const void *)values : narrow, tiles, 2, &tiling, !wide, 7, 0);
+        unpack_tiles(&alone, tiles, back, 2, &tiling, 7);
         if (memcmp(back, narrow, sizeof narrow)) return 0;
     }
     return 1;

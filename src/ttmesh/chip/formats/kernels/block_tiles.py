@@ -47,7 +47,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 }
 
 
-def serves(values: torch.Tensor, tile: Tile | None = None) -> bool:
+def supports(values: torch.Tensor, tile: Tile | None = None) -> bool:
     """Whether the kernels can take these values."""
     plain = tile is None or not tile.transpose_tile
     return plain and values.device.type == "cpu" and library("block_tiles") is not None
@@ -72,9 +72,9 @@ def pack(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) 
     count, rows, columns = source.shape
     down, across = _tiles(rows, columns, tile)
     target = torch.empty((count, down * across * tile_bytes(dtype, tile)), dtype=torch.uint8)
-    cut = _cut(rows, columns, dtype, tile)
+    tiling = _make_tiling(rows, columns, dtype, tile)
     team = threads.share(count * down, source.nbytes)
-    options = ctypes.byref(cut), _narrow(source), _width(dtype), _bits(pad_value)
+    options = ctypes.byref(tiling), _narrow(source), _width(dtype), _bits(pad_value)
     _function("pack_tiles")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), count * down, *options)
     return target
 
@@ -83,10 +83,10 @@ def unpack(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: 
     """Packed tiles [n, bytes] as matrices [n, H, W]."""
     source = packed.contiguous()
     target = torch.empty((source.shape[0], *shape), dtype=torch.bfloat16)
-    cut = _cut(*shape, dtype, tile)
+    tiling = _make_tiling(*shape, dtype, tile)
     strips = source.shape[0] * _tiles(*shape, tile)[0]
     team = threads.share(strips, target.nbytes)
-    options = ctypes.byref(cut), _width(dtype)
+    options = ctypes.byref(tiling), _width(dtype)
     _function("unpack_tiles")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), strips, *options)
     return target
 
@@ -94,13 +94,13 @@ def unpack(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: 
 @functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
     compiled = library("block_tiles")
-    assert compiled is not None, "called without asking serves()"
+    assert compiled is not None, "called without asking supports()"
     function: ctypes._NamedFuncPointer = getattr(compiled, name)
     function.argtypes, function.restype = _SIGNATURES[name], None
     return function
 
 
-def _cut(rows: int, columns: int, dtype: DataType, tile: Tile) -> _BlockWork:
+def _make_tiling(rows: int, columns: int, dtype: DataType, tile: Tile) -> _BlockWork:
     return _BlockWork(
         rows, columns, *tile.tile_shape, tile.face_shape[0], exponent_bytes(tile), tile_bytes(dtype, tile)
     )

@@ -9,7 +9,7 @@
 typedef struct {
     const void *a, *b;
     void *out;
-    uint32_t flip; /* the sign bit of b turned round: a difference */
+    uint32_t flip; /* the sign bit of b inverted: a subtraction */
 } Work;
 
 /* The smaller operand is aligned to the larger at 11 bits, ties away; the sum is rounded to 24 bits or 8, ties away. */

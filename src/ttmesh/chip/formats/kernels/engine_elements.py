@@ -11,7 +11,7 @@ from ttmesh.chip.formats.kernels import threads
 from ttmesh.chip.formats.kernels.loader import library
 
 
-def serves(values: torch.Tensor) -> bool:
+def supports(values: torch.Tensor) -> bool:
     """Whether the kernel can take these values."""
     return values.device.type == "cpu" and library("engine_elements") is not None
 
@@ -29,7 +29,7 @@ def add(a: torch.Tensor, b: torch.Tensor, *, negate: bool) -> torch.Tensor:
 @functools.cache
 def _function() -> ctypes._NamedFuncPointer:
     compiled = library("engine_elements")
-    assert compiled is not None, "called without asking serves()"
+    assert compiled is not None, "called without asking supports()"
     function: ctypes._NamedFuncPointer = compiled.add_elements
     function.argtypes = [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
     function.restype = None

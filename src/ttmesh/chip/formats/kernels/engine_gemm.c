@@ -296,11 +296,11 @@ int engine_gemm(const Threads *threads, const void *x, const void *w, float *out
     char *memory = malloc((size_t)(elements + sums) * 4 + 64);
     if (!memory) return 0;
     float *held = (float *)(((uintptr_t)memory + 63) & ~(uintptr_t)63), *packed = held + sums;
-    const int64_t fair = shape->batches * panels / (threads->members * 4); /* small groups where threads would wait */
+    const int64_t fair = shape->batches * panels / (threads->count * 4); /* small groups where threads would wait */
     const int64_t group = fair < 1 ? 1 : fair < GROUP ? fair : GROUP, groups = (panels + group - 1) / group;
     const Work work = {shape, x, w, out, held, packed, panels, groups, group, tiles, depth, blocks, lower};
     Threads by_tiles = *threads;
-    by_tiles.step = count / (threads->members * 4) + 1;
+    by_tiles.step = count / (threads->count * 4) + 1;
     share(&by_tiles, count, pack_tiles, &work);
     share(threads, shape->batches * groups, multiply_groups, &work);
     free(memory);

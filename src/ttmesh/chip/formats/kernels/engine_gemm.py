@@ -1,4 +1,4 @@
-"""Calls the compiled GEMM of cut operands and rounded sums, and the compiled packer to bfloat16."""
+"""Calls the compiled GEMM of masked operands and rounded sums, and the compiled packer to bfloat16."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = (
     ("batches", "rows", "depth", "columns"),
     ("x_batch", "x_row", "x_half"),
     ("w_batch", "w_row", "w_column", "w_half"),
-    ("x_mask", "w_mask", "terms", "x_whole", "w_upper", "narrow", "block"),
+    ("x_mask", "w_mask", "terms", "x_full", "w_upper", "narrow", "block"),
 )
 
 
@@ -30,18 +30,18 @@ class _GemmShape(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Which bits of the operands are multiplied: x_mask times w_mask, and what x_mask leaves of x_whole times w_upper."""
+class OperandMasks:
+    """Which bits of the operands are multiplied: x_mask times w_mask, and what x_mask leaves of x_full times w_upper."""
 
     x_mask: int
     w_mask: int
-    x_whole: int = 0
+    x_full: int = 0
     w_upper: int = 0
 
     @property
     def terms(self) -> int:
-        """How many products."""
-        return 2 if self.x_whole else 1
+        """How many matmuls are added."""
+        return 2 if self.x_full else 1
 
 
 _SIGNATURES: dict[str, list[Any]] = {
@@ -50,13 +50,13 @@ _SIGNATURES: dict[str, list[Any]] = {
 }
 
 
-def serves(*operands: torch.Tensor) -> bool:
+def supports(*operands: torch.Tensor) -> bool:
     """Whether the kernel can take these values."""
     known = all(o.device.type == "cpu" and o.dtype in (torch.bfloat16, torch.float32) for o in operands)
     return known and library("engine_gemm") is not None
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, cut: Cut, *, block: int | None, lower: float) -> torch.Tensor:
+def multiply(a: torch.Tensor, b: torch.Tensor, masks: OperandMasks, *, block: int | None, lower: float) -> torch.Tensor:
     """Destination registers of lanes [n, M, K] @ [n, K, N].
 
     Args:
@@ -68,14 +68,14 @@ def multiply(a: torch.Tensor, b: torch.Tensor, cut: Cut, *, block: int | None, l
     out = torch.empty(batches, rows, b.shape[-1])
     if out.numel() == 0:
         return out
-    at_once = max(1, PACKED_BYTES // max(1, rows * depth * 4 * cut.terms))  # whole batches
+    at_once = max(1, PACKED_BYTES // max(1, rows * depth * 4 * masks.terms))  # whole batches
     if at_once > 1 or batches > 1:
         for i in range(0, batches, at_once):
-            _run(a[i : i + at_once], b[i : i + at_once], out[i : i + at_once], cut, block, lower)
+            _run(a[i : i + at_once], b[i : i + at_once], out[i : i + at_once], masks, block, lower)
         return out
-    at_once = max(256, PACKED_BYTES // max(1, depth * 4 * cut.terms))
+    at_once = max(256, PACKED_BYTES // max(1, depth * 4 * masks.terms))
     for row in range(0, rows, at_once):
-        _run(a[:, row : row + at_once], b, out[:, row : row + at_once], cut, block, lower)
+        _run(a[:, row : row + at_once], b, out[:, row : row + at_once], masks, block, lower)
     return out
 
 
@@ -88,7 +88,9 @@ def pack_bfloat16(dest: torch.Tensor) -> torch.Tensor:
     return packed
 
 
-def _run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, cut: Cut, block: int | None, lower: float) -> None:
+def _run(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, masks: OperandMasks, block: int | None, lower: float
+) -> None:
     batches, rows, depth = a.shape
     columns = b.shape[-1]
     deep = -(-max(depth, 1) // TILE) * TILE
@@ -96,22 +98,22 @@ def _run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, cut: Cut, block: i
         *(batches, rows, depth, columns),
         *(a.stride(0), a.stride(1), a.dtype is torch.bfloat16),
         *(b.stride(0), b.stride(1), b.stride(2), b.dtype is torch.bfloat16),
-        *(cut.x_mask & 0xFFFFFFFF, cut.w_mask & 0xFFFFFFFF, cut.terms),
-        *(cut.x_whole & 0xFFFFFFFF, cut.w_upper & 0xFFFFFFFF),
+        *(masks.x_mask & 0xFFFFFFFF, masks.w_mask & 0xFFFFFFFF, masks.terms),
+        *(masks.x_full & 0xFFFFFFFF, masks.w_upper & 0xFFFFFFFF),
         *(block is not None, block or deep),
     )
     pieces = batches * -(-columns // PIECE)
-    members = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
-    team = threads.Threads(threads.parallel() if members > 1 else None, min(members, pieces), 1)
+    count = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
+    team = threads.Threads(threads.parallel() if count > 1 else None, min(count, pieces), 1)
     pointers = a.data_ptr(), b.data_ptr(), out.data_ptr()
     if not _function("engine_gemm")(ctypes.byref(team), *pointers, ctypes.byref(shape), lower):
-        raise MemoryError(f"no memory to prepare {batches * rows * deep * 4 * cut.terms} B of activations")
+        raise MemoryError(f"no memory to prepare {batches * rows * deep * 4 * masks.terms} B of activations")
 
 
 @functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
     compiled = library("engine_gemm")
-    assert compiled is not None, "called without asking serves()"
+    assert compiled is not None, "called without asking supports()"
     function: ctypes._NamedFuncPointer = getattr(compiled, name)
     function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
     return function

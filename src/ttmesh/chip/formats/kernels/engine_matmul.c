@@ -265,7 +265,7 @@ INLINE Pair pair_of(i32v first, i32v second) {
 
 /* Two sums and the destination at their largest exponent, added and rounded: the new destination. A shift that rounds to
  * nearest is one that keeps a bit more, plus one, shifted once more. `calm`: no exponent can leave the normal range. */
-INLINE u32v write_dest(i32v first, i32v second, Pair pair, int lower, u32v dest, int wide, int fault, int calm) {
+INLINE u32v write_dest(i32v first, i32v second, Pair pair, int lower, u32v dest, int fp32_dest, int fault, int calm) {
     const i32v held = (i32v)((dest >> 23) & 0xff), most = pair.most - lower;
     const i32v dest_e = calm ? held : held + ((held == 0) & NOTHING);
     const i32v e = larger(most, dest_e), gap = e - most;
@@ -276,7 +276,7 @@ INLINE u32v write_dest(i32v first, i32v second, Pair pair, int lower, u32v dest,
     i32v total;
     u32v bits;
     i32v shift; /* of the exponent, from the integer's to the result's */
-    if (wide) {
+    if (fp32_dest) {
         total = a + b + (((i32v)d ^ sign) - sign);
         if (fault) total = pick(total == -1, all(-(1 << 27)), total);
         const i32v magnitude = size_of(total);
@@ -316,19 +316,19 @@ INLINE int is_calm(Pair first, Pair second, u32v dest, int phases) {
 }
 
 /* The writes of a tile of K: every phase, per phase two steps. */
-INLINE u32v write_tile(i32v sums[TILE / GROUP][4], Pair left, Pair right, u32v dest, int phases, int wide, int fault,
+INLINE u32v write_tile(i32v sums[TILE / GROUP][4], Pair left, Pair right, u32v dest, int phases, int fp32_dest, int fault,
                        int calm) {
     for (int phase = 0; phase < phases; phase++) {
         const int lower = (phase & 1 ? 5 : 0) + (phase & 2 ? 7 : 0);
-        dest = write_dest(sums[0][phase], sums[1][phase], left, lower, dest, wide, fault, calm);
-        dest = write_dest(sums[2][phase], sums[3][phase], right, lower, dest, wide, fault, calm);
+        dest = write_dest(sums[0][phase], sums[1][phase], left, lower, dest, fp32_dest, fault, calm);
+        dest = write_dest(sums[2][phase], sums[3][phase], right, lower, dest, fp32_dest, fault, calm);
     }
     return dest;
 }
 
 /* All of one chunk of K for ROWS rows and a panel. */
 INLINE void multiply_rows(const Work *work, const Panel *panel, int64_t row, const uint32_t *const *x, const uint32_t *w,
-                          int64_t first_k, int64_t depth, int64_t columns, int phases, int wide, int fault, u32v *dest) {
+                          int64_t first_k, int64_t depth, int64_t columns, int phases, int fp32_dest, int fault, u32v *dest) {
     const Activations *from = &work->packed;
     for (int64_t k = 0; k < depth; k += TILE) {
         for (int r = 0; r < ROWS; r++) {
@@ -347,14 +347,14 @@ INLINE void multiply_rows(const Work *work, const Panel *panel, int64_t row, con
                 }
             }
             const Pair left = pair_of(exponents[0], exponents[1]), right = pair_of(exponents[2], exponents[3]);
-            if (is_calm(left, right, dest[r], phases)) dest[r] = write_tile(sums, left, right, dest[r], phases, wide, fault, 1);
-            else dest[r] = write_tile(sums, left, right, dest[r], phases, wide, fault, 0);
+            if (is_calm(left, right, dest[r], phases)) dest[r] = write_tile(sums, left, right, dest[r], phases, fp32_dest, fault, 1);
+            else dest[r] = write_tile(sums, left, right, dest[r], phases, fp32_dest, fault, 0);
         }
     }
 }
 
 /* One panel of one batch: every row of it, chunk by chunk of K. */
-INLINE void multiply_panel(const Work *work, int64_t item, Panel *panel, int phases, int wide, int fault) {
+INLINE void multiply_panel(const Work *work, int64_t item, Panel *panel, int phases, int fp32_dest, int fault) {
     const Shape *shape = work->shape;
     const int64_t batch = item / work->panels, first = item % work->panels * WIDE;
     const int64_t rest = shape->columns - first, columns = rest < WIDE ? rest : WIDE;
@@ -372,7 +372,7 @@ INLINE void multiply_panel(const Work *work, int64_t item, Panel *panel, int pha
                 dest[r] = (u32v)all(0);
                 if (there && (k || shape->keep)) memcpy(&dest[r], out + (row + r) * shape->columns, (size_t)columns * 4);
             }
-            multiply_rows(work, panel, batch * work->padded_rows + row, rows, w, k, depth, columns, phases, wide, fault,
+            multiply_rows(work, panel, batch * work->padded_rows + row, rows, w, k, depth, columns, phases, fp32_dest, fault,
                           dest);
             for (int r = 0; r < ROWS && row + r < shape->rows; r++)
                 memcpy(out + (row + r) * shape->columns, &dest[r], (size_t)columns * 4);
@@ -413,7 +413,7 @@ int engine_matmul(const Threads *threads, const uint32_t *x, const uint32_t *w, 
     work.packed.flags = work.packed.base + groups;
     work.packed.depth = depth;
     Threads by_rows = *threads;
-    by_rows.step = rows / (threads->members * 4) + 1;
+    by_rows.step = rows / (threads->count * 4) + 1;
     share(&by_rows, rows, pack_rows, &work);
     share(threads, shape->batches * work.panels, multiply_panels, &work);
     free(memory);

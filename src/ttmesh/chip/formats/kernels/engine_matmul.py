@@ -43,13 +43,13 @@ _SIGNATURES: dict[str, list[Any]] = {
 }
 
 
-def serves(values: torch.Tensor) -> bool:
+def supports(values: torch.Tensor) -> bool:
     """Whether the kernel can take these values."""
     return values.device.type == "cpu" and library("engine_matmul") is not None
 
 
 def multiply(
-    a: torch.Tensor, b: torch.Tensor, dest: torch.Tensor | None, *, phases: int, wide: bool, fault: bool
+    a: torch.Tensor, b: torch.Tensor, dest: torch.Tensor | None, *, phases: int, fp32_dest: bool, fault: bool
 ) -> torch.Tensor:
     """Destination registers after [n, M, K] @ [n, K, N] of unpacked float32 operands, on top of `dest`."""
     a, b = _neighbours(a), _neighbours(b)
@@ -59,12 +59,12 @@ def multiply(
         return out
     if batches > 1 and batches * rows * depth * _PREPARED > PACKED_BYTES:
         for i in range(batches):
-            _run(a[i : i + 1], b[i : i + 1], out[i : i + 1], (phases, wide, fault, dest is not None))
+            _run(a[i : i + 1], b[i : i + 1], out[i : i + 1], (phases, fp32_dest, fault, dest is not None))
         return out
     at_once = max(COLUMNS, PACKED_BYTES // (batches * max(depth, 1) * _PREPARED))
     for row in range(0, rows, at_once) if batches == 1 else [0]:
         slice_ = slice(row, row + at_once) if batches == 1 else slice(None)
-        _run(a[:, slice_], b, out[:, slice_], (phases, wide, fault, dest is not None))
+        _run(a[:, slice_], b, out[:, slice_], (phases, fp32_dest, fault, dest is not None))
     return out
 
 
@@ -81,8 +81,8 @@ def _run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, options: tuple[int
     strides = a.stride(0), a.stride(1), b.stride(0), b.stride(1)
     shape = _Shape(batches, rows, depth, columns, *strides, *(int(option) for option in options))
     pieces = batches * -(-columns // COLUMNS)
-    members = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
-    team = threads.Threads(threads.parallel() if members > 1 else None, min(members, pieces), 1)
+    count = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
+    team = threads.Threads(threads.parallel() if count > 1 else None, min(count, pieces), 1)
     done = _function("engine_matmul")(
         ctypes.byref(team), a.data_ptr(), b.data_ptr(), out.data_ptr(), ctypes.byref(shape)
     )
@@ -98,7 +98,7 @@ def _neighbours(values: torch.Tensor) -> torch.Tensor:
 @functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
     compiled = library("engine_matmul")
-    assert compiled is not None, "called without asking serves()"
+    assert compiled is not None, "called without asking supports()"
     function: ctypes._NamedFuncPointer = getattr(compiled, name)
     function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
     return function

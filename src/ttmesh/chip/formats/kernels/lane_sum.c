@@ -11,7 +11,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define WIDE 16
-/* Vectors of one lane that are read in a run. Short runs stall where the target lies a little behind a lane, modulo
+/* Vectors of one lane that are read in a run. Short runs stall where the target is a little behind a lane, modulo
    4 KiB (a load waits for the store it is mistaken for); longer ones do not fit into the registers of AVX2. */
 #ifdef __AVX512F__
 #define RUN 8
@@ -60,9 +60,9 @@ INLINE void store(void *target, int64_t at, f32v values, int narrow) {
 }
 
 /* Two neighbours' bfloat16 in one word. */
-INLINE u32v joined(f32v even, f32v odd) {
+INLINE u32v interleave(f32v even, f32v odd) {
 #ifdef __AVX512BF16__
-    /* The instruction flushes subnormals and keeps the payload of NaNs: those take the long way. */
+    /* The instruction flushes subnormals and keeps the payload of NaNs: those are converted by hand. */
     const int special = 0xa1; /* quiet NaN, subnormal, signalling NaN */
     const __mmask16 a = _mm512_fpclass_ps_mask((__m512)even, special), b = _mm512_fpclass_ps_mask((__m512)odd, special);
     if (__builtin_expect(_kortestz_mask16_u8(a, b), 1)) {
@@ -76,7 +76,7 @@ INLINE u32v joined(f32v even, f32v odd) {
 }
 
 /* total + term; where there is a multiplier beside the adder, by way of it: times one is exact. */
-INLINE f32v added(f32v total, f32v term) {
+INLINE f32v add(f32v total, f32v term) {
 #ifdef __AVX512F__
     return (f32v)_mm512_fmadd_ps((__m512)term, _mm512_set1_ps(1), (__m512)total);
 #else
@@ -84,7 +84,7 @@ INLINE f32v added(f32v total, f32v term) {
 #endif
 }
 
-/* bfloat16 to bfloat16: a word holds two neighbours, whose sums are kept apart and joined at the end. */
+/* bfloat16 to bfloat16: a word holds two neighbours, whose sums are computed separately and interleaved at the end. */
 INLINE void add_words(const uint16_t *source, int64_t first, const Lanes *lanes, int64_t rows, int64_t columns,
                       uint16_t *target) {
     f32v even[RUN], odd[RUN];
@@ -96,12 +96,12 @@ INLINE void add_words(const uint16_t *source, int64_t first, const Lanes *lanes,
                 u32v words;
                 memcpy(&words, at + k * 2 * WIDE, sizeof words);
                 even[k] += (f32v)(words << 16);
-                odd[k] = added(odd[k], (f32v)(words & 0xffff0000));
+                odd[k] = add(odd[k], (f32v)(words & 0xffff0000));
             }
         }
     }
     UNROLL for (int k = 0; k < RUN; k++) {
-        u32v words = joined(even[k], odd[k]);
+        u32v words = interleave(even[k], odd[k]);
         memcpy(target + k * 2 * WIDE, &words, sizeof words);
     }
 }

@@ -18,7 +18,7 @@ from ttmesh.chip.formats.kernels.loader import library
 # on the shape) and below this many bytes.
 TORCH_CHAIN = 4
 TORCH_BYTES = 64 << 10
-PART = 1024  # parts are a multiple of this many elements: whole cache lines, whole runs of the kernel
+STEP = 1024  # threads take multiples of this many elements: whole cache lines, whole runs of the kernel
 
 _FLOATS = (torch.float32, torch.bfloat16)
 
@@ -65,7 +65,7 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
 
 
 def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> SumKernel | None:
-    """The compiled sum of values of this shape and these strides in host memory, or None where torch serves."""
+    """The compiled sum of values of this shape and these strides in host memory, or None where torch must compute it."""
     return _kernel(library("lane_sum"), values.shape, values.stride(), values.dtype, axes, dtype)
 
 
@@ -105,12 +105,12 @@ def _kernel(
     def kernel(values: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
         target = empty_like(like) if into is None else into
         source, result = values.data_ptr(), target.data_ptr()
-        members = team.size(size_bytes)
-        if members == 1:
+        count = team.size(size_bytes)
+        if count == 1:
             alone(source, result, 0, length, *options)
         else:
-            part = -(-length // (members * PART)) * PART
-            shared = threads.Threads(threads.parallel(), members, part)
+            step = -(-length // (count * STEP)) * STEP
+            shared = threads.Threads(threads.parallel(), count, step)
             team.report(size_bytes, together(ctypes.byref(shared), source, result, *options))
         return target
 

@@ -1,4 +1,4 @@
-"""Compiles a kernel's C file at first use into a private cache and loads it; whatever is wrong with that, torch serves."""
+"""Compiles a kernel's C file at first use into a private cache and loads it; if that fails, torch computes instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECK_TIMEOUT_S = 60.0
 FORGOTTEN_S = 3600.0  # a draft this old was left by a process that was killed
 DIGEST_BYTES = 32  # behind a cached library: what was written whole
 
-# In a process of its own: a library that is no good may crash whoever loads it.
+# In a separate process: a damaged library may crash the process that loads it.
 CHECK = """
 import ctypes, sys
 try:
@@ -42,12 +42,12 @@ except (OSError, AttributeError) as error:
 
 
 class _Unusable(Exception):
-    """Why a kernel cannot be had here."""
+    """Why a kernel is not available."""
 
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL | None:
-    """The compiled `<name>.c`, or None when kernels are off or cannot be had here."""
+    """The compiled `<name>.c`, or None when kernels are off or not available."""
     if not settings.get_bool("TTMESH_KERNELS") or os.name != "posix":
         return None
     compiler = _compiler()
@@ -60,7 +60,7 @@ def library(name: str) -> ctypes.CDLL | None:
             _compile(source, built, compiler)
         return ctypes.CDLL(str(built))
     except (OSError, DirectoryError, _Unusable) as error:
-        log.warning("compiled %s cannot be had here, torch serves instead: %s", name, error)
+        log.warning("compiled %s is not available, torch computes instead: %s", name, error)
         return None
 
 
@@ -87,9 +87,9 @@ def _fingerprint(source: Path, compiler: str) -> str:
     """Changes with the code, the flags, the compiler and the processor (a cache may be shared by unlike machines)."""
     version = os.stat(compiler)
     headers = [header.read_bytes() for header in sorted(source.parent.glob("*.h"))]
-    parts = [source.read_bytes(), *headers, repr(_flags()).encode(), _processor()]
-    parts.append(f"{os.path.realpath(compiler)} {version.st_size} {version.st_mtime_ns}".encode())
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:20]
+    inputs = [source.read_bytes(), *headers, repr(_flags()).encode(), _processor()]
+    inputs.append(f"{os.path.realpath(compiler)} {version.st_size} {version.st_mtime_ns}".encode())
+    return hashlib.sha256(b"\0".join(inputs)).hexdigest()[:20]
 
 
 def _processor() -> bytes:
@@ -150,8 +150,8 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> None:
                 process.wait()
         if code != 0:
             output.seek(0)
-            said = output.read(2000).decode(errors="replace").strip()
-            raise _Unusable(f"{command[0]} ended with {code}: {said or 'it said nothing'}")
+            message = output.read(2000).decode(errors="replace").strip()
+            raise _Unusable(f"{command[0]} ended with {code}: {message or 'no message'}")
 
 
 def _remove_forgotten(folder: Path) -> None:

@@ -20,28 +20,28 @@ _STARTED = os.getpid()
 
 
 class Threads(ctypes.Structure):
-    """`Threads` of threads.h: who starts the threads, how many, and how much one takes at a time."""
+    """`Threads` of threads.h: what starts the threads, how many, and how many pieces one takes at a time."""
 
-    _fields_ = [("parallel", ctypes.c_void_p), ("members", ctypes.c_int64), ("step", ctypes.c_int64)]
+    _fields_ = [("parallel", ctypes.c_void_p), ("count", ctypes.c_int64), ("step", ctypes.c_int64)]
 
 
 POINTER = ctypes.POINTER(Threads)
 ALONE = ctypes.byref(Threads(None, 1, 1))
 
 
-def members(size_bytes: int) -> int:
+def count_threads(size_bytes: int) -> int:
     """How many threads share work of this size: as many as torch uses, when there is enough to do."""
     return torch.get_num_threads() if size_bytes >= SPLIT_BYTES else 1
 
 
 def share(count: int, size_bytes: int) -> Threads:
-    """The threads for so many pieces of work, together of this size."""
-    several = min(members(size_bytes), count)
+    """The threads for this many pieces of work, together of this size."""
+    several = min(count_threads(size_bytes), count)
     return Threads(parallel(), several, max(1, -(-count // (several * STEPS)))) if several > 1 else Threads(None, 1, 1)
 
 
 class Team:
-    """Whether threads that wait for each other pay: on a busy machine they do not, and rest, longer each time."""
+    """Decides whether a team of threads is worth it: on a busy machine it is not, and pauses, longer each time."""
 
     def __init__(self) -> None:
         self._rest_s = FIRST_REST_S
@@ -49,11 +49,11 @@ class Team:
 
     def size(self, size_bytes: int) -> int:
         """How many threads work of this size gets now."""
-        wanted = members(size_bytes)
+        wanted = count_threads(size_bytes)
         return 1 if wanted > 1 and self._until and time.monotonic() < self._until else wanted
 
     def report(self, size_bytes: int, taken_ns: int) -> None:
-        """How long the team took for so many bytes."""
+        """How long the team took for this many bytes."""
         if taken_ns <= size_bytes * SLOW_NS_PER_BYTE:
             self._rest_s, self._until = FIRST_REST_S, 0.0
             return

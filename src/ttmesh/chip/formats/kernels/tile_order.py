@@ -21,7 +21,7 @@ _COMMON = [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ct
 _SIGNATURES: dict[str, list[Any]] = {"tilize": [*_COMMON, ctypes.c_void_p], "untilize": _COMMON}
 
 
-def serves(values: torch.Tensor, tile: Tile) -> bool:
+def supports(values: torch.Tensor, tile: Tile) -> bool:
     """Whether the kernels can take these values."""
     return not tile.transpose_tile and values.device.type == "cpu" and library("tile_order") is not None
 
@@ -37,10 +37,10 @@ def tilize(values: torch.Tensor, tile: Tile, pad_value: float) -> torch.Tensor:
     padding = torch.full((FACE_WIDTH,), pad_value, dtype=source.dtype)
     if source.numel() == 0:
         return target.copy_(padding[0])
-    cut = _TileWork(rows, columns, *tile.tile_shape, tile.face_shape[0])
+    tiling = _TileWork(rows, columns, *tile.tile_shape, tile.face_shape[0])
     strips = target.numel() // (tile.height * width)
     team = threads.share(strips, source.nbytes)
-    options = ctypes.byref(cut), source.element_size(), padding.data_ptr()
+    options = ctypes.byref(tiling), source.element_size(), padding.data_ptr()
     _function("tilize")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), strips, *options)
     return target
 
@@ -51,10 +51,10 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile) -> torc
     target = torch.empty((*source.shape[:-1], *shape), dtype=source.dtype)
     if target.numel() == 0:
         return target
-    cut = _TileWork(*shape, *tile.tile_shape, tile.face_shape[0])
+    tiling = _TileWork(*shape, *tile.tile_shape, tile.face_shape[0])
     strips = source.numel() // (tile.height * padded_shape(shape, tile)[1])
     team = threads.share(strips, source.nbytes)
-    options = ctypes.byref(cut), source.element_size()
+    options = ctypes.byref(tiling), source.element_size()
     _function("untilize")(ctypes.byref(team), source.data_ptr(), target.data_ptr(), strips, *options)
     return target
 
@@ -62,7 +62,7 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile) -> torc
 @functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
     compiled = library("tile_order")
-    assert compiled is not None, "called without asking serves()"
+    assert compiled is not None, "called without asking supports()"
     function: ctypes._NamedFuncPointer = getattr(compiled, name)
     function.argtypes, function.restype = _SIGNATURES[name], None
     return function

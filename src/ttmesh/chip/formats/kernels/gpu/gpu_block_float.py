@@ -42,7 +42,7 @@ def _round_on_device(values, WIDTH: tl.constexpr):
     """Groups of float32 values on the grid, as the chip's packer rounds: 7 bits by truncation, then aligned, ties up.
 
     All on the float's own bits: with b exponents below the group's, the half is added b bits above bit 16 (a carry
-    moves the exponent, as it should) and what lies below bit 17 + b is masked. From 8 below on nothing is left.
+    moves the exponent, as it should) and the bits below bit 17 + b are masked. From 8 below on nothing is left.
     """
     bits = values.to(tl.int32, bitcast=True)
     own = (bits >> 23) & 0xFF

@@ -128,14 +128,14 @@ def test_every_shape_layout_and_number_of_threads_gives_the_same(
     batch, rows, depth, columns = shape
     a = torch.randn(batch, depth, rows, generator=_generator(19)).to(dtype).mT
     b = torch.randn(1, columns, depth, generator=_generator(20)).to(dtype).mT.expand(batch, -1, -1)
-    cut = realistic_matmul.cut_of(EngineConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32))
+    masks = realistic_matmul.choose_masks(EngineConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32))
     before = torch.get_num_threads()
     try:
         found = []
         for threads, right in ((1, b), (3, b.contiguous())):
             torch.set_num_threads(threads)
-            found.append(engine_gemm.multiply(a, right, cut, block=None, lower=0.0))
-            found.append(engine_gemm.multiply(a, right, replace(cut, x_whole=0), block=32, lower=0.02))
+            found.append(engine_gemm.multiply(a, right, masks, block=None, lower=0.0))
+            found.append(engine_gemm.multiply(a, right, replace(masks, x_full=0), block=32, lower=0.02))
     finally:
         torch.set_num_threads(before)
 
