@@ -91,10 +91,9 @@ def _print_own_errors(program: Callable[[], object]) -> int:
     try:
         program()
     except MeshError as error:
-        hidden = shorten_traceback(error)
-        traceback.print_exception(error)
-        if hidden:
+        if shorten_traceback(error):
             print(HINT, file=sys.stderr)
+        traceback.print_exception(error)
         return 1
     return 0
 
