@@ -104,8 +104,8 @@ def multiply_linear(
     if engine is None:
         return function(a, b)
     left, right = _unpack_pair(a, b, engine)
-    cut = realistic_matmul.cut_of(engine.config)
-    return function(_mask(left, cut.x_mask), _mask(right, cut.w_mask))
+    masks = realistic_matmul.choose_masks(engine.config)
+    return function(_mask(left, masks.x_mask), _mask(right, masks.w_mask))
 
 
 def accumulates_in_l1() -> bool:
