@@ -338,6 +338,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
 }
 
 _EXTRA_MODULES = {
+    "ttmesh.dryrun.dry_context": "dry_run is_dry_run",
     "ttmesh.base.numerics_mode": "numerics",
     "ttmesh.ccl.collectives.all_to_all": "all_to_all",
     "ttmesh.ccl.collectives.host_forms": "all_gather",
