@@ -17,7 +17,7 @@ SITES = 10  # call sites listed
 
 
 @dataclass
-class Holder:
+class SiteHolding:
     """Bytes of one chip that one line of the program holds at the peak."""
 
     kind: str
@@ -36,7 +36,7 @@ class ChipMemory:
     capacity_bytes: int
     operation: str
     by_kind: dict[str, int]
-    holders: list[Holder]
+    holders: list[SiteHolding]
     history: list[tuple[int, int]]
 
 
@@ -109,13 +109,13 @@ def make_report(log: MemoryLog, failure: OutOfMemoryError | None) -> RunReport:
     )
 
 
-def _group(holders: list[Use]) -> list[Holder]:
+def _group(holders: list[Use]) -> list[SiteHolding]:
     sizes, counts = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for use in holders:
         key = (use.kind, use.site.partition("\n")[0] or use.label)
         sizes[key] += use.size_bytes
         counts[key] += 1
-    return [Holder(*key, counts[key], size) for key, size in sizes.most_common()]
+    return [SiteHolding(*key, counts[key], size) for key, size in sizes.most_common()]
 
 
 def _advise(memory: list[ChipMemory], failure: OutOfMemoryError) -> list[str]:
