@@ -249,6 +249,7 @@ _GRAPH = {
         "RunMode REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
         "track_function_start track_function_end"
     ),
+    "ttmesh.ops.graph.full_capture": "full_graph_capture",
     "ttmesh.ops.graph.graph_report": (
         "enable_detailed_buffer_tracing disable_detailed_buffer_tracing is_detailed_buffer_tracing_enabled"
     ),
