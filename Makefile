@@ -44,9 +44,11 @@ check: $(STAMP)  ## format, lint, types, architecture, smoke
 	@$(PY) -m mypy
 	@$(PY) -m pytest tests/test_architecture.py tests/test_smoke.py
 
-bench: $(STAMP)  ## every benchmark, printed beside its peers
+bench: $(STAMP)  ## every benchmark, printed beside its peers, with the default numerics and ideally
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(PY) $$file; done
+	@set -e; for file in benchmarks/*.py; do \
+	  case $$file in */ops.py|*/models.py|*/training.py|*/collectives.py) modes="ideal realistic";; *) modes=realistic;; esac; \
+	  for mode in $$modes; do echo "== $$file, numerics $$mode"; TTMESH_NUMERICS=$$mode $(PY) $$file; done; done
 
 bench-gpu:  ## the rows of one NVIDIA GPU; needs a torch for CUDA, no network: WHEELS names a folder with the other packages
 	@test -z "$(WHEELS)" || python3 -m pip install -q --no-index --find-links $(WHEELS) --target .gpu-site msgspec psutil rich pyyaml platformdirs

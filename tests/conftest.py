@@ -16,6 +16,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from ttmesh.base import numerics_mode
+
 # On a busy machine drawing an example may take a second: that says nothing about the code.
 settings.register_profile("ttmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ttmesh")
@@ -45,6 +47,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+# Tests compare tightly with torch, so they compute ideally. What users run as it is printed, they run as users do.
+AS_USERS_DO = (
+    "tests/examples/test_text_demo.py",
+    "tests/examples/test_training_examples.py",
+    "tests/cli/",
+    "tests/test_seed",
+    "tests/test_smoke.py",
+    "_page.py",
+    "test_seed_",
+)
+
+
+def _choose_numerics(path: str) -> None:
+    if any(part in path for part in AS_USERS_DO):
+        os.environ.pop(numerics_mode.VARIABLE, None)
+    else:
+        os.environ[numerics_mode.VARIABLE] = numerics_mode.IDEAL
+    numerics_mode.choose(None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test draws the same numbers and prints as wide after others as alone; before fixtures, which draw too."""
@@ -55,6 +77,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         "TTY_COMPATIBLE",
     ):  # an earlier test or the caller set them
         os.environ.pop(name, None)
+    _choose_numerics(item.nodeid)
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

@@ -89,6 +89,7 @@ ROOMS: dict[str, set[str]] = {
 MODULES_PER_FOLDER = 20
 ROOTS = {
     "cli",
+    "dryrun",
     "ttnn",
     "testing",
     "showcase",

@@ -30,6 +30,26 @@ def test_agrees_with_its_golden_everywhere(case: harness.Case) -> None:
             raise AssertionError(f"{cell}: {problem}") from problem
 
 
+# A sixth of the cases by their names' hashes, each in one format on one mesh.
+SAMPLE = sorted(CASES, key=lambda case: random.Random(case.name).random())[::6]
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
+def test_agrees_with_its_golden_by_about_the_chip_s_arithmetic(case: harness.Case) -> None:
+    cells = harness.cells(case)
+
+    harness.run(case, random.Random(case.name).choice(cells), "realistic")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["realistic", "exact"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_agrees_with_its_golden_by_the_chip_s_arithmetic_on_one_chip(case: harness.Case, mode: str) -> None:
+    for cell in harness.cells(case):
+        if cell.mesh == (1, 1):
+            harness.run(case, cell, mode)
+
+
 def test_case_names_are_unique() -> None:
     names = [case.name for case in CASES]
 

@@ -15,7 +15,7 @@ MODES = (IDEAL, REALISTIC, EXACT)
 class ModeState:
     """The current mode; it is in every call's key, so that a call keeps the mode it was made in."""
 
-    mode = IDEAL
+    mode = REALISTIC
 
 
 state = ModeState()

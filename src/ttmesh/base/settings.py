@@ -104,7 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "TTMESH_NUMERICS",
         _make_choice_parser("ideal", "realistic", "exact"),
-        "ideal",
+        "realistic",
         one_of(["ideal", "realistic", "exact"]),
         "the arithmetic of the matrix engine's operations: float32 rounded once, close to the chip's, or the chip's bits",
     ),

@@ -39,6 +39,17 @@ def seconds(*, zero: bool = False) -> Callable[[str], float]:
     return parse
 
 
+def correlation(text: str) -> float:
+    """A number from -1 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 2.0
+    if not -1 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number from -1 to 1")
+    return value
+
+
 def words(text: str) -> tuple[str, ...]:
     """A command line as a shell divides it."""
     try:

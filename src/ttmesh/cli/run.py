@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             "no program was named", expected="ttmesh run script.py", fix="Name a Python file, or a module with -m."
         )
     script = None if args.module is not None else Path(arguments[0])
-    if script is not None and not _can_compile(script):
+    if script is not None and not check_program(script):
         return 1
     dropin.install(force=args.force)
     chosen = {
@@ -79,18 +79,20 @@ def run(args: argparse.Namespace) -> int:
     return _print_own_errors(lambda: runpy.run_module(args.module, run_name="__main__", alter_sys=True))
 
 
-def run_script(script: Path, arguments: Sequence[str]) -> int:
-    """Become a script with these arguments."""
+def run_script(script: Path, arguments: Sequence[str], *, passing: type[MeshError] | None = None) -> int:
+    """Become a script with these arguments; errors of the type `passing` are the caller's."""
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    return _print_own_errors(lambda: runpy.run_path(str(script), run_name="__main__"))
+    return _print_own_errors(lambda: runpy.run_path(str(script), run_name="__main__"), passing)
 
 
-def _print_own_errors(program: Callable[[], object]) -> int:
+def _print_own_errors(program: Callable[[], object], passing: type[MeshError] | None = None) -> int:
     """Run a program; an error of ttmesh is the program's own here: it gets its traceback, not one line."""
     try:
         program()
     except MeshError as error:
+        if passing is not None and isinstance(error, passing):
+            raise
         if shorten_traceback(error):
             print(HINT, file=sys.stderr)
         traceback.print_exception(error)
@@ -110,7 +112,7 @@ def _mention_own_options(program: str, arguments: Sequence[str]) -> None:
             )
 
 
-def _can_compile(script: Path) -> bool:
+def check_program(script: Path) -> bool:
     """Whether it is a program; a syntax error is printed as Python prints it."""
     try:
         if script.is_file() and zipfile.is_zipfile(script):

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError
-from ttmesh.cli._arguments import seconds
+from ttmesh.cli._arguments import correlation, seconds
 from ttmesh.dropin import real_ttnn
 from ttmesh.monitor.tables import PlainConsole
 from ttmesh.testing.twin_comparison import GROUPS, ComparedCall, TwinReport, compare_recordings, read_recording
@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--graph", action="store_true", help="capture the graph of every call: circular buffers, L1 peak"
     )
-    parser.add_argument("--pcc", type=float, default=0.99, metavar="R", help="correlation below which values differ")
+    parser.add_argument(
+        "--pcc", type=correlation, default=0.99, metavar="R", help="correlation below which values differ"
+    )
     parser.add_argument("--timeout", type=seconds(), default=3600.0, metavar="S", help="seconds per run (default 3600)")
     parser.add_argument("script", type=Path, metavar="script.py", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import FLOATS
 from ttmesh.base.errors import MeshError
 from ttmesh.nn.autograd.backward_step import key_of, step_back
@@ -64,7 +65,18 @@ class Tape(Watcher):
         `seed` is the gradient of `loss` itself: a number for all chips, or a tensor of its shape. `ready` is called
         with the position and the gradient of a parameter as soon as that gradient is complete.
         """
-        wanted = list(parameters)
+        with numerics_mode.numerics(
+            numerics_mode.IDEAL
+        ):  # gradients are exact, whatever the forward pass was computed in
+            return self._run_back(loss, list(parameters), seed, ready)
+
+    def _run_back(
+        self,
+        loss: Tensor,
+        wanted: list[Tensor],
+        seed: float | Tensor | None,
+        ready: Callable[[int, Tensor], None] | None,
+    ) -> list[Tensor | None]:
         keys = self._first_keys(wanted)
         leaves = {key: position for position, key in enumerate(keys)}
         uses = Counter(key for node in self.nodes for key in node.taken) if ready is not None else Counter()

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, NewType
 
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import MathFidelity
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.mesh.functions.global_semaphores import GlobalSemaphore
 from ttmesh.programs.buffers.mesh_buffer import MeshBuffer
@@ -59,11 +60,15 @@ def WriterDataMovementConfig(  # TT-Metal's name
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """A kernel that computes on tiles; with `fp32_dest_acc_en` the destination registers hold float32."""
+    """A kernel that computes on tiles; with `fp32_dest_acc_en` the destination registers hold float32.
+
+    `math_fidelity` counts where TTMESH_NUMERICS is realistic or exact.
+    """
 
     fp32_dest_acc_en: bool = False
     compile_args: Sequence[Any] = ()
     named_compile_args: Mapping[str, Any] = field(default_factory=dict)
+    math_fidelity: MathFidelity = MathFidelity.HiFi4
 
 
 KernelConfig = DataMovementConfig | ComputeConfig

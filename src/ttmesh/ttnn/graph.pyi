@@ -12,6 +12,7 @@ from ttmesh.tensor.tensor import Tensor as Tensor
 
 
 from ttmesh.ops.catalogue.hooks import reset_comparison_records_data as reset_comparison_records_data
+from ttmesh.ops.graph.full_capture import full_graph_capture as full_graph_capture
 from ttmesh.ops.graph.graph_capture import REPORT_VERSION as REPORT_VERSION, RunMode as RunMode, begin_graph_capture as begin_graph_capture, end_graph_capture as end_graph_capture, end_graph_capture_to_file as end_graph_capture_to_file, is_graph_capture_active as is_graph_capture_active, track_function_end as track_function_end, track_function_start as track_function_start
 from ttmesh.ops.graph.graph_queries import PeakMemoryUsagePerCore as PeakMemoryUsagePerCore, TensorInfo as TensorInfo, count_intermediate_and_output_tensors as count_intermediate_and_output_tensors, extract_calltrace as extract_calltrace, extract_levelized_graph as extract_levelized_graph, extract_output_info as extract_output_info, extract_output_tensors as extract_output_tensors, extract_peak_L1_memory_usage as extract_peak_L1_memory_usage, extract_resource_usage_per_core as extract_resource_usage_per_core, pretty_format as pretty_format, pretty_print as pretty_print, visualize as visualize
 from ttmesh.ops.graph.graph_report import disable_detailed_buffer_tracing as disable_detailed_buffer_tracing, enable_detailed_buffer_tracing as enable_detailed_buffer_tracing, is_detailed_buffer_tracing_enabled as is_detailed_buffer_tracing_enabled

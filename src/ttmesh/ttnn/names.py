@@ -249,6 +249,7 @@ _GRAPH = {
         "RunMode REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
         "track_function_start track_function_end"
     ),
+    "ttmesh.ops.graph.full_capture": "full_graph_capture",
     "ttmesh.ops.graph.graph_report": (
         "enable_detailed_buffer_tracing disable_detailed_buffer_tracing is_detailed_buffer_tracing_enabled"
     ),
@@ -338,6 +339,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
 }
 
 _EXTRA_MODULES = {
+    "ttmesh.dryrun.dry_context": "dry_run is_dry_run",
     "ttmesh.base.numerics_mode": "numerics",
     "ttmesh.ccl.collectives.all_to_all": "all_to_all",
     "ttmesh.ccl.collectives.host_forms": "all_gather",

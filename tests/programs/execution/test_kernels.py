@@ -12,7 +12,7 @@ import torch
 import ttmesh
 from ttmesh.base import settings
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import BufferType, DataType, Layout
+from ttmesh.base.dtypes import BufferType, DataType, Layout, MathFidelity
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.formats.packing import pack, unpack
 from ttmesh.chip.formats.tilize import tilize, untilize
@@ -625,6 +625,37 @@ def test_matmul_tiles_accumulates(mesh: MeshDevice, launch: Launch) -> None:
     got = _unary(mesh, launch, square_twice, values, DataType.FLOAT32, ComputeConfig(fp32_dest_acc_en=True))
 
     torch.testing.assert_close(got, 2 * (values @ values), rtol=1e-5, atol=1e-4)  # float32, another order of sums
+
+
+# The square of 147/128, 1.318909: ideally rounded once; in phases, each rounds into a 16-bit register.
+@pytest.mark.parametrize(
+    ("mode", "fidelity", "square"),
+    [
+        ("ideal", MathFidelity.HiFi4, 1.3203125),
+        ("realistic", MathFidelity.HiFi4, 1.3125),
+        ("exact", MathFidelity.HiFi4, 1.3125),
+        ("exact", MathFidelity.HiFi2, 1.3046875),
+    ],
+)
+def test_mul_tiles_computes_as_the_mode_and_the_kernel_s_fidelity_say(
+    mesh: MeshDevice, launch: Launch, mode: str, fidelity: MathFidelity, square: float
+) -> None:
+    async def multiply(core: Any) -> None:
+        await core.cb_wait_front(0, 1)
+        await core.cb_reserve_back(1, 1)
+        core.tile_regs_acquire()
+        core.mul_tiles(0, 0, 0, 0, 0)
+        core.tile_regs_commit()
+        core.tile_regs_wait()
+        core.pack_tile(0, 1)
+        core.tile_regs_release()
+        core.cb_push_back(1, 1)
+
+    values = torch.full((32, 32), 147 / 128)
+    with ttmesh.numerics(mode):
+        got = _unary(mesh, launch, multiply, values, DataType.BFLOAT16, ComputeConfig(math_fidelity=fidelity))
+
+    assert got.unique().tolist() == [square]
 
 
 def test_registers_round_to_16_bit_unless_told_otherwise(mesh: MeshDevice, launch: Launch) -> None:

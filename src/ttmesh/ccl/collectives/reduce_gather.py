@@ -22,7 +22,14 @@ from ttmesh.ccl.planning.group_plan import (
     scattered_topology,
 )
 from ttmesh.ccl.planning.lane_groups import split_dim
-from ttmesh.ccl.planning.reduction_terms import ReduceType, combiner, finish_reduction, over_members, reduction_name
+from ttmesh.ccl.planning.reduction_terms import (
+    ReduceType,
+    chip_adder,
+    combiner,
+    finish_reduction,
+    over_members,
+    reduction_name,
+)
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -137,11 +144,12 @@ def decide_all_reduce(request: Request) -> Decision:
     where, name = find_groups(request, request["axis"]), request["reduction"]
     n, size = where.members, request.tensor.spec.packed_size_bytes
     plan = where.plan("all_reduce", size)
-    combine, crossing = combiner(name), where.crossing
+    add = chip_adder(request.tensor.dtype, request.mesh.arch())
+    combine, crossing = combiner(name, add), where.crossing
     reduce = None if crossing is None else crossing.reducer(n, name)
 
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return (where.arrangement.spread(over_members(where.arrangement.gather(lanes), n, name)),)
+        return (where.arrangement.spread(over_members(where.arrangement.gather(lanes), n, name, add)),)
 
     along_last = where.arrangement.axis == 1 and len(where.arrangement.mesh) == 2  # lanes are groups of members
 
@@ -187,7 +195,8 @@ def decide_reduce_scatter(request: Request) -> Decision:
         )
     size = spec.packed_size_bytes
     plan = where.plan("reduce_scatter", size)
-    combine, back, crossing = combiner(name), dim - len(spec.shape), where.crossing
+    add = chip_adder(spec.dtype, request.mesh.arch())
+    combine, back, crossing = combiner(name, add), dim - len(spec.shape), where.crossing
     shape = [*spec.shape]
     shape[dim] = extent // n
 
@@ -195,7 +204,7 @@ def decide_reduce_scatter(request: Request) -> Decision:
     cut = (-1, n, *shape)
 
     def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        total = over_members(where.arrangement.gather(lanes), n, name)
+        total = over_members(where.arrangement.gather(lanes), n, name, add)
         if in_order:
             return (where.arrangement.spread(total.view(cut)),)
         parts = split_dim(total[:, 0], back, n).movedim(back - 1, 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ttmesh.base import numerics_mode
 from ttmesh.base.errors import MeshError, RankError, ShapeError, one_of
 from ttmesh.ccl.planning.collective_parameters import TAGS
 from ttmesh.ccl.planning.plan_traffic import Loads
@@ -112,7 +113,8 @@ def run(
     if options.get("mode", "fabric") == "fabric" and mesh.get_num_devices() > 1:  # one chip sends nothing
         require_fabric(name)
     key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *map(key_of, options.values()))
-    known = mesh.plans.get(key)
+    place = (numerics_mode.state.mode, *key)  # programs are counted without the mode: the chip has none
+    known = mesh.plans.get(place)
     if isinstance(known, PlanRoute):
         plan = known.plan
     else:
@@ -124,7 +126,7 @@ def run(
             snapshot_all(options),
         )
         plan = _make_plan(request, decide(request), key)
-        mesh.plans[key] = PlanRoute(plan, None)
+        mesh.plans[place] = PlanRoute(plan, None)
     result = execute(plan, mesh, tensors, {}, outputs)
     for watcher in observer.watchers:
         watcher.after_collective(name, decide, tensors, options, result)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 
-from ttmesh.base.dtypes import PrintedEnum
+from ttmesh.base import numerics_mode
+from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, PrintedEnum, bfloat16, float32
 from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
+from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.fpu_elementwise import add_lanes
 
 
 class ReduceType(PrintedEnum):
@@ -20,6 +24,8 @@ class ReduceType(PrintedEnum):
     Min = 3
 
 
+Add = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+FORMATS = BLOCK_FLOATS | {bfloat16, float32}
 NAMES = tuple(member.name.lower() for member in ReduceType)
 
 
@@ -31,11 +37,21 @@ def reduction_name(reduction: str | ReduceType) -> str:
     return name
 
 
-def over_members(lanes: torch.Tensor, n: int, name: str) -> torch.Tensor:
+def chip_adder(dtype: DataType, arch: Arch) -> Add | None:
+    """How the chip adds what arrives: each hop by the element-wise unit, packed to the tensor's format; None: ideally."""
+    if numerics_mode.current() == numerics_mode.IDEAL or dtype not in FORMATS:
+        return None
+    config = EngineConfig(arch, fp32_dest=dtype is float32, a_dtype=dtype, b_dtype=dtype, out_dtype=dtype)
+    return lambda a, b: add_lanes(a, b, config)
+
+
+def over_members(lanes: torch.Tensor, n: int, name: str, add: Add | None = None) -> torch.Tensor:
     """[groups, members, ...] reduced to [groups, 1, ...]; one stored member stands for n equal ones.
 
-    Sums are one float32 chain in member order, rounded once.
+    Sums are one float32 chain in member order, rounded once; with `add`, rounded at every hop.
     """
+    if add is not None and name == "sum" and not lanes.is_meta:
+        return _add_hops(lanes, n, add)
     if name == "sum":
         return _sum(lanes, n)
     if name == "mean":
@@ -49,7 +65,15 @@ def partial_sum(lanes: torch.Tensor, n: int) -> torch.Tensor:
     return lane_sum(every, (1,), dtype=torch.float32 if lanes.is_floating_point() else torch.int64)
 
 
-def combiner(name: str) -> Callable[[list[torch.Tensor]], torch.Tensor]:
+def _add_hops(lanes: torch.Tensor, n: int, add: Add) -> torch.Tensor:
+    own = lanes.shape[1] == n
+    total = lanes[:, :1]
+    for member in range(1, n):
+        total = add(total, lanes[:, member : member + 1] if own else lanes[:, :1])
+    return total
+
+
+def combiner(name: str, add: Add | None = None) -> Callable[[list[torch.Tensor]], torch.Tensor]:
     """How a hop adds what arrives to what is there, rounding once."""
     if name in ("max", "min"):
         pick = torch.maximum if name == "max" else torch.minimum
@@ -61,7 +85,7 @@ def combiner(name: str) -> Callable[[list[torch.Tensor]], torch.Tensor]:
             return best
 
         return pick_best
-    return _chain
+    return _chain if add is None else lambda terms: functools.reduce(add, terms)
 
 
 def finish_reduction(total: torch.Tensor, n: int, name: str) -> torch.Tensor:

@@ -38,6 +38,14 @@ def dest_of_matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> to
     return dest.reshape(*batch, a.shape[-2], b.shape[-1])
 
 
+def multiply_onto(a: torch.Tensor, b: torch.Tensor, dest: torch.Tensor | None, config: EngineConfig) -> torch.Tensor:
+    """Destination registers after one block of unpacked [..., M, K] @ [..., K, N] on top of what they held."""
+    lead = a.shape[:-2]
+    left, right = a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])
+    held = None if dest is None else dest.expand(*lead, *dest.shape[-2:]).reshape(-1, *dest.shape[-2:])
+    return _multiply(left, right, config, held).reshape(*lead, a.shape[-2], b.shape[-1])
+
+
 def is_shared(b: torch.Tensor) -> bool:
     """Whether there is one matrix for all batches."""
     return all(size == 1 for size in b.shape[:-2])

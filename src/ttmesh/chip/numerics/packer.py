@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import pad
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b, bfloat16, float32
+from ttmesh.chip.formats.block_float import quantise
 from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.float_bits import fields, shift_up
-from ttmesh.chip.numerics.unpacker import FACE_COLUMNS, unpack_codes
+from ttmesh.chip.numerics.unpacker import FACE_COLUMNS
 
 _INFINITY = 0x7F800000
 
@@ -18,18 +18,29 @@ def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """Destination registers as values of a format, in float32."""
     if dtype == float32:
         return dest
-    if dtype in BLOCK_FLOATS:
-        columns = dest.shape[-1]
-        codes, exponents = pack_codes(pad(dest, (0, -columns % FACE_COLUMNS)), dtype)
-        return unpack_codes(codes, exponents, dtype)[..., :columns]
-    return to_bfloat16(dest)
+    return pack_block_floats(dest, dtype).float() if dtype in BLOCK_FLOATS else to_bfloat16(dest)
 
 
-def pack_lanes(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
+def pack_block_floats(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
+    """Registers as values of a block float, in bfloat16: cut to bfloat16, half up to 6 fraction bits, then aligned."""
+    if dest.is_meta:
+        return dest.to(torch.bfloat16)
+    half = dest if dest.dtype is torch.bfloat16 else (dest.float().view(torch.int32) >> 16).to(torch.int16)
+    bits = half.contiguous().view(torch.int16)
+    packed = quantise(((bits + 1) & ~1).view(torch.bfloat16), dtype, packer="device")
+    return packed.masked_fill(packed == 0, 0.0)  # no -0
+
+
+def pack_lanes(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """Destination registers as lanes of a format."""
-    if dtype is bfloat16 and engine_gemm.supports(dest):
-        return engine_gemm.pack_bfloat16(dest)
-    return pack(dest, dtype).to(lane_dtype(dtype))
+    if dtype in BLOCK_FLOATS:
+        return pack_block_floats(values, dtype)
+    if values.dtype is lane_dtype(dtype):
+        return values
+    wide = values.float()
+    if dtype is bfloat16 and engine_gemm.supports(wide):
+        return engine_gemm.pack_bfloat16(wide)
+    return pack(wide, dtype).to(lane_dtype(dtype))
 
 
 def to_bfloat16(dest: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import MeshError, require
-from ttmesh.chip.formats.storage import finish
+from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.attention.kv_cache import make_writable
 from ttmesh.ops.attention.rotary_embedding import by_pairs
 from ttmesh.ops.catalogue.definition import composite, device_operation
@@ -107,7 +107,7 @@ def _update(
     cache = make_writable(cache, [input, place[..., None]], lane_axes)
     if cache.is_meta:
         return cache
-    rows = finish(input, specs[0].dtype).expand(*cache.shape[:lane_axes], *input.shape[lane_axes:])
+    rows = write_packed(input, specs[0].dtype).expand(*cache.shape[:lane_axes], *input.shape[lane_axes:])
     count = rows.shape[-2]
     start = starts(_expand_count(valid, lane_axes, cache.device), count, place, mesh_shape[cluster_axis])
     batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(start.shape)

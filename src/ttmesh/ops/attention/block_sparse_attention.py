@@ -10,6 +10,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.mesh.ranks.rank_block import RankBlock
+from ttmesh.ops.attention.engine_attention import multiply_by_row
 from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
@@ -173,9 +174,9 @@ def _compute_rows(
         seen = seen & (token <= own[..., None])
     at = token if stripes is None else stripes.physical(token, total)
     batch = torch.arange(len(keys), device=q.device)[:, None, None]
-    scores = torch.einsum("nhsd,nskd->nhsk", q, keys[batch, at]).masked_fill(~seen[:, None], float("-inf"))
+    scores = multiply_by_row(q, keys[batch, at].mT).masked_fill(~seen[:, None], float("-inf"))
     weights = torch.softmax(scores, -1).nan_to_num(0.0)
-    return torch.einsum("nhsk,nskd->nhsd", weights, values[batch, at])
+    return multiply_by_row(weights, values[batch, at])
 
 
 @composite(f"ttnn.transformer.{OP}", golden=goldens.sparse_sdpa_msa)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -69,4 +70,12 @@ def multi_scale_deformable_attn(value: Lanes, grid: Lanes, attn: Lanes, align_co
     )
     sampled = F.grid_sample(picture.permute(0, 3, 1, 2), places, mode="bilinear", align_corners=align_corners)
     points = torch.unflatten(sampled.squeeze(-1), -1, tuple(weights.shape[1:]))  # [N, depth, queries, points]
-    return unfold_from_batch(torch.einsum("ndqp,nqp->nqd", points, weights), dims)
+    return unfold_from_batch(_weigh_points(points, weights), dims)
+
+
+def _weigh_points(points: Lanes, weights: Lanes) -> Lanes:
+    """[N, depth, queries, points] summed with weights [N, queries, points]: [N, queries, depth]."""
+    if not engine.is_emulated(points, weights):
+        return torch.einsum("ndqp,nqp->nqd", points, weights)
+    rows = engine.matmul(weights.unsqueeze(-2), engine.keep(points.movedim(1, -1)))
+    return rows.squeeze(-2)

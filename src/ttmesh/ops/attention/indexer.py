@@ -11,6 +11,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
@@ -218,7 +219,7 @@ def _score(
     for group in range(num_groups):
         plane: Lanes | None = None
         for head in range(group * own, (group + 1) * own):
-            wanted = heads[..., head, :, :] @ keys.mT
+            wanted = engine.matmul(heads[..., head, :, :], keys.mT)
             if weights is not None:
                 wanted = wanted.relu_() * weights.squeeze(lane_axes)[..., head, :, :].float()
             plane = wanted if plane is None else plane.add_(wanted)

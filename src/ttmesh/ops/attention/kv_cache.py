@@ -8,7 +8,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
-from ttmesh.chip.formats.storage import finish
+from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
@@ -66,7 +66,7 @@ def _fill(
 ) -> Lanes:
     """Put a prompt's keys or values into one user's rows."""
     cache = make_writable(cache, [input], lane_axes)
-    rows = finish(input.squeeze(-4), specs[0].dtype)
+    rows = write_packed(input.squeeze(-4), specs[0].dtype)
     cache.select(-4, batch_idx).narrow(-2, update_idx, rows.shape[-2]).copy_(rows)
     return cache
 
@@ -98,7 +98,7 @@ def _update(
     cache = make_writable(cache, [input], lane_axes)
     users = min(cache.shape[-4], input.shape[-2] - batch_offset)
     rows = input.squeeze(-4).transpose(-3, -2).narrow(-3, batch_offset, users)
-    cache.narrow(-4, 0, users).select(-2, update_idx).copy_(finish(rows, specs[0].dtype))
+    cache.narrow(-4, 0, users).select(-2, update_idx).copy_(write_packed(rows, specs[0].dtype))
     return cache
 
 

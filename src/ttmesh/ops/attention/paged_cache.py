@@ -10,7 +10,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.chip.formats.storage import finish
+from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.attention.attention_scores import reinterpret_tiles
 from ttmesh.ops.attention.kv_cache import make_writable
 from ttmesh.ops.catalogue.definition import composite, device_operation
@@ -169,7 +169,7 @@ def _put_tokens(
         table = table.expand(*page.shape[:lane_axes], *table.shape[lane_axes:])[..., :users, :]
         block = table.gather(-1, page[..., None])[..., 0]
         valid, row = valid & (block >= 0), positions % size
-    rows = finish(input.squeeze(lane_axes)[..., :heads, :], specs[0].dtype)
+    rows = write_packed(input.squeeze(lane_axes)[..., :heads, :], specs[0].dtype)
     put(view, block, row, rows, valid, lane_axes)
     return cache if view is cache else reinterpret_tiles(view, *cache.shape[-3:])
 

@@ -9,7 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.chip.formats.storage import finish
+from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.attention.attention_scores import reinterpret_tiles
 from ttmesh.ops.attention.kv_cache import make_writable
 from ttmesh.ops.attention.paged_cache import (
@@ -86,7 +86,7 @@ def _fill(
     heads = None if block_size is None else input.shape[lane_axes + 1]
     view = view_cache(cache, block_size, heads, input.shape[-1])
     size, tokens = view.shape[-2], input.shape[-2]
-    rows = finish(input, specs[0].dtype).transpose(-3, -2)
+    rows = write_packed(input, specs[0].dtype).transpose(-3, -2)
     token = torch.arange(tokens, device=cache.device).reshape(*[1] * lane_axes, -1)
     fits = torch.ones_like(token, dtype=torch.bool) if only is None else only
     if valid_seq_len_tensor is not None:

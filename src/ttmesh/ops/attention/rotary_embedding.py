@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import rope as goldens
 from ttmesh.tensor.calls.launch_op import Call
@@ -84,12 +85,13 @@ def _multiply_by_tile(x: Lanes, trans_mat: Lanes) -> Lanes:
     matrix = trans_mat[..., :TILE, :TILE].float()
     pieces = torch.unflatten(x.float(), -1, (-1, TILE))
     matrix = matrix.unsqueeze(-3) if matrix.dim() < pieces.dim() else matrix
-    return (pieces @ matrix).flatten(-2)
+    return engine.matmul(pieces, matrix, k_block=TILE).flatten(-2)
 
 
 def by_pairs(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lanes:
     """x·cos + (x·T)·sin in float32."""
-    return x.float() * cos.float() + _multiply_by_tile(x, trans_mat) * sin.float()
+    turned = engine.keep(_multiply_by_tile(x, trans_mat))
+    return engine.add(engine.multiply(x.float(), cos.float()), engine.multiply(turned, sin.float()))
 
 
 def _apply_llama_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_decode_mode: bool) -> Lanes:

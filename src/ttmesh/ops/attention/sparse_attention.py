@@ -9,6 +9,7 @@ from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.attention_scores import attend_prefill
+from ttmesh.ops.attention.engine_attention import multiply_by_row
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -88,11 +89,11 @@ def _compute_sparse_attention(
     rows = chosen.clamp(max=keys.shape[-2] - 1).flatten(lane_axes)
     picked = torch.take_along_dim(keys, rows[..., None], dim=-2)
     picked = torch.unflatten(picked, -2, chosen.shape[-2:])
-    scores = torch.einsum("...hsd,...skd->...hsk", q.squeeze(lane_axes).float(), picked)
+    scores = multiply_by_row(q.squeeze(lane_axes).float(), picked.mT)
     scores = scores * (scale if scale is not None else q.shape[-1] ** -0.5)
     scores = scores.masked_fill(~real.unsqueeze(-3), float("-inf"))
     weights = torch.softmax(scores, -1).nan_to_num(0.0)
-    return torch.einsum("...hsk,...skd->...hsd", weights, picked[..., :v_dim]).unsqueeze(lane_axes)
+    return multiply_by_row(weights, picked[..., :v_dim]).unsqueeze(lane_axes)
 
 
 def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -22,6 +22,7 @@ from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
 from ttmesh.mesh.queue.plan_table import Key
+from ttmesh.ops.catalogue.engine_defaults import EngineRule, engine_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
 from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
@@ -233,6 +234,7 @@ def device_operation(
     recheck: bool = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
     least_rank: int = 0,
+    engine: EngineRule | None = None,
 ) -> Callable[[Callable[..., Any]], DeviceOperation]:
     """Make a lane function callable on tensors, by keywords, without a name of its own in the catalogue.
 
@@ -260,6 +262,7 @@ def device_operation(
             recheck=recheck,
             alias=alias,
             least_rank=least_rank,
+            engine=engine or engine_rules.get(name),
             lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
         )
         return DeviceOperation(operation)
@@ -288,6 +291,7 @@ def op(
     recheck: bool = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
     least_rank: int = 0,
+    engine: EngineRule | None = None,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Enter a lane function as the operation of this name.
 
@@ -298,7 +302,7 @@ def op(
     make = device_operation(
         name, out=out, check=check, topology=topology, runtime=runtime, programs=programs, scratch=scratch,
         writes=writes, outputs=outputs, host=host, in_place=in_place, specialise=specialise, takes=takes, recheck=recheck,
-        temporaries=temporaries, alias=alias, least_rank=least_rank,
+        temporaries=temporaries, alias=alias, least_rank=least_rank, engine=engine,
     )  # fmt: skip
 
     def enter(lane: Callable[..., Any]) -> OpFunction:

@@ -34,11 +34,10 @@ PRECISION = (
 )
 
 FIDELITY = _no_effect(
-    "math_fidelity, fp32_dest_acc_en, packer_l1_acc, dst_full_sync_en and math_approx_mode choose how many bits the chip's "
-    "engines keep on the way. ttmesh accumulates in float32 and rounds once to the output format, at least as exactly as "
-    "HiFi4 with fp32_dest_acc_en=True; a lower fidelity gives the same numbers here (ttnn.matmul and ttnn.linear follow it "
-    "with TTMESH_NUMERICS=realistic or exact, docs/numerics.md). "
-    "Results in block floats go through bfloat16 on their way to the packer, as without fp32_dest_acc_en."
+    "math_fidelity, fp32_dest_acc_en and packer_l1_acc choose how many bits the matrix engine keeps on the way. Operations "
+    "that use it follow them where TTMESH_NUMERICS is realistic (the default) or exact (docs/numerics.md lists every one); "
+    "in ideal, and in functions of the vector unit, results are accumulated in float32 and rounded once. math_approx_mode "
+    "and dst_full_sync_en change no value here."
 )
 SLICES = _no_effect("How TT-NN cuts the work so that it fits into L1; the result is the same.")
 HALO = _no_effect("Where intermediate buffers of sliding windows lie; they are not emulated.")

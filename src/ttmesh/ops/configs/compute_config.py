@@ -1,7 +1,7 @@
 """How a program computes on a chip: fidelity, accumulation, approximation.
 
-Matmul and linear follow it where TTMESH_NUMERICS is realistic or exact (docs/numerics.md). Elsewhere it is kept and
-compared: results accumulate in float32 and round once, which is HiFi4 with fp32_dest_acc_en, the best a chip does.
+Operations of the matrix engine follow it where TTMESH_NUMERICS is realistic or exact (docs/numerics.md). In ideal it is kept
+and compared: results accumulate in float32 and round once, which is HiFi4 with fp32_dest_acc_en, the best a chip does.
 `fp32_dest_acc_en` and `packer_l1_acc` do change how much L1 a product's circular buffers take.
 """
 

@@ -11,12 +11,14 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, one_of, require
+from ttmesh.chip.numerics import engine
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
 from ttmesh.ops.conv.conv_weights import TILE, prepare_on_host, rearrangement
 from ttmesh.ops.goldens import convolution as goldens
+from ttmesh.ops.lane_functions.engine_windows import convolve_on_engine
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -189,19 +191,29 @@ def _convolve(
     lanes = prod(dims)
     if lanes == 1 or prod(filters.shape[:lane_axes]) == 1:
         own = filters.reshape(filters.shape[lane_axes:])
-        out = F.conv3d(x.flatten(0, lane_axes), own, None, stride, padding, dilation)
+        out = _slide(x.flatten(0, lane_axes), own, stride, padding, dilation, 1)
         out = out.reshape(*x.shape[: lane_axes + 1], *out.shape[1:])
     else:  # every device has its own weights: devices become groups of one convolution
         own = filters.expand(*dims, *filters.shape[lane_axes:]).flatten(0, lane_axes)
         images = x.flatten(0, lane_axes - 1).transpose(0, 1).flatten(1, 2)
-        out = F.conv3d(images, own, None, stride, padding, dilation, lanes)
+        out = _slide(images, own, stride, padding, dilation, lanes)
         out = torch.unflatten(out, 1, (lanes, -1)).transpose(0, 1)
         out = out.reshape(*dims, *out.shape[1:])
     out = out.movedim(lane_axes + 1, -1)
     if bias is not None:
-        out = out + bias.float().reshape(*bias.shape[:lane_axes], 1, 1, 1, 1, -1)[..., :out_channels]
+        row = bias.float().reshape(*bias.shape[:lane_axes], 1, 1, 1, 1, -1)[..., :out_channels]
+        out = engine.add(engine.keep(out), row)
     down, across = output_pad
     return F.pad(out, (0, 0, across, across, down, down)) if down or across else out
+
+
+def _slide(images: Lanes, filters: Lanes, stride: Three, padding: Three, dilation: Three, groups: int) -> Lanes:
+    def ideal(x: Lanes, w: Lanes) -> Lanes:
+        return F.conv3d(x, w, None, stride, padding, dilation, groups)
+
+    if engine.is_emulated(images, filters):
+        return convolve_on_engine(images, filters, stride, padding, dilation, groups, ideal)
+    return ideal(images, filters)
 
 
 def _mask_padding(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane_axes: int) -> Lanes:

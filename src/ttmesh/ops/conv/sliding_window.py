@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -27,6 +29,7 @@ from ttmesh.ops.configs.conv_config import (
 from ttmesh.ops.conv import conv_weights
 from ttmesh.ops.conv.conv_buffers import circular_buffers
 from ttmesh.ops.conv.conv_sharding import TILE, ParallelConfig, Window, choose_layout, halo, parallel, same_cores
+from ttmesh.ops.lane_functions.engine_windows import convolve_on_engine
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -101,7 +104,7 @@ def _convolve(
         rows = torch.unflatten(out, 1, (lanes, -1)).movedim(1, 0).movedim(2, -1).flatten(1, -2)
         rows = rows.reshape(*dims, *rows.shape[1:])
     if bias is not None:
-        rows = rows + bias.flatten(lane_axes)[..., None, :out_channels].float()
+        rows = engine.add(engine.keep(rows), bias.flatten(lane_axes)[..., None, :out_channels].float())
     if activation is not None:
         rows = apply(rows, [activation])
     return rows[..., None, None, :, :] if rows.dim() == lane_axes + 2 else rows
@@ -122,16 +125,39 @@ def _slide(
     top, bottom, left, right = padding
     images, filters = images.float(), filters.float()
     if transposed:
-        straight = conv_weights.swap_channels(filters, groups).flip(-1, -2)
-        out = F.conv_transpose2d(
-            images, straight, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
-        )
+        if engine.is_emulated(images, filters):  # as on the chip: zeros between pixels, then a convolution
+            reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:], strict=True)]
+            spread = _spread_pixels(images, stride, reach, output_padding)
+            out = _slide_on_engine(spread, filters, (1, 1), (0, 0), dilation, groups)
+        else:
+            straight = conv_weights.swap_channels(filters, groups).flip(-1, -2)
+            out = F.conv_transpose2d(
+                images, straight, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
+            )
         return out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right]
     if padding_mode is PaddingMode.Replicate:
         images, padding = F.pad(images, (left, right, top, bottom), mode="replicate"), (0, 0, 0, 0)
     elif top != bottom or left != right:
         images, padding = F.pad(images, (left, right, top, bottom)), (0, 0, 0, 0)
-    return F.conv2d(images, filters, None, stride, (padding[0], padding[2]), dilation, groups)
+    margin = (padding[0], padding[2])
+    if engine.is_emulated(images, filters):
+        return _slide_on_engine(images, filters, stride, margin, dilation, groups)
+    return F.conv2d(images, filters, None, stride, margin, dilation, groups)
+
+
+def _slide_on_engine(images: Lanes, filters: Lanes, stride: Two, margin: Two, dilation: Two, groups: int) -> Lanes:
+    def ideal(x: Lanes, w: Lanes) -> Lanes:
+        return F.conv2d(x, w, None, stride, margin, dilation, groups)
+
+    return convolve_on_engine(images, filters, stride, margin, dilation, groups, ideal)
+
+
+def _spread_pixels(images: Lanes, stride: Two, reach: Sequence[int], output_padding: Two) -> Lanes:
+    """Zeros between pixels and around the image, so that a convolution with stride 1 is a transposed one."""
+    high, wide = ((n - 1) * s + 1 for n, s in zip(images.shape[2:], stride, strict=True))
+    spread = images.new_zeros((*images.shape[:2], high, wide))
+    spread[..., :: stride[0], :: stride[1]] = images
+    return F.pad(spread, (reach[1], reach[1] + output_padding[1], reach[0], reach[0] + output_padding[0]))
 
 
 def _choose_cores(
@@ -287,6 +313,7 @@ def convolve(
         out_layout=config.output_layout,
         out_memory=where,
         scratch_bytes=scratch,
+        compute_config=compute_config,
     )
     if config.deallocate_activation and not on_host and x.memory_config().is_l1():
         deallocate(x)

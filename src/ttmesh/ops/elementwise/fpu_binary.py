@@ -1,19 +1,28 @@
-"""Sums and differences of two tensors by the matrix engine's arithmetic, where TT-NN does not take the vector unit."""
+"""Sums, differences and fast products by the matrix engine's arithmetic, where TT-NN does not take the vector unit."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from ttmesh.base import numerics_mode
-from ttmesh.base.dtypes import BLOCK_FLOATS, bfloat16, float32
+from ttmesh.base.dtypes import BLOCK_FLOATS, MathFidelity, bfloat16, float32
+from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.engine_config import EngineConfig
-from ttmesh.chip.numerics.fpu_elementwise import add_lanes
+from ttmesh.chip.numerics.fpu_elementwise import add_lanes, multiply_elements
+from ttmesh.chip.numerics.packer import pack_lanes
+from ttmesh.chip.numerics.unpacker import unpack
+from ttmesh.ops.configs.activations import apply
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Case, Specialise
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
-OP_TYPES = ("ADD", "SUB", "RSUB")
+OP_TYPES = ("ADD", "SUB", "RSUB", "MUL")
+Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def in_mode(op_type: str, ideal: Specialise) -> Specialise:
@@ -23,32 +32,58 @@ def in_mode(op_type: str, ideal: Specialise) -> Specialise:
 
     def specialise(case: Case) -> Lane | None:
         function = ideal(case)
-        if numerics_mode.current() == numerics_mode.IDEAL or function is None:
+        if numerics_mode.current() == numerics_mode.IDEAL:
             return function
-        config, axes = resolve(case), case.lane_axes
-        if config is None:
-            return function
-
-        def compute(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            if a.is_meta or a.requires_grad or b.requires_grad:
-                return function(a, b)  # type: ignore[no-any-return]
-            left, right = equalize_ranks([a, b], axes)
-            if op_type == "RSUB":
-                left, right = right, left
-            return add_lanes(left, right, config, negate=op_type != "ADD")
-
-        return compute
+        config = resolve(case, op_type)
+        return function if config is None else _on_engine(case, op_type, config, function)
 
     return specialise
 
 
-def resolve(case: Case) -> EngineConfig | None:
-    """What the engine does for this call; None where the vector unit adds: float32 pairs, integers, numbers."""
-    if len(case.specs) != 2 or len(case.results) != 1:
+def _on_engine(case: Case, op_type: str, config: EngineConfig, ideal: Lane | None) -> Lane:
+    """The call on lanes; a number becomes a tile of bfloat16, activations come before and behind as in TT-NN's program."""
+    axes, before, behind = case.lane_axes, case["input_tensor_a_activations"], case["activations"]
+    second = case["input_tensor_b_activations"]
+    combine = _combine(op_type, config if not behind else replace(config, out_dtype=float32))
+
+    def compute(a: torch.Tensor, b: Any) -> torch.Tensor:
+        if ideal is not None and (a.is_meta or a.requires_grad):
+            return ideal(a, b)  # type: ignore[no-any-return]
+        other = b if isinstance(b, torch.Tensor) else torch.full((), float(b), dtype=torch.bfloat16, device=a.device)
+        if isinstance(b, torch.Tensor):
+            a, other = equalize_ranks([a, b], axes)
+        left = apply(a.float(), before).to(a.dtype) if before else a
+        right = apply(other.float(), second).to(other.dtype) if second and isinstance(b, torch.Tensor) else other
+        if op_type == "RSUB":
+            left, right = right, left
+        result = combine(left, right)
+        return pack_lanes(apply(result.float(), behind), config.out_dtype) if behind else result
+
+    return compute
+
+
+def _combine(op_type: str, config: EngineConfig) -> Compute:
+    if op_type != "MUL":
+        return lambda a, b: add_lanes(a, b, config, negate=op_type != "ADD")
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        left, right = (unpack(values, float32, fp32_dest=config.fp32_dest) for values in (a, b))
+        return pack_lanes(multiply_elements(left, right, config), config.out_dtype).to(lane_dtype(config.out_dtype))
+
+    return multiply
+
+
+def resolve(case: Case, op_type: str) -> EngineConfig | None:
+    """What the engine does for this call; None where the vector unit computes: float32 pairs, integers, most products."""
+    if not 1 <= len(case.specs) <= 2 or len(case.results) != 1 or case.tensors[0] != "input_tensor_a":
         return None
-    a, b, out = case.specs[0].dtype, case.specs[1].dtype, case.results[0].dtype
-    if not {a, b, out} <= FORMATS or a is b is float32:
+    a, out = case.specs[0].dtype, case.results[0].dtype
+    number = len(case.specs) == 1
+    b = case.specs[-1].dtype  # a number is compared as if it had the tensor's format, and comes as bfloat16
+    if not {a, b, out} <= FORMATS or a is b is float32 or case["input_tensor_a"] is not None:
         return None
-    if case["input_tensor_a"] is not None or case.tensors[0] != "input_tensor_a":
+    if op_type == "MUL" and not case["fast_and_approximate_mode"]:
         return None
-    return EngineConfig(case.arch, fp32_dest=float32 in (a, b, out), a_dtype=a, b_dtype=b, out_dtype=out)
+    wide = float32 in (a, b, out)
+    config = EngineConfig(case.arch, MathFidelity.HiFi4, fp32_dest=wide, a_dtype=a, b_dtype=b, out_dtype=out)
+    return replace(config, b_dtype=bfloat16) if number else config

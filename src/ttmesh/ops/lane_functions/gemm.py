@@ -7,6 +7,8 @@ from math import prod
 
 import torch
 
+from ttmesh.chip.numerics import engine
+
 # Below this many multiplications oneDNN's call costs more than it saves over MKL (benchmarks of both on 2 cores).
 LARGE = 1 << 22
 
@@ -28,8 +30,9 @@ def matmul_lanes(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tens
         a = a.unsqueeze(-2)
     if drop_column:
         b = b.unsqueeze(-1)
-    a, b = _same_kind(*same_rank(a, b, lane_axes))
-    result = _multiply_batches(a, b)
+    a, b = same_rank(a, b, lane_axes)
+    chip = engine.engine_for(a, b)
+    result = _multiply_batches(*_same_kind(a, b)) if chip is None else engine.engine_matmul(chip, a, b)
     if drop_column:
         result = result.squeeze(-1)
     return result.squeeze(-1 if drop_column else -2) if drop_row else result

@@ -7,6 +7,7 @@ import torch
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
@@ -23,16 +24,12 @@ MOST_ROWS = 8  # tiles of a column that fit into the registers
 # -- attention's products ----------------------------------------------------------------------------------------------
 
 
-def _widest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return (a, b) if a.dtype == b.dtype else (a.float(), b.float())
-
-
 def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """[1, heads, users, K] x [users, kv heads, K, N] → [1, heads, users, N]: every user with his own matrix."""
     heads, groups = a.shape[-3], b.shape[-3]
     rows = a.squeeze(-4).transpose(-3, -2)  # [users, heads, K]
     grouped = rows.reshape(*rows.shape[:-2], groups, heads // groups, rows.shape[-1])
-    result = torch.matmul(*_widest(grouped, b))  # [users, groups, heads / groups, N]
+    result = engine.matmul(grouped, b)  # [users, groups, heads / groups, N]
     joined = result.reshape(*result.shape[:-3], heads, result.shape[-1])
     return joined.transpose(-3, -2).unsqueeze(-4)
 
@@ -185,7 +182,7 @@ def matmul_decode(
     batch = int(a.shape[-4] * a.shape[-3]) if input_tensor_a.dim() == lane_axes + 4 else 1
     weights = _unfold_weights(b, rows, batch, partial=partial_width_sharded)
     if batch == 1:
-        return torch.matmul(*_widest(a, weights))
+        return engine.matmul(a, weights)
     flat = a.flatten(-4, -3)
-    result = torch.matmul(*_widest(flat, weights.reshape(*weights.shape[:lane_axes], *weights.shape[-3:])))
+    result = engine.matmul(flat, weights.reshape(*weights.shape[:lane_axes], *weights.shape[-3:]))
     return torch.unflatten(result, -3, tuple(a.shape[-4:-2]))

@@ -11,6 +11,7 @@ from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.chip.formats.tiles import Tile
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.activations import Activation, apply, function_of
@@ -18,7 +19,7 @@ from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
-from ttmesh.ops.matmul.matmul_engine import differentiates, engine_matmul_of
+from ttmesh.ops.matmul.matmul_engine import engine_matmul_of, resolve_addmm
 from ttmesh.ops.matmul.matmul_rules import (
     check_matmul,
     circular_buffers,
@@ -63,13 +64,13 @@ def _in_mode(case: Case) -> Callable[..., torch.Tensor] | None:
     if mode == numerics_mode.IDEAL:
         return ideal
     chosen = activations_of(case["activation"], case["program_config"])
-    engine = engine_matmul_of(case, function_of(chosen[0]) if chosen else None, exact=mode == numerics_mode.EXACT)
-    if engine is None:
+    on_engine = engine_matmul_of(case, function_of(chosen[0]) if chosen else None, exact=mode == numerics_mode.EXACT)
+    if on_engine is None:
         return ideal
     otherwise = ideal or _ideal_of(case)
 
     def compute(*operands: torch.Tensor) -> torch.Tensor:
-        return otherwise(*operands) if operands[0].is_meta or differentiates(*operands) else engine(*operands)
+        return otherwise(*operands) if operands[0].is_meta or engine.differentiates(*operands) else on_engine(*operands)
 
     return compute
 
@@ -269,7 +270,7 @@ def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(inferred[0][0], call["dtype"] or a.dtype, Layout.TILE, tile=tile, memory_config=memory)]
 
 
-@op("ttnn.addmm", golden=goldens.addmm, out=_addmm_spec, check=_check_addmm)
+@op("ttnn.addmm", golden=goldens.addmm, out=_addmm_spec, check=_check_addmm, engine=resolve_addmm)
 def addmm(
     input_tensor: torch.Tensor,
     mat1_tensor: torch.Tensor,
@@ -280,6 +281,9 @@ def addmm(
 ) -> torch.Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     result = matmul_lanes(mat1_tensor, mat2_tensor, lane_axes)
+    if engine.is_emulated(mat1_tensor, mat2_tensor):
+        scaled = engine.keep(engine.keep(result) * alpha)
+        return scaled if beta == 0.0 else engine.add(scaled, engine.keep(input_tensor.float() * beta))
     if alpha != 1.0:
         result = result.float() * alpha
     if beta == 0.0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from ttmesh.ops.lane_functions.gemm import multiply_matrices, same_rank
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase, tiles_per_block
 from ttmesh.tensor.calls.launch_op import Case
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
 Matmul = Callable[..., torch.Tensor]
@@ -50,11 +51,6 @@ def engine_matmul_of(
         return pack_lanes(dest, config.out_dtype)
 
     return compute
-
-
-def differentiates(*operands: torch.Tensor) -> bool:
-    """Whether torch records gradients: those follow the ideal arithmetic."""
-    return torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
 
 
 def _gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -90,6 +86,23 @@ def resolve(case: Case) -> EngineConfig:
     if tiles is None:  # one tile of the output at a time, all of K in the destination
         return replace(config, packer_l1_acc=False)
     return replace(config, k_block=tiles * TILE)
+
+
+def resolve_addmm(case: Case) -> EngineConfig | None:
+    """The matmul in addmm: its second and third tensor."""
+    return _resolve_pair(case, case.specs[1:3])
+
+
+def resolve_sparse(case: Case) -> EngineConfig | None:
+    """A sparse matmul is set up like any other."""
+    return _resolve_pair(case, case.specs[:2])
+
+
+def _resolve_pair(case: Case, specs: Sequence[TensorSpec]) -> EngineConfig | None:
+    formats = {spec.dtype for spec in (*specs, *case.results)}
+    if not formats <= FORMATS or any(0 in spec.shape for spec in specs):
+        return None
+    return resolve(replace(case, specs=specs))
 
 
 def _with_compute_config(case: Case, a: DataType, b: DataType, out: DataType) -> EngineConfig:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import Arch, BufferType, DataType, Layout, PrintedEnum
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.device_programs import like_written
@@ -190,8 +191,8 @@ def _check_ffn(call: Call) -> None:
 def routed_expert_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, lane_axes: int) -> Lanes:
     """silu(x @ gate) · (x @ up) @ down, of one expert."""
     rows = x.float().reshape(*x.shape[:lane_axes], -1, x.shape[-1])
-    gate, up = rows @ _matrix(gate_proj, lane_axes), rows @ _matrix(up_proj, lane_axes)
-    out = (F.silu(gate) * up) @ _matrix(down_proj, lane_axes)
+    gate, up = (engine.matmul(rows, _matrix(weights, lane_axes)) for weights in (gate_proj, up_proj))
+    out = engine.matmul(engine.keep(F.silu(gate) * up), _matrix(down_proj, lane_axes))
     return out.reshape(*out.shape[:lane_axes], *x.shape[lane_axes:-1], out.shape[-1])
 
 
@@ -232,9 +233,10 @@ def unified_routed_expert_moe(
     out = torch.zeros_like(rows)
     for i, (gate, up, down) in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
         biases = [None if group is None else group[i] for group in (gate_biases, up_biases, down_biases)]
-        opened = _add_bias(rows @ _matrix(gate, lane_axes), biases[0], lane_axes)
-        value = _add_bias(rows @ _matrix(up, lane_axes), biases[1], lane_axes)
-        own = _add_bias(_apply_activation(opened, value, activation) @ _matrix(down, lane_axes), biases[2], lane_axes)
+        opened = _add_bias(engine.matmul(rows, _matrix(gate, lane_axes)), biases[0], lane_axes)
+        value = _add_bias(engine.matmul(rows, _matrix(up, lane_axes)), biases[1], lane_axes)
+        hidden = engine.keep(_apply_activation(opened, value, activation))
+        own = _add_bias(engine.matmul(hidden, _matrix(down, lane_axes)), biases[2], lane_axes)
         region = _find_region(expert_region_offsets, expert_token_counts, global_expert_idx_table, i, lane_axes)
         first, count = region
         row = torch.arange(rows.shape[-2], device=rows.device)
@@ -299,8 +301,10 @@ def post_combine_reduce(
         )
         local = table.gather(-1, chosen) != -1
         open_ = local.reshape(*local.shape[:lane_axes], *weights.shape[lane_axes:])
-    kept = torch.where(open_, combined * share, 0.0)
-    return kept.sum(expert_dim - (combined.dim() - lane_axes))
+    kept = torch.where(open_, engine.multiply(combined, share), 0.0)
+    return engine.add_up(kept, (expert_dim - (combined.dim() - lane_axes),)).squeeze(
+        expert_dim - (combined.dim() - lane_axes)
+    )
 
 
 # -- tiles for the reduction -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -32,22 +33,22 @@ def _scan(q: Lanes, k: Lanes, v: Lanes, g: Lanes, beta: Lanes, state: Lanes, chu
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     between = (faded[..., :, None] - faded[..., None, :]).masked_fill(~lower, float("-inf")).exp()
     own = torch.eye(chunk, device=q.device)
-    mixing = own + (k @ k.mT * between * beta[..., None]).tril(-1)
+    mixing = own + (engine.matmul(k, k.mT) * between * beta[..., None]).tril(-1)
     scaled = torch.cat([v, k * faded.exp()[..., None]], -1) * beta[..., None]
     values, keys = torch.split(
         torch.linalg.solve_triangular(mixing, scaled, upper=False, unitriangular=True),
         [v.shape[-1], k.shape[-1]],
         dim=-1,
     )
-    scores = q @ k.mT * between
+    scores = engine.matmul(q, k.mT) * between
     asked = q * faded.exp()[..., None]
     rest = faded[..., -1:]
     kept = k * (rest - faded).exp()[..., None]
     outputs = []
     for i in range(q.shape[1]):
-        learnt = values[:, i] - keys[:, i] @ state
-        outputs.append(asked[:, i] @ state + scores[:, i] @ learnt)
-        state = state * rest[:, i, :, None].exp() + kept[:, i].mT @ learnt
+        learnt = values[:, i] - engine.matmul(keys[:, i], state)
+        outputs.append(engine.matmul(asked[:, i], state) + engine.matmul(scores[:, i], learnt))
+        state = state * rest[:, i, :, None].exp() + engine.matmul(kept[:, i].mT, learnt)
     return torch.cat(outputs, 1), state
 
 
@@ -127,7 +128,7 @@ def chunk_gated_delta_rule(
     normed = len(local[0]) == 3
     q, k, v = _split_by_head(lanes[0], heads), _split_by_head(lanes[1], heads), _split_by_head(lanes[2], value_heads)
     if normed:
-        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + TINY) for x in (q, k))
+        q, k = (x * torch.rsqrt(engine.total(x.square(), (-1,), keepdim=True) + TINY) for x in (q, k))
     group = value_heads // heads
     q, k = (x.repeat_interleave(group, 2) for x in (q * (key_dim**-0.5 if scale is None else scale), k))
     g, beta = lanes[3].transpose(-2, -1), lanes[4].transpose(-2, -1)
@@ -158,8 +159,8 @@ def _solve_lower(lower: Lanes, inverse: Lanes, right: Lanes) -> Lanes:
         rows = slice(i * TILE, (i + 1) * TILE)
         known = right[..., rows, :]
         for j, x in enumerate(found):
-            known = known - lower[..., rows, j * TILE : (j + 1) * TILE] @ x
-        found.append(inverse[..., rows, :] @ known)
+            known = known - engine.matmul(lower[..., rows, j * TILE : (j + 1) * TILE], x)
+        found.append(engine.matmul(inverse[..., rows, :], known))
     return torch.cat(found, dim=-2)
 
 
@@ -211,8 +212,8 @@ def gated_delta_attn_seq(
     state = values.new_zeros(shape) if initial_state is None else initial_state.float()
     outputs = []
     for i in range(lower.shape[-3]):
-        right = values[..., i, :, :] - keys[..., i, :, :] @ state
+        right = values[..., i, :, :] - engine.matmul(keys[..., i, :, :], state)
         learnt = _solve_lower(lower[..., i, :, :], inverse[..., i, :, :], right)
-        outputs.append(asked[..., i, :, :] @ state + scores[..., i, :, :] @ learnt)
-        state = state * rest[..., i, :, :] + kept[..., i, :, :] @ learnt
+        outputs.append(engine.matmul(asked[..., i, :, :], state) + engine.matmul(scores[..., i, :, :], learnt))
+        state = state * rest[..., i, :, :] + engine.matmul(kept[..., i, :, :], learnt)
     return torch.stack(outputs, dim=-3), state.expand(shape)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import model_blocks as goldens
@@ -52,7 +53,7 @@ def dit_minimal_matmul_addcmul_fused(
     """base + scalar · (x @ w + bias) · gate."""
     given = [matmul_input_tensor, matmul_weight_tensor, addcmul_input_tensor1, addcmul_input_tensor2]
     x, weight, base, gate = (t.float() for t in equalize_ranks(given, lane_axes))
-    product = x @ weight
+    product = engine.matmul(x, weight)
     if bias_tensor is not None:
         rank = product.dim() - lane_axes
         product = product + bias_tensor.float().reshape(*bias_tensor.shape[:lane_axes], *[1] * (rank - 1), -1)

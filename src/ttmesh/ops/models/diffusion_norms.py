@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.attention.attention_heads import as_heads
 from ttmesh.ops.attention.rotary_embedding import by_pairs
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
@@ -166,7 +167,9 @@ def _check_rms_pre(call: Call) -> None:
 )
 def wan_fused_rmsnorm_pre_allgather(input_tensor: Lanes) -> Lanes:
     """Sum of squares of each row on this device, in the first column of a tile."""
-    return _place_in_tiles(input_tensor.float().square().sum(-1, keepdim=True))
+    return _place_in_tiles(
+        engine.total(engine.multiply(input_tensor.float(), input_tensor.float()), (-1,), keepdim=True)
+    )
 
 
 def _check_rms_post(call: Call) -> None:

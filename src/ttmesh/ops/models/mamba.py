@@ -8,6 +8,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -48,7 +49,7 @@ def _check_reduce(call: Call) -> None:
 )
 def hc_sum_reduce(input: Lanes) -> Lanes:
     """The sum of every 32 columns."""
-    return torch.unflatten(input.float(), -1, (-1, LATENT)).sum(-1)
+    return engine.total(torch.unflatten(input, -1, (-1, LATENT)), (-1,))
 
 
 def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

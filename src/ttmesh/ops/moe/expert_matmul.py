@@ -9,12 +9,14 @@ import torch
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.matmul.matmul import widen_for_result
+from ttmesh.ops.matmul.matmul_engine import resolve_sparse
 from ttmesh.ops.matmul.matmul_memory import check_blocks, extents
 from ttmesh.ops.matmul.matmul_rules import matmul_spec
 from ttmesh.tensor.calls.launch_op import Call
@@ -64,15 +66,11 @@ def sparse_matmul_lanes(
     rows = a.unsqueeze(-3)  # [A, B, M, K] x [1, E, K, N] → [A, B, 1, E, M, N]
     experts = b.shape[-3]
     weights = b.reshape(*b.shape[:lane_axes], *[1] * (a.dim() - lane_axes - 2), experts, *b.shape[-2:])
-    result = torch.matmul(*_widest(rows, weights))
+    result = engine.matmul(rows, weights)
     mesh, local = result.shape[:lane_axes], result.shape[lane_axes:]
     keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *local[:-2], 1, 1)
     kept = torch.where(keep, result, 0.0)
     return kept.reshape(*mesh, *local[:-3], 1, *local[-3:])
-
-
-def _widest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return (a, b) if a.dtype == b.dtype else (a.float(), b.float())
 
 
 def _multiply_sparse(
@@ -119,7 +117,9 @@ def _compact(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes
     return torch.gather(parts, -3, where).unsqueeze(lane_axes)
 
 
-_SPARSE = device_operation("ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse)(_multiply_sparse)
+_SPARSE = device_operation("ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse, engine=resolve_sparse)(
+    _multiply_sparse
+)
 
 
 def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None) -> int | None:

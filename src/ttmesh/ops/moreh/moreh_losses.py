@@ -7,6 +7,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -52,7 +53,7 @@ def _loss(
     losses = _compute_losses(input, target, weight, ignore_index, lane_axes)
     if reduction == "none":
         return losses
-    total = losses.flatten(lane_axes).sum(-1)
+    total = engine.total(losses.flatten(lane_axes), (-1,))
     if reduction == "mean":
         total = total / _gather_weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
             lane_axes

@@ -9,6 +9,7 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
@@ -55,7 +56,7 @@ def moreh_matmul(
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    total = (a.float() * b.float()).flatten(lane_axes).sum(-1)
+    total = engine.total(engine.multiply(a.float(), b.float()).flatten(lane_axes), (-1,))
     return total.reshape(*total.shape, *[1] * (a.dim() - lane_axes))
 
 
@@ -83,9 +84,9 @@ def _reduced_to(grad: torch.Tensor, shape: Sequence[int], lane_axes: int) -> tor
     """A gradient summed over the dims that its operand was broadcast along."""
     extra = grad.dim() - lane_axes - len(shape)
     if extra > 0:
-        grad = grad.float().sum(tuple(range(lane_axes, lane_axes + extra)))
+        grad = engine.total(grad, tuple(range(lane_axes - grad.dim(), lane_axes + extra - grad.dim())))
     dims = tuple(i for i in range(-len(shape), 0) if shape[i] == 1 and grad.shape[i] != 1)
-    return grad.float().sum(dims, keepdim=True) if dims else grad
+    return engine.total(grad, dims, keepdim=True) if dims else grad
 
 
 def _left(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
@@ -108,9 +109,9 @@ def _weight(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_a
 def _bias(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The gradient of a bias: the sum over all rows, or over everything for a single number."""
     rank = like_.dim() - lane_axes
-    wide = grad.float().flatten(lane_axes, -2).sum(lane_axes)
+    wide = engine.total(grad.flatten(lane_axes, -2), (-2,))
     if like_.shape[-1] == 1:
-        wide = wide.sum(-1, keepdim=True)
+        wide = engine.total(engine.keep(wide), (-1,), keepdim=True)
     return wide.reshape(*wide.shape[:lane_axes], *[1] * (rank - 1), wide.shape[-1])
 
 

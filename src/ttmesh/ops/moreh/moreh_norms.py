@@ -9,9 +9,11 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import moreh as goldens
+from ttmesh.ops.lane_functions.engine_rows import engine_moments
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -25,6 +27,8 @@ def _rows(x: Lanes, rows: int, lane_axes: int) -> Lanes:
 
 def _moments(x: Lanes, rows: int, eps: float, lane_axes: int) -> tuple[Lanes, Lanes]:
     flat = _rows(x, rows, lane_axes)
+    if engine.is_emulated(flat):
+        return engine_moments(flat, eps)
     return flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
 
 
@@ -73,7 +77,7 @@ def _input_grad(
     dy = _rows(grad, rows, lane_axes)
     scale = rstd.float().flatten(lane_axes)[..., None]
     y = (_rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]) * scale
-    dx = scale * (dy - dy.mean(-1, keepdim=True) - y * (dy * y).mean(-1, keepdim=True))
+    dx = scale * (dy - engine.mean(dy, (-1,), keepdim=True) - y * engine.mean(dy * y, (-1,), keepdim=True))
     return dx.reshape(*dx.shape[:lane_axes], *input.shape[lane_axes:])
 
 
@@ -88,10 +92,10 @@ def _parameter_grad(
         y = y * rstd.float().flatten(lane_axes)[..., None]
         grad = grad * y.reshape(*y.shape[:lane_axes], *input.shape[lane_axes:])
     if layer:
-        total = _rows(grad, rows, lane_axes).sum(-2)
+        total = engine.total(_rows(grad, rows, lane_axes), (-2,))
     else:
         local = grad.dim() - lane_axes
-        total = grad.sum([lane_axes + i for i in range(local) if i != 1])
+        total = engine.total(grad, [i - local for i in range(local) if i != 1])
     return total.reshape(*total.shape[:lane_axes], *into.shape[lane_axes:])
 
 

@@ -9,6 +9,7 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import normalize_dims
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
@@ -67,6 +68,8 @@ def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> 
     """The sum over one dim, several or all."""
     wide = input if input.is_floating_point() else input.long()
     dims = _read_dims(dim, input.dim() - lane_axes)
+    if dims and engine.is_emulated(wide):
+        return _drop(engine.total(wide, dims, keepdim=True), dims, keepdim)
     return _drop(wide.sum(dims, keepdim=True) if dims else wide, dims, keepdim)
 
 
@@ -93,7 +96,7 @@ def moreh_sum_backward(
 def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
     dims = _read_dims(dim, values.dim() - lane_axes)
     count = reduced_count(values, dims) if divisor is None else divisor
-    return _drop(values.float().sum(dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
+    return _drop(engine.total(values, dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
 
 
 def _check_mean(call: Call) -> None:
@@ -197,7 +200,7 @@ def _norm(values: torch.Tensor, p: float, dims: tuple[int, ...]) -> torch.Tensor
         return wide.amax(dims, keepdim=True)
     if p == float("-inf"):
         return wide.amin(dims, keepdim=True)
-    return (wide**p).sum(dims, keepdim=True) ** (1.0 / p)
+    return engine.total(engine.keep(wide**p), dims, keepdim=True) ** (1.0 / p)
 
 
 @op(

@@ -9,8 +9,10 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import PrintedEnum
 from ttmesh.base.errors import require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
 from ttmesh.ops.goldens import moreh as goldens
+from ttmesh.ops.lane_functions.engine_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import to_negative_dim
 from ttmesh.tensor.calls.argument_errors import types_misfit
 from ttmesh.tensor.calls.launch_op import Call
@@ -52,8 +54,15 @@ def _check_dim(call: Call) -> None:
     require(dim < rank, wrong, f"a dim in [0, {rank - 1}]", "Check the rank.")
 
 
+def _log_softmax(x: Lanes, dim: int) -> Lanes:
+    if not engine.is_emulated(x):
+        return torch.log_softmax(x, dim)
+    below = x - x.amax(dim, keepdim=True)
+    return below - torch.log(engine.keep(engine.total(engine.keep(below.exp()), (dim,), keepdim=True)))
+
+
 def _softmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
-    return y * (dy - (y * dy).sum(dim, keepdim=True))
+    return y * (dy - engine.total(engine.multiply(y, dy), (dim,), keepdim=True))
 
 
 def _softmin_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
@@ -61,7 +70,7 @@ def _softmin_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
 
 
 def _logsoftmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
-    return dy - y.exp() * dy.sum(dim, keepdim=True)
+    return dy - y.exp() * engine.total(dy, (dim,), keepdim=True)
 
 
 def _enter_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
@@ -83,9 +92,9 @@ def _enter_backward(name: str, function: Backward, golden: Golden) -> OpFunction
     return lane
 
 
-moreh_softmax = _enter_forward("ttnn.moreh_softmax", lambda x, dim: torch.softmax(x, dim), goldens.softmax)
-moreh_softmin = _enter_forward("ttnn.moreh_softmin", lambda x, dim: torch.softmax(-x, dim), goldens.softmin)
-moreh_logsoftmax = _enter_forward("ttnn.moreh_logsoftmax", lambda x, dim: torch.log_softmax(x, dim), goldens.logsoftmax)
+moreh_softmax = _enter_forward("ttnn.moreh_softmax", take_softmax, goldens.softmax)
+moreh_softmin = _enter_forward("ttnn.moreh_softmin", lambda x, dim: take_softmax(-x, dim), goldens.softmin)
+moreh_logsoftmax = _enter_forward("ttnn.moreh_logsoftmax", _log_softmax, goldens.logsoftmax)
 moreh_softmax_backward = _enter_backward("ttnn.moreh_softmax_backward", _softmax_grad, goldens.softmax_backward)
 moreh_softmin_backward = _enter_backward("ttnn.moreh_softmin_backward", _softmin_grad, goldens.softmin_backward)
 moreh_logsoftmax_backward = _enter_backward(

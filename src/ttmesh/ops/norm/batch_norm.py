@@ -9,6 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import normalization as goldens
@@ -47,7 +48,7 @@ def _check_channels(name: str, tensor: Tensor | None, x: TensorSpec) -> None:
 
 def _moments(x: Lanes) -> tuple[Lanes, Lanes]:
     dims = (-4, -2, -1)
-    return x.mean(dims, keepdim=True), x.var(dims, unbiased=False, keepdim=True)
+    return engine.mean(x, dims, keepdim=True), x.var(dims, unbiased=False, keepdim=True)
 
 
 def _norm_program(call: Call) -> tuple[Hashable, ...]:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -61,8 +62,9 @@ def _column(values: Lanes) -> Lanes:
 
 def _stats(x: Lanes, residual: Lanes | None, *, means: bool, both: bool) -> Lanes:
     """Sums of squares and values (means, in the other order, for sharded inputs), each at the head of a tile."""
-    wide = x.float() if residual is None else x.float() + residual.float()
-    squares, sums = wide.square().sum(-1, keepdim=True), wide.sum(-1, keepdim=True)
+    wide = x.float() if residual is None else engine.add(x.float(), residual.float())
+    squares = engine.total(engine.multiply(wide, wide), (-1,), keepdim=True)
+    sums = engine.total(wide, (-1,), keepdim=True)
     if not both:
         return _column(squares / x.shape[-1] if means else squares)
     parts = (sums / x.shape[-1], squares / x.shape[-1]) if means else (squares, sums)

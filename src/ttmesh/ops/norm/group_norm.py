@@ -10,6 +10,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
@@ -114,13 +115,25 @@ def group_norm(
         cut = torch.unflatten(per_channel, -1, (num_groups, -1))
         return cut.mean(-1, keepdim=True).expand(cut.shape).flatten(-2)
 
-    # Sums over rows before those over channels: torch reduces whole rows five times faster than groups of columns.
-    centred = x - of_groups(x.mean(-2, keepdim=True))
-    var = of_groups((centred * centred).sum(-2, keepdim=True) / rows)
-    out = centred * torch.rsqrt(var + epsilon)
+    if engine.is_emulated(x):
+        out = _normalize_on_engine(x, num_groups, epsilon)
+    else:
+        # Sums over rows before those over channels: torch reduces whole rows five times faster than groups of columns.
+        centred = x - of_groups(x.mean(-2, keepdim=True))
+        var = of_groups((centred * centred).sum(-2, keepdim=True) / rows)
+        out = centred * torch.rsqrt(var + epsilon)
     for parameter, scale in ((weight, True), (bias, False)):
         if parameter is not None:
             cores = pieces(specs[0], core_grid, num_groups, parameter.flatten(lane_axes).shape[-1])
             row = _channels(parameter, channels, cores, lane_axes).float()[..., None, None, None, :]
-            out = out * row if scale else out + row
+            out = engine.multiply(out, row) if scale else engine.add(engine.keep(out), row)
     return out
+
+
+def _normalize_on_engine(x: Lanes, groups: int, epsilon: float) -> Lanes:
+    """The steps of TT-NN's kernel on [.., groups, rows, channels of a group]."""
+    cut = torch.unflatten(x, -1, (groups, -1)).movedim(-2, -3)
+    centred = engine.subtract(cut, engine.keep(engine.mean(cut, (-2, -1), keepdim=True)))
+    variance = engine.keep(engine.mean(engine.multiply(centred, centred), (-2, -1), keepdim=True))
+    out = engine.keep(engine.multiply(centred, engine.keep(torch.rsqrt(variance + epsilon))))
+    return out.movedim(-3, -2).flatten(-2)

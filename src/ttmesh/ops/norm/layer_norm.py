@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
@@ -33,15 +34,25 @@ def affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: int) -
     """x · weight + bias by columns."""
     rank = x.dim() - lane_axes
     if weight is not None:
-        x = x * as_row(weight, lane_axes, rank)[..., : x.shape[-1]].float()
+        x = engine.multiply(engine.keep(x), as_row(weight, lane_axes, rank)[..., : x.shape[-1]].float())
     if bias is not None:
-        x = x + as_row(bias, lane_axes, rank)[..., : x.shape[-1]].float()
+        x = engine.add(engine.keep(x), as_row(bias, lane_axes, rank)[..., : x.shape[-1]].float())
     return x
 
 
 def normalize_rms(x: Lanes, epsilon: float) -> Lanes:
     """x divided by the root of its mean square along the last dim."""
+    if engine.is_emulated(x):
+        mean_square = engine.keep(engine.mean(engine.multiply(x, x), (-1,), keepdim=True))
+        return engine.multiply(x, engine.keep(torch.rsqrt(mean_square + epsilon)))
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+
+
+def normalize_layer(x: Lanes, epsilon: float) -> Lanes:
+    """x with mean 0 and variance 1 along the last dim, by the steps of TT-NN's kernel."""
+    centred = engine.subtract(x, engine.keep(engine.mean(x, (-1,), keepdim=True)))
+    variance = engine.keep(engine.mean(engine.multiply(centred, centred), (-1,), keepdim=True))
+    return engine.multiply(centred, engine.keep(torch.rsqrt(variance + epsilon)))
 
 
 def _check_norm(call: Call) -> None:
@@ -187,6 +198,8 @@ def layer_norm(
     x, width = input_tensor, input_tensor.shape[-1]
     if residual_input_tensor is not None:
         x = x.float() + residual_input_tensor
+    if engine.is_emulated(x):
+        return affine(normalize_layer(engine.keep(x.float()), epsilon), weight, bias, lane_axes)
     if is_shared(weight, lane_axes) and is_shared(bias, lane_axes):
         scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
         if x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias)):
@@ -214,5 +227,5 @@ def rms_norm(
     """Rows divided by their root mean square, then weight and bias."""
     x = input_tensor.float()
     if residual_input_tensor is not None:
-        x = x + residual_input_tensor.float()
+        x = engine.add(x, residual_input_tensor.float())
     return affine(normalize_rms(x, epsilon), weight, bias, lane_axes)

@@ -13,6 +13,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import reduction as goldens
+from ttmesh.ops.lane_functions.engine_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
@@ -45,7 +46,7 @@ def _to_lane_dim(values: Lanes, dim: int, lane_axes: int) -> Lanes:
     local = values.dim() - lane_axes
     if not local:
         return torch.ones_like(values)
-    return torch.softmax(values, dim if dim < 0 else dim - local, dtype=_softmax_dtype(values))
+    return take_softmax(values, dim if dim < 0 else dim - local, dtype=_softmax_dtype(values))
 
 
 def _softmax_dtype(values: Lanes) -> torch.dtype | None:
@@ -75,7 +76,7 @@ def _scale_and_mask(
 ) -> Lanes:
     factor = 1.0 if scale is None else scale
     if mask is None and x.dtype is torch.bfloat16 and math.frexp(factor)[0] == 0.5:
-        return torch.softmax(x if factor == 1.0 else x * factor, -1)  # exact in bfloat16: a power of two
+        return take_softmax(x if factor == 1.0 else x * factor, -1)  # exact in bfloat16: a power of two
     wide = x.float() * factor
     if mask is not None:
         rows = _mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
@@ -83,7 +84,7 @@ def _scale_and_mask(
             rows = rows.repeat(*[1] * (rows.dim() - 2), x.shape[-2] // rows.shape[-2], 1)
         dims = common_mesh_dims([wide, rows], lane_axes)
         wide = wide.add_(rows) if wide.shape[:lane_axes] == dims else wide + rows
-    return torch.softmax(wide, -1)
+    return take_softmax(wide, -1)
 
 
 def _mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:

@@ -11,11 +11,13 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import borders, pair
 from ttmesh.ops.conv.conv_sharding import HEIGHT, TILE, Window, parallel, same_cores
 from ttmesh.ops.goldens import pool_resample as goldens
+from ttmesh.ops.lane_functions.engine_windows import sum_windows
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -149,6 +151,8 @@ def _avg_pool(
 ) -> Any:
     def slide(images: Lanes) -> Lanes:
         wide, (top, bottom, left, right) = images.float(), padding
+        if engine.is_emulated(images):
+            return _average_on_engine(images, window, stride, padding, ceil_mode, count_include_pad, divisor_override)
         if top == bottom and left == right:
             return F.avg_pool2d(wide, window, stride, (top, left), ceil_mode, count_include_pad, divisor_override)
         rows, columns = _count_windows(images, window, stride, padding, (1, 1), ceil_mode)
@@ -161,6 +165,34 @@ def _avg_pool(
         return sums / (counts if divisor_override is None else divisor_override)
 
     return apply_pool(input, size, lane_axes, slide)
+
+
+def _average_on_engine(
+    images: Lanes,
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Lanes:
+    """Windows that count as many elements share a scaler; others get one of their own, as in TT-NN's kernel."""
+    rows, columns = _count_windows(images, window, stride, padding, (1, 1), ceil_mode)
+    top, bottom, left, right = padding
+    down = max(0, (rows - 1) * stride[0] + window[0] - images.shape[-2] - top)
+    across = max(0, (columns - 1) * stride[1] + window[1] - images.shape[-1] - left)
+    around = (top, down, left, across)
+    if divisor_override is not None:
+        return sum_windows(images, window, stride, around, 1 / divisor_override)
+    ones = torch.ones((1, 1, *images.shape[-2:]), device=images.device)
+    counted = F.pad(ones, (left, right, top, bottom), value=float(count_include_pad))
+    counted = F.pad(counted, (0, across - right, 0, down - bottom)) if (across, down) != (right, bottom) else counted
+    counts = F.avg_pool2d(counted, window, stride, 0, False, True, 1)
+    result = torch.zeros((*images.shape[:2], rows, columns), device=images.device)
+    for count in torch.unique(counts).tolist():
+        own = sum_windows(images, window, stride, around, 1 / count if count else 0.0)
+        result = torch.where(counts == count, own, result)
+    return result
 
 
 @device_operation("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch)
@@ -293,7 +325,7 @@ _define_adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
     "ttnn.global_avg_pool2d", least_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])]
 )
 def _mean(input_tensor: Lanes) -> Lanes:
-    return input_tensor.float().mean((-3, -2), keepdim=True)
+    return engine.mean(input_tensor.float(), (-3, -2), keepdim=True)
 
 
 def _global_spec(call: Call, shape: Sequence[int]) -> TensorSpec:

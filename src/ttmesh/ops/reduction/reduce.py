@@ -10,6 +10,7 @@ import torch
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec
@@ -41,6 +42,8 @@ def multiply_by_scalar(values: torch.Tensor, scalar: float) -> torch.Tensor:
 def _sum(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
     """Sum over one dim, several or all."""
     dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
+    if engine.is_emulated(input_tensor):
+        return engine.total(input_tensor, dims, keepdim=keepdim, scaler=scalar)
     if scalar != 1.0 and input_tensor.is_floating_point():
         return input_tensor.sum(dims, keepdim, dtype=torch.float32) * scalar if dims else input_tensor.float() * scalar
     return multiply_by_scalar(total(input_tensor, dims, keepdim), scalar)
@@ -52,7 +55,7 @@ def _mean(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, l
     if not dims:
         return multiply_by_scalar(input_tensor, scalar)
     factor = scalar / max(reduced_count(input_tensor, dims), 1)
-    return input_tensor.sum(dims, keepdim, dtype=torch.float32) * factor
+    return engine.total(input_tensor, dims, keepdim=keepdim, scaler=factor)
 
 
 def _once(reduce: Callable[[torch.Tensor, tuple[int, ...], bool], torch.Tensor]) -> Specialise:

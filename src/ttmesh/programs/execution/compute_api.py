@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, Arch, DataType, Layout, MathFidelity
 from ttmesh.base.errors import MeshError, one_of
 from ttmesh.chip.formats import packing
 from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
+from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
+from ttmesh.chip.numerics.exact_matmul import multiply_onto
+from ttmesh.chip.numerics.fpu_elementwise import add_elements, multiply_elements
+from ttmesh.chip.numerics.packer import pack, to_bfloat16
+from ttmesh.chip.numerics.unpacker import unpack
 from ttmesh.programs.circular_buffers import CircularBufferError
 from ttmesh.programs.execution.contents import touch
 from ttmesh.programs.execution.kernel_core import KernelCore
@@ -72,6 +78,14 @@ class Compute(KernelCore):
         self._acquire_site: Site | None = None  # where
         self._registers: dict[int, torch.Tensor] = {}
         self._block: tuple[int, int, torch.Tensor] | None = None
+        self._chip: EngineConfig | None = None  # how the matrix engine computes; None: float32, rounded once
+
+    def follow_chip(self, arch: Arch) -> None:
+        """Compute with the chip's arithmetic, bit for bit."""
+        config = self._kernel.config
+        assert isinstance(config, ComputeConfig), "only compute kernels get these engines"
+        fidelity = config.math_fidelity if config.math_fidelity in PHASES else MathFidelity.HiFi4
+        self._chip = EngineConfig(arch, fidelity, self._is_fp32)
 
     # ---- registers
 
@@ -102,15 +116,21 @@ class Compute(KernelCore):
 
     def add_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int, *, tiles: int = 1) -> None:
         """a + b."""
-        self._binary(torch.add, cb_a, cb_b, tile_a, tile_b, dst, tiles)
+        chip = self._chip
+        add = torch.add if chip is None else functools.partial(add_elements, config=chip)
+        self._binary(add, cb_a, cb_b, tile_a, tile_b, dst, tiles)
 
     def sub_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int, *, tiles: int = 1) -> None:
         """a - b."""
-        self._binary(torch.sub, cb_a, cb_b, tile_a, tile_b, dst, tiles)
+        chip = self._chip
+        subtract = torch.sub if chip is None else functools.partial(add_elements, config=chip, negate=True)
+        self._binary(subtract, cb_a, cb_b, tile_a, tile_b, dst, tiles)
 
     def mul_tiles(self, cb_a: int, cb_b: int, tile_a: int, tile_b: int, dst: int, *, tiles: int = 1) -> None:
         """a * b."""
-        self._binary(torch.mul, cb_a, cb_b, tile_a, tile_b, dst, tiles)
+        chip = self._chip
+        multiply = torch.mul if chip is None else functools.partial(multiply_elements, config=chip)
+        self._binary(multiply, cb_a, cb_b, tile_a, tile_b, dst, tiles)
 
     def add_binary_tile(self, dst_a: int, dst_b: int, dst: int) -> None:
         """The sum of two registers."""
@@ -126,8 +146,13 @@ class Compute(KernelCore):
             untilize(self._unpack_tiles(cb, at, 1).float().contiguous(), TILE)
             for cb, at in ((cb_a, tile_a), (cb_b, tile_b))
         )
-        matmul = tilize(torch.matmul(a, b))
         held = self._registers.get(dst)
+        if self._chip is not None:
+            before = None if held is None else untilize(held.unsqueeze(-2).float().contiguous(), TILE)
+            total = tilize(multiply_onto(a, b, before, self._chip))
+            self._put(dst, total if self._is_fp32 else total.bfloat16())
+            return
+        matmul = tilize(torch.matmul(a, b))
         total = matmul if held is None else held.unsqueeze(-2).float() + matmul
         self._put(dst, total if self._is_fp32 else total.bfloat16())
 
@@ -161,9 +186,12 @@ class Compute(KernelCore):
         raw = self._l1.bytes.narrow(-1, start, tiles * page)
         if dtype in _PLAIN:
             out = raw.view(_PLAIN[dtype]).view(*lanes, tiles, ELEMENTS)
+            if self._chip is not None and dtype is DataType.BFLOAT16:
+                values = to_bfloat16(values.float())
             out.copy_(values if dtype in (DataType.BFLOAT16, DataType.FLOAT32) else finish(values, dtype))
             return
-        rounded = finish(untilize(values.float().contiguous(), TILE), dtype)
+        tiled = untilize(values.float().contiguous(), TILE)
+        rounded = finish(tiled, dtype) if self._chip is None else pack(tiled, dtype)
         raw.copy_(packing.pack(rounded, dtype, Layout.TILE).flatten(-2))
 
     def finish(self) -> None:
@@ -185,7 +213,12 @@ class Compute(KernelCore):
         dst: int,
         tiles: int,
     ) -> None:
-        self._put(dst, function(self._unpack_tiles(cb_a, tile_a, tiles), self._unpack_tiles(cb_b, tile_b, tiles)))
+        a, b = self._unpack_tiles(cb_a, tile_a, tiles), self._unpack_tiles(cb_b, tile_b, tiles)
+        if self._chip is not None and a.is_floating_point() and b.is_floating_point():
+            result = function(a.float(), b.float())
+            self._put(dst, result if self._is_fp32 else result.bfloat16())
+            return
+        self._put(dst, function(a, b))
 
     def _unpack_tiles(self, cb_id: int, first: int, tiles: int) -> torch.Tensor:
         """Tiles of a circular buffer as values; they share its memory where the format allows."""
@@ -202,6 +235,8 @@ class Compute(KernelCore):
             pages = raw.view(*lanes, tiles, page).contiguous()
             values = tilize(packing.unpack(pages, TILE, dtype, Layout.TILE).float())
         if dtype in FLOATS:
+            if self._chip is not None and dtype is DataType.FLOAT32:
+                values = unpack(values, dtype, fp32_dest=self._is_fp32)
             return values.float() if self._is_fp32 else values.bfloat16()
         return values
 

@@ -10,7 +10,7 @@ from itertools import product
 
 import torch
 
-from ttmesh.base import settings
+from ttmesh.base import numerics_mode, settings
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.errors import NotEmulatedError, RankError
 from ttmesh.base.geometry import MeshCoordinateRange
@@ -38,6 +38,7 @@ class Launch:
     placement: ProgramLayout
     args: dict[tuple[int, CoreCoord], tuple[int, ...]]
     common: dict[int, tuple[int, ...]]
+    numerics: str  # whose arithmetic was in force then
 
 
 def run(mesh: MeshDevice, launches: Sequence[Launch], cells: Sequence[Cell]) -> None:
@@ -160,6 +161,8 @@ def _run_plan(mesh: MeshDevice, cells: Sequence[Cell], plan: Plan, frame: Frame)
                 args, common = launch.args.get((handle, core), ()), launch.common.get(handle, ())
                 engine = Compute if isinstance(kernel.config, ComputeConfig) else DataMovement
                 processor = engine(kernel, args, common, launch.placement, memory, chips, l1, running)
+                if isinstance(processor, Compute) and launch.numerics != numerics_mode.IDEAL:
+                    processor.follow_chip(mesh.arch())
                 scheduler.add(_make_task(kernel, processor))
     scheduler.run()
     for chips in running:

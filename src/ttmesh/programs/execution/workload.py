@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 
+from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError, ShapeError, TraceError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
@@ -109,7 +110,10 @@ class MeshWorkload:
         for placement in self._placements.values():
             check_clash(placement, mesh)
         self._report_memory(mesh)
-        return [Launch(box, placement, *placement.program.arguments()) for box, placement in self._placements.items()]
+        mode = numerics_mode.current()
+        return [
+            Launch(box, placement, *placement.program.arguments(), mode) for box, placement in self._placements.items()
+        ]
 
     def _report_memory(self, mesh: MeshDevice) -> None:
         """Report the programs' memory to trackers, until others are launched on these chips or this workload is gone."""

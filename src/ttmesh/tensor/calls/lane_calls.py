@@ -13,6 +13,7 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, uint16, uint32
 from ttmesh.chip.formats.storage import finish, lane_dtype
+from ttmesh.chip.numerics.packer import pack_lanes
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -129,19 +130,21 @@ def body_maker(
     *,
     single: bool,
     changed: str | None = None,
+    packs: frozenset[DataType] = frozenset(),
 ) -> Callable[..., Body]:
     """Makes a command's body from the values of the changing arguments: read lanes, compute, round once, write.
 
     Args:
         order: the arguments that the lane function takes by place.
         changed: the argument whose values the lane function changes in place; they are taken out of the written cell.
+        packs: formats that the chip's packer writes, to its bits.
     """
     places = tuple((name, place if isinstance(place, int) else tuple(place)) for name, place in positions.items())
     kept = {f"static_{name}": value for name, value in static.items() if name not in positions and name not in changing}
     kept.update({f"spec{i}": spec for i, spec in enumerate(in_specs)})
     kept.update(lane=lane, list_results=list_results, out=out_specs[0] if out_specs else None)
-    kept.update(round_=rounder(out_specs[0].dtype), settled=_exact_dtype(out_specs[0].dtype)) if single else None
-    kept["finishing"] = [(rounder(spec.dtype), spec) for spec in out_specs]
+    kept.update(round_=rounder(out_specs[0].dtype, packs), settled=_exact_dtype(out_specs[0].dtype)) if single else None
+    kept["finishing"] = [(rounder(spec.dtype, packs), spec) for spec in out_specs]
     form = (tuple(order), places, tuple(static), tuple(changing), tuple(kept), single, changed)
     scope: dict[str, Any] = {}
     exec(_body_code(*form), scope)
@@ -226,9 +229,15 @@ def _exact_dtype(dtype: DataType) -> torch.dtype | None:
     return None if dtype in NARROWER else lane_dtype(dtype)
 
 
-def rounder(dtype: DataType) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Rounds a computed result once to the output format."""
+def rounder(dtype: DataType, packs: frozenset[DataType] = frozenset()) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Rounds a computed result once to the output format.
+
+    Args:
+        packs: formats that the chip's packer writes, to its bits.
+    """
     wanted = lane_dtype(dtype)
+    if dtype in packs:
+        return lambda values: pack_lanes(values, dtype) if values.is_floating_point() else finish(values, dtype)
     if dtype in BLOCK_FLOATS or dtype in INTEGERS:
         return lambda values: finish(values, dtype)
 

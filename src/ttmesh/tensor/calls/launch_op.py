@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from ttmesh.base import numerics_mode
-from ttmesh.base.dtypes import Arch, DataType
+from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, bfloat16
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.memory import MemoryMap
+from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
@@ -124,6 +126,7 @@ class Operation:
       everything decided that the other arguments and the specs decide; None where there is none. Plans keep it.
     alias: the shape of the result where TT-NN hands the first tensor's own memory back, else None.
     least_rank: how many dims of the first tensor the lane function counts on: with fewer it would reach the mesh axes.
+    engine: how the matrix engine is set for a call, where TTMESH_NUMERICS is not ideal; None where it has no part in it.
     in_place: the lane function changes the values of `writes` themselves (and rounds them itself) instead of making
       new ones: a kv cache is not copied.
     """
@@ -145,6 +148,7 @@ class Operation:
     recheck: bool = False
     alias: Callable[[Call], Sequence[int] | None] | None = None
     least_rank: int = 0
+    engine: Callable[[Case], EngineConfig | None] | None = None
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -320,12 +324,19 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     changed = operation.writes if operation.in_place else None
     held = [kind.spec for kind in kinds]  # the kind's own object, so that a later read of the cell finds the same one
     lane, order = operation.lane, by_place(operation.lane)
-    special = operation.specialise(_case(call, lasting, names, held)) if operation.specialise else None
-    if special is not None:
+    case = _case(call, lasting, names, held)
+    emulated = _engine_of(operation, case)
+    special = operation.specialise(case) if operation.specialise and emulated is None else None
+    if emulated is not None:
+        lane = engine.run_in(emulated, lane)
+    elif special is not None:
         lane, order = special, [name for name in order if name in names or name in changing]
         lasting = dict.fromkeys(order)
     lane = call.mesh.backend.guard_indices(lane, lambda: infer(operation.lane, names, static, call.specs, axes))
-    make_body = body_maker(lane, order, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed)
+    packs = _packed_formats(emulated)
+    make_body = body_maker(
+        lane, order, names, lasting, changing, in_specs, held, single=wrap is only, changed=changed, packs=packs
+    )
     plan = Plan
     if presence is not None:
         plan, make_body = PartialPlan, bodies_on(make_body, call.mesh, presence, kinds, call.outputs)
@@ -347,6 +358,22 @@ def _case(call: Call, lasting: Arguments, names: Iterable[str], results: Sequenc
     options = {name: None if holds_tensor(value) else value for name, value in call.arguments.items()}
     mesh, axes = call.mesh, call.mesh.shape.dims()
     return Case(lasting, tuple(names), call.specs, results, axes, options, mesh.arch(), mesh.heap.map)
+
+
+def _engine_of(operation: Operation, case: Case) -> engine.Engine | None:
+    """The engine that a call is computed with; None: torch's float32."""
+    mode = numerics_mode.current()
+    if mode == numerics_mode.IDEAL or operation.engine is None:
+        return None
+    config = operation.engine(case)
+    return None if config is None else engine.Engine(config, mode == numerics_mode.EXACT)
+
+
+def _packed_formats(emulated: engine.Engine | None) -> frozenset[DataType]:
+    """What the chip's packer writes to its bits: block floats in every mode but ideal, bfloat16 where all bits count."""
+    if numerics_mode.current() == numerics_mode.IDEAL:
+        return frozenset()
+    return BLOCK_FLOATS | {bfloat16} if emulated is not None and emulated.exact else frozenset(BLOCK_FLOATS)
 
 
 def _check_rank(call: Call, least: int) -> None:

@@ -140,7 +140,8 @@ def as_tensor(
         assert result is not None, "as_tensor was given values"
         return result
 
-    if cache_file_name is None:
+    dry = device is not None and device.backend.device.type == "meta"  # without values there is nothing to keep
+    if cache_file_name is None or dry:
         return made(device, mesh_mapper)
     names = (dtype.name if dtype is not None else "None", layout.name if layout is not None else "None")
     path = Path(f"{cache_file_name}_dtype_{names[0]}_layout_{names[1]}{SUFFIX}")

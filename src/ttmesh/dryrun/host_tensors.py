@@ -1,0 +1,117 @@
+"""The host's side of a dry run: large float tensors have no values, and nor has what is computed from them."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ttmesh.base.errors import MeshError
+from ttmesh.tracking.call_sites import call_site
+
+aten = torch.ops.aten
+LARGE_BYTES = 1 << 20  # floats from here on have no values; integers keep theirs, programs index and count with them
+# What needs the values themselves.
+READERS = {
+    aten._local_scalar_dense: "Tensor.item() or bool()",
+    aten.equal: "torch.equal",
+    aten.is_nonzero: "bool()",
+    aten.nonzero: "torch.nonzero",
+    aten.masked_select: "selecting by a mask",
+}
+TORCH = os.path.dirname(torch.__file__)
+
+
+class MissingValueError(MeshError):
+    """A program asked for a value that a dry run does not compute."""
+
+
+def missing_value(what: str) -> MissingValueError:
+    """The error for a value that does not exist, naming the line that asked for it."""
+    site = next((line for line in call_site().splitlines() if not line.startswith(TORCH)), "")
+    return MissingValueError(
+        f"{what} needs a value that a dry run does not compute" + (f", at {site}" if site else ""),
+        expected="a program whose control flow does not depend on computed values",
+        fix="Take a fixed number there in dry runs, for example `if ttmesh.is_dry_run(): ...`.",
+    )
+
+
+class HostTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes large tensors without values, and lets that spread to whatever is computed from one."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._overwritten = weakref.WeakSet[torch.UntypedStorage]()  # memory into which missing values were written
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, torch.Tensor)]
+        if not tensors:
+            if "device" in {argument.name for argument in func._schema.arguments} and _is_large(args, options):
+                options["device"] = "meta"
+                options.pop("pin_memory", None)
+                options.pop("generator", None)
+            return func(*args, **options)
+        if not any(self._has_no_values(tensor) for tensor in tensors):
+            return func(*args, **options)
+        if func.overloadpacket in READERS:
+            raise missing_value(READERS[func.overloadpacket])
+        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if func._schema.is_mutable and target is not None and not target.is_meta:
+            self._overwritten.add(target.untyped_storage())
+            return target
+        if options.get("device") is not None:
+            options["device"] = "meta"
+        args, options = tree_map_only(torch.Tensor, _drop_values, (args, options))
+        return func(*args, **options)
+
+    def _has_no_values(self, tensor: torch.Tensor) -> bool:
+        if tensor.is_meta or (tensor.is_floating_point() and tensor.nbytes >= LARGE_BYTES):
+            return True
+        return bool(self._overwritten) and tensor.untyped_storage() in self._overwritten
+
+
+def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
+    return (
+        tensor
+        if tensor.is_meta
+        else torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    )
+
+
+def _is_large(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    """Whether a function that makes a tensor is asked for a large one of floats."""
+    shape = args[0] if args and isinstance(args[0], (list, tuple)) else None
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return False
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    return dtype.is_floating_point and math.prod(shape) * dtype.itemsize >= LARGE_BYTES
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Large tensors made or read from files in here have no values."""
+    load = torch.load
+
+    def load_mapped(*args: Any, **kwargs: Any) -> Any:
+        """torch.load that maps the file instead of reading it, where it can."""
+        try:
+            return load(*args, **{"mmap": True, **kwargs})
+        except (RuntimeError, ValueError):
+            return load(*args, **kwargs)
+
+    torch.load = load_mapped
+    try:
+        with HostTensors():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        torch.load = load

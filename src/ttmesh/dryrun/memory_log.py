@@ -1,0 +1,145 @@
+"""What the chips hold while a program runs: every allocation and free, who asked, and what crossed which link."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Opened, Reserved
+from ttmesh.base.signals import signals
+from ttmesh.tensor.calls.gate import Gate
+from ttmesh.tensor.observer import Step, Watcher, observer
+from ttmesh.tensor.tensor import Tensor
+from ttmesh.tracking.call_sites import call_site
+
+KINDS = ("weights and inputs", "kv cache", "activations", "trace", "program memory")
+UPLOADS = ("from_torch", "to_device", "as_tensor", "zeros", "ones", "full", "empty", "load_tensor", "upload")
+HOST = -1
+
+
+class Use:
+    """A buffer that was allocated: how much it takes on every one of its chips, who asked, and as what."""
+
+    __slots__ = ("chips", "kind", "label", "memory", "mesh_id", "site", "size_bytes")
+
+    def __init__(self, record: Allocated, site: str, kind: str) -> None:
+        self.mesh_id, self.chips = record.mesh_id, record.chips
+        self.memory = "L1" if record.buffer_type == "L1_SMALL" else str(record.buffer_type)
+        self.size_bytes, self.label, self.site, self.kind = record.size_bytes, record.label, site, kind
+
+
+class MemoryLog(Watcher):
+    """Listens to the runtime from `start` to `stop`."""
+
+    def __init__(self, progress: Callable[[int], None] | None = None) -> None:
+        self.meshes: list[Opened] = []
+        self.reserved: list[Reserved] = []
+        self.events: list[tuple[int, int, int]] = []  # buffer id, 1 or -1 for allocated or freed, operation number
+        self.uses: dict[int, Use] = {}
+        self.live: dict[int, Use] = {}
+        self.operations: list[str] = []  # names of device operations in the order they ran
+        self.calls = Counter[str]()
+        self.program_runs = 0
+        self.programs: set[object] = set()
+        self.circular_buffers: tuple[int, str] = (0, "")  # the most per core, and the operation
+        self.links = Counter[tuple[int, int]]()
+        self.collectives: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._used = Counter[tuple[int, str]]()
+        self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # chip, memory -> most bytes, after how many events
+        self._progress = progress
+        self._stop: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._stop = signals.listen(self._hear, crossings=self._count_crossing)
+        observer.add(self)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        observer.remove(self)
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+
+    def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count the call; what a cache operation gets first is a kv cache."""
+        name = str(getattr(operation, "__name__", ""))
+        self.calls[name] += 1
+        if "cache" in name:
+            for value in [*args, *kwargs.values()][:2]:
+                if isinstance(value, Tensor) and value.is_allocated() and value.device() is not None:
+                    self._mark_as_cache(value)
+
+    def after_run(self, step: Step) -> None:
+        """Count the device programs of an operation."""
+        plan = step.plan
+        self.operations.append(plan.name)
+        self.program_runs += plan.program_count
+        self.programs.update(plan.programs)
+        if plan.circular_buffer_bytes > self.circular_buffers[0]:
+            self.circular_buffers = (plan.circular_buffer_bytes, plan.name)
+        if self._progress is not None:
+            self._progress(len(self.operations))
+
+    def _mark_as_cache(self, tensor: Tensor) -> None:
+        use = self.uses.get(tensor.buffer.cell.buffer_id)
+        if use is not None and "fill" not in use.label:
+            use.kind = "kv cache"
+
+    def _hear(self, record: Event) -> None:
+        if isinstance(record, Allocated):
+            use = Use(record, call_site(), _guess_kind(record))
+            self.uses[record.buffer_id] = self.live[record.buffer_id] = use
+            self.events.append((record.buffer_id, 1, len(self.operations)))
+            for chip in use.chips:
+                self._add(chip, use.memory, use.size_bytes)
+        elif isinstance(record, Freed):
+            freed = self.live.pop(record.buffer_id, None)
+            if freed is not None:
+                self.events.append((record.buffer_id, -1, len(self.operations)))
+                for chip in freed.chips:
+                    self._used[chip, freed.memory] -= freed.size_bytes
+        elif isinstance(record, Opened):
+            self.meshes.append(record)
+        elif isinstance(record, Reserved):
+            self.reserved.append(record)
+        elif isinstance(record, Closed):
+            for buffer_id in [key for key, use in self.live.items() if use.mesh_id == record.mesh_id]:
+                self._hear(Freed(record.mesh_id, buffer_id))
+
+    def _add(self, chip: int, memory: str, size_bytes: int) -> None:
+        key = (chip, memory)
+        self._used[key] += size_bytes
+        if self._used[key] > self.peaks.get(key, (0, 0))[0]:
+            self.peaks[key] = (self._used[key], len(self.events))
+
+    def _count_crossing(self, record: Crossed) -> None:
+        self.links[record.source, record.target] += record.size_bytes
+
+    def holders_at(self, event: int, chip: int, memory: str) -> list[Use]:
+        """The buffers of one chip after so many events."""
+        held: set[int] = set()
+        for buffer_id, change, _ in self.events[:event]:
+            (held.add if change > 0 else held.discard)(buffer_id)
+        uses = (self.uses[buffer_id] for buffer_id in held)
+        return [use for use in uses if use.memory == memory and chip in use.chips]
+
+    def history(self, chip: int, memory: str) -> list[tuple[int, int]]:
+        """How many bytes a chip held after each operation that changed it."""
+        used, points = 0, [(0, 0)]
+        for buffer_id, change, operation in self.events:
+            use = self.uses[buffer_id]
+            if use.memory == memory and chip in use.chips:
+                used += change * use.size_bytes
+                points.append((operation, used))
+        return points
+
+
+def _guess_kind(record: Allocated) -> str:
+    if record.buffer_type == "TRACE" or record.label.startswith("trace "):
+        return "trace"
+    if record.buffer_type in ("CB", "KERNEL"):
+        return "program memory"
+    name = record.label.rpartition(".")[2]
+    return "weights and inputs" if name in UPLOADS or not record.label else "activations"

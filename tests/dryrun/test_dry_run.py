@@ -1,0 +1,158 @@
+"""A dry run allocates, compiles and moves what the real run does, and computes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import ttmesh
+import ttmesh.ttnn as ttnn
+from ttmesh.dryrun.host_tensors import MissingValueError
+from ttmesh.dryrun.memory_log import MemoryLog
+from ttmesh.dryrun.run_report import make_report
+
+SOURCE = Path(__file__).parents[2] / "src"
+LAYER = """
+import sys
+import torch
+import ttnn
+
+mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+held = []
+for _ in range(int(sys.argv[1])):
+    weight = torch.nn.Linear(4096, 8192, bias=False).weight
+    held.append(ttnn.as_tensor(
+        weight, dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh, memory_config=ttnn.DRAM_MEMORY_CONFIG,
+        cache_file_name="cache/weight",
+    ))
+x = ttnn.from_torch(torch.ones(32, 8192), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+y = ttnn.matmul(x, held[0])
+print(tuple(y.shape))
+if len(sys.argv) > 2:
+    print(ttnn.to_torch(ttnn.get_device_tensors(y)[0]).sum().item())
+"""
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(LAYER.splitlines(), 1) if text in line)
+
+
+def run_dry(tmp_path: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "program.py"
+    script.write_text(LAYER)
+    command = [sys.executable, "-m", "ttmesh", "dry-run", *options, str(script), *words]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False
+    )
+
+
+def run_small_program() -> None:
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4), trace_region_size=1 << 20)
+    x = ttnn.from_torch(
+        torch.ones(8, 1, 64, 64), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh,
+        mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0),
+    )  # fmt: skip
+    for _ in range(3):
+        x = ttnn.softmax(
+            ttnn.all_reduce(ttnn.matmul(x, x, memory_config=ttnn.L1_MEMORY_CONFIG), cluster_axis=1), dim=-1
+        )
+    ttnn.deallocate(x)
+    ttnn.close_mesh_device(mesh)
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+
+
+def test_dry_and_real_agree_on_memory_programs_and_links() -> None:
+    log = MemoryLog()
+    log.start()
+    try:
+        run_small_program()
+    finally:
+        log.stop()
+    real = make_report(log, None)
+
+    with ttmesh.dry_run() as dry:
+        run_small_program()
+
+    assert dry.report is not None
+    assert dry.report.to_json() == real.to_json()
+    assert real.program_runs > 0
+    assert real.links
+
+
+def test_a_program_that_fits_says_what_it_holds(tmp_path: Path) -> None:
+    done = run_dry(tmp_path, "2", options=("--json", "report.json", "--html", "report.html"))
+
+    assert done.returncode == 0, done.stderr
+    assert "(32, 4096)" in done.stdout
+    assert "fits on t3000" in done.stdout
+    assert f"program.py:{line_of('ttnn.as_tensor')} in <module>" in "".join(done.stdout.split("\n"))
+    assert not (tmp_path / "cache").exists()
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["fits"]
+    dram = next(part for part in report["memory"] if part["memory"] == "DRAM")
+    assert dram["by_kind"]["weights and inputs"] >= 2 * 4096 * 8192 * 2
+    page = (tmp_path / "report.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_program_that_does_not_fit_names_the_holder_and_what_would(tmp_path: Path) -> None:
+    done = run_dry(tmp_path, "400")
+
+    assert done.returncode == 1
+    assert "does not fit on t3000" in done.stdout
+    assert "Out of Memory: Not enough space to allocate 67108864 B DRAM buffer across 12 banks" in done.stdout
+    assert "weights and inputs hold" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_the_status_is_the_users_choice(tmp_path: Path) -> None:
+    assert run_dry(tmp_path, "400", options=("--fail-on", "none")).returncode == 0
+
+
+def test_a_value_that_does_not_exist_is_an_error_that_names_the_line(tmp_path: Path) -> None:
+    done = run_dry(tmp_path, "1", "value")
+
+    assert done.returncode == 1
+    assert "Tensor.item() or bool() needs a value that a dry run does not compute, at" in done.stderr
+    assert f"program.py:{line_of('item()')} in <module>" in done.stderr
+    assert "is_dry_run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--fail-on", "sunshine"), "--fail-on 'sunshine' is not known"),
+        (("--system", "t300"), "no system named 't300'"),
+        (("--json", "/proc/none.json"), "cannot be written"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, options: tuple[str, ...], text: str) -> None:
+    done = run_dry(tmp_path, "1", options=options)
+
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+def test_missing_values_spread_and_small_tensors_stay_real() -> None:
+    with ttmesh.dry_run():
+        large, small = torch.randn(1024, 1024), torch.arange(8)
+        assert large.is_meta
+        assert (large + 1).is_meta
+        assert (large[:2, :2] * torch.ones(2, 2)).is_meta
+        assert int(small.sum()) == 28
+        target = torch.zeros(2, 2)
+        target.copy_(large[:2, :2])
+        with pytest.raises(MissingValueError, match="does not compute"):
+            target.sum().item()
+        assert ttmesh.is_dry_run()
+    assert not ttmesh.is_dry_run()
+    assert not torch.randn(1024, 1024).is_meta
