@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import os
 import re
@@ -57,8 +58,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     parser = cli.build_parser(cli.subcommands())
     (action,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     chosen: argparse.ArgumentParser = action.choices[name]
-    sys.modules.setdefault(f"ttmesh.cli.{name}", __import__(f"ttmesh.cli.{name}", fromlist=["run"]))
-    sys.modules[f"ttmesh.cli.{name}"].add_arguments(chosen)
+    importlib.import_module(f"ttmesh.cli.{name.replace('-', '_')}").add_arguments(chosen)
     return chosen
 
 
