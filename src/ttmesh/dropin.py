@@ -47,7 +47,7 @@ class TtnnFinder(MetaPathFinder):
 
 # Modules of tt-metal's models/ tree that ttmesh has its own version of, and the packages that lead there.
 MODELS = {"models.tt_cnn.tt.pipeline": "ttmesh.nn.pipelines"}
-PACKAGES = {name.rsplit(".", cut)[0] for name in MODELS for cut in range(1, name.count(".") + 1)}
+PACKAGES = {name.rsplit(".", depth)[0] for name in MODELS for depth in range(1, name.count(".") + 1)}
 
 
 class ModelsFinder(MetaPathFinder):

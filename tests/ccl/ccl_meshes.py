@@ -1,4 +1,4 @@
-"""Meshes on systems that have them, with a fabric, and tensors with a different part on every chip."""
+"""Meshes on systems that have them, with a fabric, and tensors with a different shard on every chip."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def opened(
         set_fabric_config(FabricConfig.DISABLED)
 
 
-def parts(shape: tuple[int, ...], local: tuple[int, ...], dtype: DataType, seed: int = 0) -> torch.Tensor:
+def random_lanes(shape: tuple[int, ...], local: tuple[int, ...], dtype: DataType, seed: int = 0) -> torch.Tensor:
     """Different values on every chip, exact in the format: [*mesh, *local]."""
     generator = torch.Generator().manual_seed(seed)
     wanted = lane_dtype(dtype)

@@ -6,8 +6,8 @@ import torch
 
 
 def all_reduce(values: torch.Tensor, axis: int) -> torch.Tensor:
-    wide = values.double() if values.is_floating_point() else values.long()
-    return wide.sum(axis, keepdim=True).expand(values.shape)
+    widened = values.double() if values.is_floating_point() else values.long()
+    return widened.sum(axis, keepdim=True).expand(values.shape)
 
 
 def reduce_scatter(values: torch.Tensor, axis: int, dim: int) -> torch.Tensor:
@@ -19,8 +19,8 @@ def reduce_scatter(values: torch.Tensor, axis: int, dim: int) -> torch.Tensor:
 
 def all_gather(values: torch.Tensor, axis: int, dim: int) -> torch.Tensor:
     n = values.shape[axis]
-    joined = torch.cat(list(values.unbind(axis)), dim + 1)  # [other, *local * n]
-    return torch.stack([joined] * n, axis)
+    concatenated = torch.cat(list(values.unbind(axis)), dim + 1)  # [other, *local * n]
+    return torch.stack([concatenated] * n, axis)
 
 
 def broadcast(values: torch.Tensor, axis: int, root: int) -> torch.Tensor:
@@ -31,11 +31,11 @@ def all_to_all(values: torch.Tensor, axis: int, in_dim: int, out_dim: int) -> to
     n = values.shape[axis]
     received = []
     for target in range(n):
-        mine = [part.chunk(n, out_dim + 1)[target] for part in values.unbind(axis)]
+        mine = [shard.chunk(n, out_dim + 1)[target] for shard in values.unbind(axis)]
         received.append(torch.cat(mine, in_dim + 1))
     return torch.stack(received, axis)
 
 
 def partition(values: torch.Tensor, axis: int, dim: int) -> torch.Tensor:
     n = values.shape[axis]
-    return torch.stack([part.chunk(n, dim + 1)[i] for i, part in enumerate(values.unbind(axis))], axis)
+    return torch.stack([shard.chunk(n, dim + 1)[i] for i, shard in enumerate(values.unbind(axis))], axis)

@@ -1,4 +1,4 @@
-"""What each algorithm sends from member to member, by arithmetic: (source, target) → bytes.
+"""What each algorithm sends from chip to chip, by arithmetic: (source, target) → bytes.
 
 `size` is what a device holds before the collective. Nothing here looks at plans.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import log2
 
 Loads = Counter[tuple[int, int]]
-Form = Callable[[int, int, int], Loads]  # members, size, root
+Form = Callable[[int, int, int], Loads]  # chips, size, root
 
 
 def _loads(items: list[tuple[int, int, int]]) -> Loads:
@@ -38,15 +38,15 @@ def _bidirectional_ring(collective: str, n: int, size: int, root: int) -> Loads:
     if collective == "all_to_all":
         forward, backward = (k * (k + 1) // 2 * size // n for k in (ahead, back))
     else:
-        whole = {"all_reduce": 2 * size // n, "reduce_scatter": size // n, "all_gather": size}[collective]
-        forward = backward = (n - 1) * whole // 2
+        total = {"all_reduce": 2 * size // n, "reduce_scatter": size // n, "all_gather": size}[collective]
+        forward = backward = (n - 1) * total // 2
     return _loads([hop for i in range(n) for hop in ((i, (i + 1) % n, forward), ((i + 1) % n, i, backward))])
 
 
 def _line(collective: str, n: int, size: int, root: int) -> Loads:
     items = []
     for i in range(n - 1):
-        before, after = i + 1, n - 1 - i  # members on either side of the link
+        before, after = i + 1, n - 1 - i  # chips on either side of the link
         forward, backward = {
             "all_reduce": (size, size),
             "reduce_scatter": (after * size // n, before * size // n),
@@ -84,7 +84,7 @@ def _recursive_halving(collective: str, n: int, size: int, root: int) -> Loads:
 def _tree(collective: str, n: int, size: int, root: int) -> Loads:
     items = []
     for m in range(1, n):
-        parent, below = m & (m - 1), min(m & -m, n - m)  # the members of m's subtree
+        parent, below = m & (m - 1), min(m & -m, n - m)  # the chips of m's subtree
         if collective == "broadcast":
             items.append(((parent + root) % n, (m + root) % n, size))
             continue
@@ -126,7 +126,7 @@ def on_grid(collective: str, shape: tuple[int, int], closes: tuple[bool, bool], 
         for line in every_column:
             add(down, collective, line, size, root // cols)
         return total
-    # What a line's members hold when it starts: columns of a sum follow rows, rows of a gathering follow columns.
+    # What a line's chips hold when it starts: columns of a sum follow rows, rows of a gathering follow columns.
     in_rows, in_columns = {
         "all_reduce": (size, size // cols), "reduce_scatter": (size, size // cols),
         "all_gather": (size * rows, size), "all_to_all": (size, size),

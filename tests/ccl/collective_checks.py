@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from ccl_meshes import lanes_of, on, parts
+from ccl_meshes import lanes_of, on, random_lanes
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.ccl.planning.algorithm_choice import algorithm, names
@@ -26,7 +26,7 @@ def list_variants(tensor: Tensor, mesh: MeshDevice, axis: int | None) -> list[tu
 
 
 def tensor_on(mesh: MeshDevice, dtype: DataType) -> tuple[torch.Tensor, Tensor]:
-    lanes = parts(mesh.shape.to_tuple(), LOCAL, dtype)
+    lanes = random_lanes(mesh.shape.to_tuple(), LOCAL, dtype)
     layout = Layout.ROW_MAJOR
     if dtype in BLOCK_FLOATS:
         lanes, layout = finish(lanes, dtype), Layout.TILE

@@ -1,9 +1,9 @@
-"""Fused collectives equal their parts; tokens reach their experts and come back; halos are the neighbours' edges."""
+"""Fused collectives equal their separate operations; tokens reach their experts and return; halos are neighbours' edges."""
 
 from __future__ import annotations
 
 import torch
-from ccl_meshes import lanes_of, on, opened, parts
+from ccl_meshes import lanes_of, on, opened, random_lanes
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
@@ -14,32 +14,41 @@ TILE = Layout.TILE
 
 def test_gather_and_multiply() -> None:
     with opened((1, 4)) as mesh:
-        values, weight = parts((1, 4), (1, 1, 32, 32), float32), parts((1, 4), (1, 1, 128, 64), float32, seed=1)
+        values, weight = (
+            random_lanes((1, 4), (1, 1, 32, 32), float32),
+            random_lanes((1, 4), (1, 1, 128, 64), float32, seed=1),
+        )
         a, w = on(mesh, values, float32, layout=TILE), on(mesh, weight, float32, layout=TILE)
 
-        gathered, product = ttnn.experimental.all_gather_matmul_async(a, w, None, 3, [], (0, 6))
+        gathered, multiplied = ttnn.experimental.all_gather_matmul_async(a, w, None, 3, [], (0, 6))
 
-        whole = torch.cat(list(values[0]), -1)
-        assert torch.equal(lanes_of(gathered)[0, 2], whole)
-        assert torch.allclose(lanes_of(product)[0], whole @ weight[0], atol=1e-3)
+        full = torch.cat(list(values[0]), -1)
+        assert torch.equal(lanes_of(gathered)[0, 2], full)
+        assert torch.allclose(lanes_of(multiplied)[0], full @ weight[0], atol=1e-3)
 
 
 def test_multiply_and_scatter() -> None:
     with opened((1, 4)) as mesh:
-        values, weight = parts((1, 4), (1, 1, 32, 64), float32), parts((1, 4), (1, 1, 64, 128), float32, seed=1)
+        values, weight = (
+            random_lanes((1, 4), (1, 1, 32, 64), float32),
+            random_lanes((1, 4), (1, 1, 64, 128), float32, seed=1),
+        )
         a, w = on(mesh, values, float32, layout=TILE), on(mesh, weight, float32, layout=TILE)
 
-        product, part = ttnn.experimental.matmul_reduce_scatter_async(a, w, None, None, 3, [], (0, 6))
+        multiplied, shard = ttnn.experimental.matmul_reduce_scatter_async(a, w, None, None, 3, [], (0, 6))
 
         total = (values[0] @ weight[0]).sum(0)
-        assert torch.allclose(lanes_of(product)[0], values[0] @ weight[0], atol=1e-3)
-        assert torch.allclose(lanes_of(part)[0], torch.stack(total.chunk(4, -1)), atol=1e-3)
+        assert torch.allclose(lanes_of(multiplied)[0], values[0] @ weight[0], atol=1e-3)
+        assert torch.allclose(lanes_of(shard)[0], torch.stack(total.chunk(4, -1)), atol=1e-3)
 
 
 def test_a_norm_over_cut_columns_replaces_its_residual() -> None:
     with opened((2, 4)) as mesh:
-        values, old = parts((2, 4), (1, 1, 32, 64), float32), parts((2, 4), (1, 1, 32, 64), float32, seed=1)
-        weight = parts((1, 4), (1, 1, 2, 32), float32, seed=2)
+        values, old = (
+            random_lanes((2, 4), (1, 1, 32, 64), float32),
+            random_lanes((2, 4), (1, 1, 32, 64), float32, seed=1),
+        )
+        weight = random_lanes((1, 4), (1, 1, 2, 32), float32, seed=2)
         residual = on(mesh, old, float32, layout=TILE)
 
         normed = ttnn.fused_rms_minimal(
@@ -62,7 +71,7 @@ def test_tokens_go_to_their_experts_and_come_back() -> None:
         mapping = torch.nn.functional.one_hot(home, 8).int()[None, None]
         chosen = torch.stack([torch.randperm(experts, generator=generator)[:k] for _ in range(2 * 4 * tokens)])
         indices = chosen.reshape(2, 4, tokens, 1, 1, k).int()
-        values = parts((2, 4), (tokens, 1, 1, hidden), bfloat16)
+        values = random_lanes((2, 4), (tokens, 1, 1, hidden), bfloat16)
         table = on(mesh, mapping.expand(1, 1, 1, 1, experts, 8), DataType.UINT16)
 
         sent, metadata = ttnn.all_to_all_dispatch(
@@ -88,34 +97,34 @@ def test_tokens_go_to_their_experts_and_come_back() -> None:
                         expert = int(indices[r, c, t, 0, 0, slot])
                         row, col = divmod(int(home[expert]), 4)
                         if row == r:  # experts in another row are another group's
-                            place = int((home[:expert] == home[expert]).sum())
-                            assert torch.equal(got[r, c, slot, t, 0], made[r, col, place, c * tokens + t, 0])
+                            index = int((home[:expert] == home[expert]).sum())
+                            assert torch.equal(got[r, c, slot, t, 0], made[r, col, index, c * tokens + t, 0])
 
 
 def test_halos_are_the_neighbours_edges() -> None:
     with opened((1, 4)) as mesh:
-        values = parts((1, 4), (4, 1, 2, 16), bfloat16)
+        values = random_lanes((1, 4), (4, 1, 2, 16), bfloat16)
         tensor = on(mesh, values, bfloat16)
 
         for mode in ("zeros", "replicate"):
             padded = ttnn.experimental.neighbor_pad_async(tensor, [0], [2], [1], mode, [1], [None], [None])
 
-            whole = values[0].flatten(0, 1)
-            before = torch.zeros_like(whole[:2]) if mode == "zeros" else whole[:1].expand(2, -1, -1, -1)
-            after = torch.zeros_like(whole[:1]) if mode == "zeros" else whole[-1:]
-            line = torch.cat([before, whole, after])
+            full = values[0].flatten(0, 1)
+            before = torch.zeros_like(full[:2]) if mode == "zeros" else full[:1].expand(2, -1, -1, -1)
+            after = torch.zeros_like(full[:1]) if mode == "zeros" else full[-1:]
+            line = torch.cat([before, full, after])
             for i in range(4):
                 assert torch.equal(lanes_of(padded)[0, i], line[4 * i : 4 * i + 7])
 
 
 def test_a_slice_is_cut_anew() -> None:
     with opened((1, 4)) as mesh:
-        values = parts((1, 4), (4, 1, 2, 16), bfloat16)
+        values = random_lanes((1, 4), (4, 1, 2, 16), bfloat16)
 
-        cut = ttnn.experimental.slice_reshard_async(on(mesh, values, bfloat16), 0, 3, 16, 1, None, None)
+        sharded = ttnn.experimental.slice_reshard_async(on(mesh, values, bfloat16), 0, 3, 16, 1, None, None)
 
-        whole = torch.nn.functional.pad(values[0].flatten(0, 1)[3:], (0, 0, 0, 0, 0, 0, 0, 3))
-        assert torch.equal(lanes_of(cut)[0], whole.reshape(4, 4, 1, 2, 16))
+        full = torch.nn.functional.pad(values[0].flatten(0, 1)[3:], (0, 0, 0, 0, 0, 0, 0, 3))
+        assert torch.equal(lanes_of(sharded)[0], full.reshape(4, 4, 1, 2, 16))
 
 
 def test_partial_attention_states_merge_on_the_root() -> None:
@@ -125,7 +134,7 @@ def test_partial_attention_states_merge_on_the_root() -> None:
         def state(width: int, seed: int) -> tuple[torch.Tensor, ttnn.Tensor]:
             spec = ttnn.ShardSpec(cores, [32, width], ttnn.ShardOrientation.ROW_MAJOR)
             memory = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.WIDTH_SHARDED, ttnn.BufferType.L1, spec)
-            lanes = parts((1, 1), (4, 32, 2 * width), float32, seed=seed)[0, 0]
+            lanes = random_lanes((1, 1), (4, 32, 2 * width), float32, seed=seed)[0, 0]
             mapper = ttnn.ShardTensorToMesh(mesh, dim=0)
             return lanes, ttnn.from_torch(
                 lanes, dtype=float32, layout=TILE, device=mesh, memory_config=memory, mesh_mapper=mapper
@@ -138,8 +147,8 @@ def test_partial_attention_states_merge_on_the_root() -> None:
         best = maxima.amax(0)
         factors = torch.exp(maxima - best)
         expected_sum = (sums * factors).sum(0)
-        wide = lambda t: t[..., ::32].repeat_interleave(64, -1)  # noqa: E731
-        expected = (values * wide(factors)).sum(0) / wide(expected_sum)
+        expand = lambda t: t[..., ::32].repeat_interleave(64, -1)  # noqa: E731
+        expected = (values * expand(factors)).sum(0) / expand(expected_sum)
         assert torch.allclose(lanes_of(total)[0, 1, 0], expected_sum, atol=1e-4)
         assert torch.equal(lanes_of(top)[0, 1, 0], best)
         assert torch.allclose(lanes_of(merged)[0, 1, 0], expected, rtol=1e-3, atol=1e-3)
@@ -147,7 +156,7 @@ def test_partial_attention_states_merge_on_the_root() -> None:
 
 def test_a_ring_gather_leaves_the_own_part_of_its_buffer_alone() -> None:
     with opened((2, 4)) as mesh:
-        values = parts((2, 4), (1, 2, 32, 64), bfloat16)
+        values = random_lanes((2, 4), (1, 2, 32, 64), bfloat16)
         buffer = on(mesh, torch.full((1, 1, 1, 2, 128, 64), 7.0).bfloat16(), bfloat16, layout=TILE)
 
         (result,) = ttnn.experimental.ring_attention_all_gather_async(
@@ -164,28 +173,31 @@ def test_a_ring_gather_leaves_the_own_part_of_its_buffer_alone() -> None:
 
 def test_experts_are_summed_and_cut_for_the_scatter() -> None:
     with opened((1, 4)) as mesh:
-        values = parts((1, 4), (8, 1, 32, 256), float32)
+        values = random_lanes((1, 4), (8, 1, 32, 256), float32)
 
-        cut = ttnn.experimental.deepseek_moe_fast_reduce_nc(
+        sharded = ttnn.experimental.deepseek_moe_fast_reduce_nc(
             on(mesh, values, float32, layout=TILE), 0, split_size=64, output_memory_config=ttnn.L1_MEMORY_CONFIG
         )
 
-        whole = torch.cat([lanes_of(part) for part in cut], -1)
-        assert [tuple(part.shape) for part in cut] == [(1, 1, 32, 64)] * 4
-        assert torch.allclose(whole, values.sum(2, keepdim=True), atol=1e-5)
+        full = torch.cat([lanes_of(shard) for shard in sharded], -1)
+        assert [tuple(shard.shape) for shard in sharded] == [(1, 1, 32, 64)] * 4
+        assert torch.allclose(full, values.sum(2, keepdim=True), atol=1e-5)
 
 
 def test_inputs_that_stand_side_by_side_are_filled_up_to_tiles() -> None:
     with opened((1, 4)) as mesh:
-        left, right = parts((1, 4), (1, 1, 32, 11), float32), parts((1, 4), (1, 1, 32, 21), float32, seed=1)
-        weight = parts((1, 4), (1, 1, 64, 128), float32, seed=2)
+        left, right = (
+            random_lanes((1, 4), (1, 1, 32, 11), float32),
+            random_lanes((1, 4), (1, 1, 32, 21), float32, seed=1),
+        )
+        weight = random_lanes((1, 4), (1, 1, 64, 128), float32, seed=2)
         weight[:, :, :, :, 11:32] = weight[:, :, :, :, 53:] = 0
 
-        product, part = ttnn.experimental.minimal_matmul_strided_reduce_scatter_async(
+        multiplied, shard = ttnn.experimental.minimal_matmul_strided_reduce_scatter_async(
             [on(mesh, v, float32, layout=TILE) for v in (left, right)], on(mesh, weight, float32, layout=TILE), 3, [],
             reduce_scatter_core_grid_offset=ttnn.CoreCoord(0, 6), compute_kernel_config=None,
         )  # fmt: skip
 
-        whole = left @ weight[:, :, :, :, :11] + right @ weight[:, :, :, :, 32:53]
-        assert torch.allclose(lanes_of(product), whole, atol=1e-3)
-        assert torch.allclose(lanes_of(part)[0], torch.stack(whole[0].sum(0).chunk(4, -1)), atol=1e-3)
+        full = left @ weight[:, :, :, :, :11] + right @ weight[:, :, :, :, 32:53]
+        assert torch.allclose(lanes_of(multiplied), full, atol=1e-3)
+        assert torch.allclose(lanes_of(shard)[0], torch.stack(full[0].sum(0).chunk(4, -1)), atol=1e-3)

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from ccl_meshes import lanes_of, on, opened, parts
+from ccl_meshes import lanes_of, on, opened, random_lanes
 
 import ttmesh
 import ttmesh.ttnn as ttnn
@@ -48,7 +48,7 @@ def test_every_parameter_is_used_or_said_to_have_no_effect(name: str) -> None:
 
 def test_all_reduce_of_a_replicated_tensor_multiplies_by_the_number_of_devices() -> None:
     with opened((1, 8)) as mesh:
-        values = parts((1, 1), LOCAL, bfloat16)
+        values = random_lanes((1, 1), LOCAL, bfloat16)
 
         result = ttnn.all_reduce(on(mesh, values, bfloat16))
 
@@ -58,8 +58,8 @@ def test_all_reduce_of_a_replicated_tensor_multiplies_by_the_number_of_devices()
 def test_a_kept_plan_keeps_no_tensor_alive() -> None:
     with opened((1, 8)) as mesh:
         for call in (ttnn.all_gather, ttnn.reduce_scatter):
-            call(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), dim=3)
-        ttnn.all_reduce(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16))
+            call(on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16), dim=3)
+        ttnn.all_reduce(on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16))
         gc.collect()
 
         assert list(mesh.heap.cells()) == []
@@ -67,7 +67,7 @@ def test_a_kept_plan_keeps_no_tensor_alive() -> None:
 
 def test_without_an_axis_a_mesh_goes_through_its_axes() -> None:
     with opened((2, 4)) as mesh:
-        values = parts((2, 4), LOCAL, float32)
+        values = random_lanes((2, 4), LOCAL, float32)
         tensor = on(mesh, values, float32)
 
         total, scattered = ttnn.all_reduce(tensor), ttnn.reduce_scatter(tensor, 3)
@@ -76,16 +76,16 @@ def test_without_an_axis_a_mesh_goes_through_its_axes() -> None:
         assert torch.allclose(lanes_of(total)[1, 2].double(), exact, atol=1e-5)
         for r in range(2):
             for c in range(4):
-                part = exact.chunk(8, 3)[r * 4 + c]
-                assert torch.allclose(lanes_of(scattered)[r, c].double(), part, atol=1e-5)
+                shard = exact.chunk(8, 3)[r * 4 + c]
+                assert torch.allclose(lanes_of(scattered)[r, c].double(), shard, atol=1e-5)
 
 
 def test_a_one_dimensional_fabric_gathers_a_grid_only_along_an_axis() -> None:
     refused = pytest.raises(RuntimeError, match="1D fabric on a 2D mesh_device requires cluster_axis to be set")
     with opened((2, 4)) as mesh, refused:
-        ttnn.all_gather(on(mesh, parts((2, 4), LOCAL, bfloat16), bfloat16), 3)
+        ttnn.all_gather(on(mesh, random_lanes((2, 4), LOCAL, bfloat16), bfloat16), 3)
     with opened((2, 4), config=FabricConfig.FABRIC_2D) as mesh:
-        values = parts((2, 4), LOCAL, bfloat16)
+        values = random_lanes((2, 4), LOCAL, bfloat16)
         for algorithm in (None, "mesh2d", "direct"):
             gathered = ttnn.all_gather(on(mesh, values, bfloat16), 3, algorithm=algorithm)
             expected = torch.cat(list(values.flatten(0, 1)), 3)
@@ -94,7 +94,7 @@ def test_a_one_dimensional_fabric_gathers_a_grid_only_along_an_axis() -> None:
 
 def test_refusals_carry_tt_nns_texts() -> None:
     with opened((1, 8)) as mesh:
-        tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+        tensor = on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16)
         for match, call in (
             ("all_gather collective will only work for num_devices > 1, got 1",
              lambda: ttnn.all_gather(tensor, 0, cluster_axis=0)),
@@ -119,7 +119,7 @@ def test_refusals_carry_tt_nns_texts() -> None:
 
 def test_without_a_fabric_links_cannot_be_used_but_the_host_can() -> None:
     mesh = open_mesh_device(MeshShape(1, 8))
-    tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+    tensor = on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16)
 
     with pytest.raises(RuntimeError, match=r"un-initialized fabric context; expected a fabric: set_fabric_config"):
         ttnn.all_reduce(tensor)
@@ -134,7 +134,7 @@ def test_without_a_fabric_links_cannot_be_used_but_the_host_can() -> None:
 
 def test_one_chip_needs_no_fabric() -> None:
     mesh = open_mesh_device(MeshShape(1, 1))
-    values = parts((1, 1), (1, 1, 32, 64), bfloat16)
+    values = random_lanes((1, 1), (1, 1, 32, 64), bfloat16)
     x = on(mesh, values, bfloat16, layout=ttnn.TILE_LAYOUT)
 
     normed = ttnn.experimental.dit_fused_distributed_layernorm(x, 0, mesh, [], epsilon=1e-5, dtype=ttnn.float32)
@@ -145,7 +145,7 @@ def test_one_chip_needs_no_fabric() -> None:
 
 def test_links_carry_what_the_algorithm_says() -> None:
     with opened((1, 8), config=FabricConfig.FABRIC_1D_RING) as mesh:
-        tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+        tensor = on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16)
         size = tensor.spec.packed_size_bytes
         forward = hops(mesh)
         backward = [(b, a) for a, b in forward]
@@ -170,7 +170,7 @@ def test_links_carry_what_the_algorithm_says() -> None:
 
 def test_every_call_and_every_replay_counts() -> None:
     with opened((1, 8)) as mesh:
-        tensor = on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16)
+        tensor = on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16)
         ttnn.all_reduce(tensor)
         once = sent(mesh)
 
@@ -186,22 +186,22 @@ def test_every_call_and_every_replay_counts() -> None:
 
 
 def test_neighbours_that_no_link_joins_are_reached_over_several() -> None:
-    with opened((1, 4), system="t3000") as line, pytest.raises(RuntimeError, match="the members do not close"):
-        ttnn.all_reduce(on(line, parts((1, 4), LOCAL, bfloat16), bfloat16), algorithm="ring")
+    with opened((1, 4), system="t3000") as line, pytest.raises(RuntimeError, match="the chips do not form"):
+        ttnn.all_reduce(on(line, random_lanes((1, 4), LOCAL, bfloat16), bfloat16), algorithm="ring")
     with opened((1, 8), config=FabricConfig.FABRIC_2D) as mesh:
         mesh.reshape(MeshShape(2, 4))
         ids = mesh.get_device_ids()
-        tensor = on(mesh, parts((2, 4), LOCAL, bfloat16), bfloat16)
+        tensor = on(mesh, random_lanes((2, 4), LOCAL, bfloat16), bfloat16)
         ttnn.all_reduce(tensor, cluster_axis=0, algorithm="direct")
-        apart = [(ids[c], ids[4 + c]) for c in range(4)]
-        links = sum(mesh.traffic.routes.hops(a, b) for a, b in apart)
+        pairs = [(ids[c], ids[4 + c]) for c in range(4)]
+        links = sum(mesh.traffic.routes.hops(a, b) for a, b in pairs)
 
         assert sum(sent(mesh).values()) == 2 * links * tensor.spec.packed_size_bytes
 
 
 def test_tt_nns_topologies_fall_back_silently() -> None:
     with opened((1, 4)) as mesh:
-        tensor = on(mesh, parts((1, 4), LOCAL, bfloat16), bfloat16)
+        tensor = on(mesh, random_lanes((1, 4), LOCAL, bfloat16), bfloat16)
         asked = ttnn.all_reduce(tensor, topology=Topology.Ring)
         ring_loads = sent(mesh)
         mesh.traffic.counters.reset()
@@ -215,23 +215,23 @@ def test_tt_nns_topologies_fall_back_silently() -> None:
 
 def test_results_tell_how_they_lie() -> None:
     with opened((2, 4)) as mesh:
-        values = parts((1, 1), (8, 1, 32, 64), bfloat16)[0, 0]
+        values = random_lanes((1, 1), (8, 1, 32, 64), bfloat16)[0, 0]
         mapper = ttnn.ShardTensor2dMesh(mesh, mesh_shape=(2, 4), dims=(0, 3))
         tensor = ttnn.from_torch(values, device=mesh, dtype=bfloat16, mesh_mapper=mapper)
 
-        def lies(result: ttnn.Tensor) -> list[object]:
+        def placements_of(result: ttnn.Tensor) -> list[object]:
             return result.tensor_topology().placements()
 
-        assert lies(tensor) == [Shard(0), Shard(3)]
-        assert lies(ttnn.all_gather(tensor, 3, cluster_axis=1)) == [Shard(0), Replicate()]
-        assert lies(ttnn.all_reduce(tensor, cluster_axis=0)) == [Replicate(), Shard(3)]
-        assert lies(ttnn.reduce_scatter(tensor, 2, cluster_axis=1)) == [Shard(0), Shard(2)]
-        assert lies(ttnn.reduce_scatter(tensor, 3, cluster_axis=0)) == [Shard(3), Replicate()]
+        assert placements_of(tensor) == [Shard(0), Shard(3)]
+        assert placements_of(ttnn.all_gather(tensor, 3, cluster_axis=1)) == [Shard(0), Replicate()]
+        assert placements_of(ttnn.all_reduce(tensor, cluster_axis=0)) == [Replicate(), Shard(3)]
+        assert placements_of(ttnn.reduce_scatter(tensor, 2, cluster_axis=1)) == [Shard(0), Shard(2)]
+        assert placements_of(ttnn.reduce_scatter(tensor, 3, cluster_axis=0)) == [Shard(3), Replicate()]
 
 
 def test_a_tensor_on_some_devices_is_reduced_over_those() -> None:
     with opened((1, 8)) as mesh:
-        values = parts((1, 1), (4, 1, 32, 64), float32)[0, 0]
+        values = random_lanes((1, 1), (4, 1, 32, 64), float32)[0, 0]
         mapper = ttnn.create_mesh_mapper(
             mesh, ttnn.MeshMapperConfig([ttnn.PlacementReplicate(), ttnn.PlacementShard(0)], MeshShape(1, 4))
         )
@@ -242,13 +242,13 @@ def test_a_tensor_on_some_devices_is_reduced_over_those() -> None:
 
         shown = ttnn.get_device_tensors(total)
         assert len(shown) == 4
-        assert all(torch.allclose(ttnn.to_torch(part)[0], values.sum(0), atol=1e-5) for part in shown)
-        assert all(torch.equal(ttnn.to_torch(part), values) for part in ttnn.get_device_tensors(gathered))
+        assert all(torch.allclose(ttnn.to_torch(shard)[0], values.sum(0), atol=1e-5) for shard in shown)
+        assert all(torch.equal(ttnn.to_torch(shard), values) for shard in ttnn.get_device_tensors(gathered))
 
 
 def test_point_to_point_leaves_the_other_devices_of_the_output_alone() -> None:
     with opened((1, 8)) as mesh:
-        values, old = parts((1, 8), LOCAL, bfloat16), parts((1, 8), LOCAL, bfloat16, seed=1)
+        values, old = random_lanes((1, 8), LOCAL, bfloat16), random_lanes((1, 8), LOCAL, bfloat16, seed=1)
         output = on(mesh, old, bfloat16)
 
         ttnn.point_to_point(
@@ -265,7 +265,7 @@ def test_a_device_that_sends_to_itself_needs_no_fabric() -> None:
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
     try:
-        values = parts((1, 1), LOCAL, bfloat16)
+        values = random_lanes((1, 1), LOCAL, bfloat16)
         tensor, output = on(mesh, values, bfloat16), on(mesh, torch.zeros_like(values), bfloat16)
         programs = mesh.num_program_cache_entries()
 
@@ -285,23 +285,23 @@ def test_a_device_that_sends_to_itself_needs_no_fabric() -> None:
 
 def test_a_persistent_buffer_takes_the_result() -> None:
     with opened((1, 8)) as mesh:
-        values = parts((1, 8), LOCAL, bfloat16)
+        values = random_lanes((1, 8), LOCAL, bfloat16)
         tensor = on(mesh, values, bfloat16)
-        gathered = on(mesh, parts((1, 1), (8, 1, 32, 256), bfloat16), bfloat16)
-        part = on(mesh, parts((1, 1), (1, 1, 32, 32), bfloat16), bfloat16)
+        gathered = on(mesh, random_lanes((1, 1), (8, 1, 32, 256), bfloat16), bfloat16)
+        shard = on(mesh, random_lanes((1, 1), (1, 1, 32, 32), bfloat16), bfloat16)
 
         result = ttnn.experimental.all_gather_async(tensor, gathered, 0, [])
-        scattered = ttnn.experimental.reduce_scatter_minimal_async(tensor, [tensor, part], 3, [])
+        scattered = ttnn.experimental.reduce_scatter_minimal_async(tensor, [tensor, shard], 3, [])
 
         assert result is gathered
-        assert scattered is part
+        assert scattered is shard
         assert torch.equal(lanes_of(gathered)[0, 5], values[0, :, 0])
 
 
 def test_the_report_draws_loads_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     with opened((1, 8)) as mesh:
-        ttnn.all_reduce(on(mesh, parts((1, 8), (1, 1, 1024, 512), bfloat16), bfloat16))
-        ttnn.all_reduce(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), mode="host")
+        ttnn.all_reduce(on(mesh, random_lanes((1, 8), (1, 1, 1024, 512), bfloat16), bfloat16))
+        ttnn.all_reduce(on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16), mode="host")
 
         mesh.quiesce_devices()
         mesh.fabric_report()
@@ -327,7 +327,7 @@ def test_a_send_goes_through_a_socket_whether_or_not_it_fits_its_fifo(fifo_size:
         sender, receiver = (mesh.create_submesh(MeshShape(1, 4), MeshCoordinate(0, at)) for at in (0, 4))
         config = SocketConfig(connections((1, 4)), SocketMemoryConfig(ttnn.BufferType.L1, fifo_size))
         ends = create_socket_pair(sender, receiver, config)
-        values = parts((1, 4), LOCAL, bfloat16)
+        values = random_lanes((1, 4), LOCAL, bfloat16)
         tensor, output = on(sender, values, bfloat16), on(receiver, torch.zeros_like(values), bfloat16)
 
         for _ in range(3):
@@ -344,8 +344,8 @@ def test_a_send_without_a_receive_is_a_deadlock_that_names_both() -> None:
         sender, receiver = (mesh.create_submesh(MeshShape(1, 4), MeshCoordinate(0, at)) for at in (0, 4))
         config = SocketConfig(connections((1, 4)), SocketMemoryConfig(ttnn.BufferType.DRAM, 1024))
         ends = create_socket_pair(sender, receiver, config)
-        tensor = on(sender, parts((1, 4), LOCAL, bfloat16), bfloat16)
-        output = on(receiver, parts((1, 4), LOCAL, bfloat16), bfloat16)
+        tensor = on(sender, random_lanes((1, 4), LOCAL, bfloat16), bfloat16)
+        output = on(receiver, random_lanes((1, 4), LOCAL, bfloat16), bfloat16)
         ttnn.experimental.send_async(tensor, ends[0])
 
         with pytest.raises(RuntimeError, match=r"deadlock: .*send_async waits for a receive, or room in the FIFO"):
@@ -362,12 +362,12 @@ def test_a_fifo_must_hold_a_page() -> None:
         config = SocketConfig(connections((1, 8)), SocketMemoryConfig(ttnn.BufferType.L1, 64))
         ends = create_socket_pair(mesh, mesh, config)
         with pytest.raises(RuntimeError, match="send_async op requires a fifo size of at least 512 bytes, got 64"):
-            ttnn.experimental.send_async(on(mesh, parts((1, 8), LOCAL, bfloat16), bfloat16), ends[0])
+            ttnn.experimental.send_async(on(mesh, random_lanes((1, 8), LOCAL, bfloat16), bfloat16), ends[0])
 
 
 def test_ttmeshs_own_names_take_a_tensor_and_a_mode() -> None:
     with opened((1, 8)) as mesh:
-        values = parts((1, 8), LOCAL, bfloat16)
+        values = random_lanes((1, 8), LOCAL, bfloat16)
         tensor = on(mesh, values, bfloat16)
 
         for mode in ("host", "fabric"):

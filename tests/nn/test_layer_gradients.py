@@ -20,7 +20,7 @@ from ttmesh.nn.layers import MLP, Attention, Embedding, Layer, LayerNorm, Linear
 from ttmesh.nn.parameters import Parameter, ParameterSet, collect
 from ttmesh.nn.synchronise import synchronize_gradients
 from ttmesh.nn.tape import tape
-from ttmesh.ops.conv.conv_weights import as_matrix
+from ttmesh.ops.conv.conv_weights import to_matrix
 
 PLACES = {"one chip": ((1, 1), None), "weights over 4": ((1, 4), 1), "weights over 2 of 2x2": ((2, 2), 1)}
 WIDTH, HEADS, TOKENS, BATCH, VOCABULARY = 32, 4, 8, 2, 16
@@ -169,7 +169,7 @@ def test_convolution_and_pool_with_the_batch_over_chips() -> None:
             parameter.accumulate(gradient)
         synchronize_gradients(ParameterSet(parameters), mode="host")
 
-        for parameter, wanted in ((layer.weight, as_matrix(filters.grad, 1)), (layer.bias, F.pad(bias.grad, (0, 28)))):
+        for parameter, wanted in ((layer.weight, to_matrix(filters.grad, 1)), (layer.bias, F.pad(bias.grad, (0, 28)))):
             got = collect(parameter.grad, parameter.shard_dims)
             torch.testing.assert_close(got, wanted.reshape(got.shape), rtol=1e-4, atol=1e-4)
         assert torch.equal(layer.filters(), filters.detach())

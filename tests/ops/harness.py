@@ -67,14 +67,14 @@ class On:
 
 @dataclass(frozen=True)
 class Case:
-    """One way to call an operation: `name` is its name, perhaps with a remark behind a slash."""
+    """One call of an operation: `name` is its name, perhaps with a remark after a slash."""
 
     name: str
     make: Callable[[torch.Generator], Arguments]
     dtypes: tuple[DataType, ...] = (bfloat16, float32)
     layouts: tuple[Layout, ...] = (TILE_LAYOUT,)
     pcc: float | None = 0.9999  # None: the error of every element alone, for values that are nearly equal
-    atol: float | None = None  # None: a part of the largest value, by output format
+    atol: float | None = None  # None: a fraction of the largest value, by output format
     placements: bool = True  # False: replicated only
     golden: Callable[..., Any] | None = None  # instead of the operation's own
     system: str = "t3k"
@@ -116,7 +116,7 @@ def load_cases() -> list[Case]:
 
 
 def cells(case: Case) -> list[Cell]:
-    """The whole matrix of a case, without the formats and layouts that TT-NN refuses (test_input_rules.py)."""
+    """The full matrix of a case, without the formats and layouts that TT-NN refuses (test_input_rules.py)."""
     rule = RULES.get(case.operation, InputRule())
     return [
         Cell(dtype, layout, mesh, placement)
@@ -243,9 +243,9 @@ def _run(case: Case, cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) 
     args, kwargs = arguments_on(mesh, cell, per_device)
     function = families.load()[case.operation].function
     if numerics_mode.current() == numerics_mode.IDEAL:
-        return parts(function(*args, **kwargs))
+        return list_tensors(function(*args, **kwargs))
     with _BesideTheEngine() as watch:
-        results = parts(function(*args, **kwargs))
+        results = list_tensors(function(*args, **kwargs))
     listed = case.operation in BESIDE_THE_ENGINE or case.operation.endswith("_bw")
     assert listed or not watch.found, f"{case.name}: {sorted(watch.found)} by torch, and it is in no table of engines"
     return results
@@ -274,16 +274,16 @@ class _BesideTheEngine(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def parts(result: Any) -> list[Tensor]:
+def list_tensors(result: Any) -> list[Tensor]:
     """The tensors that an operation gave."""
-    return [result] if isinstance(result, Tensor) else [part for part in result if part is not None]
+    return [result] if isinstance(result, Tensor) else [tensor for tensor in result if tensor is not None]
 
 
 def arguments_on(mesh: MeshDevice, cell: Cell, per_device: list[Arguments]) -> Arguments:
     """The arguments of all devices as tensors on their mesh."""
     count = [0]
 
-    def place(path: list[Any]) -> Any:
+    def put(path: list[Any]) -> Any:
         def find(d: int) -> Any:
             value: Any = per_device[d]
             for step in path:
@@ -299,11 +299,11 @@ def arguments_on(mesh: MeshDevice, cell: Cell, per_device: list[Arguments]) -> A
             stacked = torch.stack(lanes).reshape(*_mesh_dims(cell, index), *lanes[0].shape)
             return device_tensor(mesh, stacked, given, layout)
         if isinstance(value, (list, tuple)):
-            return type(value)(place([*path, i]) for i in range(len(value)))
+            return type(value)(put([*path, i]) for i in range(len(value)))
         return mesh if value == "mesh" else value
 
-    args = [place([0, i]) for i in range(len(per_device[0][0]))]
-    return args, {name: place([1, name]) for name in per_device[0][1]}
+    args = [put([0, i]) for i in range(len(per_device[0][0]))]
+    return args, {name: put([1, name]) for name in per_device[0][1]}
 
 
 def _mesh_dims(cell: Cell, index: int) -> tuple[int, int]:
@@ -365,8 +365,8 @@ def _golden(case: Case, cell: Cell, arguments: Arguments) -> list[torch.Tensor]:
     assert golden is not None, f"{case.operation} has no golden"
     args, kwargs = arguments
     result = golden(*args, **{name: value for name, value in kwargs.items() if name not in WITHOUT_MEANING_IN_TORCH})
-    parts = [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
-    return [part.detach() for part in parts]
+    list_tensors = [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
+    return [part.detach() for part in list_tensors]
 
 
 def _engine_error(config: EngineConfig) -> float:

@@ -58,8 +58,8 @@ def test_case_names_are_unique() -> None:
 
 def test_every_operation_is_compared_or_its_reason_is_told() -> None:
     compared = {case.name.partition("/")[0] for case in CASES}
-    told = {*coverage.list_uncompared_operations(), *coverage.REASONS}
+    explained = {*coverage.list_uncompared_operations(), *coverage.REASONS}
 
-    assert set(registered_names()) - compared - told == set()
-    assert told & compared == set()
+    assert set(registered_names()) - compared - explained == set()
+    assert explained & compared == set()
     assert len(set(registered_names()) & compared) >= 420

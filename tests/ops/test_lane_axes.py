@@ -32,11 +32,11 @@ def results(mesh: MeshDevice, name: str, cell: harness.Cell, per_device: list[Gi
     """What every chip gets, or None where the call is refused."""
     args, kwargs = harness.arguments_on(mesh, cell, per_device)
     try:
-        made = harness.parts(families.load()[name].function(*args, **kwargs))
+        made = harness.list_tensors(families.load()[name].function(*args, **kwargs))
     except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
         return None
     return [
-        [harness.lane_of(part, divmod(device, cell.mesh[1])).clone() for part in made]
+        [harness.lane_of(tensor, divmod(device, cell.mesh[1])).clone() for tensor in made]
         for device in range(len(per_device))
     ]
 
@@ -60,16 +60,16 @@ def compare(name: str, dtype: Any, per_device: list[Given], meshes: tuple[MeshDe
 
 @pytest.fixture(scope="module")
 def meshes() -> Iterator[tuple[MeshDevice, MeshDevice]]:
-    with harness.mesh_of((2, 4), "cpu") as whole:
-        yield whole.create_submesh(MeshShape(*MESH)), whole.create_submesh(MeshShape(1, 1), MeshCoordinate(0, 2))
+    with harness.mesh_of((2, 4), "cpu") as mesh:
+        yield mesh.create_submesh(MeshShape(*MESH)), mesh.create_submesh(MeshShape(1, 1), MeshCoordinate(0, 2))
 
 
-def changed(given: Given, replace: Callable[[Any], Any], place: int | str) -> Given:
+def changed(given: Given, replace: Callable[[Any], Any], position: int | str) -> Given:
     args, kwargs = list(given[0]), dict(given[1])
-    if isinstance(place, int):
-        args[place] = replace(args[place])
+    if isinstance(position, int):
+        args[position] = replace(args[position])
     else:
-        kwargs[place] = replace(kwargs[place])
+        kwargs[position] = replace(kwargs[position])
     return args, kwargs
 
 
@@ -93,10 +93,12 @@ WITH_DIMS = [case for case in CASES if takes_a_dim(case.operation) and case.plac
 
 def sweep(case: harness.Case, dims: Sequence[int], meshes: tuple[MeshDevice, MeshDevice]) -> None:
     per_device = [case.make(torch.Generator().manual_seed(d)) for d in range(4)]
-    for place in dim_places(case):
+    for position in dim_places(case):
         for dim in dims:
             named = [
-                changed(given, lambda old, dim=dim: dim if isinstance(old, int) else type(old)([dim, *old[1:]]), place)
+                changed(
+                    given, lambda old, dim=dim: dim if isinstance(old, int) else type(old)([dim, *old[1:]]), position
+                )
                 for given in per_device
             ]
             compare(case.operation, case.dtypes[0], named, meshes)

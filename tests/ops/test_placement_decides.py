@@ -1,4 +1,4 @@
-"""Operations whose result or refusal depends on where their tensors lie."""
+"""Operations whose result or refusal depends on where their tensors are stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def width_sharded(cores, rows, columns, kind=ttnn.BufferType.L1):
     return ttnn.MemoryConfig(ttnn.TensorMemoryLayout.WIDTH_SHARDED, kind, spec)
 
 
-def placed(device, values, config, layout=ttnn.TILE_LAYOUT):
+def put_on_device(device, values, config, layout=ttnn.TILE_LAYOUT):
     return ttnn.from_torch(values.bfloat16(), layout=layout, device=device, memory_config=config)
 
 
@@ -40,7 +40,7 @@ def test_every_core_of_a_sharded_projection_has_its_own_heads(device, tied) -> N
     config = width_sharded(kv, 32, x.shape[-1] // kv)
 
     made = ttnn.experimental.nlp_create_qkv_heads(
-        placed(device, x, config), num_heads=heads, num_kv_heads=kv, transpose_k_heads=False, kv_tied=tied,
+        put_on_device(device, x, config), num_heads=heads, num_kv_heads=kv, transpose_k_heads=False, kv_tied=tied,
         memory_config=HEIGHT,
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_keys_and_values_of_their_own_are_paired_on_every_core(device) -> None:
     x, pairs = q.flatten(1)[None, None], torch.cat([k, v], -1).flatten(1)[None, None]
 
     made = ttnn.experimental.nlp_create_qkv_heads(
-        placed(device, x, width_sharded(kv, 32, 64)), placed(device, pairs, width_sharded(kv, 32, 64)),
+        put_on_device(device, x, width_sharded(kv, 32, 64)), put_on_device(device, pairs, width_sharded(kv, 32, 64)),
         num_heads=heads, num_kv_heads=kv, transpose_k_heads=False, memory_config=HEIGHT,
     )  # fmt: skip
 
@@ -63,7 +63,7 @@ def test_keys_and_values_of_their_own_are_paired_on_every_core(device) -> None:
 
 
 def test_heads_that_do_not_divide_over_the_cores_are_refused(device) -> None:
-    x = placed(device, torch.zeros(1, 1, 32, 256), width_sharded(2, 32, 128))
+    x = put_on_device(device, torch.zeros(1, 1, 32, 256), width_sharded(2, 32, 128))
 
     with pytest.raises(RuntimeError, match="Transpose K heads must be false"):
         ttnn.experimental.nlp_create_qkv_heads(x, num_heads=4, num_kv_heads=2, memory_config=HEIGHT)
@@ -87,7 +87,7 @@ def test_shards_of_more_dims_are_taken_where_they_are_rectangles(device, shape, 
     config = ttnn.MemoryConfig(ttnn.BufferType.L1, ttnn.NdShardSpec(shard, grid))
     values = torch.randn(shape).bfloat16()
 
-    made = ttnn.interleaved_to_sharded(placed(device, values, ttnn.DRAM_MEMORY_CONFIG), config)
+    made = ttnn.interleaved_to_sharded(put_on_device(device, values, ttnn.DRAM_MEMORY_CONFIG), config)
 
     assert made.memory_config().is_sharded()
     assert torch.equal(ttnn.to_torch(made), values)
@@ -98,11 +98,13 @@ def test_shards_that_are_no_rectangles_are_refused(device, shape, shard) -> None
     config = ttnn.MemoryConfig(ttnn.BufferType.L1, ttnn.NdShardSpec(shard, row_of(6)))
 
     with pytest.raises(RuntimeError, match="takes no shards of more than two dims"):
-        ttnn.interleaved_to_sharded(placed(device, torch.zeros(shape), ttnn.DRAM_MEMORY_CONFIG), config)
+        ttnn.interleaved_to_sharded(put_on_device(device, torch.zeros(shape), ttnn.DRAM_MEMORY_CONFIG), config)
 
 
 def test_channels_last_need_aligned_shards(device) -> None:
-    x = placed(device, torch.zeros(1, 1, 4, 32), width_sharded(1, 4, 32, ttnn.BufferType.DRAM), ttnn.ROW_MAJOR_LAYOUT)
+    x = put_on_device(
+        device, torch.zeros(1, 1, 4, 32), width_sharded(1, 4, 32, ttnn.BufferType.DRAM), ttnn.ROW_MAJOR_LAYOUT
+    )
     spec = ttnn.ShardSpec(row_of(1), [32, 4], ttnn.ShardOrientation.ROW_MAJOR)
     config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
 

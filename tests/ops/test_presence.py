@@ -1,4 +1,4 @@
-"""An operation on some chips writes those chips alone: whatever lies on the others stays, to the bit."""
+"""An operation on some chips writes only those chips: the values on the others stay, to the bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES = harness.load_cases()
 MESH, CHIP = (2, 2), (1, 0)
 RANDOM = ("rand", "bernoulli", "dropout", "uniform", "sampling", "normal")  # other values at every call
 OTHER_OUTPUTS = ("output", "out", "preallocated_output", "optional_tensor", "input_grad", "input_grad_tensor")
-WAYS = ("eager", "async", "adversarial", "trace")
+SCHEDULES = ("eager", "async", "adversarial", "trace")
 
 
 def narrow(value: Any) -> Any:
@@ -67,8 +67,8 @@ def poison(tensors: list[Tensor], byte: int = 0x41) -> None:
 
 
 @contextmanager
-def mesh_on(way: str, case: harness.Case) -> Iterator[ttnn.MeshDevice]:
-    settings.override("TTMESH_SCHEDULE", "eager" if way == "trace" else way)
+def mesh_on(schedule: str, case: harness.Case) -> Iterator[ttnn.MeshDevice]:
+    settings.override("TTMESH_SCHEDULE", "eager" if schedule == "trace" else schedule)
     try:
         with harness.mesh_of(MESH, "cpu", case.system) as mesh:
             yield mesh
@@ -76,9 +76,9 @@ def mesh_on(way: str, case: harness.Case) -> Iterator[ttnn.MeshDevice]:
         settings.override("TTMESH_SCHEDULE", None)
 
 
-def call(way: str, mesh: ttnn.MeshDevice, function: Callable[[], Any]) -> Any:
-    """The call's result, after it ran in this way."""
-    if way != "trace":
+def call(schedule: str, mesh: ttnn.MeshDevice, function: Callable[[], Any]) -> Any:
+    """The call's result, after it ran under this schedule."""
+    if schedule != "trace":
         result = function()
     else:
         trace = ttnn.begin_trace_capture(mesh, cq_id=0)
@@ -101,32 +101,32 @@ def outputs_for(name: str, results: list[Tensor]) -> list[dict[str, Any]]:
     return [{p: results if p == "output_tensors" or len(results) > 1 else results[0]} for p in names[:1]]
 
 
-def exercise(case: harness.Case, way: str) -> bool:
+def exercise(case: harness.Case, schedule: str) -> bool:
     """Run a case on one chip's tensors; whether it also wrote into given outputs."""
     cell = harness.Cell(case.dtypes[0], case.layouts[0], MESH, "sharded" if case.placements else "replicated")
     per_device = [case.make(torch.Generator().manual_seed(d if case.placements else 0)) for d in range(4)]
     function = families.load()[case.operation].function
     exact = not any(word in case.operation for word in RANDOM)
-    with mesh_on(way, case) as mesh:
+    with mesh_on(schedule, case) as mesh:
         args, kwargs = harness.arguments_on(mesh, cell, per_device)
         given = tensors_in(args, kwargs)
         if not given or case.operation == "ttnn.move":  # that one frees its input
             return False
         untouched = contents(given)
-        results = harness.parts(function(*args, **kwargs))
-        expected = [part[CHIP] for part in contents(results)]
+        results = harness.list_tensors(function(*args, **kwargs))
+        expected = [shard[CHIP] for shard in contents(results)]
         specs = [result.spec for result in results]
         for tensor, old in zip(given, untouched, strict=True):
             tensor.buffer.cell.write_bytes(old)
 
         few, few_named = [narrow(a) for a in args], {k: narrow(v) for k, v in kwargs.items()}
-        alone = harness.parts(call(way, mesh, lambda: function(*few, **few_named)))
+        alone = harness.list_tensors(call(schedule, mesh, lambda: function(*few, **few_named)))
 
         assert_others_unchanged(untouched, contents(given), case.name)
         assert [result.spec for result in alone] == specs
         assert all(result.coords() == [CHIP] for result in alone), [result.coords() for result in alone]
         if exact:
-            seen = [part[CHIP] for part in contents(alone)]
+            seen = [shard[CHIP] for shard in contents(alone)]
             assert all(map(torch.equal, seen, expected)), f"{case.name}: other values on one chip than on all"
 
         wrote = False
@@ -139,28 +139,28 @@ def exercise(case: harness.Case, way: str) -> bool:
                 poisoned = contents(results)
                 options = {**{k: ins(v) for k, v in kwargs.items()}, **{k: outs(v) for k, v in named.items()}}
                 try:
-                    made = call(way, mesh, lambda ins=ins, options=options: function(*map(ins, args), **options))
+                    made = call(schedule, mesh, lambda ins=ins, options=options: function(*map(ins, args), **options))
                 except TraceError:
                     raise
                 except (TypeError, MeshError):  # this call takes no outputs
                     return wrote
-                into = [r for r in results if any(r.buffer is m.buffer for m in harness.parts(made))]
+                into = [r for r in results if any(r.buffer is m.buffer for m in harness.list_tensors(made))]
                 if ins is narrow:
                     assert_others_unchanged(untouched, contents(given), f"{case.name} with {list(named)}")
                 assert_others_unchanged(poisoned, contents(results), f"{case.name} into {list(named)}")
                 if exact and into:
-                    seen = [part[CHIP] for part in contents(into)]
+                    seen = [shard[CHIP] for shard in contents(into)]
                     wanted = [e for e, r in zip(expected, results, strict=True) if any(r is i for i in into)]
                     assert all(map(torch.equal, seen, wanted)), f"{case.name} into {list(named)}: other values"
                 wrote = wrote or bool(into)
     return wrote
 
 
-def run_case(case: harness.Case, way: str) -> None:
+def run_case(case: harness.Case, schedule: str) -> None:
     try:
-        exercise(case, way)
+        exercise(case, schedule)
     except TraceError:  # it reads or writes on the host: no part of a trace
-        assert way == "trace"
+        assert schedule == "trace"
 
 
 WRITE_WORDS = ("in_place", "cache", "copy", "plus_one", "insert")
@@ -170,14 +170,14 @@ SAMPLE = {case.name: case for case in (*random.Random(1).sample(CASES, 30), *WRI
 
 @pytest.mark.parametrize("case", SAMPLE.values(), ids=SAMPLE)
 def test_an_operation_on_one_chip_leaves_the_others_unchanged(case: harness.Case) -> None:
-    run_case(case, random.Random(case.name).choice(WAYS))
+    run_case(case, random.Random(case.name).choice(SCHEDULES))
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_operation_on_one_chip_leaves_the_others_unchanged(case: harness.Case, way: str) -> None:
-    run_case(case, way)
+def test_every_operation_on_one_chip_leaves_the_others_unchanged(case: harness.Case, schedule: str) -> None:
+    run_case(case, schedule)
 
 
 @pytest.fixture
@@ -201,15 +201,15 @@ def chips_of(mesh: ttnn.MeshDevice, *numbers: float, memory_config: ttnn.MemoryC
 
 
 def held(tensor: ttnn.Tensor) -> list[float]:
-    return [float(ttnn.to_torch(part)[0, 0, 0, 0]) for part in ttnn.get_device_tensors(tensor)]
+    return [float(ttnn.to_torch(shard)[0, 0, 0, 0]) for shard in ttnn.get_device_tensors(tensor)]
 
 
 def test_a_repeated_call_on_one_chip_takes_the_short_way_and_writes_that_chip(mesh: ttnn.MeshDevice) -> None:
     y = chips_of(mesh, 1, 2, 3, 4)
 
     for _ in range(3):
-        for part in ttnn.get_device_tensors(y)[1:3]:
-            ttnn.add_(part, 10.0)
+        for shard in ttnn.get_device_tensors(y)[1:3]:
+            ttnn.add_(shard, 10.0)
 
     assert held(y) == [1, 32, 33, 4]
 
@@ -220,11 +220,11 @@ def test_the_result_of_a_partial_call_shows_the_chips_it_ran_on(mesh: ttnn.MeshD
 
     into_all = ttnn.add(d[1], 1.0, output_tensor=z)
     into_one = ttnn.add(y, 1.0, output_tensor=e[2])
-    apart = ttnn.add(d[0], e[1])  # TT-NN takes the first tensor's chips
+    separate = ttnn.add(d[0], e[1])  # TT-NN takes the first tensor's chips
 
-    assert [t.coords() for t in (into_all, into_one, apart)] == [[(0, 1)], [(0, 2)], [(0, 0)]]
+    assert [t.coords() for t in (into_all, into_one, separate)] == [[(0, 1)], [(0, 2)], [(0, 0)]]
     assert held(z) == [5, 3, 4, 8]
-    assert held(apart) == [6]
+    assert held(separate) == [6]
     assert into_all.buffer_address() == z.buffer_address()
 
 
@@ -287,10 +287,10 @@ def test_two_queues_write_different_chips_of_one_tensor_at_the_same_time() -> No
 
 def test_a_replayed_trace_of_one_chip_leaves_what_now_lies_at_its_address(mesh: ttnn.MeshDevice) -> None:
     y = chips_of(mesh, 1, 2, 3, 4)
-    part = ttnn.get_device_tensors(y)[1]
-    ttnn.add(part, 1.0)
+    shard = ttnn.get_device_tensors(y)[1]
+    ttnn.add(shard, 1.0)
     trace = ttnn.begin_trace_capture(mesh, cq_id=0)
-    made = ttnn.add(part, 1.0)
+    made = ttnn.add(shard, 1.0)
     address = made.buffer_address()
     ttnn.end_trace_capture(mesh, trace, cq_id=0)
     ttnn.deallocate(made)

@@ -1,4 +1,4 @@
-"""Random ranges, Moreh's arange, fused causal masks, products of block floats and grids of one line of cores."""
+"""Random ranges, Moreh's arange, fused causal masks, matmuls of block floats and grids of one line of cores."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def device():
     ],
     ids=str,
 )
-def test_shards_that_nobody_placed_lie_on_the_cores_that_get_one(device, layout, cores):
+def test_shards_without_a_grid_are_on_the_cores_that_get_one(device, layout, cores):
     x = ttnn.from_torch(torch.rand(1, 1, 64, 128), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device)
     y = ttnn.transpose(x, 2, 3, memory_config=ttnn.MemoryConfig(layout, ttnn.BufferType.L1))
     assert y.memory_config().shard_spec.grid.num_cores() == cores
@@ -52,7 +52,7 @@ def test_goldens_let_pass_what_only_a_device_needs():
 
 
 @pytest.mark.parametrize("mode", ["none", "mean", "sum"])
-def test_goldens_of_losses_take_torchs_words(mode):
+def test_goldens_of_losses_take_torchs_names(mode):
     a, b = torch.rand(4), torch.rand(4)
     expected = torch.nn.functional.mse_loss(a, b, reduction=mode)
     assert torch.equal(ttnn.get_golden_function(ttnn.mse_loss)(a, b, reduction=mode), expected)

@@ -198,7 +198,7 @@ def check_what_differs_is_named_on_both_sides() -> None:
     else:
         wide = ttnn.allocate_tensor_on_device(ttnn.TensorSpec(LOCAL, ttnn.float32, ttnn.TILE_LAYOUT), mesh)
         with pytest.raises(
-            RuntimeError, match=r"brought \[1, 1, 32, 64\] BFLOAT16 TILE; expected \[1, 1, 32, 64\] FLOAT32"
+            RuntimeError, match=r"delivered \[1, 1, 32, 64\] BFLOAT16 TILE; expected \[1, 1, 32, 64\] FLOAT32"
         ):
             ttnn.experimental.recv_async(wide, socket)
             ttnn.synchronize_device(mesh)

@@ -1,1 +1,1 @@
-"""Collectives: data moves between chips, planned, counted and carried out on whole mesh axes."""
+"""Collectives: data that moves between chips along mesh axes is planned, counted and exchanged."""

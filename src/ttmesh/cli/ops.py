@@ -14,7 +14,7 @@ from ttmesh.monitor.tables import printer
 from ttmesh.ops.catalogue import coverage, parameter_audit
 from ttmesh.ops.catalogue.definition import catalogue
 
-STYLES = {coverage.MISSING: "red", coverage.FUNCTION: "cyan", coverage.SAME: "dim"}
+STYLES = {coverage.MISSING: "red", coverage.FUNCTION: "cyan", coverage.ALIAS: "dim"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn.layers import Layer
 from ttmesh.nn.parameters import Parameter
 from ttmesh.ops.conv.conv2d import conv2d
-from ttmesh.ops.conv.conv_weights import as_matrix, from_matrix
+from ttmesh.ops.conv.conv_weights import from_matrix, to_matrix
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -29,7 +29,7 @@ class Conv2d(Layer):
         self._mesh, self._stride, self._padding = mesh, stride, padding
         self._out, self._in, *taps = weight.shape
         self._kernel = (taps[0], taps[1])
-        self.weight = Parameter(as_matrix(weight.detach(), 1), mesh, dtype=dtype)
+        self.weight = Parameter(to_matrix(weight.detach(), 1), mesh, dtype=dtype)
         padded = None if bias is None else torch.nn.functional.pad(bias.detach(), (0, -self._out % 32))
         self.bias = None if padded is None else Parameter(padded.reshape(1, 1, 1, -1), mesh, dtype=dtype)
 

@@ -30,8 +30,8 @@ def _cross_entropy(
     """Mean of -log softmax at the target, each row times its weight, on each chip."""
     scores = torch.log_softmax(logits.float(), -1)
     index = targets.long().reshape(*targets.shape[:lane_axes], *logits.shape[lane_axes:-1], 1)
-    picked = scores.gather(-1, index.expand(*scores.shape[:-1], 1))
-    rows = weight_rows(picked.flatten(lane_axes), weights, lane_axes)
+    target_scores = scores.gather(-1, index.expand(*scores.shape[:-1], 1))
+    rows = weight_rows(target_scores.flatten(lane_axes), weights, lane_axes)
     return -rows.mean(-1).reshape(*rows.shape[:lane_axes], 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""Programs of the caller on tensors: generic_op runs a descriptor whose kernels are Python functions."""
+"""generic_op: runs a program descriptor whose kernels are Python functions, on tensors."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.tensor import Tensor
 
 
-def view_of(tensor: Tensor) -> MeshBuffer:
-    """A tensor's memory as pages in banks, also where it is sharded over cores."""
+def make_mesh_buffer(tensor: Tensor) -> MeshBuffer:
+    """A mesh buffer over a tensor's memory, interleaved or sharded."""
     mesh = tensor.device()
     if mesh is None:
         raise MeshError("Tensor must be on a device", expected="a device tensor", fix="Move it with to_device().")
-    return MeshBuffer.of(tensor.buffer, mesh, sharding_args=_sharding(tensor))
+    return MeshBuffer.of(tensor.buffer, mesh, sharding_args=_make_sharding_args(tensor))
 
 
-def _sharding(tensor: Tensor) -> BufferShardingArgs | None:
+def _make_sharding_args(tensor: Tensor) -> BufferShardingArgs | None:
     spec = tensor.spec
     shards = spec.memory_config.shard_spec
     if spec.memory_config.interleaved:
@@ -59,30 +59,30 @@ def _sharding(tensor: Tensor) -> BufferShardingArgs | None:
             expected="an interleaved tensor or one with two-dimensional shards",
             fix="Convert it with ttnn.to_memory_config.",
         )
-    high, wide = spec.tile.tile_shape if spec.layout is Layout.TILE else (1, shards.shape[1])
+    page_height, page_width = spec.tile.tile_shape if spec.layout is Layout.TILE else (1, shards.shape[1])
     rows, columns = spec.physical_shape
     return BufferShardingArgs(
         shards.grid,
-        (div_up(shards.shape[0], high), div_up(shards.shape[1], wide)),
-        (div_up(rows, high), div_up(columns, wide)),
+        (div_up(shards.shape[0], page_height), div_up(shards.shape[1], page_width)),
+        (div_up(rows, page_height), div_up(columns, page_width)),
         shards.orientation,
     )
 
 
 class TensorAccessorArgs(addresses.TensorAccessorArgs):
-    """What a kernel must know of a tensor besides its address; it is one compile-time argument."""
+    """What a kernel needs to know about a tensor besides its address; it is one compile-time argument."""
 
     __slots__ = ()
 
     def __init__(self, tensor: Tensor) -> None:
-        super().__init__(view_of(tensor))
+        super().__init__(make_mesh_buffer(tensor))
 
     def get_compile_time_args(self) -> list[Any]:
-        """What to put into compile_time_args: this object, for `tensor_accessor(address, args)`; TT-NN gives numbers."""
+        """The values for compile_time_args: this object, for `tensor_accessor(address, args)`; TT-NN returns numbers."""
         return [self]
 
     def get_common_runtime_args(self) -> list[int]:
-        """Nothing: all is known at compile time."""
+        """An empty list: everything is known at compile time."""
         return []
 
 
@@ -118,46 +118,46 @@ def cb_descriptor_from_sharded_tensor(
     )
 
 
-def _config(kernel: KernelDescriptor, name: str) -> KernelConfig:
-    given, fixed, named = kernel.config, tuple(kernel.compile_time_args), dict(kernel.named_compile_time_args)
-    if isinstance(given, ComputeConfigDescriptor):
+def _make_kernel_config(kernel: KernelDescriptor, name: str) -> KernelConfig:
+    config, fixed, named = kernel.config, tuple(kernel.compile_time_args), dict(kernel.named_compile_time_args)
+    if isinstance(config, ComputeConfigDescriptor):
         wrong = f"{name}: unpack_to_dest_mode is not emulated"
-        require(not given.unpack_to_dest_mode, wrong, "an empty list", "Leave unpack_to_dest_mode out.")
-        return ComputeConfig(given.fp32_dest_acc_en, fixed, named)
-    if isinstance(given, ReaderConfigDescriptor):
+        require(not config.unpack_to_dest_mode, wrong, "an empty list", "Leave unpack_to_dest_mode out.")
+        return ComputeConfig(config.fp32_dest_acc_en, fixed, named)
+    if isinstance(config, ReaderConfigDescriptor):
         return DataMovementConfig(DataMovementProcessor.RISCV_1, fixed, named)
-    if isinstance(given, WriterConfigDescriptor):
+    if isinstance(config, WriterConfigDescriptor):
         return DataMovementConfig(DataMovementProcessor.RISCV_0, fixed, named)
-    if isinstance(given, DataMovementConfigDescriptor):
-        return DataMovementConfig(given.processor, fixed, named)
+    if isinstance(config, DataMovementConfigDescriptor):
+        return DataMovementConfig(config.processor, fixed, named)
     raise MeshError(
-        f"kernel {name} has the config {given!r}",
+        f"kernel {name} has the config {config!r}",
         expected="a ReaderConfigDescriptor, WriterConfigDescriptor, DataMovementConfigDescriptor or ComputeConfigDescriptor",
         fix="Pass config=.",
     )
 
 
-def _function(kernel: KernelDescriptor) -> Callable[[Any], Any]:
+def _find_function(kernel: KernelDescriptor) -> Callable[[Any], Any]:
     source = kernel.kernel_source
     if isinstance(source, str):
-        shown = source if len(source) < 100 and "\n" not in source else "source code"
+        text = source if len(source) < 100 and "\n" not in source else "source code"
         raise NotEmulatedError(
-            f"C++ kernels are not emulated: {shown}",
+            f"C++ kernels are not emulated: {text}",
             expected="kernel_source=<a Python function of one argument, the processor> (docs/programs.md)",
             fix="Write the kernel in Python, or use the TT-NN operation that does the same.",
         )
     name = getattr(source, "__name__", repr(source))
-    for what, given in (
+    for option, value in (
         ("defines", kernel.defines), ("compiler_include_paths", kernel.compiler_include_paths),
         ("opt_level", kernel.opt_level),
     ):  # fmt: skip
-        wrong = f"{what} of kernel {name} has no meaning for a Python function"
-        require(not given, wrong, f"no {what}", f"Leave {what} out.")
+        wrong = f"{option} of kernel {name} has no meaning for a Python function"
+        require(not value, wrong, f"no {option}", f"Leave {option} out.")
     return source
 
 
-def program_of(descriptor: ProgramDescriptor) -> Program:
-    """The program that a descriptor describes."""
+def make_program(descriptor: ProgramDescriptor) -> Program:
+    """Make the program of a descriptor."""
     program = Program()
     for cb in descriptor.cbs:
         if cb.global_circular_buffer is not None or cb.remote_format_descriptors:
@@ -166,8 +166,8 @@ def program_of(descriptor: ProgramDescriptor) -> Program:
                 expected="buffers of the program's own, or in a sharded tensor",
                 fix="Send through a semaphore and NoC writes instead.",
             )
-        formats = {one.buffer_index: one.data_format for one in cb.format_descriptors}
-        pages = {one.buffer_index: one.page_size for one in cb.format_descriptors}
+        formats = {format_.buffer_index: format_.data_format for format_ in cb.format_descriptors}
+        pages = {format_.buffer_index: format_.page_size for format_ in cb.format_descriptors}
         config = CircularBufferConfig(cb.total_size, formats, pages, cb.buffer, cb.address_offset)
         require(
             cb.buffer is not None or not cb.address_offset,
@@ -180,9 +180,9 @@ def program_of(descriptor: ProgramDescriptor) -> Program:
         spec = SemaphoreSpec(semaphore.id, semaphore.core_ranges, semaphore.initial_value)
         program.semaphores.append(spec)
     for kernel in descriptor.kernels:
-        function = _function(kernel)
+        function = _find_function(kernel)
         name = getattr(function, "__name__", repr(function))
-        handle = program.create_kernel(function, kernel.core_ranges, _config(kernel, name))
+        handle = program.create_kernel(function, kernel.core_ranges, _make_kernel_config(kernel, name))
         for core, values in kernel.runtime_args:
             if values and kernel.core_ranges.contains(core):
                 program.set_runtime_args(handle, core, values)
@@ -190,19 +190,19 @@ def program_of(descriptor: ProgramDescriptor) -> Program:
     return program
 
 
-def _boxes(
+def _list_ranges(
     descriptor: ProgramDescriptor | MeshProgramDescriptor, mesh: MeshDevice
 ) -> list[tuple[MeshCoordinateRange, ProgramDescriptor]]:
     if isinstance(descriptor, ProgramDescriptor):
         return [(MeshCoordinateRange(mesh.shape), descriptor)]
-    boxes = list(descriptor)
+    programs = list(descriptor)
     wrong = "generic_op: MeshProgramDescriptor.mesh_programs must not be empty"
-    require(bool(boxes), wrong, "a program", "Add a program with descriptor[range] = program.")
-    for i, (box, _) in enumerate(boxes):
-        twice = any(box == other for other, _ in boxes[:i])
-        wrong = f"Duplicate MeshCoordinateRange found in MeshProgramDescriptor: {box!r}"
-        require(not twice, wrong, "one program per range", "Merge the programs of this range.")
-    return boxes
+    require(bool(programs), wrong, "a program", "Add a program with descriptor[range] = program.")
+    for i, (range_, _) in enumerate(programs):
+        duplicate = any(range_ == other for other, _ in programs[:i])
+        wrong = f"Duplicate MeshCoordinateRange found in MeshProgramDescriptor: {range_!r}"
+        require(not duplicate, wrong, "one program per range", "Merge the programs of this range.")
+    return programs
 
 
 @composite("ttnn.generic_op", names={"program_descriptor": "mesh_program_descriptor"})
@@ -219,9 +219,9 @@ def generic_op(
     wrong = f"io_tensors must contain at least one input tensor and one output tensor, got {len(io_tensors)} tensors."
     require(len(io_tensors) >= 2, wrong, "inputs and an output", "Pass the output tensor last.")
     workload = MeshWorkload()
-    for box, descriptor in _boxes(mesh_program_descriptor, mesh):
-        workload.add_program(box, program_of(descriptor))
-    workload.holds += [view_of(tensor) for tensor in io_tensors]
+    for range_, descriptor in _list_ranges(mesh_program_descriptor, mesh):
+        workload.add_program(range_, make_program(descriptor))
+    workload.holds += [make_mesh_buffer(tensor) for tensor in io_tensors]
     if mesh.queue().recording is None or workload.is_known(mesh):
         workload.finalize(mesh)
     enqueue_mesh_workload(mesh, workload, blocking=False)

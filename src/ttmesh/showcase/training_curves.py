@@ -91,5 +91,5 @@ class Curves:
 
 def _line(values: list[float], width: int = 60) -> str:
     low, high = min(values), max(values)
-    picked = [values[i * len(values) // width] for i in range(width)] if len(values) > width else values
-    return "".join(BARS[round((v - low) / ((high - low) or 1) * (len(BARS) - 1))] for v in picked)
+    sampled = [values[i * len(values) // width] for i in range(width)] if len(values) > width else values
+    return "".join(BARS[round((v - low) / ((high - low) or 1) * (len(BARS) - 1))] for v in sampled)

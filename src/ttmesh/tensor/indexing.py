@@ -21,7 +21,7 @@ def normalize_index(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list
         raise IndexError(f"Too many indices for tensor of dimension {len(shape)}")
     at = next((i for i, index in enumerate(keys) if index is Ellipsis), len(keys))
     indices = [*given[:at], *[slice(None)] * (len(shape) - len(given)), *given[at:]]
-    slices, picked = [], []
+    slices, indexed_dims = [], []
     for dim, (index, extent) in enumerate(zip(indices, shape, strict=True)):
         if isinstance(index, int):
             position = index + extent if index < 0 else index
@@ -30,23 +30,23 @@ def normalize_index(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list
                     f"Index {index} (converted to {position}) is out of bounds for dimension {dim} of size {extent}"
                 )
             slices.append(slice(position, position + 1, 1))
-            picked.append(dim)
+            indexed_dims.append(dim)
         elif isinstance(index, slice):
             start = 0 if index.start is None else index.start
             stop = extent if index.stop is None else index.stop
             slices.append(slice(start, stop, 1 if index.step is None else index.step))
         else:
             raise TypeError(f"Invalid slice type: {index}")
-    return slices, picked
+    return slices, indexed_dims
 
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
     """The slice of every device's values that the key names."""
-    slices, picked = normalize_index(key, tensor.shape)
+    slices, indexed_dims = normalize_index(key, tensor.shape)
     if tensor.device() is not None:
         begins, ends, steps = zip(*((s.start, s.stop, s.step) for s in slices), strict=True) if slices else ((), (), ())
         result: Tensor = operators.call("slice", tensor, list(begins), list(ends), list(steps))
-        for shift, dim in enumerate(picked):
+        for shift, dim in enumerate(indexed_dims):
             result = operators.call("squeeze", result, dim - shift)
         return result
     if any(one.step != 1 for one in slices):
@@ -56,7 +56,7 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
     index: tuple[Any, ...] = (..., *slices)
     lanes: torch.Tensor = tensor.lanes[index]
     axes = tensor.mesh_shape.dims()
-    for shift, dim in enumerate(picked):
+    for shift, dim in enumerate(indexed_dims):
         lanes = lanes.squeeze(axes + dim - shift)
     spec = tensor.spec.with_shape(lanes.shape[axes:])
     return tensor.make_host_tensor(spec, lanes.contiguous())

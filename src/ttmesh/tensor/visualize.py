@@ -32,7 +32,7 @@ def visualize_mesh_device(mesh_device: MeshDevice) -> None:
 
 def visualize_tensor(tensor: Tensor) -> None:
     """Print which chip holds which slice of a tensor; equal slices have equal colours."""
-    Console().print(tensor_picture(tensor))
+    Console().print(draw_tensor(tensor))
 
 
 def visualize_system_mesh() -> None:
@@ -67,7 +67,7 @@ def system_table(system: SystemMeshDescriptor) -> Table:
     return _grid(title, rows, columns, cell)
 
 
-def tensor_picture(tensor: Tensor) -> Group:
+def draw_tensor(tensor: Tensor) -> Group:
     """The placements of a tensor, and its slices on the grid."""
     mesh, (rows, columns) = tensor.device(), _two(tensor.mesh_shape)
     slices = tensor_slices(tensor)

@@ -41,7 +41,7 @@ class Outbox:
         self._sites = sites
         self._first_mesh, self._first_buffer = first
         self._links: dict[tuple[int, int], int] = {}
-        self._traffic_told = 0
+        self._traffic_sent = 0
 
     def take(self) -> Iterator[bytes]:
         """Frames with the oldest records."""
@@ -87,14 +87,14 @@ class Outbox:
         """Bytes over every link since the program began, empty if they were sent already."""
         self._sum_up()
         total = sum(self._links.values())
-        if total == self._traffic_told:
+        if total == self._traffic_sent:
             return b""
-        self._traffic_told = total
+        self._traffic_sent = total
         return wire.frame(wire.TRAFFIC, ([(*ends, size) for ends, size in self._links.items()],))
 
     def retell_traffic(self) -> None:
         """Send the totals again, to the next server."""
-        self._traffic_told = 0
+        self._traffic_sent = 0
 
     def _held(self) -> list[Event]:
         answer = self._holdings()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import ccl_references as references
 import pytest
 import torch
-from ccl_meshes import lanes_of, on, opened, parts
+from ccl_meshes import lanes_of, on, opened, random_lanes
 from collective_checks import DTYPES, LOCAL, check_sum, list_variants, tensor_on
 
 from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
@@ -80,16 +80,16 @@ def test_broadcast_and_all_broadcast(mesh: MeshDevice, dtype: DataType) -> None:
 
             assert torch.equal(lanes_of(copied), references.broadcast(lanes, axis, root))
             assert len(every) == mesh.shape[axis]
-            for i, part in enumerate(every):
-                assert torch.equal(lanes_of(part), references.broadcast(lanes, axis, i))
+            for i, shard in enumerate(every):
+                assert torch.equal(lanes_of(shard), references.broadcast(lanes, axis, i))
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16, int32, uint32], ids=lambda dtype: dtype.name)
 def test_all_to_all_and_mesh_partition(mesh: MeshDevice, dtype: DataType) -> None:
     lanes, tensor = tensor_on(mesh, dtype)
     for axis in axes(mesh):
-        cut = mesh_partition(tensor, 1, cluster_axis=axis)
-        assert torch.equal(lanes_of(cut), references.partition(lanes, axis, 1))
+        sliced = mesh_partition(tensor, 1, cluster_axis=axis)
+        assert torch.equal(lanes_of(sliced), references.partition(lanes, axis, 1))
         for name, mode in list_variants(tensor, mesh, axis):
             result = all_to_all(tensor, 0, 2, cluster_axis=axis, algorithm=name, mode=mode)
 
@@ -98,7 +98,7 @@ def test_all_to_all_and_mesh_partition(mesh: MeshDevice, dtype: DataType) -> Non
 
 def test_where_a_tensor_lies_never_changes_its_sum(mesh: MeshDevice) -> None:
     for dtype in (float32, bfloat16, int32):
-        one = parts((1, 1), LOCAL, dtype)
+        one = random_lanes((1, 1), LOCAL, dtype)
         everywhere = one.expand(*mesh.shape, *LOCAL).contiguous()
         for axis in axes(mesh):
             stored_once, stored_often = (all_reduce(on(mesh, v, dtype), cluster_axis=axis) for v in (one, everywhere))

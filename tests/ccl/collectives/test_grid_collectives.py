@@ -1,4 +1,4 @@
-"""Collectives over a whole grid, by every algorithm and mode, in every format, agree with plain torch."""
+"""Collectives over a full grid, by every algorithm and mode, in every format, agree with plain torch."""
 
 from __future__ import annotations
 
@@ -47,20 +47,23 @@ def test_sums(mesh: MeshDevice, dtype: DataType) -> None:
     lanes, tensor = tensor_on(mesh, dtype)
     n, line = mesh.get_num_devices(), as_line(lanes)
     total, magnitudes = (as_grid(references.all_reduce(v, 1), mesh) for v in (line, line.abs()))
-    part, part_magnitudes = (as_grid(references.reduce_scatter(v, 1, 1), mesh) for v in (line, line.abs()))
+    shard, shard_magnitudes = (as_grid(references.reduce_scatter(v, 1, 1), mesh) for v in (line, line.abs()))
     for name, mode in list_grid_variants(tensor, mesh):
         check_sum(all_reduce(tensor, algorithm=name, mode=mode), total, magnitudes, n, name)
-        check_sum(reduce_scatter(tensor, 1, algorithm=name, mode=mode), part, part_magnitudes, n, name)
+        check_sum(reduce_scatter(tensor, 1, algorithm=name, mode=mode), shard, shard_magnitudes, n, name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_copies(mesh: MeshDevice, dtype: DataType) -> None:
     lanes, tensor = tensor_on(mesh, dtype)
     line, last = as_line(lanes), mesh.get_num_devices() - 1
-    whole, root = as_grid(references.all_gather(line, 1, 0), mesh), as_grid(references.broadcast(line, 1, last), mesh)
+    gathered, root = (
+        as_grid(references.all_gather(line, 1, 0), mesh),
+        as_grid(references.broadcast(line, 1, last), mesh),
+    )
     corner = MeshCoordinate(*(n - 1 for n in mesh.shape.to_tuple()))
     for name, mode in list_grid_variants(tensor, mesh):
-        assert torch.equal(lanes_of(all_gather(tensor, 0, algorithm=name, mode=mode)), whole)
+        assert torch.equal(lanes_of(all_gather(tensor, 0, algorithm=name, mode=mode)), gathered)
         assert torch.equal(lanes_of(broadcast(tensor, corner, algorithm=name, mode=mode)), root)
         every = all_broadcast(tensor, algorithm=name, mode=mode)
         assert torch.equal(lanes_of(every[last]), root)

@@ -1,10 +1,10 @@
-"""A halo buffer holds the neighbours' edges in order, and around a part it makes what neighbor_pad_async makes."""
+"""A halo buffer holds the neighbours' edges in order, and around a shard it makes what neighbor_pad_async makes."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from ccl_meshes import lanes_of, on, opened, parts
+from ccl_meshes import lanes_of, on, opened, random_lanes
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import float32
@@ -29,7 +29,7 @@ def exchanged(
 @pytest.mark.parametrize("mode", ["zeros", "replicate"])
 def test_scattered_edges_are_the_padded_part(mode: str) -> None:
     with opened((2, 4)) as mesh:
-        tensor = on(mesh, parts((2, 4), LOCAL, float32), float32)
+        tensor = on(mesh, random_lanes((2, 4), LOCAL, float32), float32)
         padded = ttnn.experimental.neighbor_pad_async(
             tensor, [2, 3], [ROWS, COLUMNS], [ROWS, COLUMNS], mode, [0, 1], [], [], topology=ttnn.Topology.Linear
         )
@@ -51,7 +51,7 @@ def test_scattered_edges_are_the_padded_part(mode: str) -> None:
 
 def test_sections_lie_above_below_left_right() -> None:
     with opened((2, 4)) as mesh:
-        values = parts((2, 4), LOCAL, float32)
+        values = random_lanes((2, 4), LOCAL, float32)
 
         halo = lanes_of(exchanged(mesh, on(mesh, values, float32)))
 
@@ -65,7 +65,7 @@ def test_sections_lie_above_below_left_right() -> None:
 
 def test_the_inside_of_a_padded_part_gives_the_same_edges() -> None:
     with opened((2, 4)) as mesh:
-        values = parts((2, 4), LOCAL, float32)
+        values = random_lanes((2, 4), LOCAL, float32)
         padded = torch.nn.functional.pad(values, (0, 0, 1, 1, 1, 1), value=7.0)
 
         plain, inner = exchanged(mesh, on(mesh, values, float32)), exchanged(mesh, on(mesh, padded, float32), inside=1)
@@ -75,7 +75,7 @@ def test_the_inside_of_a_padded_part_gives_the_same_edges() -> None:
 
 def test_a_buffer_that_is_too_small_is_refused() -> None:
     with opened((2, 4)) as mesh:
-        tensor = on(mesh, parts((2, 4), LOCAL, float32), float32)
+        tensor = on(mesh, random_lanes((2, 4), LOCAL, float32), float32)
 
         with pytest.raises(RuntimeError, match=f"halo_buffer holds 5 pages but .* sections need {STICKS}"):
             exchanged(mesh, tensor, sticks=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ccl_meshes import lanes_of, on, opened, parts
+from ccl_meshes import lanes_of, on, opened, random_lanes
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import DataType, bfloat16
@@ -22,7 +22,10 @@ def test_tokens_indices_and_scores_arrive(axis: int, shared: list[int] | None) -
         table[:, 5] = torch.arange(8)  # every device has a copy of expert 5 of its own
         chosen = torch.stack([torch.randperm(EXPERTS, generator=generator)[:K] for _ in range(8 * TOKENS)])
         indices = chosen.reshape(2, 4, TOKENS, 1, 1, K).int()
-        values, scores = parts((2, 4), (TOKENS, 1, 1, HIDDEN), bfloat16), parts((2, 4), (TOKENS, 1, 1, K), bfloat16)
+        values, scores = (
+            random_lanes((2, 4), (TOKENS, 1, 1, HIDDEN), bfloat16),
+            random_lanes((2, 4), (TOKENS, 1, 1, K), bfloat16),
+        )
 
         tokens, everyone, weights = dispatch(
             on(mesh, values, bfloat16), on(mesh, indices, DataType.UINT16), on(mesh, scores, bfloat16),
@@ -33,21 +36,21 @@ def test_tokens_indices_and_scores_arrive(axis: int, shared: list[int] | None) -
         for r in range(2):
             for c in range(4):
                 line = [(i, c) if axis == 0 else (r, i) for i in range(mesh.shape[axis])]
-                for place, (i, j) in enumerate((i, j) for i in range(len(line)) for j in range(TOKENS)):
+                for index, (i, j) in enumerate((i, j) for i in range(len(line)) for j in range(TOKENS)):
                     experts = [*indices[line[i]][j, 0, 0].tolist(), *(shared or [])]
                     source = line[i][0] * 4 + line[i][1]
                     wanted = any(int(table[source, expert]) == r * 4 + c for expert in experts)
                     expected = values[line[i]][j, 0, 0] if wanted else torch.zeros(HIDDEN)
-                    assert torch.equal(lanes_of(tokens)[r, c, 0, place], expected.bfloat16())
-                    assert lanes_of(everyone)[r, c, 0, place].tolist() == experts
-                    assert torch.equal(lanes_of(weights)[r, c, 0, place, :K], scores[line[i]][j, 0, 0])
-                    assert lanes_of(weights)[r, c, 0, place, K:].eq(1).all()
+                    assert torch.equal(lanes_of(tokens)[r, c, 0, index], expected.bfloat16())
+                    assert lanes_of(everyone)[r, c, 0, index].tolist() == experts
+                    assert torch.equal(lanes_of(weights)[r, c, 0, index, :K], scores[line[i]][j, 0, 0])
+                    assert lanes_of(weights)[r, c, 0, index, K:].eq(1).all()
         assert mesh.traffic.counters.fabric_bytes() > 0
 
 
 def test_a_table_without_a_row_per_device_is_refused() -> None:
     with opened((1, 2)) as mesh:
-        x = on(mesh, parts((1, 2), (TOKENS, 1, 1, HIDDEN), bfloat16), bfloat16)
+        x = on(mesh, random_lanes((1, 2), (TOKENS, 1, 1, HIDDEN), bfloat16), bfloat16)
         indices = on(mesh, torch.zeros(1, 2, TOKENS, 1, 1, K).int(), DataType.UINT16)
         scores = on(mesh, torch.zeros(1, 2, TOKENS, 1, 1, K).bfloat16(), bfloat16)
         table = on(mesh, torch.zeros(1, 1, 3, EXPERTS).int(), DataType.UINT16)

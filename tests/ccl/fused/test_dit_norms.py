@@ -1,10 +1,10 @@
-"""Norms of diffusion transformers equal torch's over the joined row; heads are split and turned."""
+"""Norms of diffusion transformers equal torch's over the full row; heads are split and rotated."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from ccl_meshes import lanes_of, on, opened, parts
+from ccl_meshes import lanes_of, on, opened, random_lanes
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import Layout, bfloat16, float32
@@ -25,8 +25,8 @@ def turn_matrix() -> torch.Tensor:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_block_norm_is_that_of_the_whole_row(axis: int) -> None:
     with opened((2, 4)) as mesh:
-        values = parts((2, 4), (1, 2, ROWS, WIDTH), float32)
-        weight, bias = (parts((2, 4), (1, WIDTH), float32, seed=seed) for seed in (1, 2))
+        values = random_lanes((2, 4), (1, 2, ROWS, WIDTH), float32)
+        weight, bias = (random_lanes((2, 4), (1, WIDTH), float32, seed=seed) for seed in (1, 2))
         x, w, b = (on(mesh, v, float32, layout=TILE) for v in (values, weight, bias))
         buffer = ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer(x, axis, mesh)
 
@@ -40,7 +40,7 @@ def test_a_block_norm_is_that_of_the_whole_row(axis: int) -> None:
 
 def test_a_layer_norm_takes_the_mean_off() -> None:
     with opened((1, 4)) as mesh:
-        values = parts((1, 4), (1, 1, ROWS, WIDTH), bfloat16)
+        values = random_lanes((1, 4), (1, 1, ROWS, WIDTH), bfloat16)
 
         normed = layer(on(mesh, values, bfloat16, layout=TILE), 1, mesh, [], epsilon=EPSILON, dtype=ttnn.float32)
 
@@ -54,8 +54,8 @@ def test_a_layer_norm_takes_the_mean_off() -> None:
 def test_heads_are_split_and_turned(per_head: bool, heads_in_table: int) -> None:
     heads, size = 2, WIDTH // 2
     with opened((1, 4)) as mesh:
-        values = parts((1, 4), (1, 1, ROWS, WIDTH), float32)
-        cos, sin = (parts((1, 4), (1, heads_in_table, ROWS, size), float32, seed=seed) for seed in (1, 2))
+        values = random_lanes((1, 4), (1, 1, ROWS, WIDTH), float32)
+        cos, sin = (random_lanes((1, 4), (1, heads_in_table, ROWS, size), float32, seed=seed) for seed in (1, 2))
         x, c, s = (on(mesh, v, float32, layout=TILE) for v in (values, cos, sin))
 
         result = rms(
@@ -63,18 +63,18 @@ def test_heads_are_split_and_turned(per_head: bool, heads_in_table: int) -> None
             transformation_mat=on(mesh, turn_matrix(), float32, layout=TILE),
         )  # fmt: skip
 
-        cut = values.reshape(1, 4, 1, ROWS, heads, size).transpose(3, 4)
-        mean = cut.square().mean(-1, keepdim=True)
+        split = values.reshape(1, 4, 1, ROWS, heads, size).transpose(3, 4)
+        mean = split.square().mean(-1, keepdim=True)
         if not per_head:
             mean = mean.mean((1, 3), keepdim=True)
-        normed = cut * torch.rsqrt(mean + EPSILON)
-        turned = torch.stack([-normed[..., 1::2], normed[..., 0::2]], -1).flatten(-2)
-        assert torch.allclose(lanes_of(result), normed * cos + turned * sin, atol=1e-5)
+        normed = split * torch.rsqrt(mean + EPSILON)
+        rotated = torch.stack([-normed[..., 1::2], normed[..., 0::2]], -1).flatten(-2)
+        assert torch.allclose(lanes_of(result), normed * cos + rotated * sin, atol=1e-5)
 
 
 def test_a_batch_is_folded_into_the_rows_of_its_heads() -> None:
     with opened((1, 2)) as mesh:
-        values = parts((1, 2), (1, 3, ROWS, WIDTH), float32)
+        values = random_lanes((1, 2), (1, 3, ROWS, WIDTH), float32)
 
         result = rms(on(mesh, values, float32, layout=TILE), 1, mesh, [], epsilon=EPSILON, num_heads_per_device=4)
 
@@ -86,7 +86,7 @@ def test_a_batch_is_folded_into_the_rows_of_its_heads() -> None:
 
 def test_what_tt_nn_refuses_is_refused() -> None:
     with opened((1, 2)) as mesh:
-        x = on(mesh, parts((1, 2), (1, 1, ROWS, WIDTH), float32), float32, layout=TILE)
+        x = on(mesh, random_lanes((1, 2), (1, 1, ROWS, WIDTH), float32), float32, layout=TILE)
         assert ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer(x, 0, mesh) is None
 
         with pytest.raises(RuntimeError, match="bias requires weight to also be provided"):

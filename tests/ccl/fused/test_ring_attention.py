@@ -1,4 +1,4 @@
-"""Attention over a sequence cut over a ring agrees with attention over the whole sequence."""
+"""Attention over a sequence that is sharded over a ring agrees with attention over the full sequence."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def put(mesh: Any, values: torch.Tensor, dim: int | None) -> Any:
 
 
 def row(result: Any) -> torch.Tensor:
-    """The parts of the first row of devices, joined along the sequence."""
-    parts = ttnn.get_device_tensors(result)[:4]
-    return torch.cat([ttnn.to_torch(part).float() for part in parts], dim=2)
+    """The shards of the first row of devices, concatenated along the sequence."""
+    shards = ttnn.get_device_tensors(result)[:4]
+    return torch.cat([ttnn.to_torch(tensor).float() for tensor in shards], dim=2)
 
 
 def ring(mesh: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *joint: torch.Tensor, **options: Any) -> Any:
-    whole = torch.zeros(k.shape)
+    full = torch.zeros(k.shape)
     return ttnn.transformer.ring_joint_scaled_dot_product_attention(
-        *(put(mesh, part, 2) for part in (q, k, v)),
-        *(put(mesh, part, None) for part in joint),
-        persistent_output_buffer_k=put(mesh, whole, None),
-        persistent_output_buffer_v=put(mesh, whole, None),
+        *(put(mesh, tensor, 2) for tensor in (q, k, v)),
+        *(put(mesh, tensor, None) for tensor in joint),
+        persistent_output_buffer_k=put(mesh, full, None),
+        persistent_output_buffer_v=put(mesh, full, None),
         joint_strategy="rear",
         program_config=None,
         dim=2,
@@ -81,9 +81,9 @@ def test_a_device_of_a_distributed_ring_gets_an_early_and_a_late_chunk(mesh: Any
     q, k, v = (draw(i, 1, 4, 256, 64) for i in range(3))
 
     out = ttnn.transformer.ring_distributed_scaled_dot_product_attention(
-        *(put(mesh, part, None) for part in (q, k, v)), ring_size=4, ring_id=1
+        *(put(mesh, tensor, None) for tensor in (q, k, v)), ring_size=4, ring_id=1
     )
 
-    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    expected = torch.cat([whole[:, :, 32:64], whole[:, :, 192:224]], 2)
+    full = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    expected = torch.cat([full[:, :, 32:64], full[:, :, 192:224]], 2)
     assert torch.allclose(ttnn.to_torch(ttnn.get_device_tensors(out)[0]).float(), expected, atol=0.03)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import pytest
-from ccl_meshes import on, opened, parts
+from ccl_meshes import on, opened, random_lanes
 from closed_forms import LINES, Loads, on_grid, on_line
 
 from ttmesh.base.dtypes import DataType, bfloat16, float32
@@ -82,7 +82,7 @@ def test_every_algorithm_has_its_closed_form() -> None:
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda dtype: dtype.name)
 def test_links_and_host_carry_the_closed_form(mesh: MeshDevice, dtype: DataType, collective: str) -> None:
-    tensor = on(mesh, parts(mesh.shape.to_tuple(), LOCAL, dtype), dtype)
+    tensor = on(mesh, random_lanes(mesh.shape.to_tuple(), LOCAL, dtype), dtype)
     size, call = tensor.spec.packed_size_bytes, CALLS[collective]
     both = all(n > 1 for n in mesh.shape.to_tuple())
     for axis in [axis for axis in (0, 1) if mesh.shape[axis] > 1] + [None] * both:
@@ -96,13 +96,13 @@ def test_links_and_host_carry_the_closed_form(mesh: MeshDevice, dtype: DataType,
         assert able, "some algorithm serves every group"
         for name in able:
             loads = expected(name, collective, where.group, size, root)
-            assert counted(mesh, call, tensor, axis, name, "fabric") == over_links(mesh, where.lines, loads), name
-            assert counted(mesh, call, tensor, axis, name, "host") == over_host(where.lines, loads), name
+            assert counted(mesh, call, tensor, axis, name, "fabric") == over_links(mesh, where.chip_ids, loads), name
+            assert counted(mesh, call, tensor, axis, name, "host") == over_host(where.chip_ids, loads), name
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_the_host_reads_and_writes_every_member_once(mesh: MeshDevice, collective: str) -> None:
-    tensor = on(mesh, parts(mesh.shape.to_tuple(), LOCAL, bfloat16), bfloat16)
+    tensor = on(mesh, random_lanes(mesh.shape.to_tuple(), LOCAL, bfloat16), bfloat16)
     n, size, chips = mesh.shape[1], tensor.spec.packed_size_bytes, mesh.physical_ids
     written = {"reduce_scatter": size // n, "all_gather": size * n}.get(collective, size)
     senders = [chips[r * n + 1] for r in range(mesh.shape[0])] if collective == "broadcast" else chips

@@ -33,15 +33,15 @@ def block_cyclic(tokens: torch.Tensor) -> torch.Tensor:
     )
 
 
-def spread(mesh: Any, parts: torch.Tensor, **options: Any) -> Any:
+def spread(mesh: Any, shards: torch.Tensor, **options: Any) -> Any:
     """[devices, ...] along axis 1, the same on both rows of the mesh."""
     mapper = ttnn.ShardTensor2dMesh(mesh, mesh_shape=(2, SP), dims=(None, 0))
     options = {"dtype": ttnn.bfloat16, "layout": ttnn.TILE_LAYOUT, "device": mesh, "mesh_mapper": mapper, **options}
-    return ttnn.from_torch(parts, **options)
+    return ttnn.from_torch(shards, **options)
 
 
 def on_devices(tensor: Any) -> list[torch.Tensor]:
-    return [ttnn.to_torch(part).float() for part in ttnn.get_device_tensors(tensor)]
+    return [ttnn.to_torch(shard).float() for shard in ttnn.get_device_tensors(tensor)]
 
 
 def number(mesh: Any, value: int) -> Any:
@@ -54,8 +54,8 @@ def number(mesh: Any, value: int) -> Any:
 def rotated(tokens: torch.Tensor, by: int) -> torch.Tensor:
     """The rows of one chunk in the order in which devices hold them when `by` tokens came before."""
     order = torch.arange(by, by + CHUNK)
-    places = [sorted(t for t in order.tolist() if t // ROWS % SP == d) for d in range(SP)]
-    return torch.stack([tokens[[t - by for t in place]] for place in places])
+    token_lists = [sorted(t for t in order.tolist() if t // ROWS % SP == d) for d in range(SP)]
+    return torch.stack([tokens[[t - by for t in token_list]] for token_list in token_lists])
 
 
 @pytest.mark.parametrize("before", [0, 32, 64, CHUNK, CHUNK + 96])
@@ -70,9 +70,9 @@ def test_tokens_land_behind_those_before_them(mesh: Any, before: int, by_tensor:
     else:
         prefill.update_padded_kv_cache(cache, slab, 1, 1, 2, before, 1)
 
-    whole = torch.zeros(CHUNKS * CHUNK, WIDTH)
-    whole[before : before + CHUNK] = tokens
-    expected = block_cyclic(whole)
+    full = torch.zeros(CHUNKS * CHUNK, WIDTH)
+    full[before : before + CHUNK] = tokens
+    expected = block_cyclic(full)
     for device, held in enumerate(on_devices(cache)):
         assert torch.equal(held[3, 0], expected[device % SP])
         assert not held[:3].any()
@@ -95,10 +95,10 @@ def test_angles_are_those_of_the_tokens(mesh: Any, before: int) -> None:
     draw = torch.Generator().manual_seed(before)
     angle = torch.randn(CHUNKS * CHUNK, WIDTH // 2, generator=draw).repeat_interleave(2, -1)
     tokens = torch.randn(CHUNK, WIDTH, generator=draw).bfloat16().float()
-    turn = torch.zeros(32, 32)
-    turn[range(0, 32, 2), range(1, 32, 2)], turn[range(1, 32, 2), range(0, 32, 2)] = 1, -1
+    matrix = torch.zeros(32, 32)
+    matrix[range(0, 32, 2), range(1, 32, 2)], matrix[range(1, 32, 2), range(0, 32, 2)] = 1, -1
     matrix = ttnn.from_torch(
-        turn[None, None], dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh,
+        matrix[None, None], dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh,
         mesh_mapper=ttnn.ReplicateTensorToMesh(mesh),
     )  # fmt: skip
     cos, sin = (spread(mesh, block_cyclic(f(angle))[:, None]) for f in (torch.cos, torch.sin))
@@ -108,8 +108,8 @@ def test_angles_are_those_of_the_tokens(mesh: Any, before: int) -> None:
     )
 
     pairs = torch.view_as_complex(tokens.reshape(CHUNK, -1, 2))
-    turned = pairs * torch.polar(torch.ones_like(pairs.real), angle[before : before + CHUNK, ::2])
-    expected = rotated(torch.view_as_real(turned).reshape(CHUNK, WIDTH), before)
+    rotated_pairs = pairs * torch.polar(torch.ones_like(pairs.real), angle[before : before + CHUNK, ::2])
+    expected = rotated(torch.view_as_real(rotated_pairs).reshape(CHUNK, WIDTH), before)
     for device, held in enumerate(on_devices(result)):
         assert torch.allclose(held[0, 0], expected[device % SP], atol=0.05)
 

@@ -1,4 +1,4 @@
-"""Indexers of sparse attention: scores against goldens, rows of a sequence that is cut over a mesh, striped caches."""
+"""Indexers of sparse attention: scores against goldens, rows of a sequence that is sharded over a mesh, striped caches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[ttnn.MeshDevice]:
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Whole numbers: sums of products are exact, whichever way they are added."""
+    """Integers: sums of products are exact in any order."""
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
@@ -118,12 +118,12 @@ def test_rows_of_a_scaled_cache_keep_their_bytes(mesh: ttnn.MeshDevice) -> None:
 
     packed = ttnn.experimental.deepseek_prefill.pack_scaled_fp8_kv_cache(latent, scales, rope)
 
-    parts = [
+    shards = [
         ttnn.to_torch(ttnn.get_device_tensors(t)[1]).contiguous().view(torch.uint8) for t in (latent, scales, rope)
     ]
     got = ttnn.to_torch(ttnn.get_device_tensors(packed)[1]).contiguous().view(torch.uint8)
     assert tuple(packed.shape) == (2, 3, 656)
-    assert torch.equal(got, torch.cat(parts, -1))
+    assert torch.equal(got, torch.cat(shards, -1))
 
 
 def test_wormhole_has_no_indexer(monkeypatch: pytest.MonkeyPatch) -> None:

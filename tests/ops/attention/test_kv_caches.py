@@ -59,8 +59,8 @@ def test_a_replicated_cache_splits_when_devices_write_different_tokens(mesh: Any
 
     ttnn.experimental.paged_update_cache(cache, token, update_idxs=[7])
 
-    for device, part in enumerate(ttnn.get_device_tensors(cache)):
-        assert ttnn.to_torch(part)[0, 0, 7, 0] == device
+    for device, shard in enumerate(ttnn.get_device_tensors(cache)):
+        assert ttnn.to_torch(shard)[0, 0, 7, 0] == device
 
 
 def test_somebody_who_holds_the_old_values_keeps_them(mesh: Any) -> None:
@@ -79,7 +79,7 @@ def test_only_chosen_devices_write(mesh: Any) -> None:
 
     ttnn.experimental.paged_update_cache(cache, token, update_idxs=[0], mesh_coords={ttnn.MeshCoordinate(0, 3)})
 
-    written = [bool(ttnn.to_torch(part)[0, :, 0].eq(1).all()) for part in ttnn.get_device_tensors(cache)]
+    written = [bool(ttnn.to_torch(shard)[0, :, 0].eq(1).all()) for shard in ttnn.get_device_tensors(cache)]
     assert written == [device == 3 for device in range(8)]
 
 

@@ -111,7 +111,7 @@ def users(heads: int, count: int = 3, dim: int = 64) -> MemoryConfig:
     return MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, ShardSpec(cores, (heads, dim)))
 
 
-def turn() -> torch.Tensor:
+def rotation() -> torch.Tensor:
     matrix = torch.zeros(1, 1, 32, 32)
     matrix[..., torch.arange(0, 32, 2), torch.arange(1, 32, 2)] = 1
     matrix[..., torch.arange(1, 32, 2), torch.arange(0, 32, 2)] = -1
@@ -124,16 +124,16 @@ def angles(g: torch.Generator, *shape: int) -> list[torch.Tensor]:
 
 
 def llama(g: torch.Generator) -> Arguments:
-    return [normal(g, 1, 4, 33, 64), *angles(g, 1, 1, 64, 64), turn()], {}
+    return [normal(g, 1, 4, 33, 64), *angles(g, 1, 1, 64, 64), rotation()], {}
 
 
 def llama_decode(g: torch.Generator) -> Arguments:
     x = On(normal(g, 1, 3, 8, 64), memory_config=users(32))
-    return [x, *angles(g, 1, 3, 32, 64), turn()], {"is_decode_mode": True}
+    return [x, *angles(g, 1, 3, 32, 64), rotation()], {"is_decode_mode": True}
 
 
 def llama_fused(g: torch.Generator) -> Arguments:
-    return [normal(g, 1, 3, 8, 64), normal(g, 1, 3, 2, 64), *angles(g, 1, 6, 32, 64), turn()], {}
+    return [normal(g, 1, 3, 8, 64), normal(g, 1, 3, 2, 64), *angles(g, 1, 6, 32, 64), rotation()], {}
 
 
 def updates(g: torch.Generator, *, paged: bool) -> Arguments:

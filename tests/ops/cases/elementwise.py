@@ -15,18 +15,18 @@ GATED = (1, 2, 33, 128)
 FLOATS = (bfloat16, float32, bfloat8_b)
 
 
-def make(*parts: Any, **options: Any) -> Callable[[torch.Generator], Any]:
+def make(*operands: Any, **options: Any) -> Callable[[torch.Generator], Any]:
     """Shapes become values in [0.5, 2.5)."""
 
     def made(g: torch.Generator) -> Any:
-        return [torch.rand(p, generator=g) * 2 + 0.5 if isinstance(p, tuple) else p for p in parts], options
+        return [torch.rand(p, generator=g) * 2 + 0.5 if isinstance(p, tuple) else p for p in operands], options
 
     return made
 
 
-def signed(*parts: Any, **options: Any) -> Callable[[torch.Generator], Any]:
+def signed(*operands: Any, **options: Any) -> Callable[[torch.Generator], Any]:
     def made(g: torch.Generator) -> Any:
-        return [torch.randn(p, generator=g) if isinstance(p, tuple) else p for p in parts], options
+        return [torch.randn(p, generator=g) if isinstance(p, tuple) else p for p in operands], options
 
     return made
 
@@ -43,7 +43,7 @@ def small(g: torch.Generator) -> torch.Tensor:
     return torch.randint(0, 3, SHAPE, generator=g, dtype=torch.int32)
 
 
-def whole(*bounds: Any) -> Callable[[torch.Generator], Any]:
+def integers_between(*bounds: Any) -> Callable[[torch.Generator], Any]:
     return lambda g: ([torch.randint(-9, 9, SHAPE, generator=g, dtype=torch.int32), *bounds], {})
 
 
@@ -68,8 +68,8 @@ CASES = [
     Case("ttnn.prelu/number", signed(SHAPE, 0.3)),
     Case("ttnn.clamp", signed(SHAPE, -0.5, 0.7), FLOATS),
     Case("ttnn.clamp/one side", signed(SHAPE, min=-0.5), FLOATS),
-    Case("ttnn.clamp/integers", whole(-3, 4), (int32,)),
-    Case("ttnn.clamp/floats of integers", whole(-3.5, 4.5), (int32,)),
+    Case("ttnn.clamp/integers", integers_between(-3, 4), (int32,)),
+    Case("ttnn.clamp/floats of integers", integers_between(-3.5, 4.5), (int32,)),
     Case("ttnn.clamp/tensors", lambda g: ([torch.randn(SHAPE, generator=g), -torch.ones(SHAPE), torch.ones(SHAPE)], {})),
     Case("ttnn.clip", signed(SHAPE, -0.5, 0.7)),
     Case("ttnn.normalize_hw", signed((1, 2, 32, 64))),

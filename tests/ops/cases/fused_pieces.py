@@ -1,4 +1,4 @@
-"""Fused pieces of models: routers, deformable attention, delta rules, norms around a gather, decode products."""
+"""Fused pieces of models: routers, deformable attention, delta rules, norms around a gather, decode matmuls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def args(*shapes: tuple[int, ...], **options: Any) -> Callable[[torch.Generator]
     return lambda g: ([normal(g, *shape) for shape in shapes], options)
 
 
-def members(**options: Any) -> Callable[[torch.Generator], Arguments]:
+def membership(**options: Any) -> Callable[[torch.Generator], Arguments]:
     def make(g: torch.Generator) -> Arguments:
         numbers = [torch.randint(0, 40, shape, generator=g, dtype=torch.int32) for shape in ((3, 20, 7), (2, 8))]
         return numbers, options
@@ -47,7 +47,7 @@ def members(**options: Any) -> Callable[[torch.Generator], Arguments]:
     return make
 
 
-def picture(**options: Any) -> Callable[[torch.Generator], Arguments]:
+def image(**options: Any) -> Callable[[torch.Generator], Arguments]:
     # Multiples of 1/8 and coefficients with few bits: no sum lies so near a half that its rounding is left to chance.
     return lambda g: ([torch.randint(-8, 9, (3, 6, 10, 5), generator=g) / 8], options)
 
@@ -113,13 +113,13 @@ def layer(**terms: tuple[int, ...]) -> Callable[[torch.Generator], Arguments]:
     return make
 
 
-def heads(turned: bool) -> Callable[[torch.Generator], Arguments]:
+def heads(rotated: bool) -> Callable[[torch.Generator], Arguments]:
     def make(g: torch.Generator) -> Arguments:
         swap = torch.zeros(1, 1, 32, 32)
         even = torch.arange(0, 32, 2)
         swap[..., even, even + 1], swap[..., even + 1, even] = 1, -1
         angles = [normal(g, 1, 1, 64, 32).repeat_interleave(2, -1) for _ in range(2)]
-        rope = {"transformation_mat": swap, "rope_cos": angles[0], "rope_sin": angles[1]} if turned else {}
+        rope = {"transformation_mat": swap, "rope_cos": angles[0], "rope_sin": angles[1]} if rotated else {}
         tensors = [normal(g, 1, 1, 64, 128), gathered(4, 1, 128)(g)]
         return tensors, {"num_heads_per_device": 2, "weight": normal(g, 1, 128), **rope}
 
@@ -133,7 +133,7 @@ def cached(width: int, **options: Any) -> Callable[[torch.Generator], Arguments]
 GRID = {"compute_with_storage_grid_size": CoreCoord(8, 8)}
 
 
-def wide(cores: int, height: int, width: int) -> MemoryConfig:
+def width_sharded(cores: int, height: int, width: int) -> MemoryConfig:
     grid = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(cores - 1, 0))])
     return MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(grid, (height, width)))
 
@@ -141,8 +141,8 @@ def wide(cores: int, height: int, width: int) -> MemoryConfig:
 def decoded(a: tuple[int, ...], b: tuple[int, ...], **options: Any) -> Callable[[torch.Generator], Arguments]:
     def make(g: torch.Generator) -> Arguments:
         rows = a[0] * a[1] * a[2] if len(a) == 4 else a[0]
-        left = On(normal(g, *a), memory_config=wide(2, rows, a[-1] // 2))
-        return [left, On(normal(g, *b), memory_config=wide(4, b[-2], b[-1] // 4))], options
+        left = On(normal(g, *a), memory_config=width_sharded(2, rows, a[-1] // 2))
+        return [left, On(normal(g, *b), memory_config=width_sharded(4, b[-2], b[-1] // 4))], options
 
     return make
 
@@ -211,9 +211,9 @@ def nets(g: torch.Generator) -> Arguments:
 
 def eighths(g: torch.Generator) -> Arguments:
     """Whole numbers whose largest is 448 in every block: scales are 1 and eight bits are exact."""
-    whole = torch.randint(-15, 16, (3, 5, 256), generator=g).float()
-    whole[..., ::128] = 448.0
-    return [whole], {}
+    integers = torch.randint(-15, 16, (3, 5, 256), generator=g).float()
+    integers[..., ::128] = 448.0
+    return [integers], {}
 
 
 def scaled(g: torch.Generator) -> Arguments:
@@ -226,9 +226,9 @@ STRIPS = MemoryConfig(
     NdShardSpec((32, 64), CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(3, 0))])),
 )
 CASES = [
-    Case("ttnn.experimental.isin", members(), (int32, uint16), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
-    Case("ttnn.experimental.isin/inverted", members(invert=True), (int32,), ROWS),
-    Case("ttnn.experimental.rgb_to_yuv", picture(coefficients=PLAIN), HALF, ROWS),
+    Case("ttnn.experimental.isin", membership(), (int32, uint16), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
+    Case("ttnn.experimental.isin/inverted", membership(invert=True), (int32,), ROWS),
+    Case("ttnn.experimental.rgb_to_yuv", image(coefficients=PLAIN), HALF, ROWS),
     Case("ttnn.experimental.multi_scale_deformable_attn", sampled, HALF, ROWS),
     Case("ttnn.experimental.topk_router_gpt", router, HALF),
     Case("ttnn.experimental.kda.qkv_causal_conv1d_silu", conv, HALF, ROWS),

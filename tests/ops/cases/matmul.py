@@ -1,4 +1,4 @@
-"""Products: ranks, transposes, bias, activations, formats."""
+"""Matmuls: ranks, transposes, bias, activations, formats."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def args(*shapes: tuple[int, ...], **options: Any) -> Callable[[torch.Generator]
     return lambda g: ([normal(g, *shape) for shape in shapes], options)
 
 
-def product(g: torch.Generator) -> Arguments:
+def matmul_operands(g: torch.Generator) -> Arguments:
     x, weight = normal(g, 1, 1, 40, 64), normal(g, 64, 96) / 8
     base, gate = normal(g, 1, 1, 40, 96), normal(g, 1, 1, 1, 96)
     return [x, weight, 0.5, base, gate], {"bias_tensor": normal(g, 1, 96)}
@@ -48,6 +48,6 @@ CASES = [
             {"residual_input_tensor": normal(g, 1, 1, 33, 64), "activation": UnaryWithParam(UnaryOpType.GELU)},
         ),
     ),
-    Case("ttnn.experimental.dit_minimal_matmul_addcmul_fused", product, HALF, pcc=0.999),
+    Case("ttnn.experimental.dit_minimal_matmul_addcmul_fused", matmul_operands, HALF, pcc=0.999),
     Case("ttnn.experimental.topk_large_indices", distinct, HALF, (ROW_MAJOR_LAYOUT,), system="p150x8"),
 ]

@@ -1,4 +1,4 @@
-"""moreh's reductions and products with their gradients."""
+"""moreh's reductions and matmuls with their gradients."""
 
 from __future__ import annotations
 

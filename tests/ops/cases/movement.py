@@ -1,4 +1,4 @@
-"""Data movement: shapes, order, parts, joins, repeats, conversions, indices."""
+"""Data movement: shapes, permutations, slices, concats, repeats, conversions, indices."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def indexed(shape: tuple[int, ...], index: tuple[int, ...], bound: int, order: s
 
 
 def permuted(shape: tuple[int, ...], dim: int, order: str, source: tuple[int, ...], **options: Any) -> Callable:
-    """The same with an index that names no place twice."""
+    """The same with an index without duplicates."""
 
     def make(g: torch.Generator) -> Any:
-        places = torch.rand(source, generator=g).argsort(dim)
-        made = {"v": torch.randn(shape, generator=g), "i": On(places, uint32), "s": torch.randn(source, generator=g)}
+        indices = torch.rand(source, generator=g).argsort(dim)
+        made = {"v": torch.randn(shape, generator=g), "i": On(indices, uint32), "s": torch.randn(source, generator=g)}
         return [made.get(one, int(one) if one.isdigit() else one) for one in order], options
 
     return make

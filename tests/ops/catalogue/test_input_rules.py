@@ -1,4 +1,4 @@
-"""What an operation takes as its first tensor, and where its result lies, as TT-NN 0.81.1 answers."""
+"""What an operation takes as its first tensor, and where its result is stored, as TT-NN 0.81.1 answers."""
 
 from __future__ import annotations
 

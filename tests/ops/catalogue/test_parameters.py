@@ -39,7 +39,9 @@ TYPES_ONLY = {"ttnn.lerp", "ttnn.clamp", "ttnn.clip", "ttnn.quantize", "ttnn.deq
 
 
 def test_checks_of_values_that_no_key_holds_are_asked_at_every_call() -> None:
-    operations = [thing for thing in gc.get_objects() if type(thing) is Operation]  # parts of composites have no list
+    operations = [
+        thing for thing in gc.get_objects() if type(thing) is Operation
+    ]  # operations of composites have no list
     wanted = [operation for operation in operations if collect_strings(operation.check) & operation.runtime]
 
     asked = {operation.name for operation in wanted if operation.recheck}

@@ -17,13 +17,15 @@ def mesh() -> Iterator[ttnn.MeshDevice]:
 
 
 def drawn(seed: int) -> torch.Tensor:
-    parts = torch.rand(2, 4, 40, generator=torch.Generator().manual_seed(seed)) + 0.5
-    return torch.complex(parts[0], parts[1])
+    components = torch.rand(2, 4, 40, generator=torch.Generator().manual_seed(seed)) + 0.5
+    return torch.complex(components[0], components[1])
 
 
 def on(mesh: ttnn.MeshDevice, z: torch.Tensor) -> ttnn.ComplexTensor:
-    parts = [ttnn.from_torch(part.contiguous(), layout=ttnn.TILE_LAYOUT, device=mesh) for part in (z.real, z.imag)]
-    return ttnn.complex_tensor(*parts)
+    components = [
+        ttnn.from_torch(component.contiguous(), layout=ttnn.TILE_LAYOUT, device=mesh) for component in (z.real, z.imag)
+    ]
+    return ttnn.complex_tensor(*components)
 
 
 @pytest.mark.parametrize(

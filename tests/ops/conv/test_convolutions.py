@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import ttmesh.ttnn as ttnn
 from ttmesh.ops.conv.conv_buffers import circular_buffers
 from ttmesh.ops.conv.conv_sharding import ParallelConfig, Window
-from ttmesh.ops.conv.conv_weights import as_matrix, from_matrix
+from ttmesh.ops.conv.conv_weights import from_matrix, to_matrix
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_activations_that_are_kept_between_rows_take_a_row_of_the_image_per_read
     needed = circular_buffers(window, BY_ROWS, config, ttnn.WormholeComputeKernelConfig(packer_l1_acc=True))
 
     # Two readers, each with 4 tiles across x 8 of taps and what each further row adds, twice, in bfloat16;
-    # weights, bias and activations in tiles of bfloat8_b; partial sums lie in the result.
+    # weights, bias and activations in tiles of bfloat8_b; partial sums are stored in the result.
     kept = sum(4 * 8 + -(-(-(-rows // 4) * 16 * 4 * 2 * (1 + 16 * 4)) // 2048) for rows in (25, 24))
     assert needed == 2 * kept * 2048 + (8 * 2 + 2 + 49 * 8) * 1088 + 64
 
@@ -249,14 +249,14 @@ def test_activations_that_are_kept_between_rows_take_a_row_of_the_image_per_read
 @pytest.mark.parametrize(
     ("cores", "bytes_of_tiles"),
     [
-        (BY_ROWS, 8 * 2 * 1088 + 8 * 1088),  # weights and bias; the rows are read where they lie
+        (BY_ROWS, 8 * 2 * 1088 + 8 * 1088),  # weights and bias; the rows are read in place
         (BY_BLOCKS, 2 * 1088 + 2 * 196 * 1088 + 196 * 2048 + 1088),  # K of one tile, 8 steps, sums in bfloat16
     ],
 )
-def test_windows_of_one_pixel_need_the_l1_of_a_product(cores: ParallelConfig, bytes_of_tiles: int) -> None:
+def test_windows_of_one_pixel_need_the_l1_of_a_matmul(cores: ParallelConfig, bytes_of_tiles: int) -> None:
     bfp8 = ttnn.bfloat8_b
     channels = 64 if cores is BY_ROWS else 256
-    window = Window(16 * 56 * 56, 16 * 56 * 56, channels, 256, (1, 1), bfp8, bfp8, bfp8, has_bias=True, product=True)
+    window = Window(16 * 56 * 56, 16 * 56 * 56, channels, 256, (1, 1), bfp8, bfp8, bfp8, has_bias=True, is_matmul=True)
 
     needed = circular_buffers(window, cores, ttnn.Conv2dConfig(), ttnn.WormholeComputeKernelConfig(packer_l1_acc=True))
 
@@ -267,6 +267,6 @@ def test_windows_of_one_pixel_need_the_l1_of_a_product(cores: ParallelConfig, by
 def test_weight_matrices_hold_exactly_the_weights(groups: int) -> None:
     weight = draw(3, 16, 24 // groups, 3, 2)
 
-    matrix = as_matrix(weight, groups)
+    matrix = to_matrix(weight, groups)
 
     assert torch.equal(from_matrix(matrix, 16, 24, (3, 2), groups), weight)

@@ -18,7 +18,7 @@ def mesh() -> Iterator[ttnn.MeshDevice]:
 
 
 def lanes(tensor: ttnn.Tensor) -> list[torch.Tensor]:
-    return [ttnn.to_torch(part) for part in ttnn.get_device_tensors(tensor)]
+    return [ttnn.to_torch(shard) for shard in ttnn.get_device_tensors(tensor)]
 
 
 def test_zeros_are_bfloat16_in_row_major_dram_on_every_device(mesh: ttnn.MeshDevice) -> None:
@@ -27,7 +27,7 @@ def test_zeros_are_bfloat16_in_row_major_dram_on_every_device(mesh: ttnn.MeshDev
     assert (made.dtype, made.layout, made.memory_config()) == (
         ttnn.bfloat16, ttnn.ROW_MAJOR_LAYOUT, ttnn.DRAM_MEMORY_CONFIG,
     )  # fmt: skip
-    assert all(torch.equal(part, torch.zeros(2, 33, dtype=torch.bfloat16)) for part in lanes(made))
+    assert all(torch.equal(shard, torch.zeros(2, 33, dtype=torch.bfloat16)) for shard in lanes(made))
     assert mesh.num_program_cache_entries() == 0
 
 

@@ -62,12 +62,12 @@ def test_shapes_that_do_not_broadcast_are_refused(mesh: ttnn.MeshDevice) -> None
 
 
 def test_formats_that_a_kernel_lacks_are_refused(mesh: ttnn.MeshDevice) -> None:
-    whole, real = on(mesh, torch.ones(32, 32), ttnn.int32), on(mesh, torch.ones(32, 32))
+    integers, real = on(mesh, torch.ones(32, 32), ttnn.int32), on(mesh, torch.ones(32, 32))
 
     with pytest.raises(RuntimeError, match=r"dtype DataType\.BFLOAT16 is not supported for binary operation"):
         ttnn.gcd(real, real)
     with pytest.raises(RuntimeError, match="Mixed dtype is not supported for binary operation"):
-        ttnn.add(whole, real)
+        ttnn.add(integers, real)
 
 
 def test_integer_division_makes_float32(mesh: ttnn.MeshDevice) -> None:
@@ -208,7 +208,7 @@ def test_an_output_for_operands_that_do_not_broadcast_is_refused(mesh: ttnn.Mesh
 
 def test_quantization_names_the_formats_it_takes(mesh: ttnn.MeshDevice) -> None:
     floats = on(mesh, torch.rand(32, 32))
-    whole = on(mesh, torch.ones(32, 32).int(), ttnn.int32)
+    integers = on(mesh, torch.ones(32, 32).int(), ttnn.int32)
 
     with pytest.raises(
         RuntimeError, match="Quantize only supports int32, int8 or uint8 outputs for now, got DataType::"
@@ -219,6 +219,6 @@ def test_quantization_names_the_formats_it_takes(mesh: ttnn.MeshDevice) -> None:
     ):
         ttnn.requantize(floats, 0.1, 3, 0.2, 1)
     with pytest.raises(RuntimeError, match=r"Per-channel \(axis\) requantize does not support int8/uint8 output yet"):
-        ttnn.requantize(whole, 0.1, 3, 0.2, 1, axis=1, dtype=ttnn.uint8)
+        ttnn.requantize(integers, 0.1, 3, 0.2, 1, axis=1, dtype=ttnn.uint8)
     with pytest.raises(RuntimeError, match="Dequantize only supports bf16/f32 outputs for now"):
-        ttnn.dequantize(whole, 0.1, 3, dtype=ttnn.int32)
+        ttnn.dequantize(integers, 0.1, 3, dtype=ttnn.int32)

@@ -167,11 +167,11 @@ def value(tensor) -> float:
 
 def test_tensors_from_the_host_are_told_with_format_and_memory(mesh):
     graph = capture_of(lambda: on(mesh, 32, 32))
-    told = [node["params"] for node in graph if node["node_type"] == "tensor"]
-    assert [(t["shape"], t["dtype"], t["layout"]) for t in told] == [
+    recorded = [node["params"] for node in graph if node["node_type"] == "tensor"]
+    assert [(t["shape"], t["dtype"], t["layout"]) for t in recorded] == [
         ("Shape([32, 32])", "DataType::BFLOAT16", "Layout::TILE")
     ]
-    assert "BufferType::L1" in told[0]["memory_config"]
+    assert "BufferType::L1" in recorded[0]["memory_config"]
 
 
 TILE_BYTES = 32 * 32 * 2

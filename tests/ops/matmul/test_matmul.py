@@ -1,4 +1,4 @@
-"""Products: where results lie, what their programs need of L1, and that weights are never expanded."""
+"""Matmuls: where results are stored, what their programs need of L1, and that weights are never expanded."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ DEEP, WIDE = blocks(in0_block_w=3), blocks(out_subblock_w=3, in0_block_w=1)
         (lambda a, b: ttnn.linear(a, b, activation="nothing"), "nothing"),
     ],
 )  # fmt: skip
-def test_refusals_use_the_words_of_ttnn(mesh, call, text) -> None:
+def test_refusals_use_the_texts_of_ttnn(mesh, call, text) -> None:
     with pytest.raises(RuntimeError, match=text):
         call(on(mesh, 128, 64), on(mesh, 64, 128))
 
 
-def test_replicated_weights_make_one_matrix_product(monkeypatch) -> None:
+def test_replicated_weights_make_one_matmul(monkeypatch) -> None:
     seen = []
     monkeypatch.setattr(gemm, "multiply_matrices", lambda a, b: seen.append((a.shape, b.shape)) or torch.mm(a, b))
 
@@ -130,7 +130,7 @@ def test_weights_shared_along_one_mesh_axis_are_not_copied(monkeypatch) -> None:
     assert torch.allclose(result, torch.einsum("rcmk,ckn->rcmn", a, b[0]), atol=1e-5)
 
 
-def test_large_float32_products_agree_with_torch() -> None:
+def test_large_float32_matmuls_agree_with_torch() -> None:
     a, b = torch.randn(3, 128, 256), torch.randn(256, 192)
 
     assert torch.allclose(gemm.matmul_lanes(a, b, lane_axes=0), a @ b, atol=1e-3)
@@ -160,7 +160,7 @@ def test_activations_of_a_program_config_may_be_lists(mesh) -> None:
     assert torch.allclose(first, torch.nn.functional.gelu(x.float()), atol=0.02)
 
 
-def test_a_gated_product_takes_tiles_of_gate_and_up_in_turn(mesh) -> None:
+def test_a_gated_matmul_takes_alternating_tiles_of_gate_and_up(mesh) -> None:
     draw = torch.Generator().manual_seed(0)
     a, gate, up = (torch.randn(32, 32, generator=draw).bfloat16() for _ in range(3))
     values, weight = (
@@ -168,14 +168,14 @@ def test_a_gated_product_takes_tiles_of_gate_and_up_in_turn(mesh) -> None:
     )
 
     result = ttnn.to_torch(ttnn.get_device_tensors(minimal(values, weight, fuse_swiglu=True))[0]).float()
-    parts = split(values, weight, chunks=2, fuse_swiglu=True)
+    results = split(values, weight, chunks=2, fuse_swiglu=True)
 
     expected = torch.nn.functional.silu(a.float() @ gate.float()) * (a.float() @ up.float())
     torch.testing.assert_close(result, torch.cat([expected, -expected], -1), rtol=0.02, atol=0.02)
-    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(parts[1])[0]).float(), result[:, 32:])
+    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(results[1])[0]).float(), result[:, 32:])
 
 
-def test_what_gated_products_cannot_take_is_refused(mesh) -> None:
+def test_what_gated_matmuls_cannot_take_is_refused(mesh) -> None:
     a = on(mesh, 32, 64)
 
     with pytest.raises(RuntimeError, match=r"weight width N=96 to be a multiple of 2\*TILE_WIDTH=64"):

@@ -1,4 +1,4 @@
-"""Global circular buffers take L1 on their cores; the prefetcher checks what it is given; products find their weights."""
+"""Global circular buffers take L1 on their cores; the prefetcher checks what it is given; matmuls find their weights."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_global_circular_buffers_lie_in_l1(mesh):
         ttnn.create_global_circular_buffer(mesh, mapping(), 3200, ttnn.BufferType.DRAM)
 
 
-def test_the_prefetcher_gives_a_tile_in_dram_and_products_read_the_weights(mesh):
+def test_the_prefetcher_gives_a_tile_in_dram_and_matmuls_read_the_weights(mesh):
     buffer = ttnn.create_global_circular_buffer(mesh, mapping(), 3200)
     w = weight(mesh)
 
@@ -107,8 +107,8 @@ def test_the_prefetcher_gives_a_tile_in_dram_and_products_read_the_weights(mesh)
     assert result.dtype == ttnn.bfloat16
     assert result.memory_config() == ttnn.DRAM_MEMORY_CONFIG
     x = ttnn.from_torch(torch.ones(32, 64), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
-    product = ttnn.to_torch(ttnn.get_device_tensors(ttnn.matmul(x, w, global_cb=buffer))[1])
-    assert torch.equal(product, torch.full((32, 256), 64.0, dtype=torch.bfloat16))
+    result = ttnn.to_torch(ttnn.get_device_tensors(ttnn.matmul(x, w, global_cb=buffer))[1])
+    assert torch.equal(result, torch.full((32, 256), 64.0, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,11 @@ def test_dropout_scales_what_it_keeps_and_follows_its_seed(mesh: ttnn.MeshDevice
 
 
 def test_like_tensors_keep_the_topology_and_count_their_program(mesh: ttnn.MeshDevice) -> None:
-    cut = on(mesh, torch.ones(2, 32, 32), mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0))
+    sharded = on(mesh, torch.ones(2, 32, 32), mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0))
 
-    assert ttnn.empty_like(cut).tensor_topology() == cut.tensor_topology()
+    assert ttnn.empty_like(sharded).tensor_topology() == sharded.tensor_topology()
     assert mesh.num_program_cache_entries() == 0
-    assert first(ttnn.moreh_full_like(cut, 3.0)).eq(3).all()
+    assert first(ttnn.moreh_full_like(sharded, 3.0)).eq(3).all()
     assert mesh.num_program_cache_entries() == 1
 
 
@@ -102,7 +102,7 @@ def _sharded(
 @pytest.mark.parametrize(
     ("dims", "shard"),
     [
-        ((1, 0, 2, 3), (32, 64)),  # users and batch change places: every core keeps its user
+        ((1, 0, 2, 3), (32, 64)),  # users and batch are swapped: every core keeps its user
         ((0, 1, 3, 2), (64, 32)),  # rows and columns: a shard turns with the tensor
     ],
 )
@@ -124,7 +124,7 @@ def test_permuted_tensors_stay_sharded_on_their_cores(
     [
         ((1, 1, 256, 8), (32, 32), (8, 1), (0, 1, 3, 2), ttnn.TensorMemoryLayout.WIDTH_SHARDED),  # rows become columns
         ((1, 3, 32, 32), (32, 32), (3, 1), (0, 2, 1, 3), ttnn.TensorMemoryLayout.INTERLEAVED),  # 3 into 32: fractions
-        ((2, 3, 32, 32), (32, 32), (6, 1), (2, 1, 0, 3), HEIGHT),  # no transpose of neighbours: shards are cut anew
+        ((2, 3, 32, 32), (32, 32), (6, 1), (2, 1, 0, 3), HEIGHT),  # no transpose of neighbours: new shards are made
     ],
 )
 def test_shards_follow_the_tensor_as_tt_nn_turns_them(

@@ -82,11 +82,11 @@ def test_a_slice_that_begins_inside_a_tile_goes_through_rows(device: ttnn.MeshDe
 
 
 def _padding(tensor: ttnn.Tensor) -> torch.Tensor:
-    """What lies in memory behind the logical shape."""
-    whole = ttnn.to_torch(ttnn.reshape(tensor, tensor.padded_shape, tensor.padded_shape))
+    """The values in memory outside the logical shape."""
+    padded = ttnn.to_torch(ttnn.reshape(tensor, tensor.padded_shape, tensor.padded_shape))
     outside = torch.ones(tuple(tensor.padded_shape), dtype=torch.bool)
     outside[tuple(map(slice, tensor.shape))] = False
-    return whole[outside]
+    return padded[outside]
 
 
 @pytest.mark.parametrize("sharded", [False, True])

@@ -79,12 +79,12 @@ def test_host_tensors_keep_to_the_host(mesh) -> None:
     host = ttnn.from_torch(torch.arange(24.0).reshape(2, 3, 4))
 
     shaped = ttnn.reshape(host, (6, 4))
-    joined = ttnn.concat([shaped, shaped], dim=0)
+    concatenated = ttnn.concat([shaped, shaped], dim=0)
 
     assert shaped.device() is None
-    assert joined.device() is None
-    assert joined.shape == [12, 4]
-    assert ttnn.to_torch(joined)[6:].equal(torch.arange(24.0).reshape(6, 4))
+    assert concatenated.device() is None
+    assert concatenated.shape == [12, 4]
+    assert ttnn.to_torch(concatenated)[6:].equal(torch.arange(24.0).reshape(6, 4))
 
 
 @pytest.mark.parametrize(

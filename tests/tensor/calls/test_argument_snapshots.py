@@ -23,7 +23,7 @@ from ttmesh.ops.catalogue import families
 from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 
-WAYS = ("eager", "async", "adversarial", "trace")
+SCHEDULES = ("eager", "async", "adversarial", "trace")
 SAMPLE = 24
 
 
@@ -98,21 +98,21 @@ def arguments(case: harness.Case, mesh: ttnn.MeshDevice) -> harness.Arguments:
 
 
 def call(case: harness.Case, args: list[Any], kwargs: dict[str, Any]) -> list[ttnn.Tensor]:
-    return harness.parts(families.load()[case.operation].function(*args, **kwargs))
+    return harness.list_tensors(families.load()[case.operation].function(*args, **kwargs))
 
 
-def check(case: harness.Case, way: str) -> None:
+def check(case: harness.Case, schedule: str) -> None:
     """Spoil the arguments right after the call, and call again with fresh equal ones."""
     with mesh_on("eager", case.system) as mesh:
         expected = values_of(call(case, *arguments(case, mesh)))
-    with mesh_on("eager" if way == "trace" else way, case.system) as mesh:
+    with mesh_on("eager" if schedule == "trace" else schedule, case.system) as mesh:
         for _ in range(3):
             args, kwargs = arguments(case, mesh)
             results = call(case, args, kwargs)
             spoil(args)
             spoil([kwargs])
             assert values_of(results) == expected
-        if way != "trace":
+        if schedule != "trace":
             return
         args, kwargs = arguments(case, mesh)
         trace = ttnn.begin_trace_capture(mesh, cq_id=0)
@@ -139,22 +139,22 @@ def has_mutable_arguments(case: harness.Case) -> bool:
 
 
 CASES = [case for case in harness.load_cases() if has_mutable_arguments(case)]
-ALL = [(case, way) for case in CASES for way in WAYS]
+ALL = [(case, schedule) for case in CASES for schedule in SCHEDULES]
 
 
 def names(value: Any) -> str:
     return value if isinstance(value, str) else value.name
 
 
-@pytest.mark.parametrize(("case", "way"), random.Random(0).sample(ALL, SAMPLE), ids=names)
-def test_changed_arguments_change_no_result(case: harness.Case, way: str) -> None:
-    check(case, way)
+@pytest.mark.parametrize(("case", "schedule"), random.Random(0).sample(ALL, SAMPLE), ids=names)
+def test_changed_arguments_change_no_result(case: harness.Case, schedule: str) -> None:
+    check(case, schedule)
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("case", "way"), ALL, ids=names)
-def test_changed_arguments_change_no_result_of_any_operation(case: harness.Case, way: str) -> None:
-    check(case, way)
+@pytest.mark.parametrize(("case", "schedule"), ALL, ids=names)
+def test_changed_arguments_change_no_result_of_any_operation(case: harness.Case, schedule: str) -> None:
+    check(case, schedule)
 
 
 @pytest.fixture

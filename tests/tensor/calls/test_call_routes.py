@@ -1,4 +1,4 @@
-"""Calls that were seen before take the short way: it must do exactly what the long way does."""
+"""Repeated calls take a route: it must do exactly what a first call does."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def watched() -> Iterator[None]:
         observer.remove(watcher)
 
 
-WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "again": nullcontext,
     "a listener": lambda: listening(commands=False),
     "a listener of commands": lambda: listening(commands=True),
@@ -124,9 +124,9 @@ WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_program_is_the_same_on_every_way(mesh: ttnn.MeshDevice, way: str, seed: int) -> None:
+def test_a_random_program_is_the_same_in_every_mode(mesh: ttnn.MeshDevice, mode: str, seed: int) -> None:
     def forget() -> None:
         other.plans.clear()
 
@@ -134,15 +134,15 @@ def test_a_random_program_is_the_same_on_every_way(mesh: ttnn.MeshDevice, way: s
     ttnn.close_mesh_device(mesh)
     other = ttnn.open_mesh_device(ttnn.MeshShape(2, 2), trace_region_size=1 << 20)
     try:
-        with WAYS[way]():
-            seen = program(other, seed, 60, forget if way == "nothing remembered" else lambda: None)
+        with MODES[mode]():
+            seen = program(other, seed, 60, forget if mode == "nothing remembered" else lambda: None)
     finally:
         ttnn.close_mesh_device(other)
 
     assert seen == expected
 
 
-def test_the_records_of_memory_tell_of_every_buffer_on_the_short_way(mesh: ttnn.MeshDevice) -> None:
+def test_memory_records_name_every_buffer_of_a_routed_call(mesh: ttnn.MeshDevice) -> None:
     a, b = on(mesh, 1), on(mesh, 2)
     ttnn.add(a, b)
 
@@ -167,7 +167,7 @@ def test_the_records_of_commands_name_what_a_program_ran(mesh: ttnn.MeshDevice) 
     assert names == [("Enqueued", "ttnn.add"), ("Finished", "ttnn.add")]
 
 
-def test_a_trace_replays_calls_of_the_short_way_with_their_own_numbers(mesh: ttnn.MeshDevice) -> None:
+def test_a_trace_replays_routed_calls_with_their_own_numbers(mesh: ttnn.MeshDevice) -> None:
     a = on(mesh, 1)
     scaled = [ttnn.multiply(a, factor) for factor in (2.0, 3.0)]
     del scaled
@@ -210,7 +210,7 @@ def test_a_shard_spec_that_was_written_to_is_another_key(mesh: ttnn.MeshDevice) 
     assert result.memory_config().shard_spec.shape == [96, 64]
 
 
-def test_the_short_way_refuses_what_the_long_way_refuses(mesh: ttnn.MeshDevice) -> None:
+def test_a_routed_call_refuses_what_a_first_call_refuses(mesh: ttnn.MeshDevice) -> None:
     a, b = on(mesh, 1), on(mesh, 2)
     ttnn.add(a, b)
     host = ttnn.from_device(b)
@@ -226,9 +226,9 @@ def test_the_short_way_refuses_what_the_long_way_refuses(mesh: ttnn.MeshDevice) 
         ttnn.add(a, b)
 
 
-def test_the_short_way_refuses_tensors_of_two_meshes(mesh: ttnn.MeshDevice) -> None:
-    parts = mesh.create_submeshes(ttnn.MeshShape(1, 2))
-    a, b = (on(part, 1, (2, 32, 64)) for part in parts)
+def test_a_routed_call_refuses_tensors_of_two_meshes(mesh: ttnn.MeshDevice) -> None:
+    submeshes = mesh.create_submeshes(ttnn.MeshShape(1, 2))
+    a, b = (on(submesh, 1, (2, 32, 64)) for submesh in submeshes)
     ttnn.add(a, a)
 
     with pytest.raises(RuntimeError, match="operands live on different devices"):

@@ -1,1 +1,1 @@
-"""How members of a group exchange data: one file per algorithm, its name is the option."""
+"""How the chips of a group exchange data: one file per algorithm; its name is the value of algorithm=."""

@@ -1,4 +1,4 @@
-"""Direct: every member sends straight to every other one, in one round."""
+"""Direct: every chip sends to every other one, in one round."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ ONE_LINE = False
 
 
 def refuses(group: ChipGroup) -> str | None:
-    """Data is routed where no link joins two members, so every group will do."""
+    """None: data is routed if two chips have no link, so every group works."""
     return None
 
 
 def reduce_scatter(group: ChipGroup) -> TransferPlan:
-    """Each owner gets all terms of its chunk and adds them in member order, rounding once."""
+    """Each owner gets all terms of its chunk and adds them in chip order, rounding once."""
     n = group.size
     return TransferPlan(n, n, (tuple(Transfer(i, c, c, reduce=True) for c in range(n) for i in range(n) if i != c),))
 
 
 def all_gather(group: ChipGroup) -> TransferPlan:
-    """Each member sends its chunk to all others."""
+    """Each chip sends its chunk to all others."""
     n = group.size
     return TransferPlan(n, n, (tuple(Transfer(c, i, c) for c in range(n) for i in range(n) if i != c),))
 

@@ -1,19 +1,19 @@
-"""Mesh and torus: along rows, then along columns, each axis by the ring or the line it is."""
+"""Mesh and torus: along rows, then along columns, with the ring or the line algorithm for each axis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from ttmesh.ccl.algorithms import bidirectional_ring, line
-from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, run_side_by_side
+from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, run_in_parallel
 
 ONE_LINE = False
-PARTS = 2  # a ring sends half of each piece either way
+CHUNKS_PER_SHARD = 2  # a ring sends half of each shard in either direction
 
 
 def refuses(group: ChipGroup) -> str | None:
-    """Both axes must be longer than 1."""
-    return "the members stand in one line" if group.is_line else None
+    """A reason if an axis has length 1."""
+    return "the chips form one line" if group.is_line else None
 
 
 def reduce_scatter(group: ChipGroup) -> TransferPlan:
@@ -40,7 +40,7 @@ def broadcast(group: ChipGroup, root: int) -> TransferPlan:
         _renumber(_broadcast(rows, group.closes[0], row), [r * cols + c for r in range(rows)], [0], group.size, 1)
         for c in range(cols)
     ]
-    return along.concat(run_side_by_side(down, group.size, 1))
+    return along.concat(run_in_parallel(down, group.size, 1))
 
 
 def all_to_all(group: ChipGroup) -> TransferPlan:
@@ -50,30 +50,30 @@ def all_to_all(group: ChipGroup) -> TransferPlan:
     for i in range(n):
         for j in range(n):
             (r, c), (to_r, to_c) = divmod(i, cols), divmod(j, cols)
-            along = [r * cols + at for at in _steps(c, to_c, cols, group.closes[1])]
-            down = [at * cols + to_c for at in _steps(r, to_r, rows, group.closes[0])]
+            along = [r * cols + index for index in _find_path(c, to_c, cols, group.closes[1])]
+            down = [index * cols + to_c for index in _find_path(r, to_r, rows, group.closes[0])]
             paths[i * n + j] = along + down[1:]
     return forward_along_paths(n, n * n, paths)
 
 
 def _rows(group: ChipGroup, collective: str) -> TransferPlan:
-    """One plan per row; its piece j is the pieces of column j."""
+    """One plan per row; its shard j holds the shards of column j."""
     rows, cols = group.shape
     plan = _axis_plan(cols, group.closes[1], collective)
-    pieces = [[r * cols + c for r in range(rows)] for c in range(cols)]
-    members = [[r * cols + c for c in range(cols)] for r in range(rows)]
-    return run_side_by_side(
-        [_lift_line_plan(plan, line_, pieces, group.size) for line_ in members], group.size, group.size * PARTS
+    shards = [[r * cols + c for r in range(rows)] for c in range(cols)]
+    lines = [[r * cols + c for c in range(cols)] for r in range(rows)]
+    return run_in_parallel(
+        [_lift_line_plan(plan, line_, shards, group.size) for line_ in lines], group.size, group.size * CHUNKS_PER_SHARD
     )
 
 
 def _columns(group: ChipGroup, collective: str) -> TransferPlan:
-    """One plan per column, over the pieces of that column."""
+    """One plan per column, over the shards of that column."""
     rows, cols = group.shape
     plan = _axis_plan(rows, group.closes[0], collective)
     lines = [[r * cols + c for r in range(rows)] for c in range(cols)]
-    lifted = [_lift_line_plan(plan, line_, [[member] for member in line_], group.size) for line_ in lines]
-    return run_side_by_side(lifted, group.size, group.size * PARTS)
+    lifted = [_lift_line_plan(plan, line_, [[chip] for chip in line_], group.size) for line_ in lines]
+    return run_in_parallel(lifted, group.size, group.size * CHUNKS_PER_SHARD)
 
 
 def _axis_plan(n: int, closes: bool, collective: str) -> TransferPlan:
@@ -82,23 +82,25 @@ def _axis_plan(n: int, closes: bool, collective: str) -> TransferPlan:
     return make(ChipGroup((1, n), (False, closes)))
 
 
-def _lift_line_plan(plan: TransferPlan, members: list[int], pieces: list[list[int]], total: int) -> TransferPlan:
-    """A plan of one line as part of the mesh's: members renumbered, each chunk replaced by those it stands for."""
+def _lift_line_plan(plan: TransferPlan, chips: list[int], shards: list[list[int]], total: int) -> TransferPlan:
+    """Turn the plan of one line into one of the mesh: chips are renumbered, each chunk becomes those it contains."""
     chunks = [
-        [PARTS * piece + part for piece in pieces[c // plan.parts] for part in _parts(c, plan.parts)]
+        [
+            CHUNKS_PER_SHARD * shard + half
+            for shard in shards[c // plan.chunks_per_shard]
+            for half in _halves(c, plan.chunks_per_shard)
+        ]
         for c in range(plan.chunks)
     ]
     rounds = tuple(
-        tuple(
-            Transfer(members[t.source], members[t.target], chunk, t.reduce) for t in round_ for chunk in chunks[t.chunk]
-        )
+        tuple(Transfer(chips[t.source], chips[t.target], chunk, t.reduce) for t in round_ for chunk in chunks[t.chunk])
         for round_ in plan.rounds
     )
-    return TransferPlan(total, total * PARTS, rounds)
+    return TransferPlan(total, total * CHUNKS_PER_SHARD, rounds)
 
 
-def _parts(chunk: int, parts: int) -> list[int]:
-    return [chunk % parts] if parts == PARTS else list(range(PARTS))
+def _halves(chunk: int, chunks_per_shard: int) -> list[int]:
+    return [chunk % chunks_per_shard] if chunks_per_shard == CHUNKS_PER_SHARD else list(range(CHUNKS_PER_SHARD))
 
 
 def _broadcast(n: int, closes: bool, root: int) -> TransferPlan:
@@ -107,12 +109,12 @@ def _broadcast(n: int, closes: bool, root: int) -> TransferPlan:
     return make(ChipGroup((1, n), (False, closes)), root)
 
 
-def _renumber(plan: TransferPlan, members: list[int], chunks: list[int], total: int, count: int) -> TransferPlan:
-    rounds = (tuple(Transfer(members[t.source], members[t.target], chunks[t.chunk]) for t in r) for r in plan.rounds)
+def _renumber(plan: TransferPlan, chips: list[int], chunks: list[int], total: int, count: int) -> TransferPlan:
+    rounds = (tuple(Transfer(chips[t.source], chips[t.target], chunks[t.chunk]) for t in r) for r in plan.rounds)
     return TransferPlan(total, count, tuple(rounds))
 
 
-def _steps(start: int, end: int, n: int, closes: bool) -> list[int]:
+def _find_path(start: int, end: int, n: int, closes: bool) -> list[int]:
     ahead = (end - start) % n
     if not closes:
         return list(range(start, end + 1) if end >= start else range(start, end - 1, -1))

@@ -1,4 +1,4 @@
-"""Recursive halving and doubling: partners half the group apart, then a quarter, and so on."""
+"""Recursive halving and doubling: partners at a distance of half the group, then a quarter, and so on."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ ONE_LINE = False
 
 
 def refuses(group: ChipGroup) -> str | None:
-    """Partners differ in one bit of their number, so the group must have a power of two members."""
+    """A reason if the size is not a power of two: partners differ in one bit of their index."""
     n = group.size
-    return None if n & (n - 1) == 0 else f"{n} members are not a power of two"
+    return None if n & (n - 1) == 0 else f"{n} chips are not a power of two"
 
 
 def reduce_scatter(group: ChipGroup) -> TransferPlan:
-    """Each round hands the partner the half of what is left that lies on its side: (n-1)/n of the data per member."""
+    """Each round sends the partner the half of the remaining chunks that it keeps: (n-1)/n of the data per chip."""
     n = group.size
     rounds, distance = [], n // 2
     while distance:
-        rounds.append(tuple(Transfer(i, i ^ distance, c, True) for i in range(n) for c in _side(i, distance, n)))
+        rounds.append(
+            tuple(Transfer(i, i ^ distance, c, True) for i in range(n) for c in _find_partner_chunks(i, distance, n))
+        )
         distance //= 2
     return TransferPlan(n, n, tuple(rounds))
 
 
 def all_gather(group: ChipGroup) -> TransferPlan:
-    """The same rounds backwards: what a member has doubles."""
+    """The rounds of reduce_scatter in reverse: the chunks of a chip double."""
     n = group.size
     rounds, distance = [], 1
     while distance < n:
@@ -35,12 +37,12 @@ def all_gather(group: ChipGroup) -> TransferPlan:
 
 
 def all_reduce(group: ChipGroup) -> TransferPlan:
-    """Halving, then doubling: 2(n-1)/n of the data per member."""
+    """Halving, then doubling: 2(n-1)/n of the data per chip."""
     return reduce_scatter(group).concat(all_gather(group))
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
-    """What has the data doubles every round."""
+    """The number of chips with the data doubles every round."""
     n = group.size
     rounds, distance = [], n // 2
     while distance:
@@ -51,18 +53,18 @@ def broadcast(group: ChipGroup, root: int) -> TransferPlan:
 
 
 def all_to_all(group: ChipGroup) -> TransferPlan:
-    """Every chunk corrects one bit of its place per hop, the highest first."""
+    """Every hop of a chunk corrects one bit of its position, the highest first."""
     n = group.size
-    return forward_along_paths(n, n * n, {i * n + j: _bitwise(i, j, n) for i in range(n) for j in range(n)})
+    return forward_along_paths(n, n * n, {i * n + j: _find_path(i, j, n) for i in range(n) for j in range(n)})
 
 
-def _side(member: int, distance: int, n: int) -> list[int]:
-    """The chunks that the partner keeps: those that agree with it in this bit and with both in all higher ones."""
-    partner = member ^ distance
+def _find_partner_chunks(chip: int, distance: int, n: int) -> list[int]:
+    """The chunks that the partner keeps: their index equals the partner's in this bit and all higher ones."""
+    partner = chip ^ distance
     return [c for c in range(n) if c // distance == partner // distance]
 
 
-def _bitwise(start: int, end: int, n: int) -> list[int]:
+def _find_path(start: int, end: int, n: int) -> list[int]:
     path, distance = [start], n // 2
     while distance:
         if (path[-1] ^ end) & distance:

@@ -1,4 +1,4 @@
-"""Ring, one way: every member sends to the next one."""
+"""Unidirectional ring: every chip sends to the next one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ ONE_LINE = True
 
 
 def refuses(group: ChipGroup) -> str | None:
-    """Why this group has no ring."""
-    return None if group.is_ring or group.size == 1 else "the members do not close into a ring"
+    """A reason if the group does not form a ring."""
+    return None if group.is_ring or group.size == 1 else "the chips do not form a ring"
 
 
 def reduce_scatter(group: ChipGroup) -> TransferPlan:
-    """Chunk c starts behind its owner and comes round to it, growing at every member: (n-1)/n of the data per link."""
+    """Chunk c goes around the ring to its owner, and every chip adds a term: (n-1)/n of the data per link."""
     n = group.size
-    return TransferPlan(n, n, tuple(tuple(_sum(i, (i - s - 1) % n, n) for i in range(n)) for s in range(n - 1)))
+    return TransferPlan(n, n, tuple(tuple(_send_term(i, (i - s - 1) % n, n) for i in range(n)) for s in range(n - 1)))
 
 
 def all_gather(group: ChipGroup) -> TransferPlan:
-    """Every chunk goes round: (n-1)/n of the result per link."""
+    """Every chunk goes around the ring: (n-1)/n of the result per link."""
     n = group.size
     rounds = (tuple(Transfer(i, (i + 1) % n, (i - s) % n) for i in range(n)) for s in range(n - 1))
     return TransferPlan(n, n, tuple(rounds))
@@ -31,7 +31,7 @@ def all_reduce(group: ChipGroup) -> TransferPlan:
 
 
 def broadcast(group: ChipGroup, root: int) -> TransferPlan:
-    """From the root once round."""
+    """From the root around the ring."""
     n = group.size
     return forward_along_paths(n, 1, {0: [(root + i) % n for i in range(n)]})
 
@@ -43,5 +43,5 @@ def all_to_all(group: ChipGroup) -> TransferPlan:
     return forward_along_paths(n, n * n, paths)
 
 
-def _sum(member: int, chunk: int, n: int) -> Transfer:
-    return Transfer(member, (member + 1) % n, chunk, reduce=True)
+def _send_term(chip: int, chunk: int, n: int) -> Transfer:
+    return Transfer(chip, (chip + 1) % n, chunk, reduce=True)

@@ -1,4 +1,4 @@
-"""all_to_all: a tensor cut along one dim over the chips of an axis becomes one cut along another."""
+"""all_to_all: a tensor sharded along one dim over the chips of an axis becomes sharded along another."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from ttmesh.base.errors import ShapeError
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, mesh_of, run
-from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups, normal_dim, scattered_topology
+from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim, scattered_topology
 from ttmesh.ccl.planning.lane_groups import split_dim
-from ttmesh.ccl.planning.rank_exchange import to_targets
+from ttmesh.ccl.planning.rank_exchange import exchange_by_target
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -33,12 +33,12 @@ def exchange(
     algorithm: str | None = None,
     output: Tensor | None = None,
 ) -> Tensor:
-    """all_to_all: a tensor cut along in_dim becomes one cut along out_dim."""
+    """all_to_all: a tensor sharded along in_dim becomes sharded along out_dim."""
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis)
     rank = len(tensor.shape)
     dims = {
-        key: normal_dim(tensor, dim, f"AllToAllAsync: {key} must be in range [0, {rank}), but is {dim}")
+        key: normalize_tensor_dim(tensor, dim, f"AllToAllAsync: {key} must be in range [0, {rank}), but is {dim}")
         for key, dim in (("in_dim", in_dim), ("out_dim", out_dim))
     }
     options: dict[str, Any] = {
@@ -59,7 +59,7 @@ def all_to_all(
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
-    """A tensor cut along in_dim over an axis becomes one cut along out_dim."""
+    """A tensor sharded along in_dim over an axis becomes sharded along out_dim."""
     return exchange(
         "ttmesh.all_to_all", tensor, in_dim, out_dim, cluster_axis=cluster_axis, memory_config=memory_config, mode=mode,
         algorithm=algorithm,
@@ -67,9 +67,9 @@ def all_to_all(
 
 
 def decide_all_to_all(request: Request) -> Decision:
-    """What all_to_all does."""
-    where, spec = find_groups(request, request["axis"]), request.tensor.spec
-    in_dim, out_dim, n = request["in_dim"], request["out_dim"], where.members
+    """Decide what all_to_all computes and sends."""
+    groups, spec = find_groups(request, request["axis"]), request.tensor.spec
+    in_dim, out_dim, n = request["in_dim"], request["out_dim"], groups.group_size
     extent = spec.shape[out_dim]
     if extent % n:
         raise ShapeError(
@@ -81,46 +81,48 @@ def decide_all_to_all(request: Request) -> Decision:
     shape[out_dim] //= n
     shape[in_dim] *= n
     size = spec.packed_size_bytes
-    plan = where.plan("all_to_all", size)
+    plan = groups.plan("all_to_all", size)
     rank = len(shape)
 
-    def parts(lanes: torch.Tensor) -> torch.Tensor:
-        """[groups, members, targets, *local with out_dim / n]."""
-        return split_dim(every(where, lanes), out_dim - rank, n).movedim(out_dim - rank - 1, 2)
+    def split_targets(lanes: torch.Tensor) -> torch.Tensor:
+        """[groups, chips, targets, *local with out_dim / n]."""
+        return split_dim(expand_group(groups, lanes), out_dim - rank, n).movedim(out_dim - rank - 1, 2)
 
     def merge_arrivals(arrived: torch.Tensor) -> tuple[torch.Tensor]:
-        """[groups, targets, origins, *local] joined along in_dim."""
-        at = arrived.dim() - rank + in_dim - 1
-        return (where.arrangement.spread(arrived.movedim(2, at).flatten(at, at + 1)),)
+        """Concatenate [groups, targets, origins, *local] along in_dim."""
+        dim_position = arrived.dim() - rank + in_dim - 1
+        return (groups.lane_groups.merge(arrived.movedim(2, dim_position).flatten(dim_position, dim_position + 1)),)
 
-    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return merge_arrivals(parts(lanes).transpose(1, 2))
+    def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        return merge_arrivals(split_targets(lanes).transpose(1, 2))
 
     def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return merge_arrivals(plan_executor.run_all_to_all(parts(lanes), plan))
+        return merge_arrivals(plan_executor.run_all_to_all(split_targets(lanes), plan))
 
-    part, across = request.mesh.rank_block, where.across
+    rank_block, exchange_axes = request.mesh.rank_block, groups.exchange_axes
 
-    def sent(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        assert part is not None, "asked for only then"
-        assert across is not None, "asked for only then"
-        members = where.arrangement.gather(lanes)
-        own = members.expand(members.shape[0], part.block_shape[across[0]], *members.shape[2:])
-        targets = split_dim(own, out_dim - rank, n).movedim(out_dim - rank - 1, 2)
-        return merge_arrivals(to_targets(part, across[0], targets))
+    def compute_on_rank(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert rank_block is not None, "used only if ranks share the axis"
+        assert exchange_axes is not None, "used only if ranks share the axis"
+        group_lanes = groups.lane_groups.split(lanes)
+        local_lanes = group_lanes.expand(
+            group_lanes.shape[0], rank_block.block_shape[exchange_axes[0]], *group_lanes.shape[2:]
+        )
+        shards = split_dim(local_lanes, out_dim - rank, n).movedim(out_dim - rank - 1, 2)
+        return merge_arrivals(exchange_by_target(rank_block, exchange_axes[0], shards))
 
     return Decision(
         (request.result_spec(shape),),
-        run_plan if request["algorithm"] else fast,
-        where.loads(plan, size * n, up=[size] * n, down=[size] * n),
+        run_plan if request["algorithm"] else compute,
+        groups.loads(plan, size * n, up=[size] * n, down=[size] * n),
         scattered_topology(request.tensor, out_dim, request["axis"]),
         presence=request.tensor.kind.presence,
-        across=across,
-        over_ranks=None if across is None or request["algorithm"] else sent,
+        exchange_axes=exchange_axes,
+        compute_on_rank=None if exchange_axes is None or request["algorithm"] else compute_on_rank,
     )
 
 
-def every(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
-    """[groups, members, *local], every member there."""
-    members = where.arrangement.gather(lanes)
-    return members.expand(members.shape[0], where.members, *members.shape[2:])
+def expand_group(groups: ChipGroups, lanes: torch.Tensor) -> torch.Tensor:
+    """[groups, chips, *local] with a lane for every chip."""
+    group_lanes = groups.lane_groups.split(lanes)
+    return group_lanes.expand(group_lanes.shape[0], groups.group_size, *group_lanes.shape[2:])

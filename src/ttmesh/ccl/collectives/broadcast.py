@@ -1,4 +1,4 @@
-"""Collectives that only copy: broadcast, all_broadcast, mesh_partition."""
+"""broadcast, all_broadcast and mesh_partition."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.ccl.collectives.all_to_all import every
+from ttmesh.ccl.collectives.all_to_all import expand_group
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
-    Placed,
+    ChipGroups,
     check_axis,
     find_groups,
-    normal_dim,
+    normalize_tensor_dim,
     replicated_topology,
     scattered_topology,
 )
@@ -36,7 +36,7 @@ def broadcast(
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
-    """The sender's part on every device of the axis."""
+    """The sender's tensor on every device of the axis."""
     mesh = mesh_of("ttnn.broadcast", [input_tensor])
     check_axis(mesh, cluster_axis)
     _check_linear("broadcast", input_tensor, cluster_axis)
@@ -44,7 +44,7 @@ def broadcast(
         "axis": cluster_axis, "sender": tuple(sender_coord), "memory_config": memory_config, "topology": topology,
         "algorithm": algorithm, "mode": check_common(mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
-    result: Tensor = run("ttnn.broadcast", _broadcast, [input_tensor], options)
+    result: Tensor = run("ttnn.broadcast", _decide_broadcast, [input_tensor], options)
     return result
 
 
@@ -59,7 +59,7 @@ def all_broadcast(
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> list[Tensor]:
-    """One tensor per device of the axis: its part, on all of them."""
+    """One tensor per device of the axis: its shard, on all of them."""
     mesh = mesh_of("ttnn.all_broadcast", [input_tensor])
     check_axis(mesh, cluster_axis)
     _check_linear("all_broadcast", input_tensor, cluster_axis)
@@ -67,7 +67,7 @@ def all_broadcast(
         "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
         "mode": check_common(mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
-    results: list[Tensor] = run("ttnn.all_broadcast", _all_broadcast, [input_tensor], options)
+    results: list[Tensor] = run("ttnn.all_broadcast", _decide_all_broadcast, [input_tensor], options)
     return results
 
 
@@ -75,7 +75,7 @@ def all_broadcast(
 def mesh_partition(
     input_tensor: Tensor, dim: int, cluster_axis: int | None = None, memory_config: MemoryConfig | None = None
 ) -> Tensor:
-    """Part i along a dim of what device i of the axis holds; nothing moves between chips."""
+    """Slice i along a dim of the tensor on device i of the axis; no data moves between chips."""
     mesh = mesh_of("ttnn.mesh_partition", [input_tensor])
     if cluster_axis not in (None, 0, 1):
         raise MeshError(
@@ -83,77 +83,79 @@ def mesh_partition(
             expected="None, 0 or 1",
             fix="Pass one of these as cluster_axis.",
         )
-    at = normal_dim(input_tensor, dim, "dim must be less than the rank of the input tensor")
+    dim_position = normalize_tensor_dim(input_tensor, dim, "dim must be less than the rank of the input tensor")
     if (mesh.get_num_devices() if cluster_axis is None else mesh.shape[cluster_axis]) == 1:
         return input_tensor
-    options = {"axis": cluster_axis, "dim": at, "memory_config": memory_config, "mode": "local"}
+    options = {"axis": cluster_axis, "dim": dim_position, "memory_config": memory_config, "mode": "local"}
     result: Tensor = run("ttnn.mesh_partition", decide_mesh_partition, [input_tensor], options)
     return result
 
 
-def _broadcast(request: Request) -> Decision:
-    where = find_groups(request, request["axis"])
-    root = _position(where, request["sender"])
-    _check_several("broadcast", where)
-    n, size = where.members, request.tensor.spec.packed_size_bytes
-    plan = where.plan("broadcast", size, root=root)
+def _decide_broadcast(request: Request) -> Decision:
+    groups = find_groups(request, request["axis"])
+    root = _find_position(groups, request["sender"])
+    _check_several("broadcast", groups)
+    n, size = groups.group_size, request.tensor.spec.packed_size_bytes
+    plan = groups.plan("broadcast", size, root=root)
 
-    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        return (where.arrangement.spread(members if members.shape[1] == 1 else members[:, root : root + 1]),)
+    def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        group_lanes = groups.lane_groups.split(lanes)
+        return (
+            groups.lane_groups.merge(group_lanes if group_lanes.shape[1] == 1 else group_lanes[:, root : root + 1]),
+        )
 
     def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return (where.arrangement.spread(plan_executor.spread(every(where, lanes), plan, root)),)
+        return (groups.lane_groups.merge(plan_executor.run_broadcast(expand_group(groups, lanes), plan, root)),)
 
-    crossing = where.crossing
+    rank_reduction = groups.rank_reduction
 
     def run_across_ranks(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        assert crossing is not None, "asked for only then"
-        return (where.arrangement.spread(crossing.broadcast(where.arrangement.gather(lanes), root)),)
+        assert rank_reduction is not None, "used only if ranks share the axis"
+        return (groups.lane_groups.merge(rank_reduction.broadcast(groups.lane_groups.split(lanes), root)),)
 
     up = [size if i == root else 0 for i in range(n)]
     return Decision(
         (request.result_spec(request.tensor.shape),),
-        run_plan if request["algorithm"] else fast,
-        where.loads(plan, size, up=up, down=[size - read for read in up]),
+        run_plan if request["algorithm"] else compute,
+        groups.loads(plan, size, up=up, down=[size - sent for sent in up]),
         request.tensor.tensor_topology(),
         presence=request.tensor.kind.presence,
-        across=where.across,
-        over_ranks=run_across_ranks if crossing else None,
+        exchange_axes=groups.exchange_axes,
+        compute_on_rank=run_across_ranks if rank_reduction else None,
     )
 
 
-def _all_broadcast(request: Request) -> Decision:
-    where = find_groups(request, request["axis"])
-    _check_several("all_broadcast", where)
-    n, size = where.members, request.tensor.spec.packed_size_bytes
-    plan = where.plan("all_gather", size)
+def _decide_all_broadcast(request: Request) -> Decision:
+    groups = find_groups(request, request["axis"])
+    _check_several("all_broadcast", groups)
+    n, size = groups.group_size, request.tensor.spec.packed_size_bytes
+    plan = groups.plan("all_gather", size)
 
-    def fast(lanes: torch.Tensor) -> list[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        if members.shape[1] == 1:
-            return [where.arrangement.spread(members)] * n
-        return [where.arrangement.spread(members[:, i : i + 1]) for i in range(n)]
+    def compute(lanes: torch.Tensor) -> list[torch.Tensor]:
+        group_lanes = groups.lane_groups.split(lanes)
+        if group_lanes.shape[1] == 1:
+            return [groups.lane_groups.merge(group_lanes)] * n
+        return [groups.lane_groups.merge(group_lanes[:, i : i + 1]) for i in range(n)]
 
     def run_plan(lanes: torch.Tensor) -> list[torch.Tensor]:
-        gathered = plan_executor.run_gather(every(where, lanes), plan)
-        return [where.arrangement.spread(gathered[:, :, i]) for i in range(n)]
+        gathered = plan_executor.run_gather(expand_group(groups, lanes), plan)
+        return [groups.lane_groups.merge(gathered[:, :, i]) for i in range(n)]
 
     return Decision(
         (request.result_spec(request.tensor.shape),) * n,
-        run_plan if request["algorithm"] else fast,
-        where.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
+        run_plan if request["algorithm"] else compute,
+        groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         replicated_topology(request.tensor, request["axis"]),
         single=False,
         presence=request.tensor.kind.presence,
-        across=where.across,
+        exchange_axes=groups.exchange_axes,
     )
 
 
 def decide_mesh_partition(request: Request) -> Decision:
-    """What mesh_partition does."""
-    where, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
-    n, extent = where.members, spec.shape[dim]
+    """Decide what mesh_partition computes."""
+    groups, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
+    n, extent = groups.group_size, spec.shape[dim]
     if extent % n:
         raise ShapeError(
             f"input shape {spec.shape!r} must be divisible by cluster axis size {n}",
@@ -162,27 +164,27 @@ def decide_mesh_partition(request: Request) -> Decision:
         )
     shape = [*spec.shape]
     shape[dim] = extent // n
-    back = dim - len(shape)
+    negative_dim = dim - len(shape)
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        parts = split_dim(members, back, n)  # [groups, members, ..., part, extent / n, ...]
-        if members.shape[1] == 1:
-            return (where.arrangement.spread(parts[:, 0].movedim(back - 1, 1).contiguous()),)
-        own = parts.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
-        return (where.arrangement.spread(own.contiguous()),)
+        group_lanes = groups.lane_groups.split(lanes)
+        slices = split_dim(group_lanes, negative_dim, n)  # [groups, chips, ..., slice, extent / n, ...]
+        if group_lanes.shape[1] == 1:
+            return (groups.lane_groups.merge(slices[:, 0].movedim(negative_dim - 1, 1).contiguous()),)
+        own_slices = slices.diagonal(0, 1, slices.dim() + negative_dim - 1).movedim(-1, 1)
+        return (groups.lane_groups.merge(own_slices.contiguous()),)
 
-    part, across = request.mesh.rank_block, where.across
+    rank_block, exchange_axes = request.mesh.rank_block, groups.exchange_axes
 
-    def own_parts(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        assert part is not None, "asked for only then"
-        assert across is not None, "asked for only then"
-        first, count = part.start[across[0]], part.block_shape[across[0]]
-        members = where.arrangement.gather(lanes)
-        parts = split_dim(members, back, n).narrow(back - 1, first, count)
-        all_parts = parts.expand(parts.shape[0], count, *parts.shape[2:])
-        own = all_parts.diagonal(0, 1, parts.dim() + back - 1).movedim(-1, 1)
-        return (where.arrangement.spread(own.contiguous()),)
+    def compute_on_rank(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert rank_block is not None, "used only if ranks share the axis"
+        assert exchange_axes is not None, "used only if ranks share the axis"
+        first, count = rank_block.start[exchange_axes[0]], rank_block.block_shape[exchange_axes[0]]
+        group_lanes = groups.lane_groups.split(lanes)
+        slices = split_dim(group_lanes, negative_dim, n).narrow(negative_dim - 1, first, count)
+        all_slices = slices.expand(slices.shape[0], count, *slices.shape[2:])
+        own_slices = all_slices.diagonal(0, 1, slices.dim() + negative_dim - 1).movedim(-1, 1)
+        return (groups.lane_groups.merge(own_slices.contiguous()),)
 
     return Decision(
         (request.result_spec(shape),),
@@ -190,15 +192,15 @@ def decide_mesh_partition(request: Request) -> Decision:
         {},
         scattered_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
-        across=across,
-        over_ranks=own_parts if across is not None else None,
+        exchange_axes=exchange_axes,
+        compute_on_rank=compute_on_rank if exchange_axes is not None else None,
     )
 
 
-def _position(where: Placed, coord: tuple[int, ...]) -> int:
-    """Where the chip at a coordinate stands in its group."""
-    axis, tensor = where.axis, where.request.tensor
-    if len(coord) != where.request.mesh.shape.dims() or coord not in tensor.coords():
+def _find_position(groups: ChipGroups, coord: tuple[int, ...]) -> int:
+    """The index of the chip at a coordinate in its group."""
+    axis, tensor = groups.axis, groups.request.tensor
+    if len(coord) != groups.request.mesh.shape.dims() or coord not in tensor.coords():
         raise MeshError(
             f"sender {list(coord)} does not hold the tensor",
             expected=f"one of {[list(c) for c in tensor.coords()]}",
@@ -208,7 +210,7 @@ def _position(where: Placed, coord: tuple[int, ...]) -> int:
 
 
 def _check_linear(name: str, tensor: Tensor, axis: int | None) -> None:
-    """Without an axis TT-NN wants a tensor distributed along one line."""
+    """Raise TT-NN's error if no axis is given and the tensor is not distributed along one line."""
     if axis is None and not tensor.tensor_topology().distribution_shape().is_line_topology():
         raise MeshError(
             f"{name} op is only supported for a linear tensor topology shape",
@@ -217,11 +219,11 @@ def _check_linear(name: str, tensor: Tensor, axis: int | None) -> None:
         )
 
 
-def _check_several(name: str, where: Placed) -> None:
-    if where.members < 2:
-        shape = where.request.tensor.tensor_topology().distribution_shape()
+def _check_several(name: str, groups: ChipGroups) -> None:
+    if groups.group_size < 2:
+        shape = groups.request.tensor.tensor_topology().distribution_shape()
         raise MeshError(
-            f"{name} op will only work for num_devices > 1, but has {where.members}, shape: {shape!r}",
+            f"{name} op will only work for num_devices > 1, but has {groups.group_size}, shape: {shape!r}",
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )

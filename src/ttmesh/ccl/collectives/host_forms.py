@@ -1,4 +1,4 @@
-"""Collectives as ttmesh's own names take them, where they differ from TT-NN's."""
+"""Collectives under ttmesh's own names whose parameters differ from TT-NN's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def all_gather(
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
-    """All parts along an axis joined along a dim, the first one unless told otherwise (seed 003)."""
+    """All shards along an axis concatenated along a dim, by default the first one."""
     return gather(
         "ttmesh.all_gather", tensor, dim, cluster_axis=cluster_axis, memory_config=memory_config, mode=mode,
         algorithm=algorithm,

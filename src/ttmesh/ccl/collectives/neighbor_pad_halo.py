@@ -1,4 +1,4 @@
-"""Neighbours' edges in a buffer of their own: neighbor_pad_halo fills it, halo_scatter puts it around the part."""
+"""Halos in a separate buffer: neighbor_pad_halo fills it, halo_scatter puts it around the shard."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import NotEmulatedError, one_of, require
-from ttmesh.ccl.collectives.neighbor_pad import MODES, edge_loads, with_edges
+from ttmesh.ccl.collectives.neighbor_pad import MODES, count_edge_bytes, pad_with_neighbours
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import check_axis, find_groups
-from ttmesh.ccl.planning.plan_traffic import together
+from ttmesh.ccl.planning.plan_traffic import add_loads
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -39,7 +39,7 @@ def neighbor_pad_halo(
     padded_output: Tensor | None = None,
     border_only: bool = False,
 ) -> Tensor:
-    """The edges above, below, left and right of every part, row by row, in the given buffer."""
+    """The neighbours' edges above, below, left and right of every shard, row by row, in the given buffer."""
     mesh = mesh_of(HALO, [input, halo_buffer])
     if padded_output is not None or border_only:
         raise NotEmulatedError(
@@ -81,7 +81,7 @@ def neighbor_pad_halo(
         np_pad2_left == np_pad2_right == np_padding_w,
         "NpHalo: W is padded by np_padding_w on both sides.",
         f"np_pad2_left=np_pad2_right={np_padding_w}",
-        "Pass the same width three times.",
+        "Pass the same width for np_padding_w, np_pad2_left and np_pad2_right.",
     )
     require(
         halo_buffer.dtype == input.dtype,
@@ -97,7 +97,7 @@ def neighbor_pad_halo(
         "inside": (input_pad_h, input_pad_w), "padding_mode": padding_mode, "topology": np_topology,
         "memory_config": memory_config, "mode": check_common(mesh, None, np_num_links),
     }  # fmt: skip
-    result: Tensor = run(HALO, _halo, [input], options, [halo_buffer])
+    result: Tensor = run(HALO, _decide_halo, [input], options, [halo_buffer])
     return result
 
 
@@ -110,7 +110,7 @@ def halo_scatter(
     memory_config: MemoryConfig | None = None,
     border_only: bool = False,
 ) -> Tensor:
-    """The part with the edges of a halo buffer around it; `border_only` writes them into a part that has room for them."""
+    """The shard surrounded by the edges of a halo buffer; `border_only` writes them into a shard that is already padded."""
     mesh_of(SCATTER, [compact_buffer, interior_src])
     require(
         compact_buffer.layout is Layout.ROW_MAJOR,
@@ -147,79 +147,79 @@ def halo_scatter(
         "mode": "local",
     }  # fmt: skip
     outputs = [interior_src] if border_only else []
-    result: Tensor = run(SCATTER, _scatter, [interior_src, compact_buffer], options, outputs)
+    result: Tensor = run(SCATTER, _decide_scatter, [interior_src, compact_buffer], options, outputs)
     return result
 
 
-def _halo(request: Request) -> Decision:
+def _decide_halo(request: Request) -> Decision:
     (rows, columns), (skip_h, skip_w) = request["padding"], request["inside"]
-    where_h, where_w = (find_groups(request, axis) for axis in request["axes"])
-    batch, frames, high, wide, channels = request.tensor.shape
-    high, wide = high - 2 * skip_h, wide - 2 * skip_w
+    groups_h, groups_w = (find_groups(request, axis) for axis in request["axes"])
+    batch, frames, height, width, channels = request.tensor.shape
+    height, width = height - 2 * skip_h, width - 2 * skip_w
     outer, zeros, axes = batch * frames, request["padding_mode"] == "zeros", request.mesh.shape.dims()
     buffer = request.outputs[0]
-    assert buffer is not None, "the buffer is given"
-    sticks = outer * (2 * rows * wide + 2 * columns * (high + 2 * rows))
+    assert buffer is not None, "the caller passes the buffer"
+    sticks = outer * (2 * rows * width + 2 * columns * (height + 2 * rows))
     require(
         buffer.shape[-1] == channels and buffer.shape[-2] >= sticks,
         f"NpHalo: halo_buffer holds {buffer.shape[-2]} pages but the [Htop|Hbot|Wleft|Wright] sections need {sticks} "
-        f"(outer={outer}, H_dev={high}, W_dev={wide}, pH={rows}, pad2_left={columns}, pad2_right={columns}).",
+        f"(outer={outer}, H_dev={height}, W_dev={width}, pH={rows}, pad2_left={columns}, pad2_right={columns}).",
         f"{sticks} pages of {channels} channels or more",
         "Allocate a larger halo_buffer.",
     )
 
     def compute(lanes: torch.Tensor) -> list[torch.Tensor]:
-        inside = lanes.narrow(axes + H, skip_h, high).narrow(axes + W, skip_w, wide)
-        padded = with_edges(where_h, inside, H, rows, rows, zeros=zeros)
-        padded = with_edges(where_w, padded, W, columns, columns, zeros=zeros)
-        sections = [part.flatten(axes, -2) for part in _sections(padded, rows, columns, axes)]
-        rest = buffer.shape[-2] - sticks
-        if rest:
-            sections.append(sections[0].new_zeros(*sections[0].shape[:axes], rest, channels))
+        inside = lanes.narrow(axes + H, skip_h, height).narrow(axes + W, skip_w, width)
+        padded = pad_with_neighbours(groups_h, inside, H, rows, rows, zeros=zeros)
+        padded = pad_with_neighbours(groups_w, padded, W, columns, columns, zeros=zeros)
+        sections = [section.flatten(axes, -2) for section in _find_sections(padded, rows, columns, axes)]
+        unused = buffer.shape[-2] - sticks
+        if unused:
+            sections.append(sections[0].new_zeros(*sections[0].shape[:axes], unused, channels))
         return [torch.cat(sections, -2).reshape(*sections[0].shape[:axes], *buffer.shape)]
 
     stick = channels * request.tensor.spec.packed_size_bytes // max(request.tensor.spec.shape.volume(), 1)
-    loads = together(
+    loads = add_loads(
         [
-            edge_loads(where_h, outer * wide * stick, rows, rows),
-            edge_loads(where_w, outer * (high + 2 * rows) * stick, columns, columns),
+            count_edge_bytes(groups_h, outer * width * stick, rows, rows),
+            count_edge_bytes(groups_w, outer * (height + 2 * rows) * stick, columns, columns),
         ]
     )
     return Decision((buffer.spec,), compute, loads, request.tensor.tensor_topology())
 
 
-def _sections(padded: torch.Tensor, rows: int, columns: int, axes: int) -> list[torch.Tensor]:
-    """Views of a padded part: above and below without the corners, left and right with them."""
-    high, wide = padded.shape[axes + H] - 2 * rows, padded.shape[axes + W] - 2 * columns
-    middle = padded.narrow(axes + W, columns, wide)
+def _find_sections(padded: torch.Tensor, rows: int, columns: int, axes: int) -> list[torch.Tensor]:
+    """Views of a padded shard: above and below without the corners, left and right with them."""
+    height, width = padded.shape[axes + H] - 2 * rows, padded.shape[axes + W] - 2 * columns
+    middle = padded.narrow(axes + W, columns, width)
     return [
         middle.narrow(axes + H, 0, rows),
-        middle.narrow(axes + H, rows + high, rows),
+        middle.narrow(axes + H, rows + height, rows),
         padded.narrow(axes + W, 0, columns),
-        padded.narrow(axes + W, columns + wide, columns),
+        padded.narrow(axes + W, columns + width, columns),
     ]
 
 
-def _scatter(request: Request) -> Decision:
+def _decide_scatter(request: Request) -> Decision:
     (rows, columns), axes = request["padding"], request.mesh.shape.dims()
     shape = [*request.tensor.shape]
     if not request["border_only"]:
         shape[H] += 2 * rows
         shape[W] += 2 * columns
 
-    def compute(part: torch.Tensor, halo: torch.Tensor) -> list[torch.Tensor]:
-        mesh = [max(a, b) for a, b in zip(part.shape[:axes], halo.shape[:axes], strict=True)]
-        padded = part.new_empty(*mesh, *shape)
+    def compute(shard: torch.Tensor, halo: torch.Tensor) -> list[torch.Tensor]:
+        mesh = [max(a, b) for a, b in zip(shard.shape[:axes], halo.shape[:axes], strict=True)]
+        padded = shard.new_empty(*mesh, *shape)
         if request["border_only"]:
-            padded.copy_(part)
+            padded.copy_(shard)
         else:
-            inside = padded.narrow(axes + H, rows, part.shape[axes + H])
-            inside.narrow(axes + W, columns, part.shape[axes + W]).copy_(part)
-        sticks, at = halo.flatten(axes, -2), 0
-        for section in _sections(padded, rows, columns, axes):
+            inside = padded.narrow(axes + H, rows, shard.shape[axes + H])
+            inside.narrow(axes + W, columns, shard.shape[axes + W]).copy_(shard)
+        sticks, offset = halo.flatten(axes, -2), 0
+        for section in _find_sections(padded, rows, columns, axes):
             count = section.shape[axes:-1].numel()
-            section.copy_(sticks.narrow(axes, at, count).reshape(*halo.shape[:axes], *section.shape[axes:]))
-            at += count
+            section.copy_(sticks.narrow(axes, offset, count).reshape(*halo.shape[:axes], *section.shape[axes:]))
+            offset += count
         return [padded]
 
     return Decision((request.result_spec(shape),), compute, {}, request.tensor.tensor_topology())

@@ -1,4 +1,4 @@
-"""point_to_point: one device's part on another."""
+"""point_to_point: sends one device's shard to another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.plan_traffic import over_host, together
+from ttmesh.ccl.planning.plan_traffic import add_loads, count_host_bytes
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.tensor.distribution.composers import lane_at
@@ -26,30 +26,30 @@ def point_to_point(
     topology: Topology | None = None,
     mode: str | None = None,
 ) -> Tensor:
-    """The sender's part on the receiver; what other devices of the result hold is not defined."""
+    """The sender's shard on the receiver; the result's values on other devices are undefined."""
     mesh = mesh_of("ttnn.point_to_point", [input_tensor])
-    # A device that sends to itself copies: that takes no fabric.
-    chosen, stays = check_common(mesh, mode, None), sender_coord == receiver_coord
+    # A device that sends to itself copies, which needs no fabric.
+    checked_mode, same_device = check_common(mesh, mode, None), sender_coord == receiver_coord
     options = {
         "sender": tuple(sender_coord), "receiver": tuple(receiver_coord), "topology": topology,
-        "mode": "local" if stays and chosen == "fabric" else chosen,
+        "mode": "local" if same_device and checked_mode == "fabric" else checked_mode,
     }  # fmt: skip
     outputs = [] if output_tensor is None else [output_tensor]
-    if stays and output_tensor is not None and output_tensor.buffer is input_tensor.buffer:
-        _point_to_point(Request("ttnn.point_to_point", mesh, (input_tensor,), tuple(outputs), options))
+    if same_device and output_tensor is not None and output_tensor.buffer is input_tensor.buffer:
+        _decide(Request("ttnn.point_to_point", mesh, (input_tensor,), tuple(outputs), options))
         return output_tensor
-    result: Tensor = run("ttnn.point_to_point", _point_to_point, [input_tensor], options, outputs)
+    result: Tensor = run("ttnn.point_to_point", _decide, [input_tensor], options, outputs)
     return result
 
 
 def p2p_compute_intermediate_tensor_spec(
     input_tensor: Tensor, sender_coord: MeshCoordinate, receiver_coord: MeshCoordinate, topology: Topology
 ) -> TensorSpec:
-    """The spec of a staging buffer for point_to_point: nothing is staged here, the input's will do for any pair."""
+    """The spec of a staging buffer for point_to_point; ttmesh does not use one, so it is the input's."""
     return input_tensor.spec
 
 
-def _point_to_point(request: Request) -> Decision:
+def _decide(request: Request) -> Decision:
     tensor, mesh = request.tensor, request.mesh
     sender, receiver = request["sender"], request["receiver"]
     if tensor.memory_config().is_sharded():
@@ -71,8 +71,8 @@ def _point_to_point(request: Request) -> Decision:
                 expected=f"one of {tensor.coords()}",
                 fix="Send from a device that holds the tensor.",
             )
-    apart = sum(a != b for a, b in zip(sender, receiver, strict=True))
-    if apart > 1 and not request.over_host and not is_2d(get_fabric_config()):
+    differing_axes = sum(a != b for a, b in zip(sender, receiver, strict=True))
+    if differing_axes > 1 and not request.over_host and not is_2d(get_fabric_config()):
         raise MeshError(
             f"Routing coordinates {MeshCoordinate(sender)!r} and {MeshCoordinate(receiver)!r} invalid for 1D fabric",
             expected="coordinates in one row or column, or a 2D fabric",
@@ -84,16 +84,20 @@ def _point_to_point(request: Request) -> Decision:
     if chips[0] != chips[1]:
         route = mesh.traffic.routes.route(*chips)
         hops = dict.fromkeys(pairwise(route), size)
-        loads = over_host([chips], up=[size, 0], down=[0, size]) if request.over_host else together([hops])
-    axes, part = mesh.shape.dims(), mesh.rank_block
+        loads = count_host_bytes([chips], up=[size, 0], down=[0, size]) if request.over_host else add_loads([hops])
+    axes, rank_block = mesh.shape.dims(), mesh.rank_block
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         return (lane_at(lanes, sender).reshape(*[1] * axes, *lanes.shape[axes:]),)
 
-    def sent(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        assert part is not None, "asked for only then"
-        own = lane_at(lanes, part.to_local(sender)) if part.has_chip(sender) else torch.empty_like(lanes[(0,) * axes])
-        return (part.send_lane(own, sender, receiver).reshape(*[1] * axes, *own.shape),)
+    def compute_on_rank(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        assert rank_block is not None, "used only if ranks share the axis"
+        lane = (
+            lane_at(lanes, rank_block.to_local(sender))
+            if rank_block.has_chip(sender)
+            else torch.empty_like(lanes[(0,) * axes])
+        )
+        return (rank_block.send_lane(lane, sender, receiver).reshape(*[1] * axes, *lane.shape),)
 
     return Decision(
         (request.result_spec(tensor.shape),),
@@ -101,5 +105,7 @@ def _point_to_point(request: Request) -> Decision:
         loads,
         tensor.tensor_topology(),
         changed=frozenset({receiver}),
-        over_ranks=None if part is None or part.find_common_axis(sender, receiver) is None else sent,
+        compute_on_rank=None
+        if rank_block is None or rank_block.find_common_axis(sender, receiver) is None
+        else compute_on_rank,
     )

@@ -1,4 +1,4 @@
-"""all_reduce, reduce_scatter and all_gather: what every group of chips ends with, and what it sends."""
+"""all_reduce, reduce_scatter and all_gather: what every group of chips computes and sends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
-    by_axis,
     check_axis,
     find_groups,
     gathered_topology,
-    normal_dim,
+    list_axes_in_turn,
+    normalize_tensor_dim,
     replicated_topology,
     scattered_topology,
 )
@@ -25,9 +25,9 @@ from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.reduction_terms import (
     ReduceType,
     chip_adder,
-    combiner,
     finish_reduction,
-    over_members,
+    make_combine,
+    reduce_group,
     reduction_name,
 )
 from ttmesh.fabric.fabric_config import Topology, is_2d
@@ -37,7 +37,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 log = logging.getLogger("ttmesh.ccl")
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def reduce_all(
@@ -55,14 +55,16 @@ def reduce_all(
     algorithm: str | None = None,
     output: Tensor | None = None,
 ) -> Tensor:
-    """The sum of all members on every member; without an axis on a mesh with several, one axis after the other."""
+    """The reduction over a group on every chip; without an axis on a mesh with several, one axis after the other."""
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis)
     options = {
         "memory_config": memory_config, "topology": topology, "dtype": dtype, "algorithm": algorithm,
         "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
-    axes: list[int | None] = [cluster_axis] if (each := by_axis(mesh, cluster_axis, algorithm)) is None else [*each]
+    axes: list[int | None] = (
+        [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
+    )
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
@@ -85,15 +87,17 @@ def scatter(
     algorithm: str | None = None,
     output: Tensor | None = None,
 ) -> Tensor:
-    """Part i of the sum on member i; without an axis device (r, c) gets part r * cols + c."""
+    """Shard i of the reduction on chip i; without an axis device (r, c) gets shard r * cols + c."""
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis)
-    at = normal_dim(tensor, dim, f"Invalid scatter dim {dim} for rank {len(tensor.shape)} tensor")
+    dim_position = normalize_tensor_dim(tensor, dim, f"Invalid scatter dim {dim} for rank {len(tensor.shape)} tensor")
     options = {
-        "dim": at, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
+        "dim": dim_position, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
         "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
-    axes: list[int | None] = [cluster_axis] if (each := by_axis(mesh, cluster_axis, algorithm)) is None else [*each]
+    axes: list[int | None] = (
+        [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
+    )
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
@@ -116,70 +120,74 @@ def gather(
     mode: str | None = None,
     algorithm: str | None = None,
     output: Tensor | None = None,
-    whole_axis: bool = False,
+    replicates_axis: bool = False,
     reverse: bool = False,
 ) -> Tensor:
-    """All parts joined along a dim, on every member; `whole_axis` follows the async forms' output topology."""
+    """All shards concatenated along a dim, on every chip; `replicates_axis`: the output topology of the async forms."""
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis)
-    at = normal_dim(tensor, dim, f"Invalid gather dim {dim} for {len(tensor.shape)}D input tensor")
-    chosen = check_common(mesh, mode, num_links, subdevice_id)
-    flat = mesh.shape.is_line_topology() or tensor.kind.presence is not None
-    if chosen == "fabric" and cluster_axis is None and not flat and not is_2d(get_fabric_config()):
+    dim_position = normalize_tensor_dim(tensor, dim, f"Invalid gather dim {dim} for {len(tensor.shape)}D input tensor")
+    checked_mode = check_common(mesh, mode, num_links, subdevice_id)
+    is_line = mesh.shape.is_line_topology() or tensor.kind.presence is not None
+    if checked_mode == "fabric" and cluster_axis is None and not is_line and not is_2d(get_fabric_config()):
         raise MeshError(
             "1D fabric on a 2D mesh_device requires cluster_axis to be set",
             expected="cluster_axis 0 or 1, or a 2D fabric",
             fix="Pass cluster_axis, or configure FABRIC_2D before opening the mesh.",
         )
     options = {
-        "axis": cluster_axis, "dim": at, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
-        "mode": chosen, "whole_axis": whole_axis, "reverse": reverse,
+        "axis": cluster_axis, "dim": dim_position, "memory_config": memory_config, "topology": topology,
+        "algorithm": algorithm, "mode": checked_mode, "replicates_axis": replicates_axis, "reverse": reverse,
     }  # fmt: skip
     result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
     return result
 
 
 def decide_all_reduce(request: Request) -> Decision:
-    """What all_reduce does over one axis."""
-    where, name = find_groups(request, request["axis"]), request["reduction"]
-    n, size = where.members, request.tensor.spec.packed_size_bytes
-    plan = where.plan("all_reduce", size)
+    """Decide what all_reduce computes and sends over one axis."""
+    groups, name = find_groups(request, request["axis"]), request["reduction"]
+    n, size = groups.group_size, request.tensor.spec.packed_size_bytes
+    plan = groups.plan("all_reduce", size)
     add = chip_adder(request.tensor.dtype, request.mesh.arch())
-    combine, crossing = combiner(name, add), where.crossing
-    reduce = None if crossing is None else crossing.reducer(n, name)
+    combine, rank_reduction = make_combine(name, add), groups.rank_reduction
+    reduce = None if rank_reduction is None else rank_reduction.make_reduce(n, name)
 
-    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        return (where.arrangement.spread(over_members(where.arrangement.gather(lanes), n, name, add)),)
+    def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        return (groups.lane_groups.merge(reduce_group(groups.lane_groups.split(lanes), n, name, add)),)
 
-    along_last = where.arrangement.axis == 1 and len(where.arrangement.mesh) == 2  # lanes are groups of members
+    along_last = (
+        groups.lane_groups.axis == 1 and len(groups.lane_groups.mesh) == 2
+    )  # then lanes are already [groups, chips]
 
     def run_across_ranks(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        assert reduce is not None, "asked for only then"
+        assert reduce is not None, "used only if ranks share the axis"
         if along_last:
             return (reduce(lanes),)
-        return (where.arrangement.spread(reduce(where.arrangement.gather(lanes))),)
+        return (groups.lane_groups.merge(reduce(groups.lane_groups.split(lanes))),)
 
     def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        total = plan_executor.run_reduce(members.expand(members.shape[0], n, *members.shape[2:]), plan, combine, None)
-        return (where.arrangement.spread(finish_reduction(total, n, name)),)
+        group_lanes = groups.lane_groups.split(lanes)
+        total = plan_executor.run_reduce(
+            group_lanes.expand(group_lanes.shape[0], n, *group_lanes.shape[2:]), plan, combine, None
+        )
+        return (groups.lane_groups.merge(finish_reduction(total, n, name)),)
 
     return Decision(
         (request.result_spec(request.tensor.shape),),
-        run_plan if request["algorithm"] else fast,
-        where.loads(plan, size, up=[size] * n, down=[size] * n),
+        run_plan if request["algorithm"] else compute,
+        groups.loads(plan, size, up=[size] * n, down=[size] * n),
         replicated_topology(request.tensor, request["axis"]),
         programs=2 if request.tensor.memory_config().interleaved else 1,  # TT-NN: reduce_scatter, then all_gather
         presence=request.tensor.kind.presence,
-        across=where.across,
-        over_ranks=run_across_ranks if reduce else None,
+        exchange_axes=groups.exchange_axes,
+        compute_on_rank=run_across_ranks if reduce else None,
     )
 
 
 def decide_reduce_scatter(request: Request) -> Decision:
-    """What reduce_scatter does over one axis."""
-    where, name, dim = find_groups(request, request["axis"]), request["reduction"], request["dim"]
-    n, spec = where.members, request.tensor.spec
+    """Decide what reduce_scatter computes and sends over one axis."""
+    groups, name, dim = find_groups(request, request["axis"]), request["reduction"], request["dim"]
+    n, spec = groups.group_size, request.tensor.spec
     extent = spec.shape[dim]
     if n == 1:
         raise MeshError(
@@ -194,47 +202,49 @@ def decide_reduce_scatter(request: Request) -> Decision:
             fix="Scatter another dim or pad the tensor.",
         )
     size = spec.packed_size_bytes
-    plan = where.plan("reduce_scatter", size)
+    plan = groups.plan("reduce_scatter", size)
     add = chip_adder(spec.dtype, request.mesh.arch())
-    combine, back, crossing = combiner(name, add), dim - len(spec.shape), where.crossing
+    combine, negative_dim, rank_reduction = make_combine(name, add), dim - len(spec.shape), groups.rank_reduction
     shape = [*spec.shape]
     shape[dim] = extent // n
 
-    in_order = prod(shape[:dim]) == 1  # the parts already lie one after the other
-    cut = (-1, n, *shape)
+    in_order = prod(shape[:dim]) == 1  # the shards are already contiguous
+    sharded_shape = (-1, n, *shape)
 
-    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        total = over_members(where.arrangement.gather(lanes), n, name, add)
+    def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        total = reduce_group(groups.lane_groups.split(lanes), n, name, add)
         if in_order:
-            return (where.arrangement.spread(total.view(cut)),)
-        parts = split_dim(total[:, 0], back, n).movedim(back - 1, 1)
-        return (where.arrangement.spread(parts.contiguous()),)
+            return (groups.lane_groups.merge(total.view(sharded_shape)),)
+        shards = split_dim(total[:, 0], negative_dim, n).movedim(negative_dim - 1, 1)
+        return (groups.lane_groups.merge(shards.contiguous()),)
 
     def run_across_ranks(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        assert crossing is not None, "asked for only then"
-        own = crossing.reduce_scatter(where.arrangement.gather(lanes), n, name, back)
-        return (where.arrangement.spread(own),)
+        assert rank_reduction is not None, "used only if ranks share the axis"
+        local_shards = rank_reduction.reduce_scatter(groups.lane_groups.split(lanes), n, name, negative_dim)
+        return (groups.lane_groups.merge(local_shards),)
 
     def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        total = plan_executor.run_reduce(members.expand(members.shape[0], n, *members.shape[2:]), plan, combine, back)
-        return (where.arrangement.spread(finish_reduction(total, n, name)),)
+        group_lanes = groups.lane_groups.split(lanes)
+        total = plan_executor.run_reduce(
+            group_lanes.expand(group_lanes.shape[0], n, *group_lanes.shape[2:]), plan, combine, negative_dim
+        )
+        return (groups.lane_groups.merge(finish_reduction(total, n, name)),)
 
     return Decision(
         (request.result_spec(shape),),
-        run_plan if request["algorithm"] else fast,
-        where.loads(plan, size, up=[size] * n, down=[size // n] * n),
+        run_plan if request["algorithm"] else compute,
+        groups.loads(plan, size, up=[size] * n, down=[size // n] * n),
         scattered_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
-        across=where.across,
-        over_ranks=run_across_ranks if crossing else None,
+        exchange_axes=groups.exchange_axes,
+        compute_on_rank=run_across_ranks if rank_reduction else None,
     )
 
 
 def decide_all_gather(request: Request) -> Decision:
-    """What all_gather does."""
-    where, dim = find_groups(request, request["axis"]), request["dim"]
-    n, spec = where.members, request.tensor.spec
+    """Decide what all_gather computes and sends."""
+    groups, dim = find_groups(request, request["axis"]), request["dim"]
+    n, spec = groups.group_size, request.tensor.spec
     if n == 1:
         raise MeshError(
             f"{request.name.rpartition('.')[2]} collective will only work for num_devices > 1, got {n}",
@@ -242,57 +252,63 @@ def decide_all_gather(request: Request) -> Decision:
             fix="Choose another cluster_axis.",
         )
     size = spec.packed_size_bytes
-    plan = where.plan("all_gather", size)
+    plan = groups.plan("all_gather", size)
     shape = [*spec.shape]
     shape[dim] *= n
-    back, backwards = dim - len(spec.shape), request["reverse"]
+    negative_dim, reverse = dim - len(spec.shape), request["reverse"]
 
-    def fast(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        return (where.arrangement.spread(_concat_members(members, n, back, backwards)[:, None]),)
+    def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
+        group_lanes = groups.lane_groups.split(lanes)
+        return (groups.lane_groups.merge(_concat_group(group_lanes, n, negative_dim, reverse)[:, None]),)
 
     def run_plan(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        members = where.arrangement.gather(lanes)
-        every = plan_executor.run_gather(members.expand(members.shape[0], n, *members.shape[2:]), plan)
-        joined = [_concat_members(every[:, receiver], n, back, backwards) for receiver in range(n)]
-        return (where.arrangement.spread(torch.stack(joined, 1)),)
+        group_lanes = groups.lane_groups.split(lanes)
+        gathered = plan_executor.run_gather(group_lanes.expand(group_lanes.shape[0], n, *group_lanes.shape[2:]), plan)
+        concatenated = [_concat_group(gathered[:, receiver], n, negative_dim, reverse) for receiver in range(n)]
+        return (groups.lane_groups.merge(torch.stack(concatenated, 1)),)
 
     tensor = request.tensor
-    topology = replicated_topology(tensor, request["axis"]) if request["whole_axis"] else gathered_topology(tensor, dim)
+    topology = (
+        replicated_topology(tensor, request["axis"]) if request["replicates_axis"] else gathered_topology(tensor, dim)
+    )
     return Decision(
         (request.result_spec(shape),),
-        run_plan if request["algorithm"] else fast,
-        where.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
+        run_plan if request["algorithm"] else compute,
+        groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         topology,
         presence=tensor.kind.presence,
-        across=where.across,
+        exchange_axes=groups.exchange_axes,
     )
 
 
-def others_gathered(request: Request) -> Decision:
-    """all_gather into a tensor that keeps what it holds where a member's own part would stand."""
-    whole, where, dim = decide_all_gather(request), find_groups(request, request["axis"]), request["dim"]
+def decide_gather_of_others(request: Request) -> Decision:
+    """Decide an all_gather into a tensor whose slice for a chip's own shard is not written."""
+    decision, groups, dim = decide_all_gather(request), find_groups(request, request["axis"]), request["dim"]
     extent = request.tensor.shape[dim]
 
-    def compute(lanes: torch.Tensor, held: torch.Tensor) -> tuple[torch.Tensor]:
-        (joined,) = whole.compute(lanes)
-        own, every = where.arrangement.gather(held), where.arrangement.gather(joined)
-        result = every.expand(every.shape[0], where.members, *every.shape[2:]).clone()
-        for member in range(where.members):
-            kept = own[:, member if own.shape[1] > 1 else 0].narrow(dim + 1, member * extent, extent)
-            result[:, member].narrow(dim + 1, member * extent, extent).copy_(kept)
-        return (where.arrangement.spread(result),)
+    def compute(lanes: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor]:
+        (gathered,) = decision.compute(lanes)
+        kept_lanes, gathered_lanes = groups.lane_groups.split(output), groups.lane_groups.split(gathered)
+        result = gathered_lanes.expand(gathered_lanes.shape[0], groups.group_size, *gathered_lanes.shape[2:]).clone()
+        for chip in range(groups.group_size):
+            own_shard = kept_lanes[:, chip if kept_lanes.shape[1] > 1 else 0].narrow(dim + 1, chip * extent, extent)
+            result[:, chip].narrow(dim + 1, chip * extent, extent).copy_(own_shard)
+        return (groups.lane_groups.merge(result),)
 
-    return replace(whole, compute=compute)
+    return replace(decision, compute=compute)
 
 
-def _concat_members(members: torch.Tensor, n: int, back: int, backwards: bool) -> torch.Tensor:
-    """[groups, n, *local] → [groups, *local with n times the dim]; one stored member stands for n equal ones."""
-    every = members if members.shape[1] == n else members.expand(members.shape[0], n, *members.shape[2:])
-    if backwards:
-        every = every.flip(1)
-    at = every.dim() + back - 1
-    return every.movedim(1, at).flatten(at, at + 1)
+def _concat_group(group_lanes: torch.Tensor, n: int, negative_dim: int, reverse: bool) -> torch.Tensor:
+    """[groups, n, *local] → [groups, *local with n times the dim]; one stored lane represents n equal ones."""
+    expanded = (
+        group_lanes
+        if group_lanes.shape[1] == n
+        else group_lanes.expand(group_lanes.shape[0], n, *group_lanes.shape[2:])
+    )
+    if reverse:
+        expanded = expanded.flip(1)
+    dim_position = expanded.dim() + negative_dim - 1
+    return expanded.movedim(1, dim_position).flatten(dim_position, dim_position + 1)
 
 
 @collective("ttnn.all_reduce", direct=True)
@@ -328,7 +344,7 @@ def reduce_scatter(
     algorithm: str | None = None,
     reduction: str = "sum",
 ) -> Tensor:
-    """The sum over an axis, cut along a dim: part i on device i."""
+    """The sum over an axis, sharded along a dim: shard i on device i."""
     return scatter(
         "ttnn.reduce_scatter", input_tensor, dim, cluster_axis=cluster_axis, memory_config=memory_config,
         topology=topology, num_links=num_links, subdevice_id=subdevice_id, reduction=reduction, mode=mode,
@@ -353,10 +369,10 @@ def all_gather(
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
-    """All parts along an axis joined along a dim, on every device of it."""
-    old = (num_links, topology, chunks_per_sync, num_workers_per_link, num_buffers_per_channel)
-    if use_l1_small_for_semaphores or any(value is not None for value in old):
-        say_once(
+    """All shards along an axis concatenated along a dim, on every device of it."""
+    deprecated = (num_links, topology, chunks_per_sync, num_workers_per_link, num_buffers_per_channel)
+    if use_l1_small_for_semaphores or any(value is not None for value in deprecated):
+        log_once(
             "The following ttnn.all_gather args are deprecated and will be removed in September-2026: num_links, "
             "topology, chunks_per_sync, num_workers_per_link, num_buffers_per_channel, use_l1_small_for_semaphores."
         )
@@ -366,8 +382,8 @@ def all_gather(
     )  # fmt: skip
 
 
-def say_once(text: str) -> None:
-    """Log a line the first time it comes up in a process."""
-    if text not in _said:
-        _said.add(text)
+def log_once(text: str) -> None:
+    """Log a line the first time it occurs in a process."""
+    if text not in _logged:
+        _logged.add(text)
         log.info(text)

@@ -1,4 +1,4 @@
-"""Which topology a tensor's chips allow, as TT-NN decides it."""
+"""The topology that a tensor's chips support, as TT-NN decides it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmesh.tensor.tensor import Tensor
 def get_usable_topology(
     tensor: Tensor, topology: fabric_config.Topology | None = None, cluster_axis: int | None = None
 ) -> fabric_config.Topology:
-    """The topology asked for, or the fabric's; Linear for a Ring and Mesh for a Torus that cannot close."""
+    """The requested topology, or the fabric's; Linear instead of a Ring and Mesh instead of a Torus that cannot close."""
     mesh = tensor.device()
     if mesh is None:
         raise MeshError(

@@ -1,1 +1,1 @@
-"""Tokens between the chips that hold their experts."""
+"""Exchange of tokens between the chips that hold their experts."""

@@ -1,4 +1,4 @@
-"""Tokens to the devices of their experts and back: all_to_all_dispatch and all_to_all_combine."""
+"""all_to_all_dispatch sends tokens to the devices of their experts, all_to_all_combine sends the results back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups
+from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.plan_traffic import Loads
-from ttmesh.ccl.planning.rank_exchange import exchange_rows, own_groups
+from ttmesh.ccl.planning.rank_exchange import exchange_rows, find_local_groups
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -33,7 +33,7 @@ def all_to_all_dispatch(
     subdevice_id: SubDeviceId | None = None,
     output_concat_dim: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Every device gets the tokens of its experts at their places among all tokens, and everybody's expert indices."""
+    """Every device gets the tokens of its experts, at their positions among all tokens, and all devices' expert indices."""
     tensors = [input_tensor, expert_indices_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_dispatch", tensors)
     check_axis(mesh, cluster_axis)
@@ -72,7 +72,7 @@ def all_to_all_dispatch(
         "axis": cluster_axis, "dim": output_concat_dim, "memory_config": memory_config or DRAM_MEMORY_CONFIG,
         "topology": topology, "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
-    tokens, metadata = run("ttnn.all_to_all_dispatch", _dispatch, tensors, options, output_tensors or ())
+    tokens, metadata = run("ttnn.all_to_all_dispatch", _decide_dispatch, tensors, options, output_tensors or ())
     return tokens, metadata
 
 
@@ -90,7 +90,7 @@ def all_to_all_combine(
     num_links: int | None = None,
     topology: Topology | None = None,
 ) -> Tensor:
-    """Every device gets back, for each of its tokens and each expert chosen for it, what that expert made of it."""
+    """Every device gets, for each of its tokens and each of the token's experts, that expert's result."""
     tensors = [input_tensor, expert_metadata_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_combine", tensors)
     check_axis(mesh, cluster_axis)
@@ -134,78 +134,90 @@ def all_to_all_combine(
         "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
     outputs = [] if output_tensor is None else [output_tensor]
-    result: Tensor = run("ttnn.all_to_all_combine", _combine, tensors, options, outputs)
+    result: Tensor = run("ttnn.all_to_all_combine", _decide_combine, tensors, options, outputs)
     return result
 
 
-def _dispatch(request: Request) -> Decision:
-    where, dim = find_groups(request, request["axis"]), request["dim"]
-    n, spec, chosen = where.members, request.tensor.spec, request.tensors[1].spec
+def _decide_dispatch(request: Request) -> Decision:
+    groups, dim = find_groups(request, request["axis"]), request["dim"]
+    n, spec, index_spec = groups.group_size, request.tensor.spec, request.tensors[1].spec
     batch, _, seq, hidden = spec.shape
-    whole = (batch * n, seq) if dim == 1 else (batch, seq * n)
+    full_shape = (batch * n, seq) if dim == 1 else (batch, seq * n)
     token_bytes = hidden * 2
 
     def compute(tokens: torch.Tensor, indices: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
-        every = _concat_members(members_of(where, tokens)[:, :, :, 0], dim)  # [groups, *whole, hidden]
-        experts = _concat_members(members_of(where, indices)[:, :, :, 0], dim)  # [groups, *whole, k]
-        if every.is_meta:
-            blank = every.new_empty(every.shape[0], n, 1, *every.shape[1:])
-            return [where.arrangement.spread(blank), where.arrangement.spread(experts[:, None, None])]
-        wanted = _find_owners(where, experts, mapping)
-        placed_tokens = every[:, None] * wanted[..., None]
-        _count(where, wanted, dim, token_bytes)
+        all_tokens = _concat_group(expand_groups(groups, tokens)[:, :, :, 0], dim)  # [groups, *full_shape, hidden]
+        experts = _concat_group(expand_groups(groups, indices)[:, :, :, 0], dim)  # [groups, *full_shape, k]
+        if all_tokens.is_meta:
+            empty = all_tokens.new_empty(all_tokens.shape[0], n, 1, *all_tokens.shape[1:])
+            return [groups.lane_groups.merge(empty), groups.lane_groups.merge(experts[:, None, None])]
+        needed = _find_owners(groups, experts, mapping)
+        sparse_tokens = all_tokens[:, None] * needed[..., None]
+        _count_dispatch(groups, needed, dim, token_bytes)
         return [
-            where.arrangement.spread(placed_tokens[:, :, None]),
-            where.arrangement.spread(experts[:, None, None]),
+            groups.lane_groups.merge(sparse_tokens[:, :, None]),
+            groups.lane_groups.merge(experts[:, None, None]),
         ]
 
-    part, across = request.mesh.rank_block, where.across
+    rank_block, exchange_axes = request.mesh.rank_block, groups.exchange_axes
 
-    def over_ranks(tokens: torch.Tensor, indices: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
-        """The same from one rank's tokens: choices go to every rank, a token to those whose chips have an expert for it."""
-        assert part is not None, "asked for only then"
-        assert across is not None, "asked for only then"
-        axis, mine = across[0], own_groups(part, across[0])
-        experts = _concat_members(members_of(where, part.gather_along(indices))[:, :, :, 0], dim)
-        own = where.arrangement.gather(tokens)
-        groups, here, ranks = part.block_shape[1 - axis], part.block_shape[axis], part.grid[axis]
-        own = own.expand(groups, here, *own.shape[2:])[:, :, :, 0]  # [groups, members here, batch, seq, hidden]
-        if own.is_meta:
-            blank = own.new_empty(groups, here, 1, *whole, hidden)
-            return [where.arrangement.spread(blank), where.arrangement.spread(experts[mine, None, None])]
-        wanted = _find_owners(where, experts, mapping)
-        _count(where, wanted, dim, token_bytes)
-        by_origin = _by_origin(wanted[mine], dim, n).reshape(groups, ranks, here, ranks, here, batch, seq)
-        need = by_origin.any(4).permute(1, 3, 0, 2, 4, 5)  # [from rank, to rank, groups, members there, batch, seq]
-        counts = need.flatten(2).sum(-1).tolist()
-        me = part.start[axis] // here
-        rows = own.new_zeros(ranks, max(map(max, counts)), hidden)
-        for to in range(ranks):
-            rows[to, : counts[me][to]] = own[need[me, to]]
-        got = exchange_rows(part, axis, rows)
-        every = own.new_zeros(ranks, *own.shape)
+    def compute_on_rank(tokens: torch.Tensor, indices: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
+        """`compute` from one rank's tokens: every rank gets all expert indices, and the tokens that its experts need."""
+        assert rank_block is not None, "used only if ranks share the axis"
+        assert exchange_axes is not None, "used only if ranks share the axis"
+        axis, local_groups = exchange_axes[0], find_local_groups(rank_block, exchange_axes[0])
+        experts = _concat_group(expand_groups(groups, rank_block.gather_along(indices))[:, :, :, 0], dim)
+        local_tokens = groups.lane_groups.split(tokens)
+        group_count, local_chips, ranks = (
+            rank_block.block_shape[1 - axis],
+            rank_block.block_shape[axis],
+            rank_block.grid[axis],
+        )
+        local_tokens = local_tokens.expand(group_count, local_chips, *local_tokens.shape[2:])[
+            :, :, :, 0
+        ]  # [groups, local chips, batch, seq, hidden]
+        if local_tokens.is_meta:
+            empty = local_tokens.new_empty(group_count, local_chips, 1, *full_shape, hidden)
+            return [groups.lane_groups.merge(empty), groups.lane_groups.merge(experts[local_groups, None, None])]
+        needed = _find_owners(groups, experts, mapping)
+        _count_dispatch(groups, needed, dim, token_bytes)
+        needed_by_origin = _split_by_origin(needed[local_groups], dim, n).reshape(
+            group_count, ranks, local_chips, ranks, local_chips, batch, seq
+        )
+        needed_by_rank = needed_by_origin.any(4).permute(
+            1, 3, 0, 2, 4, 5
+        )  # [from rank, to rank, groups, chips there, batch, seq]
+        counts = needed_by_rank.flatten(2).sum(-1).tolist()
+        own_position = rank_block.start[axis] // local_chips
+        rows = local_tokens.new_zeros(ranks, max(map(max, counts)), hidden)
+        for target in range(ranks):
+            rows[target, : counts[own_position][target]] = local_tokens[needed_by_rank[own_position, target]]
+        received = exchange_rows(rank_block, axis, rows)
+        all_tokens = local_tokens.new_zeros(ranks, *local_tokens.shape)
         for sender in range(ranks):
-            every[sender][need[sender, me]] = got[sender, : counts[sender][me]]
-        joined = _concat_members(every.movedim(0, 1).flatten(1, 2), dim)
-        placed_tokens = joined[:, None] * wanted[mine].narrow(1, part.start[axis], here)[..., None]
+            all_tokens[sender][needed_by_rank[sender, own_position]] = received[sender, : counts[sender][own_position]]
+        concatenated = _concat_group(all_tokens.movedim(0, 1).flatten(1, 2), dim)
+        sparse_tokens = (
+            concatenated[:, None] * needed[local_groups].narrow(1, rank_block.start[axis], local_chips)[..., None]
+        )
         return [
-            where.arrangement.spread(placed_tokens[:, :, None]),
-            where.arrangement.spread(experts[mine, None, None]),
+            groups.lane_groups.merge(sparse_tokens[:, :, None]),
+            groups.lane_groups.merge(experts[local_groups, None, None]),
         ]
 
     specs = (
-        request.result_spec((1, *whole, hidden)),
-        request.result_spec((1, *whole, chosen.shape[-1]), result=1, source=1),
+        request.result_spec((1, *full_shape, hidden)),
+        request.result_spec((1, *full_shape, index_spec.shape[-1]), result=1, source=1),
     )
     return Decision(
         specs, compute, {}, request.tensor.tensor_topology(), single=False,
-        over_ranks=None if across is None else over_ranks,
+        compute_on_rank=None if exchange_axes is None else compute_on_rank,
     )  # fmt: skip
 
 
-def _combine(request: Request) -> Decision:
-    where, dim = find_groups(request, request["axis"]), request["dim"]
-    n, spec = where.members, request.tensor.spec
+def _decide_combine(request: Request) -> Decision:
+    groups, dim = find_groups(request, request["axis"]), request["dim"]
+    n, spec = groups.group_size, request.tensor.spec
     _, batch, seq, hidden = spec.shape
     k = request.tensors[1].spec.shape[-1]
     extent = batch if dim == 1 else seq
@@ -216,128 +228,138 @@ def _combine(request: Request) -> Decision:
         "Pad it with ttnn.pad.",
     )
     shape = (k, batch // n, seq, hidden) if dim == 1 else (k, batch, seq // n, hidden)
-    devices = torch.tensor(where.arrangement.groups)
+    devices = torch.tensor(groups.lane_groups.groups)
     b, s = torch.arange(batch)[:, None, None], torch.arange(seq)[:, None]
 
     def find_experts(metadata: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of every token's choices: the member that has the expert, whether there is one, and the expert's place there."""
-        experts = members_of(where, metadata)[:, 0, 0].long()  # [groups, batch, seq, k]
-        device = _owners(mapping)[experts]
+        """For every token's experts: the chip that has the expert, whether there is one, and the expert's index there."""
+        experts = expand_groups(groups, metadata)[:, 0, 0].long()  # [groups, batch, seq, k]
+        device = _find_expert_devices(mapping)[experts]
         match = device[..., None] == devices[:, None, None, None]  # [..., k, n]
-        member, here = match.int().argmax(-1), match.any(-1)
+        chip, exists = match.int().argmax(-1), match.any(-1)
         if not request["local_reduce"]:
-            return member, here, _local_places(mapping)[experts]
-        return member, here & _first_on_device(experts, device), torch.zeros_like(experts)
+            return chip, exists, _find_local_indices(mapping)[experts]
+        return chip, exists & _first_on_device(experts, device), torch.zeros_like(experts)
 
     def compute(contributions: torch.Tensor, metadata: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
-        members = members_of(where, contributions)  # [groups, n, experts here, batch, seq, hidden]
-        groups = members.shape[0]
-        if members.is_meta:
-            return [where.arrangement.spread(members.new_empty(groups, n, *shape))]
-        member, here, slot = find_experts(metadata, mapping)
-        group = torch.arange(groups)[:, None, None, None]
-        back = members[group, member, slot, b, s] * here[..., None]  # [groups, batch, seq, k, hidden]
-        back = back.movedim(3, 1)  # [groups, k, batch, seq, hidden]
-        parts = split_dim(back, dim - 4, n).movedim(dim + 1, 1)
-        _count_back(where, member, here, dim, n, hidden * 2)
-        return [where.arrangement.spread(parts)]
+        group_lanes = expand_groups(groups, contributions)  # [groups, n, experts here, batch, seq, hidden]
+        group_count = group_lanes.shape[0]
+        if group_lanes.is_meta:
+            return [groups.lane_groups.merge(group_lanes.new_empty(group_count, n, *shape))]
+        chip, exists, slot = find_experts(metadata, mapping)
+        group = torch.arange(group_count)[:, None, None, None]
+        returned = group_lanes[group, chip, slot, b, s] * exists[..., None]  # [groups, batch, seq, k, hidden]
+        returned = returned.movedim(3, 1)  # [groups, k, batch, seq, hidden]
+        shards = split_dim(returned, dim - 4, n).movedim(dim + 1, 1)
+        _count_combine(groups, chip, exists, dim, n, hidden * 2)
+        return [groups.lane_groups.merge(shards)]
 
-    part, across = request.mesh.rank_block, where.across
+    rank_block, exchange_axes = request.mesh.rank_block, groups.exchange_axes
 
-    def over_ranks(contributions: torch.Tensor, metadata: torch.Tensor, mapping: torch.Tensor) -> list[torch.Tensor]:
-        """The same from one rank's contributions: each rank gets those for its tokens, k of them, not all experts'."""
-        assert part is not None, "asked for only then"
-        assert across is not None, "asked for only then"
-        axis, mine = across[0], own_groups(part, across[0])
-        own = where.arrangement.gather(contributions)
-        groups, count = part.block_shape[1 - axis], part.block_shape[axis]
-        own = own.expand(groups, count, *own.shape[2:])
-        if own.is_meta:
-            return [where.arrangement.spread(own.new_empty(groups, count, *shape))]
-        member, here, slot = find_experts(part.gather_along(metadata), mapping)
-        _count_back(where, member, here, dim, n, hidden * 2)
-        place = member[mine] - part.start[axis]
-        ours = here[mine] & (place >= 0) & (place < count)
-        group = torch.arange(groups)[:, None, None, None]
-        back = own[group, place.clamp(0, count - 1), slot[mine], b, s].masked_fill(~ours[..., None], 0)
-        parts = split_dim(back.movedim(3, 1), dim - 4, n).movedim(dim + 1, 1)  # [groups, targets, k, ...]
-        rows = parts.reshape(groups, part.grid[axis], count, *parts.shape[2:]).movedim(1, 0).contiguous()
-        # Of what comes from the ranks, one has the value and the others zeros.
-        return [where.arrangement.spread(exchange_rows(part, axis, rows).sum(0))]
+    def compute_on_rank(
+        contributions: torch.Tensor, metadata: torch.Tensor, mapping: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """`compute` from one rank's contributions: each rank gets the k contributions of its tokens, not all experts'."""
+        assert rank_block is not None, "used only if ranks share the axis"
+        assert exchange_axes is not None, "used only if ranks share the axis"
+        axis, local_groups = exchange_axes[0], find_local_groups(rank_block, exchange_axes[0])
+        local_lanes = groups.lane_groups.split(contributions)
+        group_count, local_chips = rank_block.block_shape[1 - axis], rank_block.block_shape[axis]
+        local_lanes = local_lanes.expand(group_count, local_chips, *local_lanes.shape[2:])
+        if local_lanes.is_meta:
+            return [groups.lane_groups.merge(local_lanes.new_empty(group_count, local_chips, *shape))]
+        chip, exists, slot = find_experts(rank_block.gather_along(metadata), mapping)
+        _count_combine(groups, chip, exists, dim, n, hidden * 2)
+        position = chip[local_groups] - rank_block.start[axis]
+        is_local = exists[local_groups] & (position >= 0) & (position < local_chips)
+        group = torch.arange(group_count)[:, None, None, None]
+        returned = local_lanes[group, position.clamp(0, local_chips - 1), slot[local_groups], b, s].masked_fill(
+            ~is_local[..., None], 0
+        )
+        shards = split_dim(returned.movedim(3, 1), dim - 4, n).movedim(dim + 1, 1)  # [groups, targets, k, ...]
+        rows = (
+            shards.reshape(group_count, rank_block.grid[axis], local_chips, *shards.shape[2:])
+            .movedim(1, 0)
+            .contiguous()
+        )
+        # Exactly one rank sends the value of a token; the others send zeros.
+        return [groups.lane_groups.merge(exchange_rows(rank_block, axis, rows).sum(0))]
 
-    filled = 1 if request.outputs else 2  # TT-NN fills an output of its own with zeros first
+    program_count = 1 if request.outputs else 2  # TT-NN first fills an output that it allocates with zeros
     return Decision(
-        (request.result_spec(shape),), compute, {}, request.tensor.tensor_topology(), programs=filled,
-        over_ranks=None if across is None else over_ranks,
+        (request.result_spec(shape),), compute, {}, request.tensor.tensor_topology(), programs=program_count,
+        compute_on_rank=None if exchange_axes is None else compute_on_rank,
     )  # fmt: skip
 
 
-def _find_owners(where: Placed, experts: torch.Tensor, mapping: torch.Tensor) -> torch.Tensor:
-    """[groups, n, *whole]: which chips have an expert for which token."""
-    owner = _owners(mapping)[experts.long()]  # [groups, *whole, k]: linear device ids
-    devices = torch.tensor(where.arrangement.groups)
+def _find_owners(groups: ChipGroups, experts: torch.Tensor, mapping: torch.Tensor) -> torch.Tensor:
+    """[groups, n, *full shape]: which chips have an expert of which token."""
+    owner = _find_expert_devices(mapping)[experts.long()]  # [groups, *full_shape, k]: linear device ids
+    devices = torch.tensor(groups.lane_groups.groups)
     return (owner[:, None] == devices[: experts.shape[0], :, None, None, None]).any(-1)
 
 
-def _by_origin(wanted: torch.Tensor, dim: int, n: int) -> torch.Tensor:
-    """[groups, n, *whole] → [groups, origin, target, batch, seq]."""
-    return split_dim(wanted, dim - 3, n).movedim(dim + 1, 1)
+def _split_by_origin(needed: torch.Tensor, dim: int, n: int) -> torch.Tensor:
+    """[groups, n, *full shape] → [groups, origin, target, batch, seq]."""
+    return split_dim(needed, dim - 3, n).movedim(dim + 1, 1)
 
 
-def members_of(where: Placed, lanes: torch.Tensor) -> torch.Tensor:
-    """[groups, members, *local], every member there."""
-    members = where.arrangement.gather(lanes)
-    return members.expand(len(where.lines), where.members, *members.shape[2:])
+def expand_groups(groups: ChipGroups, lanes: torch.Tensor) -> torch.Tensor:
+    """[groups, chips, *local] with a lane for every chip."""
+    group_lanes = groups.lane_groups.split(lanes)
+    return group_lanes.expand(len(groups.chip_ids), groups.group_size, *group_lanes.shape[2:])
 
 
-def _concat_members(members: torch.Tensor, dim: int) -> torch.Tensor:
-    """[groups, n, batch, seq, ...] joined along batch (dim 1) or seq (dim 2)."""
-    return members.flatten(1, 2) if dim == 1 else members.movedim(1, 2).flatten(2, 3)
+def _concat_group(group_lanes: torch.Tensor, dim: int) -> torch.Tensor:
+    """Concatenate [groups, n, batch, seq, ...] along batch (dim 1) or seq (dim 2)."""
+    return group_lanes.flatten(1, 2) if dim == 1 else group_lanes.movedim(1, 2).flatten(2, 3)
 
 
-def _owners(mapping: torch.Tensor) -> torch.Tensor:
+def _find_expert_devices(mapping: torch.Tensor) -> torch.Tensor:
     """The linear device id of every expert, from the one-hot mapping that all devices hold."""
-    return _one_hot(mapping).argmax(-1)
+    return _read_mapping(mapping).argmax(-1)
 
 
-def _local_places(mapping: torch.Tensor) -> torch.Tensor:
-    """The number of every expert among those of its device."""
-    table = _one_hot(mapping).long()
+def _find_local_indices(mapping: torch.Tensor) -> torch.Tensor:
+    """The index of every expert among the experts of its device."""
+    table = _read_mapping(mapping).long()
     return (table.cumsum(0) - 1).gather(1, table.argmax(-1, keepdim=True))[:, 0]
 
 
-def _one_hot(mapping: torch.Tensor) -> torch.Tensor:
+def _read_mapping(mapping: torch.Tensor) -> torch.Tensor:
     return mapping.reshape(-1, *mapping.shape[-2:])[0]  # [experts, devices]; the same on every lane
 
 
 def _first_on_device(experts: torch.Tensor, device: torch.Tensor) -> torch.Tensor:
-    """Which of a token's choices has the lowest expert of its device: where a locally reduced sum is put."""
+    """Which of a token's experts is the lowest of its device: its slot gets the locally reduced sum."""
     rank = experts * experts.shape[-1] + torch.arange(experts.shape[-1])
     earlier = (device[..., None, :] == device[..., :, None]) & (rank[..., None, :] < rank[..., :, None])
     return ~earlier.any(-1)
 
 
-def _count(where: Placed, wanted: torch.Tensor, dim: int, token_bytes: int) -> None:
-    """Each token goes once to every device that has an expert for it."""
-    send_counts(where, _by_origin(wanted, dim, where.members).flatten(3).sum(-1).tolist(), token_bytes)
+def _count_dispatch(groups: ChipGroups, needed: torch.Tensor, dim: int, token_bytes: int) -> None:
+    """Count the traffic of a dispatch: each token is sent once to every device that has one of its experts."""
+    count_token_bytes(groups, _split_by_origin(needed, dim, groups.group_size).flatten(3).sum(-1).tolist(), token_bytes)
 
 
-def _count_back(where: Placed, member: torch.Tensor, here: torch.Tensor, dim: int, n: int, token_bytes: int) -> None:
-    """Each contribution goes from its expert's device to the token's."""
-    extent = member.shape[dim]
-    target = (torch.arange(extent) // (extent // n)).reshape([-1 if i == dim else 1 for i in range(member.dim())])
-    pairs = (member * n + target)[here] + (torch.arange(member.shape[0]) * n * n).reshape(-1, 1, 1, 1).expand_as(
-        member
-    )[here]
-    counts = torch.bincount(pairs, minlength=member.shape[0] * n * n).reshape(-1, n, n)
-    send_counts(where, counts.tolist(), token_bytes)
+def _count_combine(
+    groups: ChipGroups, chip: torch.Tensor, exists: torch.Tensor, dim: int, n: int, token_bytes: int
+) -> None:
+    """Count the traffic of a combine: each contribution is sent from its expert's device to the token's."""
+    extent = chip.shape[dim]
+    target = (torch.arange(extent) // (extent // n)).reshape([-1 if i == dim else 1 for i in range(chip.dim())])
+    pairs = (chip * n + target)[exists] + (torch.arange(chip.shape[0]) * n * n).reshape(-1, 1, 1, 1).expand_as(chip)[
+        exists
+    ]
+    counts = torch.bincount(pairs, minlength=chip.shape[0] * n * n).reshape(-1, n, n)
+    count_token_bytes(groups, counts.tolist(), token_bytes)
 
 
-def send_counts(where: Placed, counts: list[list[list[int]]], token_bytes: int) -> None:
-    """Count so many tokens from each origin to each target of every group, along their routes."""
-    traffic = where.request.mesh.traffic
+def count_token_bytes(groups: ChipGroups, counts: list[list[list[int]]], token_bytes: int) -> None:
+    """Count the traffic of these numbers of tokens from each origin to each target of every group, along their routes."""
+    traffic = groups.request.mesh.traffic
     loads: Loads = {}
-    for chips, table in zip(where.lines, counts, strict=False):
+    for chips, table in zip(groups.chip_ids, counts, strict=False):
         for origin, row in enumerate(table):
             for target, tokens in enumerate(row):
                 route = traffic.routes.route(chips[origin], chips[target])

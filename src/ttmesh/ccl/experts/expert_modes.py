@@ -1,4 +1,4 @@
-"""Choices that mixtures of experts are configured with (tt-metal e4f9f0b, all_to_all_dispatch_metadata.hpp, moe_compute)."""
+"""Options of mixtures of experts (tt-metal e4f9f0b, all_to_all_dispatch_metadata.hpp, moe_compute)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class DispatchAlgorithm(Enum):
-    """Which packets carry a token on the chip: speed only."""
+    """Which packets carry a token; it affects only speed."""
 
     BROADCAST = 0
     SPARSE_UNICAST = 1
@@ -16,7 +16,7 @@ class DispatchAlgorithm(Enum):
 
 
 class WorkerMode(Enum):
-    """How the cores that send share a link on the chip: speed only."""
+    """How the sending cores of a chip share a link; it affects only speed."""
 
     DIRECT = 0
     MUX_TOKEN_SPLIT = 1
@@ -24,7 +24,7 @@ class WorkerMode(Enum):
 
 
 class MoEActivationFunction(Enum):
-    """What stands between the two products of an expert."""
+    """The activation between the two matmuls of an expert."""
 
     SILU = 0
     SWIGLU = 1

@@ -1,4 +1,4 @@
-"""Norms of diffusion transformers over a row that is cut over chips, with head split and rotary embedding."""
+"""Norms of diffusion transformers over rows that are sharded over chips, with head split and rotary embedding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import Placed, check_axis, find_groups
-from ttmesh.ccl.planning.plan_traffic import over_links
-from ttmesh.ccl.planning.reduction_terms import over_members
+from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups
+from ttmesh.ccl.planning.plan_traffic import count_link_bytes
+from ttmesh.ccl.planning.reduction_terms import reduce_group
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -23,9 +23,9 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 RMS, LAYER = "ttnn.experimental.dit_fused_distributed_rmsnorm", "ttnn.experimental.dit_fused_distributed_layernorm"
-STATISTICS = {RMS: 1, LAYER: 2}  # float32 numbers per row that every member sends to every other
+STATISTICS = {RMS: 1, LAYER: 2}  # float32 numbers per row that every chip sends to every other
 TILE = 32
-_SIZES = Tag("no effect", "How TT-NN cuts the statistics into packets; here the buffer has one row per member.")
+_SIZES = Tag("no effect", "How TT-NN splits the statistics into packets; ttmesh's buffer has one row per chip.")
 GEOMETRY = dict.fromkeys(
     ["num_heads_per_device", "num_links", "weight", "transformation_mat", "rope_cos", "rope_sin"], _SIZES
 )
@@ -50,10 +50,10 @@ def dit_fused_distributed_rmsnorm(
     subdevice_id: SubDeviceId | None = None,
     memory_config: MemoryConfig | None = None,
 ) -> Tensor:
-    """RMS norm over the rows of all members (or over each head), scaled, cut into heads and turned."""
+    """RMS norm over the full rows of a group (or over each head), scaled, split into heads, with rotary embedding."""
     rope = [transformation_mat, rope_cos, rope_sin]
     require(
-        len({part is None for part in rope}) == 1,
+        len({tensor is None for tensor in rope}) == 1,
         _ROPE,
         "all of the rope arguments or none",
         "Pass the missing ones, or leave all out.",
@@ -83,7 +83,7 @@ def dit_fused_distributed_layernorm(
     subdevice_id: SubDeviceId | None = None,
     memory_config: MemoryConfig | None = None,
 ) -> Tensor:
-    """Layer norm over the rows of all members, scaled and cut into heads."""
+    """Layer norm over the full rows of a group, scaled and split into heads."""
     rope = [transformation_mat, rope_cos, rope_sin]
     require(
         input_tensor.dtype is DataType.BFLOAT16,
@@ -92,7 +92,7 @@ def dit_fused_distributed_layernorm(
         "Convert it with ttnn.typecast.",
     )
     require(
-        all(part is None for part in rope),
+        all(tensor is None for tensor in rope),
         "LayerNorm does not support fused RoPE yet",
         "no rope arguments",
         "Rotate the result afterwards.",
@@ -108,25 +108,25 @@ def dit_fused_distributed_layernorm(
 def dit_fused_distributed_rmsnorm_create_stats_buffer(
     input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice, per_head_norm: bool = False
 ) -> Tensor | None:
-    """Room for the statistics of all members; None where nothing is gathered."""
-    return None if per_head_norm else _statistics_buffer(RMS, input_tensor, cluster_axis, mesh_device)
+    """A buffer for the statistics of all chips; None if nothing is gathered."""
+    return None if per_head_norm else _allocate_statistics(RMS, input_tensor, cluster_axis, mesh_device)
 
 
 @collective(f"{LAYER}_create_stats_buffer", no_effect=GEOMETRY)
 def dit_fused_distributed_layernorm_create_stats_buffer(
     input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice
 ) -> Tensor | None:
-    """Room for the statistics of all members; None where nothing is gathered."""
-    return _statistics_buffer(LAYER, input_tensor, cluster_axis, mesh_device)
+    """A buffer for the statistics of all chips; None if nothing is gathered."""
+    return _allocate_statistics(LAYER, input_tensor, cluster_axis, mesh_device)
 
 
-def _statistics_buffer(name: str, tensor: Tensor, axis: int, mesh: MeshDevice) -> Tensor | None:
+def _allocate_statistics(name: str, tensor: Tensor, axis: int, mesh: MeshDevice) -> Tensor | None:
     check_axis(mesh, axis)
-    members = mesh.shape[axis]
-    if members == 1:
+    group_size = mesh.shape[axis]
+    if group_size == 1:
         return None
     spec = TensorSpec(
-        (1, 1, members, _tile_rows(tensor) * TILE * STATISTICS[name]), DataType.FLOAT32, Layout.ROW_MAJOR,
+        (1, 1, group_size, _tile_rows(tensor) * TILE * STATISTICS[name]), DataType.FLOAT32, Layout.ROW_MAJOR,
         memory_config=DRAM_MEMORY_CONFIG,
     )  # fmt: skip
     buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "statistics")
@@ -185,89 +185,95 @@ def _run_norm(
         "weight=",
         "Pass weight too, or leave bias out.",
     )
-    for what, term in (("Weight", weight), ("Bias", bias)):
+    for label, term in (("Weight", weight), ("Bias", bias)):
         if term is not None:
             require(
                 term.layout is Layout.TILE,
-                f"{what} layout must be TILE",
+                f"{label} layout must be TILE",
                 "TILE_LAYOUT",
                 "Convert it with ttnn.to_layout.",
             )
             require(
                 term.shape[-2] in (1, shape[2]),
-                f"{what} second-to-last logical dim ({term.shape[-2]}) must be 1 (broadcast) or N ({shape[2]}) for "
+                f"{label} second-to-last logical dim ({term.shape[-2]}) must be 1 (broadcast) or N ({shape[2]}) for "
                 "per-token",
                 f"1 or {shape[2]} rows",
                 "Reshape it to one row, or to one row per token.",
             )
-    given = {"axis": axis, "heads": heads, "per_head": per_head, "weight": weight is not None, "bias": bias is not None}
+    call_options = {
+        "axis": axis,
+        "heads": heads,
+        "per_head": per_head,
+        "weight": weight is not None,
+        "bias": bias is not None,
+    }
     options["topology"] = options["topology"] or Topology.Ring
-    result: Tensor = run(name, _decide, tensors, {**given, **options})
+    result: Tensor = run(name, _decide, tensors, {**call_options, **options})
     return result
 
 
 def _decide(request: Request) -> Decision:
-    where, axes = find_groups(request, request["axis"]), request.mesh.shape.dims()
+    groups, axes = find_groups(request, request["axis"]), request.mesh.shape.dims()
     heads, epsilon, layer = request["heads"], request["epsilon"], request.name == LAYER
     _, batch, rows, width = request.tensor.shape
     head = width // heads
     shape = (1, batch, rows, width) if heads == 1 else (1, heads, batch * rows, head)
 
     def compute(lanes: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
-        rest = list(others)
+        remaining = list(others)
         values = lanes.float()
         if request["per_head"]:
-            parts = _cut(values, heads)
-            values = (parts * torch.rsqrt(parts.square().mean(-1, keepdim=True) + epsilon)).flatten(-2)
+            head_values = _split_heads(values, heads)
+            values = (head_values * torch.rsqrt(head_values.square().mean(-1, keepdim=True) + epsilon)).flatten(-2)
         else:
             if layer:
-                values = values - _mean(where, values, width)
-            values = values * torch.rsqrt(_mean(where, values.square(), width) + epsilon)
+                values = values - _mean_over_group(groups, values, width)
+            values = values * torch.rsqrt(_mean_over_group(groups, values.square(), width) + epsilon)
         if request["weight"]:
-            values = values * _align_term(rest.pop(0), axes)
+            values = values * _align_term(remaining.pop(0), axes)
         if request["bias"]:
-            values = values + _align_term(rest.pop(0), axes)
+            values = values + _align_term(remaining.pop(0), axes)
         if heads > 1:
-            values = _cut(values, heads).movedim(-2, axes + 1)  # [1, h, b, N, hd]
-        if rest:
-            values = _apply_rotary(values, rest, axes, split=heads > 1)
+            values = _split_heads(values, heads).movedim(-2, axes + 1)  # [1, h, b, N, hd]
+        if remaining:
+            values = _apply_rotary(values, remaining, axes, split=heads > 1)
         return [values.reshape(*values.shape[:axes], *shape)]
 
     spec = request.result_spec(shape)
     loads = {}
-    if not request["per_head"] and where.members > 1:
-        size = 4 * STATISTICS[request.name] * _tile_rows(request.tensor) * TILE * where.members
-        loads = over_links(where.plan("all_gather", size), size, where.lines, request.mesh.traffic.routes)
+    if not request["per_head"] and groups.group_size > 1:
+        size = 4 * STATISTICS[request.name] * _tile_rows(request.tensor) * TILE * groups.group_size
+        loads = count_link_bytes(groups.plan("all_gather", size), size, groups.chip_ids, request.mesh.traffic.routes)
     return Decision((spec,), compute, loads, request.tensor.tensor_topology())
 
 
-def _mean(where: Placed, values: torch.Tensor, width: int) -> torch.Tensor:
-    """Over the rows of all members."""
-    sums = where.arrangement.gather(values.sum(-1, keepdim=True))
-    return where.arrangement.spread(over_members(sums, where.members, "sum")) / (where.members * width)
+def _mean_over_group(groups: ChipGroups, values: torch.Tensor, width: int) -> torch.Tensor:
+    """The mean over the full rows of a group."""
+    sums = groups.lane_groups.split(values.sum(-1, keepdim=True))
+    return groups.lane_groups.merge(reduce_group(sums, groups.group_size, "sum")) / (groups.group_size * width)
 
 
 def _align_term(term: torch.Tensor, axes: int) -> torch.Tensor:
-    """[*mesh, ..., H] with four dims after the mesh."""
+    """[*mesh, ..., H] with four dims after the mesh dims."""
     local = term.shape[axes:]
     return term.float().reshape(*term.shape[:axes], *[1] * (4 - len(local)), *local)
 
 
-def _cut(values: torch.Tensor, parts: int) -> torch.Tensor:
-    """The last dim as [parts, rest]."""
-    return values.reshape(*values.shape[:-1], parts, values.shape[-1] // parts)
+def _split_heads(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Split the last dim into [count, extent / count]."""
+    return values.reshape(*values.shape[:-1], count, values.shape[-1] // count)
 
 
 def _apply_rotary(values: torch.Tensor, rope: list[torch.Tensor], axes: int, *, split: bool) -> torch.Tensor:
-    """Rotary embedding: every 32 columns times the transformation matrix give the other term."""
-    turn, cos, sin = (part.float() for part in rope)
-    if split:  # [*mesh, 1, heads, batch, N, head] beside [*mesh, batch or 1, heads or 1, N, head]
-        cos, sin = (part.movedim(axes, axes + 1).unsqueeze(axes) for part in (cos, sin))
+    """Rotary embedding: values · cos + rotated · sin, where 32 columns at a time are rotated by the matrix."""
+    transformation, cos, sin = (tensor.float() for tensor in rope)
+    if split:  # values are [*mesh, 1, heads, batch, N, head], cos and sin [*mesh, batch or 1, heads or 1, N, head]
+        cos, sin = (tensor.movedim(axes, axes + 1).unsqueeze(axes) for tensor in (cos, sin))
     else:
-        cos, sin = (part.movedim(axes, axes + 1) for part in (cos, sin))
-    matrix = turn.reshape(-1, TILE, TILE)[0]
-    other = (_cut(values, values.shape[-1] // TILE) @ matrix).flatten(-2)
-    return values * cos + other * sin
+        cos, sin = (tensor.movedim(axes, axes + 1) for tensor in (cos, sin))
+    matrix = transformation.reshape(-1, TILE, TILE)[0]
+    rotated = (_split_heads(values, values.shape[-1] // TILE) @ matrix).flatten(-2)
+    return values * cos + rotated * sin
 
 
 def _tile_rows(tensor: Tensor) -> int:

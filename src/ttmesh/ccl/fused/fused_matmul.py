@@ -1,4 +1,4 @@
-"""Collectives fused with the operation before or after them: here the two run one after the other."""
+"""Collectives that TT-NN fuses with another operation; ttmesh runs the two one after the other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 
-def operation(name: str) -> OpFunction:
-    """The operation that a fused one contains."""
+def find_operation(name: str) -> OpFunction:
+    """The operation of this name, which a fused one contains."""
     entry = catalogue.get(name)
     if entry is None or not isinstance(entry.function, OpFunction):
-        raise NotEmulatedError(f"{name} is not emulated", expected="the parts of a fused operation", fix="Unfuse it.")
+        raise NotEmulatedError(
+            f"{name} is not emulated",
+            expected="an emulated operation",
+            fix="Call the collective and the operation separately.",
+        )
     return entry.function
 
 
@@ -42,18 +46,18 @@ def all_gather_matmul_async(
     compute_kernel_config: Any = None,
     core_grid: Any = None,
 ) -> list[Tensor]:
-    """The gathered tensor, and its product with the weights."""
+    """The gathered tensor, and its matmul with the weights."""
     name = "ttnn.experimental.all_gather_matmul_async"
     gathered = gather(
         name, input_tensor, dim, memory_config=memory_config_ag, topology=topology or Topology.Ring,
-        num_links=num_links, subdevice_id=subdevice_id, output=persistent_output_buffer, whole_axis=True,
+        num_links=num_links, subdevice_id=subdevice_id, output=persistent_output_buffer, replicates_axis=True,
     )  # fmt: skip
-    product = operation("ttnn.linear")(
+    result = find_operation("ttnn.linear")(
         gathered, weight_tensor, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b,
         memory_config=memory_config_mm, dtype=dtype, program_config=program_config, activation=activation,
         compute_kernel_config=compute_kernel_config, core_grid=core_grid,
     )  # fmt: skip
-    return [gathered, product]
+    return [gathered, result]
 
 
 @collective("ttnn.experimental.matmul_reduce_scatter_async")
@@ -76,18 +80,18 @@ def matmul_reduce_scatter_async(
     compute_kernel_config: Any = None,
     core_grid: Any = None,
 ) -> list[Tensor]:
-    """The product, and its scattered sum."""
-    product = operation("ttnn.linear")(
+    """The matmul, and its reduce_scatter."""
+    matmul_result = find_operation("ttnn.linear")(
         input_tensor, weight_tensor, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b,
         memory_config=memory_config_mm, dtype=dtype, program_config=program_config, activation=activation,
         compute_kernel_config=compute_kernel_config, core_grid=core_grid,
     )  # fmt: skip
     scattered = scatter(
-        "ttnn.experimental.matmul_reduce_scatter_async", product, dim, memory_config=memory_config_rs,
+        "ttnn.experimental.matmul_reduce_scatter_async", matmul_result, dim, memory_config=memory_config_rs,
         topology=topology or Topology.Ring, num_links=num_links, subdevice_id=subdevice_id,
         output=persistent_output_buffer,
     )  # fmt: skip
-    return [product, scattered]
+    return [matmul_result, scattered]
 
 
 @collective("ttnn.experimental.llama_all_gather_matmul_async")
@@ -105,17 +109,17 @@ def llama_all_gather_matmul_async(
     compute_kernel_config: Any = None,
     dtype: Any = None,
 ) -> Tensor:
-    """The product of the gathered tensor with the weights."""
+    """The matmul of the gathered tensor with the weights."""
     gathered = gather(
         "ttnn.experimental.llama_all_gather_matmul_async", input_tensor0, dim, cluster_axis=cluster_axis,
         memory_config=ag_memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id,
-        whole_axis=True,
+        replicates_axis=True,
     )  # fmt: skip
-    product: Tensor = operation("ttnn.matmul")(
+    result: Tensor = find_operation("ttnn.matmul")(
         gathered, input_tensor1, memory_config=mm_memory_config, program_config=program_config,
         compute_kernel_config=compute_kernel_config, dtype=dtype,
     )  # fmt: skip
-    return product
+    return result
 
 
 @collective("ttnn.experimental.llama_rs_matmul")
@@ -141,11 +145,11 @@ def llama_rs_matmul(
     output_tile: Any = None,
     optional_output_tensor: Tensor | None = None,
 ) -> list[Tensor]:
-    """Products with one or two weights, and the scattered sum of another tensor, or of the first of two products."""
-    matmul = operation("ttnn.matmul")
+    """Matmuls with one or two weights, and the reduce_scatter of another tensor, or of the first of two matmuls."""
+    matmul = find_operation("ttnn.matmul")
     weights = [weight_tensor] if second_weight_tensor is None else [weight_tensor, second_weight_tensor]
     outputs = [optional_output_tensor, None]
-    products = [
+    results = [
         matmul(
             input_tensor, weight, transpose_a=transpose_a, transpose_b=transpose_b, memory_config=memory_config_mm,
             dtype=dtype, program_config=program_config, activation=activation,
@@ -154,12 +158,12 @@ def llama_rs_matmul(
         )
         for weight, output in zip(weights, outputs, strict=False)
     ]  # fmt: skip
-    terms = products[0] if rs_tensor is None else rs_tensor
+    terms = results[0] if rs_tensor is None else rs_tensor
     scattered = scatter(
         "ttnn.experimental.llama_rs_matmul", terms, dim, cluster_axis=cluster_axis, memory_config=memory_config_rs,
         topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id,
     )  # fmt: skip
-    return [*products[-1:], scattered] if rs_tensor is None else [*products, scattered]
+    return [*results[-1:], scattered] if rs_tensor is None else [*results, scattered]
 
 
 @collective("ttnn.experimental.all_gather_concat")
@@ -173,15 +177,15 @@ def all_gather_concat(
     topology: Topology | None = None,
     subdevice_id: SubDeviceId | None = None,
 ) -> Tensor:
-    """The gathered heads side by side."""
+    """The gathered heads, concatenated."""
     gathered = gather(
         "ttnn.experimental.all_gather_concat", input_tensor, dim, cluster_axis=cluster_axis,
-        topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, whole_axis=True,
+        topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, replicates_axis=True,
     )  # fmt: skip
-    joined: Tensor = operation("ttnn.experimental.nlp_concat_heads_decode")(
+    result: Tensor = find_operation("ttnn.experimental.nlp_concat_heads_decode")(
         gathered, num_heads=num_heads, memory_config=memory_config
     )
-    return joined
+    return result
 
 
 @collective("ttnn.experimental.all_reduce_create_qkv_heads")
@@ -199,13 +203,13 @@ def all_reduce_create_qkv_heads(
     final_memory_config: MemoryConfig | None = None,
     dtype: Any = None,
 ) -> Any:
-    """The heads of the summed projection."""
+    """The heads of the all-reduced projection."""
     total = reduce_all(
         "ttnn.experimental.all_reduce_create_qkv_heads", input_tensor, cluster_axis=cluster_axis,
         memory_config=memory_config, topology=topology or Topology.Linear, num_links=num_links,
         subdevice_id=subdevice_id, dtype=dtype,
     )  # fmt: skip
-    return operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
+    return find_operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
         total, num_heads=num_heads, num_kv_heads=num_kv_heads, batch_offset=batch_offset, slice_size=slice_size,
         memory_config=final_memory_config,
     )  # fmt: skip
@@ -224,12 +228,12 @@ def llama_rs_create_heads(
     memory_config: MemoryConfig | None = None,
     qkv_memory_config: MemoryConfig | None = None,
 ) -> Any:
-    """The heads of the scattered sum."""
+    """The heads of the reduce-scattered projection."""
     scattered = scatter(
         "ttnn.experimental.llama_rs_create_heads", input_tensor, dim, cluster_axis=cluster_axis,
         memory_config=memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id,
     )  # fmt: skip
-    return operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
+    return find_operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
         scattered, num_heads=num_heads, num_kv_heads=num_kv_heads, memory_config=qkv_memory_config
     )
 
@@ -243,9 +247,9 @@ def deepseek_moe_reduce_scatter(
     topology: Topology | None = None,
     cluster_axis: int | None = None,
 ) -> Tensor:
-    """The scattered sum of tensors that are already cut: device i gets the sum of the i-th."""
-    whole = operation("ttnn.concat")(input_tensors, dim)
+    """The reduce_scatter of tensors that are already split: device i gets the sum of the i-th."""
+    concatenated = find_operation("ttnn.concat")(input_tensors, dim)
     return scatter(
-        "ttnn.experimental.deepseek_moe_reduce_scatter", whole, dim, cluster_axis=cluster_axis,
+        "ttnn.experimental.deepseek_moe_reduce_scatter", concatenated, dim, cluster_axis=cluster_axis,
         memory_config=output_memory_config, topology=topology or Topology.Ring, num_links=num_links,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Collectives fused with minimal_matmul, which video models use: gather, then multiply; or multiply, then scatter."""
+"""Collectives fused with minimal_matmul, for video models: all_gather then matmul, or matmul then reduce_scatter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.ccl.collectives.reduce_gather import gather, scatter
-from ttmesh.ccl.fused.fused_matmul import operation
+from ttmesh.ccl.fused.fused_matmul import find_operation
 from ttmesh.ccl.planning.collective_call import collective
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
@@ -19,7 +19,7 @@ TILE = 32
 
 
 class MMSignalAggregatorMode(Enum):
-    """Which cores tell the product that columns have arrived on the chip: speed only."""
+    """Which cores signal the matmul that columns have arrived; it affects only speed."""
 
     Auto = 0
     On = 1
@@ -47,7 +47,7 @@ def all_gather_minimal_matmul_async(
     fuse_swiglu: bool = False,
     chunk_sizes: tuple[int, ...] = (),
 ) -> list[Tensor]:
-    """The product of the gathered columns with the weights, in parts; with addcmul, base + scalar * product * gate."""
+    """The matmul of the gathered columns with the weights, in chunks; with addcmul, base + scalar * matmul * gate."""
     if fsdp_cluster_axis is not None or chunk_sizes:
         raise NotEmulatedError(
             "all_gather_minimal_matmul_async with gathered weights or uneven chunks is not emulated",
@@ -56,9 +56,9 @@ def all_gather_minimal_matmul_async(
         )
     gathered = gather(
         "ttnn.experimental.all_gather_minimal_matmul_async", input_tensor, -1, cluster_axis=cluster_axis,
-        topology=topology or Topology.Ring, num_links=num_links, output=persistent_output_buffer, whole_axis=True,
+        topology=topology or Topology.Ring, num_links=num_links, output=persistent_output_buffer, replicates_axis=True,
     )  # fmt: skip
-    return _products(
+    return _multiply(
         gathered, weight_tensor, bias_tensor, fused_activation, memory_config, dtype, chunks, dim, fuse_swiglu, scalar,
         addcmul_input_tensor1, addcmul_input_tensor2,
     )  # fmt: skip
@@ -83,17 +83,17 @@ def strided_all_gather_minimal_matmul_async(
     chunks: int = 1,
     fuse_swiglu: bool = False,
 ) -> list[Tensor]:
-    """The gathered tensor, then its product with the weights, in parts."""
+    """The gathered tensor, then its matmul with the weights, in chunks."""
     gathered = gather(
         "ttnn.experimental.strided_all_gather_minimal_matmul_async", input_tensor, dim, cluster_axis=cluster_axis,
         memory_config=memory_config_ag, topology=topology or Topology.Ring, num_links=num_links,
-        output=persistent_output_buffer, whole_axis=True,
+        output=persistent_output_buffer, replicates_axis=True,
     )  # fmt: skip
-    products = _products(
+    results = _multiply(
         gathered, weight_tensor, bias, fused_activation, memory_config_mm, None, chunks, -1, fuse_swiglu,
         fused_ternary_scalar, fused_ternary_input_a, fused_ternary_input_b,
     )  # fmt: skip
-    return [gathered, *products]
+    return [gathered, *results]
 
 
 @collective("ttnn.experimental.minimal_matmul_strided_reduce_scatter_async")
@@ -115,31 +115,31 @@ def minimal_matmul_strided_reduce_scatter_async(
     addcmul_input_tensor2: Tensor | None = None,
     dtype: Any = None,
 ) -> list[Tensor]:
-    """The product, then its scattered sum; addcmul is applied to the sum. Several inputs stand side by side."""
-    whole = input_tensor if isinstance(input_tensor, Tensor) else _side_by_side(input_tensor)
-    (product,) = _products(
-        whole, weight_tensor, bias, fused_activation, memory_config_mm, dtype, 1, -1, False, None, None, None
+    """The matmul, then its reduce_scatter; addcmul is applied to the sum. Several inputs are concatenated."""
+    values = input_tensor if isinstance(input_tensor, Tensor) else _concat_columns(input_tensor)
+    (matmul_result,) = _multiply(
+        values, weight_tensor, bias, fused_activation, memory_config_mm, dtype, 1, -1, False, None, None, None
     )
     scattered = scatter(
-        "ttnn.experimental.minimal_matmul_strided_reduce_scatter_async", product, dim, cluster_axis=cluster_axis,
+        "ttnn.experimental.minimal_matmul_strided_reduce_scatter_async", matmul_result, dim, cluster_axis=cluster_axis,
         memory_config=rs_output_mem_config, topology=topology or Topology.Ring, num_links=num_links,
         subdevice_id=sub_device_id, output=optional_rs_output_tensor,
     )  # fmt: skip
-    return [product, _add_gated(scattered, fused_ternary_scalar, addcmul_input_tensor1, addcmul_input_tensor2)]
+    return [matmul_result, _add_gated(scattered, fused_ternary_scalar, addcmul_input_tensor1, addcmul_input_tensor2)]
 
 
-def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Columns of several tensors in one, each filled up to whole tiles with zeros, as they lie on the chip."""
-    filled = []
-    for part in parts:
-        missing = -part.shape[-1] % TILE
-        sides = [(0, 0)] * (len(part.shape) - 1) + [(0, missing)]
-        filled.append(operation("ttnn.pad")(part, sides, 0.0) if missing else part)
-    joined: Tensor = operation("ttnn.concat")(filled, -1)
-    return joined
+def _concat_columns(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate the columns of several tensors, each padded with zeros to full tiles, as they are stored on the chip."""
+    padded = []
+    for tensor in tensors:
+        missing = -tensor.shape[-1] % TILE
+        padding = [(0, 0)] * (len(tensor.shape) - 1) + [(0, missing)]
+        padded.append(find_operation("ttnn.pad")(tensor, padding, 0.0) if missing else tensor)
+    result: Tensor = find_operation("ttnn.concat")(padded, -1)
+    return result
 
 
-def _products(
+def _multiply(
     values: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -154,21 +154,21 @@ def _products(
     gate: Tensor | None,
 ) -> list[Tensor]:
     if chunks > 1:
-        parts: list[Tensor] = operation("ttnn.experimental.minimal_matmul_split")(
+        split_results: list[Tensor] = find_operation("ttnn.experimental.minimal_matmul_split")(
             values, weight, chunks=chunks, dim=dim, bias_tensor=bias, fused_activation=activation,
             memory_config=memory_config, dtype=dtype, fuse_swiglu=swiglu,
         )  # fmt: skip
-        return parts
-    whole: Tensor = operation("ttnn.experimental.minimal_matmul")(
+        return split_results
+    result: Tensor = find_operation("ttnn.experimental.minimal_matmul")(
         values, weight, bias_tensor=bias, fused_activation=activation, memory_config=memory_config, dtype=dtype,
         fuse_swiglu=swiglu,
     )  # fmt: skip
-    return [_add_gated(whole, scalar, base, gate)]
+    return [_add_gated(result, scalar, base, gate)]
 
 
-def _add_gated(product: Tensor, scalar: float | None, base: Tensor | None, gate: Tensor | None) -> Tensor:
-    """base + scalar * product * gate, where a base is given."""
+def _add_gated(values: Tensor, scalar: float | None, base: Tensor | None, gate: Tensor | None) -> Tensor:
+    """base + scalar * values * gate, if a base is given."""
     if base is None or gate is None:
-        return product
-    sum_: Tensor = operation("ttnn.addcmul")(base, product, gate, value=1.0 if scalar is None else scalar)
-    return sum_
+        return values
+    result: Tensor = find_operation("ttnn.addcmul")(base, values, gate, value=1.0 if scalar is None else scalar)
+    return result

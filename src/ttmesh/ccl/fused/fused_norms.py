@@ -1,4 +1,4 @@
-"""Norms over a dim that is cut over chips: the statistics are summed across them."""
+"""Norms over a dim that is sharded over chips: the statistics are summed over them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import check_axis, find_groups
-from ttmesh.ccl.planning.plan_traffic import over_links
-from ttmesh.ccl.planning.reduction_terms import over_members
+from ttmesh.ccl.planning.plan_traffic import count_link_bytes
+from ttmesh.ccl.planning.reduction_terms import reduce_group
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
-STATISTICS_BYTES = 2048  # one tile of bfloat16 statistics per tile row goes to every member
+STATISTICS_BYTES = 2048  # one tile of bfloat16 statistics per tile row is sent to every chip
 
 
 @collective("ttnn.fused_rms_minimal")
@@ -32,7 +32,7 @@ def fused_rms_minimal(
     epsilon: float = 1e-12,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """RMS norm over the last dim of all members' parts; with a residual, of the sum, which replaces the residual."""
+    """RMS norm over the last dim of all chips' shards; with a residual, of the sum, which replaces the residual."""
     name = "ttnn.fused_rms_minimal"
     tensors = [t for t in (input_tensor, residual_input_tensor, weight) if t is not None]
     mesh = mesh_of(name, tensors)
@@ -43,24 +43,24 @@ def fused_rms_minimal(
         "topology": topology or Topology.Linear, "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
     outputs = [persistent_output_tensor, *([residual_input_tensor] if residual_input_tensor is not None else [])]
-    results: list[Tensor] = run(name, _rms, tensors, options, outputs)
+    results: list[Tensor] = run(name, _decide, tensors, options, outputs)
     return results[0]
 
 
-def _rms(request: Request) -> Decision:
-    where, shape = find_groups(request, request["axis"]), request.tensor.shape
-    n, epsilon, axes = where.members, request["epsilon"], request.mesh.shape.dims()
+def _decide(request: Request) -> Decision:
+    groups, shape = find_groups(request, request["axis"]), request.tensor.shape
+    n, epsilon, axes = groups.group_size, request["epsilon"], request.mesh.shape.dims()
 
     def compute(lanes: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
-        rest = list(others)
+        remaining = list(others)
         values = lanes.float()
         if request["residual"]:
-            values = values + rest.pop(0).float()
-        squares = where.arrangement.gather(values.square().sum(-1, keepdim=True))
-        total = where.arrangement.spread(over_members(squares, n, "sum"))
+            values = values + remaining.pop(0).float()
+        squares = groups.lane_groups.split(values.square().sum(-1, keepdim=True))
+        total = groups.lane_groups.merge(reduce_group(squares, n, "sum"))
         normed = values * torch.rsqrt(total / (n * shape[-1]) + epsilon)
-        if rest:
-            scale = rest[0].float()
+        if remaining:
+            scale = remaining[0].float()
             normed = normed * scale.reshape(*scale.shape[:axes], *[1] * (len(shape) - 1), shape[-1])
         return [normed, values] if request["residual"] else [normed]
 
@@ -69,6 +69,6 @@ def _rms(request: Request) -> Decision:
         specs.append(request.result_spec(shape, result=1, source=1))
     rows = -(-request.tensor.padded_shape[-2] // 32)
     size = STATISTICS_BYTES * rows * n
-    plan = where.plan("all_gather", size)
-    loads = over_links(plan, size, where.lines, request.mesh.traffic.routes)
+    plan = groups.plan("all_gather", size)
+    loads = count_link_bytes(plan, size, groups.chip_ids, request.mesh.traffic.routes)
     return Decision(tuple(specs), compute, loads, request.tensor.tensor_topology(), single=False)

@@ -1,4 +1,4 @@
-"""Attention over a sequence that is cut over a ring of devices: keys and values go round, queries stay."""
+"""Attention over a sequence that is sharded over a ring of devices: keys and values are passed around, queries stay."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def positions(rows: int, ring: int, balanced: bool, device: torch.device) -> Lanes:
-    """Where the rows of each device stand in the sequence, [ring, rows]; balanced rings hold an early and a late chunk."""
+def find_ring_positions(rows: int, ring: int, balanced: bool, device: torch.device) -> Lanes:
+    """The positions of each device's rows in the sequence, [ring, rows]; balanced: an early and a late chunk per device."""
     if not balanced:
         return torch.arange(ring * rows, device=device).reshape(ring, rows)
     chunks = torch.arange(ring * rows, device=device).reshape(2 * ring, -1)
@@ -53,49 +53,51 @@ def _attend(
     logical_n: int,
     axis: int,
     ring: int,
-    here: slice,
+    local_devices: slice,
     is_causal: bool,
     is_balanced: bool,
     window: int | None,
     lane_axes: int,
 ) -> tuple[Lanes, Lanes, Lanes]:
     rows, device = q.shape[-2], q.device
-    where = positions(rows, ring, is_balanced, device)
-    keys = where.flatten()
+    row_positions = find_ring_positions(rows, ring, is_balanced, device)
+    keys = row_positions.flatten()
     shape = [1] * lane_axes
     shape[axis] = -1
-    own = (
-        where[here].reshape(*shape, 1, 1, rows, 1)
+    own_positions = (
+        row_positions[local_devices].reshape(*shape, 1, 1, rows, 1)
         if is_causal or window
-        else where[:1].reshape(*[1] * lane_axes, 1, 1, rows, 1)
+        else row_positions[:1].reshape(*[1] * lane_axes, 1, 1, rows, 1)
     )
-    allowed = (keys < logical_n).expand(*own.shape[:-1], -1)
+    allowed = (keys < logical_n).expand(*own_positions.shape[:-1], -1)
     if is_causal:
-        allowed = allowed & (keys <= own)
+        allowed = allowed & (keys <= own_positions)
     if window:
-        near = (own - keys < window) if is_causal else (own - keys).abs() <= window // 2
-        allowed = allowed & near
-    extra = 0
+        in_window = (own_positions - keys < window) if is_causal else (own_positions - keys).abs() <= window // 2
+        allowed = allowed & in_window
+    joint_rows = 0
     if joint_q is not None and joint_k is not None and joint_v is not None:
-        extra = joint_q.shape[-2]
-        q, k, v = (_behind(a, b, lane_axes) for a, b in ((q, joint_q), (k, joint_k), (v, joint_v)))
-        allowed = torch.nn.functional.pad(allowed, (0, joint_k.shape[-2], 0, extra), value=True)
+        joint_rows = joint_q.shape[-2]
+        q, k, v = (_concat_rows(a, b, lane_axes) for a, b in ((q, joint_q), (k, joint_k), (v, joint_v)))
+        allowed = torch.nn.functional.pad(allowed, (0, joint_k.shape[-2], 0, joint_rows), value=True)
         allowed[..., rows:, : keys.shape[0]] = keys < logical_n
-    mask = None if bool_all(allowed) else make_additive_mask(allowed)
+    mask = None if is_all_true(allowed) else make_additive_mask(allowed)
     sink = None if attention_sink is None else attention_sink.float() * (scale or q.shape[-1] ** -0.5)
     out = attend_prefill(q, k, v, lane_axes, scale=scale, mask=mask, sink=sink)
-    statistics = out.new_zeros(*out.shape[:-2], 2 * out.shape[-2], 1)  # scratch of TT-NN's kernel, without meaning
-    return out[..., :rows, :], out[..., rows : rows + extra, :], statistics
+    statistics = out.new_zeros(
+        *out.shape[:-2], 2 * out.shape[-2], 1
+    )  # TT-NN returns its kernel's scratch, whose values are undefined
+    return out[..., :rows, :], out[..., rows : rows + joint_rows, :], statistics
 
 
-def bool_all(allowed: Lanes) -> bool:
-    """Whether nothing is masked; unknown without values."""
+def is_all_true(allowed: Lanes) -> bool:
+    """Whether nothing is masked; False on the meta backend, which has no values."""
     return not allowed.is_meta and bool(allowed.all())
 
 
-def _behind(first: Lanes, second: Lanes, lane_axes: int) -> Lanes:
+def _concat_rows(first: Lanes, second: Lanes, lane_axes: int) -> Lanes:
     dims = [max(a, b) for a, b in zip(first.shape[:lane_axes], second.shape[:lane_axes], strict=True)]
-    return torch.cat([part_.expand(*dims, *part_.shape[lane_axes:]) for part_ in (first, second)], dim=-2)
+    return torch.cat([tensor.expand(*dims, *tensor.shape[lane_axes:]) for tensor in (first, second)], dim=-2)
 
 
 @collective(NAME)
@@ -135,12 +137,12 @@ def ring_joint_scaled_dot_product_attention(
             expected="keys and values of the same sequence",
             fix="Gather them and use scaled_dot_product_attention.",
         )
-    whole = [
+    gathered = [
         gather(
             NAME, values, dim, cluster_axis=cluster_axis, topology=topology, num_links=num_links,
-            subdevice_id=subdevice_id, output=into,
+            subdevice_id=subdevice_id, output=buffer,
         )
-        for values, into in (
+        for values, buffer in (
             (input_tensor_k, persistent_output_buffer_k),
             (input_tensor_v, persistent_output_buffer_v),
         )
@@ -148,8 +150,8 @@ def ring_joint_scaled_dot_product_attention(
     first = 0 if mesh_device.rank_block is None else mesh_device.rank_block.start[cluster_axis]
     result: tuple[Tensor, Tensor, Tensor] = _attend(
         q=input_tensor_q,
-        k=whole[0],
-        v=whole[1],
+        k=gathered[0],
+        v=gathered[1],
         joint_q=joint_tensor_q,
         joint_k=joint_tensor_k,
         joint_v=joint_tensor_v,
@@ -158,7 +160,7 @@ def ring_joint_scaled_dot_product_attention(
         logical_n=logical_n,
         axis=cluster_axis,
         ring=tuple(mesh_device.shape)[cluster_axis],
-        here=slice(first, first + mesh_device.lane_shape[cluster_axis]),
+        local_devices=slice(first, first + mesh_device.lane_shape[cluster_axis]),
         is_causal=is_causal,
         is_balanced=is_balanced,
         window=sliding_window_size,

@@ -1,4 +1,4 @@
-"""Which algorithm a collective uses: found by file name, chosen by form and size."""
+"""Which algorithm a collective uses: found by file name, chosen by the group's shape and the data's size."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.ccl import algorithms
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, TransferPlan
 
-# Up to this many bytes per device one hop each beats the ring's relays (tt-metal e4f9f0b, reduce_scatter.cpp).
+# Up to this many bytes per device direct sends are faster than a ring's hops (tt-metal e4f9f0b, reduce_scatter.cpp).
 SMALL_BYTES = 512 << 10
 
 
 class AlgorithmError(MeshError):
-    """The algorithm does not exist or cannot serve this group."""
+    """The algorithm does not exist or does not support this group."""
 
 
 @cache
@@ -34,7 +34,7 @@ def algorithm(name: str) -> ModuleType:
 
 
 def choose(group: ChipGroup, size_bytes: int, *, ring: bool) -> str:
-    """What serves a group best; `ring` says whether the fabric may use a closing link."""
+    """The default algorithm of a group; `ring`: whether the fabric may use the link that closes a ring."""
     if not group.is_line:
         return "mesh2d"
     if not (ring and group.is_ring):
@@ -43,15 +43,15 @@ def choose(group: ChipGroup, size_bytes: int, *, ring: bool) -> str:
 
 
 @cache
-def plan_of(name: str, collective: str, group: ChipGroup, root: int = 0) -> TransferPlan:
-    """The plan of a collective by an algorithm that can serve the group."""
+def make_plan(name: str, collective: str, group: ChipGroup, root: int = 0) -> TransferPlan:
+    """The plan of a collective by an algorithm; raises if it does not support the group."""
     module = algorithm(name)
     reason = module.refuses(group)
     if reason is not None:
-        able = [other for other in names() if algorithm(other).refuses(group) is None]
+        supported = [other for other in names() if algorithm(other).refuses(group) is None]
         raise AlgorithmError(
-            f"{collective} over {group.size} members by {name!r} is not possible: {reason}",
-            expected=one_of(able),
+            f"{collective} over {group.size} chips by {name!r} is not possible: {reason}",
+            expected=one_of(supported),
             fix="Choose another algorithm, or leave the choice to ttmesh.",
         )
     plan: TransferPlan = (

@@ -41,7 +41,7 @@ Presence = frozenset[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Request:
-    """A collective as its rules see it."""
+    """The arguments of a collective, as its rules read them."""
 
     name: str
     mesh: MeshDevice
@@ -63,31 +63,33 @@ class Request:
         return self.options.get(name)
 
     def result_spec(self, shape: Sequence[int], *, result: int = 0, source: int = 0) -> TensorSpec:
-        """The caller's output tensor decides, else memory_config and dtype of the options, else the source tensor."""
+        """The output spec: of the given output tensor, else from memory_config and dtype, else like the source tensor."""
         given = self.outputs[result] if result < len(self.outputs) else None
         if given is not None:
             if tuple(given.shape) != tuple(shape):
                 raise ShapeError(
                     f"Output tensor shape must be {list(shape)}, got {list(given.shape)}",
-                    expected=f"an output tensor for {self.name}",
+                    expected=f"{list(shape)} for the result of {self.name}",
                     fix="Allocate it with that shape.",
                 )
             return given.spec
         spec = self.tensors[source].spec
         config: MemoryConfig = self["memory_config"] or inherit_memory_config(spec, shape)
-        made = spec.with_memory_config(MemoryConfig(buffer_type=config.buffer_type)).with_shape(shape)
+        spec_of_result = spec.with_memory_config(MemoryConfig(buffer_type=config.buffer_type)).with_shape(shape)
         if self["dtype"] is not None:
-            made = TensorSpec(shape, self["dtype"], made.layout, memory_config=made.memory_config)
-        return made.with_memory_config(config)
+            spec_of_result = TensorSpec(
+                shape, self["dtype"], spec_of_result.layout, memory_config=spec_of_result.memory_config
+            )
+        return spec_of_result.with_memory_config(config)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a collective does. `compute` turns the lanes of the inputs into those of the results.
+    """What a collective does. `compute` maps the lanes of the inputs to those of the results.
 
-    `changed`: the coordinates that change; the others keep what the output held.
-    `across`: the mesh axes along which chips exchange something (None: all), which `compute` needs whole; along others
-    it takes any extent. `over_ranks`: the same with the lanes of one rank, where that is cheaper than all of them.
+    `changed`: the coordinates that change; the others keep the output's values.
+    `exchange_axes`: the mesh axes along which chips exchange data (None: all); `compute` needs all lanes along them and
+    accepts any number along others. `compute_on_rank`: the same from the lanes of one rank, if that is cheaper.
     """
 
     specs: tuple[TensorSpec, ...]
@@ -98,8 +100,8 @@ class Decision:
     single: bool = True
     changed: Presence | None = None
     presence: Presence | None = None
-    across: tuple[int, ...] | None = None
-    over_ranks: Callable[..., Sequence[torch.Tensor]] | None = None
+    exchange_axes: tuple[int, ...] | None = None
+    compute_on_rank: Callable[..., Sequence[torch.Tensor]] | None = None
 
 
 Decide = Callable[[Request], Decision]
@@ -108,7 +110,7 @@ Decide = Callable[[Request], Decision]
 def run(
     name: str, decide: Decide, tensors: Sequence[Tensor], options: dict[str, Any], outputs: Sequence[Tensor | None] = ()
 ) -> Any:
-    """Carry a collective out on the queue in force."""
+    """Run a collective on the current queue."""
     mesh = mesh_of(name, tensors)
     if options.get("mode", "fabric") == "fabric" and mesh.get_num_devices() > 1:  # one chip sends nothing
         require_fabric(name)
@@ -121,8 +123,8 @@ def run(
         request = Request(
             name,
             mesh,
-            tuple(map(_shadow, tensors)),
-            tuple(map(_shadow_or_none, outputs)),
+            tuple(map(_drop_memory, tensors)),
+            tuple(map(_drop_memory_of_optional, outputs)),
             snapshot_all(options),
         )
         plan = _make_plan(request, decide(request), key)
@@ -133,13 +135,13 @@ def run(
     return result
 
 
-def _shadow(tensor: Tensor) -> Tensor:
-    """The same kind without the memory: a plan is kept, and must not keep the tensors of its first call alive."""
+def _drop_memory(tensor: Tensor) -> Tensor:
+    """A tensor of the same kind without memory: a stored plan must not keep the tensors of its first call alive."""
     return Tensor(tensor.kind, None, tensor.device(), None)
 
 
-def _shadow_or_none(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else _shadow(tensor)
+def _drop_memory_of_optional(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _drop_memory(tensor)
 
 
 def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
@@ -160,19 +162,19 @@ def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
 
 
 def require_fabric(name: str) -> None:
-    """Refuse what needs links between chips while the fabric is disabled."""
+    """Raise if the fabric, which gives links between chips, is disabled."""
     if get_fabric_config() is FabricConfig.DISABLED:
         raise MeshError(
             f"{name}: Trying to get un-initialized fabric context",
             expected="a fabric: set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened",
-            fix='Configure one, or pass mode="host".',
+            fix='Configure a fabric, or pass mode="host".',
         )
 
 
 def check_common(
     mesh: MeshDevice, mode: str | None, num_links: int | None, subdevice_id: SubDeviceId | None = None
 ) -> str:
-    """The mode, after the checks that all collectives share."""
+    """Check the options that all collectives share; returns the mode."""
     if num_links is not None and num_links <= 0:
         raise MeshError(
             f"Error, num_links should be more than 0 but has {num_links}", expected="1 or more", fix="Change num_links."
@@ -180,11 +182,11 @@ def check_common(
     if subdevice_id is not None:
         mesh.sub_devices.check([subdevice_id])
     if mode not in (None, *MODES):
-        raise MeshError(f"no mode named {mode!r}", expected=one_of(MODES), fix="Choose one of them.")
+        raise MeshError(f"no mode named {mode!r}", expected=one_of(MODES), fix="Change mode.")
     return mode or "fabric"
 
 
-collective_names: list[str] = []  # of everything that `collective` entered
+collective_names: list[str] = []  # names of all functions defined with `collective`
 OWN_OPTIONS = frozenset({"mode", "algorithm", "reduction"})
 
 
@@ -195,28 +197,28 @@ def collective(
     direct: bool = False,
     no_effect: Mapping[str, Tag] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], OpFunction]:
-    """Enter a function as the collective of this name; it gets the arguments it names.
+    """Define a function as the collective of this name; it gets the arguments it names.
 
-    `direct`: all it does is one `run` on its first argument, so that a second call can skip it. `no_effect`: what it
-    takes and does not use, with the reasons, beside what `parameters.TAGS` says of all collectives.
+    `direct`: it only calls `run` once on its first argument, so that repeated calls can skip it. `no_effect`: parameters
+    that it accepts and does not use, with the reasons, besides those in `collective_parameters.TAGS`.
     """
 
-    def enter(function: Callable[..., Any]) -> OpFunction:
-        entered = composite(name, golden=golden, direct=direct, own_options=OWN_OPTIONS)(function)
+    def decorate(function: Callable[..., Any]) -> OpFunction:
+        defined = composite(name, golden=golden, direct=direct, own_options=OWN_OPTIONS)(function)
         collective_names.append(name)
         tags = {**TAGS, **no_effect}
-        found = {p: tags[p] for p in entered.parameters() if p in tags and p not in entered.takes}
+        found = {p: tags[p] for p in defined.parameters() if p in tags and p not in defined.takes}
         PER_OPERATION[name] = {**found, **PER_OPERATION.get(name, {})}
-        return entered
+        return defined
 
-    return enter
+    return decorate
 
 
 def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
     mesh, specs = request.mesh, decision.specs
     kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
     footprints = tuple(footprint_of(spec, mesh.heap.map) for spec in specs)
-    body = _body(request, decision)
+    body = _make_body(request, decision)
     programs = tuple((*key, i) for i in range(decision.programs))
     plan: type[Plan] = Plan
     make_body: Callable[[], Body] = lambda: body  # noqa: E731
@@ -228,25 +230,25 @@ def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Pl
     return plan(request.name, kinds, footprints, wrap, make_body, programs=programs, compute_config=config)
 
 
-def _body(request: Request, decision: Decision) -> Body:
-    """Read lanes, compute, round, write, and count what went over links; errors of ranks say which collective it was."""
+def _make_body(request: Request, decision: Decision) -> Body:
+    """A function that reads lanes, computes, rounds, writes and counts link traffic; rank errors name the collective."""
     name = request.name
     in_specs = [tensor.spec for tensor in request.tensors]
     finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
-    compute, counters = over_ranks(request, decision), request.mesh.traffic.counters
+    compute, counters = make_rank_compute(request, decision), request.mesh.traffic.counters
     tally = counters.tally(decision.loads) if decision.loads else None
     if len(in_specs) == len(finishing) == 1 and tally is not None:
         in_spec, (round_one, out_spec) = in_specs[0], finishing[0]
 
-        def short(reads: Cells, writes: Cells) -> None:
+        def run_single(reads: Cells, writes: Cells) -> None:
             try:
-                (part,) = compute(reads[0].read(in_spec))
+                (lanes,) = compute(reads[0].read(in_spec))
             except RankError as error:
                 raise error.during(name) from error
-            writes[0].write(round_one(part), out_spec)
+            writes[0].write(round_one(lanes), out_spec)
             counters.count(tally)
 
-        return short
+        return run_single
 
     def body(reads: Cells, writes: Cells) -> None:
         lanes = [cell.read(spec) for cell, spec in zip(reads, in_specs, strict=True)]
@@ -254,34 +256,38 @@ def _body(request: Request, decision: Decision) -> Body:
             results = compute(*lanes)
         except RankError as error:
             raise error.during(name) from error
-        for part, (round_, spec), cell in zip(results, finishing, writes, strict=True):
-            cell.write(round_(part), spec)
+        for result, (round_, spec), cell in zip(results, finishing, writes, strict=True):
+            cell.write(round_(result), spec)
         if tally is not None:
             counters.count(tally)
 
     return body
 
 
-def _own_copy(whole: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """This rank's lanes in memory of their own: a view would keep those of all ranks alive."""
-    return own if own.shape == whole.shape else own.clone(memory_format=torch.contiguous_format)
+def _copy_block(all_lanes: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """Copy this rank's lanes: a view would keep those of all ranks alive."""
+    return block if block.shape == all_lanes.shape else block.clone(memory_format=torch.contiguous_format)
 
 
-def over_ranks(request: Request, decision: Decision) -> Callable[..., Sequence[torch.Tensor]]:
-    """What turns this rank's lanes into this rank's results: the collective itself where no rank is crossed.
+def make_rank_compute(request: Request, decision: Decision) -> Callable[..., Sequence[torch.Tensor]]:
+    """A function from this rank's lanes to this rank's results; `compute` if no exchange crosses ranks.
 
-    Where one is: what the collective says itself, or else the lanes of all ranks along the axes it needs, the same
-    function as in one process, and of its results this rank's block. So every collective gives the bits of one process.
+    Otherwise the collective's `compute_on_rank`, or: gather the lanes of all ranks along the axes it needs, run the same
+    function as in one process, and keep this rank's block. So every collective gives the bits of one process.
     """
-    part, compute, across = request.mesh.rank_block, decision.compute, decision.across
-    if part is None:
+    rank_block, compute, exchange_axes = request.mesh.rank_block, decision.compute, decision.exchange_axes
+    if rank_block is None:
         return compute
-    axes = [axis for axis in range(len(part.grid)) if part.is_divided(axis) and (across is None or axis in across)]
+    axes = [
+        axis
+        for axis in range(len(rank_block.grid))
+        if rank_block.is_divided(axis) and (exchange_axes is None or axis in exchange_axes)
+    ]
     if not axes:
         return compute
 
-    def everything(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
-        results = compute(*(part.gather_along(own, axes) for own in lanes))
-        return [_own_copy(whole, part.narrow_to_block(whole, axes)) for whole in results]
+    def gather_and_compute(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
+        results = compute(*(rank_block.gather_along(block, axes) for block in lanes))
+        return [_copy_block(result, rank_block.narrow_to_block(result, axes)) for result in results]
 
-    return decision.over_ranks or everything
+    return decision.compute_on_rank or gather_and_compute

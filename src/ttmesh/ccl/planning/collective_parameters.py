@@ -1,18 +1,18 @@
-"""Parameters that TT-NN's collectives take and that have no effect here, each with the reason."""
+"""Parameters of TT-NN's collectives that have no effect in ttmesh, each with the reason."""
 
 from __future__ import annotations
 
 from ttmesh.ops.catalogue.parameter_tags import CORES, Tag
 
-SEMAPHORES = Tag("no effect", "Semaphores order the kernels of a collective; its command is ordered by its queue here.")
-STAGING = Tag("no effect", "Data in flight is not kept in the chip's memory here; the buffer stays as it is.")
+SEMAPHORES = Tag("no effect", "Semaphores order the kernels of a collective; in ttmesh the queue orders its command.")
+STAGING = Tag("no effect", "ttmesh keeps no data in flight in the chip's memory; the buffer is not written.")
 TUNING = Tag(
-    "no effect", "How a transfer is cut into packets and over workers changes neither values nor bytes per link."
+    "no effect", "How a transfer is split into packets and over workers changes neither values nor bytes per link."
 )
 SAME_MESH = Tag("no effect", "The mesh is the one that holds the tensor.")
 BLOCKS = Tag("no effect", "The order in which blocks of a matmul arrive; the result is the same.")
-EXACT = Tag("no effect", "Sums are kept in float32 here either way.")
-PREFETCH = Tag("no effect", "Where prefetched weights pass through; weights are read where they lie.")
+EXACT = Tag("no effect", "ttmesh always accumulates sums in float32.")
+PREFETCH = Tag("no effect", "The buffer of prefetched weights; ttmesh reads weights from their own memory.")
 
 TAGS: dict[str, Tag] = {
     **dict.fromkeys(
@@ -68,7 +68,7 @@ TAGS: dict[str, Tag] = {
     ),
     **dict.fromkeys(["global_semaphore", "fsdp_multi_device_global_semaphore"], SEMAPHORES),
     **dict.fromkeys(["stats", "persistent_output_buffer"], STAGING),
-    "reciprocals": Tag("no effect", "Divisions are exact here; the chip looks them up."),
+    "reciprocals": Tag("no effect", "Reciprocals that the chip looks up; ttmesh divides."),
     **dict.fromkeys(["worker_mode", "dispatch_algorithm"], TUNING),
     **dict.fromkeys(["worker_core_range_set", "mux_core_range_set"], Tag("no effect", CORES)),
     **dict.fromkeys(
@@ -82,7 +82,7 @@ TAGS: dict[str, Tag] = {
     "ccl_core_grid_offset": Tag("no effect", CORES),
     "use_column_major_ccl": Tag("no effect", CORES),
     **dict.fromkeys(["persistent_output_buffer_joint_k", "persistent_output_buffer_joint_v"], STAGING),
-    "fsdp_topology": Tag("no effect", "Weights are not gathered here."),
+    "fsdp_topology": Tag("no effect", "ttmesh does not gather weights."),
     "persistent_weight_buffer": STAGING,
     "program_config": Tag("no effect", CORES),
     "config": Tag("no effect", CORES),
@@ -90,6 +90,6 @@ TAGS: dict[str, Tag] = {
     "fp32_dest_acc": EXACT,
     "compute_kernel_config": EXACT,
     "global_cb": PREFETCH,
-    "topology": Tag("no effect", "The way between these chips is the shortest route; nothing is chosen by form."),
+    "topology": Tag("no effect", "Data takes the shortest route between these chips; the topology chooses nothing."),
     "num_links": Tag("no effect", "All links between two chips share the load."),
 }

@@ -1,4 +1,4 @@
-"""Where the members of a collective stand: their chips, the form they have, and the plan that serves them."""
+"""The groups of a collective: their chips, the shape they form, and the plan of their transfers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.base.placement import Placement, Replicate, Shard
-from ttmesh.ccl.planning.algorithm_choice import algorithm, choose, plan_of
+from ttmesh.ccl.planning.algorithm_choice import algorithm, choose, make_plan
 from ttmesh.ccl.planning.collective_call import Request
-from ttmesh.ccl.planning.lane_groups import Arrangement, arrangement
-from ttmesh.ccl.planning.plan_traffic import Loads, hop_by_hop_over_host, over_host, over_links
-from ttmesh.ccl.planning.rank_sums import Crossing
+from ttmesh.ccl.planning.lane_groups import LaneGroups, make_lane_groups
+from ttmesh.ccl.planning.plan_traffic import Loads, count_host_bytes, count_host_hop_bytes, count_link_bytes
+from ttmesh.ccl.planning.rank_sums import RankReduction
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, TransferPlan
 from ttmesh.fabric.chip_topology import Fabric
 from ttmesh.fabric.fabric_config import (
@@ -29,71 +29,71 @@ from ttmesh.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class Placed:
+class ChipGroups:
     """The groups of a collective on the chips of a mesh."""
 
     request: Request
     axis: int | None
-    arrangement: Arrangement
-    lines: tuple[tuple[int, ...], ...]  # physical ids, group by group
+    lane_groups: LaneGroups
+    chip_ids: tuple[tuple[int, ...], ...]  # physical ids, group by group
     group: ChipGroup
 
     @property
-    def members(self) -> int:
-        """How many chips take part in one group."""
+    def group_size(self) -> int:
+        """The number of chips in one group."""
         return self.group.size
 
     @property
-    def across(self) -> tuple[int, ...] | None:
-        """The mesh axes that `compute` needs whole (see Decision); None for all of them."""
-        lanes = self.arrangement
+    def exchange_axes(self) -> tuple[int, ...] | None:
+        """The mesh axes along which chips exchange data (see Decision); None for all of them."""
+        lanes = self.lane_groups
         return (lanes.axis,) if lanes.axis is not None and len(lanes.mesh) == 2 else None
 
     @property
-    def crossing(self) -> Crossing | None:
-        """How sums cross ranks, where they do so along this axis alone and need not keep one process's order."""
-        part, across = self.request.mesh.rank_block, self.across
-        if part is None or across is None or self.request["algorithm"] or settings.get("TTMESH_ORDERED"):
+    def rank_reduction(self) -> RankReduction | None:
+        """How sums cross ranks, if they do so along this axis only and need not keep one process's order."""
+        rank_block, exchange_axes = self.request.mesh.rank_block, self.exchange_axes
+        if rank_block is None or exchange_axes is None or self.request["algorithm"] or settings.get("TTMESH_ORDERED"):
             return None
-        return Crossing(part, across[0]) if part.is_divided(across[0]) else None
+        return RankReduction(rank_block, exchange_axes[0]) if rank_block.is_divided(exchange_axes[0]) else None
 
     def plan(self, collective: str, size_bytes: int, *, root: int = 0) -> TransferPlan:
-        """The plan that the request's algorithm, or the best one for this group, makes."""
+        """The plan by the request's algorithm, or by the default one for this group."""
         name = self.request["algorithm"] or choose(self.group, size_bytes, ring=self._ring_allowed())
-        return plan_of(name, collective, self.group, root)
+        return make_plan(name, collective, self.group, root)
 
     def loads(self, plan: TransferPlan, size_bytes: int, *, up: list[int], down: list[int]) -> Loads:
-        """What goes over links; over the host instead, per transfer where an algorithm was asked for, else at once."""
+        """Bytes over links; in host mode to and from the host, per transfer if an algorithm was chosen, else in total."""
         if not self.request.over_host:
-            return over_links(plan, size_bytes, self.lines, self.request.mesh.traffic.routes)
+            return count_link_bytes(plan, size_bytes, self.chip_ids, self.request.mesh.traffic.routes)
         if self.request["algorithm"]:
-            return hop_by_hop_over_host(plan, size_bytes, self.lines)
-        return over_host(self.lines, up=up, down=down)
+            return count_host_hop_bytes(plan, size_bytes, self.chip_ids)
+        return count_host_bytes(self.chip_ids, up=up, down=down)
 
     def _ring_allowed(self) -> bool:
-        config, wanted = get_fabric_config(), self.request["topology"]
+        config, topology = get_fabric_config(), self.request["topology"]
         if self.request.over_host:
             return True
         coords = [MeshCoordinate(c) for c in self.request.tensor.coords()]
         usable = get_usable_topology(
-            self.request.mesh.shape, coords, topology=wanted, cluster_axis=self.axis, config=config
+            self.request.mesh.shape, coords, topology=topology, cluster_axis=self.axis, config=config
         )
         if convert_2d_to_1d_topology(usable) is not Topology.Ring:
             return False
-        return wanted is not None or self.axis is None or self.axis in WRAP_AXES.get(config, ())
+        return topology is not None or self.axis is None or self.axis in WRAP_AXES.get(config, ())
 
 
-def find_groups(request: Request, axis: int | None) -> Placed:
+def find_groups(request: Request, axis: int | None) -> ChipGroups:
     """The groups of a request along a mesh axis, or over all chips that hold its tensor."""
     mesh = request.mesh
-    lanes = arrangement(mesh.shape.to_tuple(), axis, request.tensor.kind.presence)
-    lines = tuple(tuple(mesh.physical_ids[i] for i in group) for group in lanes.groups)
-    group = ChipGroup(lanes.grid, _closes(mesh.traffic.routes.fabric, lanes.grid, lines))
-    return Placed(request, axis, lanes, lines, group)
+    lane_groups = make_lane_groups(mesh.shape.to_tuple(), axis, request.tensor.kind.presence)
+    chip_ids = tuple(tuple(mesh.physical_ids[i] for i in group) for group in lane_groups.groups)
+    group = ChipGroup(lane_groups.grid, _closes(mesh.traffic.routes.fabric, lane_groups.grid, chip_ids))
+    return ChipGroups(request, axis, lane_groups, chip_ids, group)
 
 
 def check_axis(mesh: MeshDevice, axis: int | None) -> None:
-    """Refuse an axis that the mesh does not have."""
+    """Raise for an axis that the mesh does not have."""
     if axis is not None and not 0 <= axis < mesh.shape.dims():
         raise MeshError(
             f"cluster axis {axis} is out of range for mesh shape rank {mesh.shape.dims()}",
@@ -102,16 +102,16 @@ def check_axis(mesh: MeshDevice, axis: int | None) -> None:
         )
 
 
-def normal_dim(tensor: Tensor, dim: int, text: str) -> int:
-    """A tensor dim counted from the front; `text` is TT-NN's for one that is not there."""
+def normalize_tensor_dim(tensor: Tensor, dim: int, text: str) -> int:
+    """A tensor dim as a nonnegative number; `text` is TT-NN's error for a dim out of range."""
     rank = len(tensor.shape)
     if not -rank <= dim < rank:
         raise ShapeError(text, expected=f"{-rank} to {rank - 1}", fix="Choose a dim of the tensor.")
     return dim % rank
 
 
-def by_axis(mesh: MeshDevice, axis: int | None, algorithm_name: str | None) -> list[int] | None:
-    """The axes TT-NN goes through when none is given on a mesh with several; None where one group serves."""
+def list_axes_in_turn(mesh: MeshDevice, axis: int | None, algorithm_name: str | None) -> list[int] | None:
+    """The axes that TT-NN handles one after the other if none is given on a mesh with several; None for one group."""
     if axis is not None or mesh.shape.is_line_topology():
         return None
     if algorithm_name is not None and not algorithm(algorithm_name).ONE_LINE:
@@ -129,14 +129,14 @@ def gathered_topology(tensor: Tensor, dim: int) -> TensorTopology:
     rank = len(tensor.shape)
 
     def change(_: int, placement: Placement) -> Placement:
-        cut = isinstance(placement, Shard) and -rank <= placement.dim < rank and placement.dim % rank == dim
-        return Replicate() if cut else placement
+        is_sharded = isinstance(placement, Shard) and -rank <= placement.dim < rank and placement.dim % rank == dim
+        return Replicate() if is_sharded else placement
 
     return _with_placements(tensor, change)
 
 
 def scattered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
-    """The input's topology with the axis cutting a dim that nothing else cuts."""
+    """The input's topology with the axis sharding a dim, and no other axis sharding it."""
     rank, extents = len(tensor.shape), tensor.tensor_topology().distribution_shape()
     if axis is not None and axis >= len(tensor.tensor_topology().placements()):
         return tensor.tensor_topology()
@@ -159,11 +159,11 @@ def _with_placements(tensor: Tensor, change: Callable[[int, Placement], Placemen
 
 def _closes(fabric: Fabric, grid: tuple[int, int], lines: tuple[tuple[int, ...], ...]) -> tuple[bool, bool]:
     rows, cols = grid
-    along = [line[r * cols : (r + 1) * cols] for line in lines for r in range(rows)]
-    down = [line[c::cols] for line in lines for c in range(cols)]
-    return _rings(fabric, down), _rings(fabric, along)
+    row_lines = [line[r * cols : (r + 1) * cols] for line in lines for r in range(rows)]
+    column_lines = [line[c::cols] for line in lines for c in range(cols)]
+    return _are_rings(fabric, column_lines), _are_rings(fabric, row_lines)
 
 
-def _rings(fabric: Fabric, lines: list[tuple[int, ...]]) -> bool:
-    """A link joins the ends of every line; two chips would close over the link they already use."""
+def _are_rings(fabric: Fabric, lines: list[tuple[int, ...]]) -> bool:
+    """Whether a link connects the ends of every line; for two chips that would be the link they already use."""
     return all(len(line) > 2 and fabric.link_count(line[-1], line[0]) > 0 for line in lines)

@@ -1,4 +1,4 @@
-"""Carries a plan out hop by hop, with the rounding of each hop."""
+"""Executes a plan hop by hop, with the rounding of each hop."""
 
 from __future__ import annotations
 
@@ -10,96 +10,109 @@ from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.transfer_plan import Round, TransferPlan
 
 Combine = Callable[[list[torch.Tensor]], torch.Tensor]
-State = list[list[torch.Tensor | None]]  # by member and chunk: [groups, length], None where a member has nothing
+State = list[list[torch.Tensor | None]]  # by chip and chunk: [groups, length], None if the chip lacks the chunk
 
 
 def run_reduce(lanes: torch.Tensor, plan: TransferPlan, combine: Combine, dim: int | None) -> torch.Tensor:
-    """all_reduce (dim None) or reduce_scatter along a dim of [groups, members, *local], as [groups, members, ...]."""
-    n, local = plan.members, lanes.shape[2:]
-    pieces = lanes[:, :, None] if dim is None else _split(lanes, dim, n)
-    chunks = plan.chunks if dim is None else plan.parts
-    cut = _cut(pieces.flatten(3), chunks)  # [groups, members, pieces, chunks, length]
-    flat = cut.flatten(2, 3)
+    """all_reduce (dim None) or reduce_scatter along a dim of [groups, chips, *local]; returns [groups, chips, ...]."""
+    n, local = plan.group_size, lanes.shape[2:]
+    shards = lanes[:, :, None] if dim is None else _split_shards(lanes, dim, n)
+    chunks = plan.chunks if dim is None else plan.chunks_per_shard
+    chunked = _split_chunks(shards.flatten(3), chunks)  # [groups, chips, shards, chunks, length]
+    flat = chunked.flatten(2, 3)
     state: State = [[flat[:, m, c] for c in range(plan.chunks)] for m in range(n)]
-    _follow(state, plan, combine)
+    _run_rounds(state, plan, combine)
     if dim is None:
-        rows = [torch.stack([_held(state, m, c) for c in range(plan.chunks)], 1) for m in range(n)]
-        return _join_chunks(torch.stack(rows, 1), local)
-    parts = plan.parts
-    rows = [torch.stack([_held(state, m, m * parts + p) for p in range(parts)], 1) for m in range(n)]
-    return _join_chunks(torch.stack(rows, 1), pieces.shape[3:])
+        rows = [torch.stack([_read_chunk(state, m, c) for c in range(plan.chunks)], 1) for m in range(n)]
+        return _merge_chunks(torch.stack(rows, 1), local)
+    chunks_per_shard = plan.chunks_per_shard
+    rows = [
+        torch.stack([_read_chunk(state, m, m * chunks_per_shard + p) for p in range(chunks_per_shard)], 1)
+        for m in range(n)
+    ]
+    return _merge_chunks(torch.stack(rows, 1), shards.shape[3:])
 
 
 def run_gather(lanes: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
-    """all_gather of [groups, members, *local]: [groups, members (receiver), members (origin), *local]."""
-    n, parts = plan.members, plan.parts
-    cut = _cut(lanes.flatten(2), parts)
-    state: State = [[cut[:, m, c % parts] if c // parts == m else None for c in range(plan.chunks)] for m in range(n)]
-    _follow(state, plan)
+    """all_gather of [groups, chips, *local]: [groups, chips (receiver), chips (origin), *local]."""
+    n, chunks_per_shard = plan.group_size, plan.chunks_per_shard
+    chunked = _split_chunks(lanes.flatten(2), chunks_per_shard)
+    state: State = [
+        [chunked[:, m, c % chunks_per_shard] if c // chunks_per_shard == m else None for c in range(plan.chunks)]
+        for m in range(n)
+    ]
+    _run_rounds(state, plan)
     rows = []
     for m in range(n):
-        own = [torch.stack([_held(state, m, i * parts + p) for p in range(parts)], 1) for i in range(n)]
-        rows.append(torch.stack(own, 1))
-    return _join_chunks(torch.stack(rows, 1), lanes.shape[2:])
+        shards = [
+            torch.stack([_read_chunk(state, m, i * chunks_per_shard + p) for p in range(chunks_per_shard)], 1)
+            for i in range(n)
+        ]
+        rows.append(torch.stack(shards, 1))
+    return _merge_chunks(torch.stack(rows, 1), lanes.shape[2:])
 
 
-def spread(lanes: torch.Tensor, plan: TransferPlan, root: int) -> torch.Tensor:
-    """broadcast of one member's part: [groups, members, *local]."""
-    state: State = [[lanes[:, root].flatten(1)] if m == root else [None] for m in range(plan.members)]
-    _follow(state, plan)
-    return torch.stack([_held(state, m, 0) for m in range(plan.members)], 1).reshape(
-        lanes.shape[0], plan.members, *lanes.shape[2:]
+def run_broadcast(lanes: torch.Tensor, plan: TransferPlan, root: int) -> torch.Tensor:
+    """broadcast of one chip's lanes: [groups, chips, *local]."""
+    state: State = [[lanes[:, root].flatten(1)] if m == root else [None] for m in range(plan.group_size)]
+    _run_rounds(state, plan)
+    return torch.stack([_read_chunk(state, m, 0) for m in range(plan.group_size)], 1).reshape(
+        lanes.shape[0], plan.group_size, *lanes.shape[2:]
     )
 
 
-def run_all_to_all(parts: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
-    """all_to_all of [groups, members, parts (by target), ...]: [groups, members (target), members (origin), ...]."""
-    n = plan.members
-    state: State = [[parts[:, i, j] if i == m else None for i in range(n) for j in range(n)] for m in range(n)]
-    _follow(state, plan)
-    return torch.stack([torch.stack([_held(state, j, i * n + j) for i in range(n)], 1) for j in range(n)], 1)
+def run_all_to_all(shards: torch.Tensor, plan: TransferPlan) -> torch.Tensor:
+    """all_to_all of [groups, chips, shards (by target), ...]: [groups, chips (target), chips (origin), ...]."""
+    n = plan.group_size
+    state: State = [[shards[:, i, j] if i == m else None for i in range(n) for j in range(n)] for m in range(n)]
+    _run_rounds(state, plan)
+    return torch.stack([torch.stack([_read_chunk(state, j, i * n + j) for i in range(n)], 1) for j in range(n)], 1)
 
 
-def _follow(state: State, plan: TransferPlan, combine: Combine | None = None) -> None:
+def _run_rounds(state: State, plan: TransferPlan, combine: Combine | None = None) -> None:
     for round_ in plan.rounds:
-        for (member, chunk), value in _arrivals(state, round_, combine):
-            state[member][chunk] = value
+        for (chip, chunk), value in _find_arrivals(state, round_, combine):
+            state[chip][chunk] = value
 
 
-def _arrivals(state: State, round_: Round, combine: Combine | None) -> list[tuple[tuple[int, int], torch.Tensor]]:
-    """What each target holds after the round; sources are read as they were before it."""
+def _find_arrivals(state: State, round_: Round, combine: Combine | None) -> list[tuple[tuple[int, int], torch.Tensor]]:
+    """The values that arrive in a round, by target; sources are read as before the round."""
     terms: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
     copies: dict[tuple[int, int], torch.Tensor] = {}
     for t in round_:
-        place = (t.target, t.chunk)
+        slot = (t.target, t.chunk)
         if not t.reduce:
-            copies[place] = _held(state, t.source, t.chunk)
+            copies[slot] = _read_chunk(state, t.source, t.chunk)
             continue
-        own = terms.setdefault(place, {t.target: _held(state, t.target, t.chunk)})
-        own[t.source] = _held(state, t.source, t.chunk)
-    assert combine is not None or not terms, "a plan without reductions"
-    sums = [(place, combine([by[m] for m in sorted(by)])) for place, by in terms.items()] if combine else []
+        slot_terms = terms.setdefault(slot, {t.target: _read_chunk(state, t.target, t.chunk)})
+        slot_terms[t.source] = _read_chunk(state, t.source, t.chunk)
+    assert combine is not None or not terms, "plans with reductions need a combine function"
+    sums = (
+        [(slot, combine([terms_of_slot[m] for m in sorted(terms_of_slot)])) for slot, terms_of_slot in terms.items()]
+        if combine
+        else []
+    )
     return [*copies.items(), *sums]
 
 
-def _held(state: State, member: int, chunk: int) -> torch.Tensor:
-    value = state[member][chunk]
-    assert value is not None, f"member {member} does not have chunk {chunk}"
+def _read_chunk(state: State, chip: int, chunk: int) -> torch.Tensor:
+    value = state[chip][chunk]
+    assert value is not None, f"chip {chip} does not have chunk {chunk}"
     return value
 
 
-def _split(lanes: torch.Tensor, dim: int, n: int) -> torch.Tensor:
-    """[groups, members, *local] → [groups, members, n pieces, *local with dim / n]."""
+def _split_shards(lanes: torch.Tensor, dim: int, n: int) -> torch.Tensor:
+    """[groups, chips, *local] → [groups, chips, n shards, *local with dim / n]."""
     return split_dim(lanes, dim, n).movedim(dim - 1, 2)
 
 
-def _cut(flat: torch.Tensor, chunks: int) -> torch.Tensor:
-    """The last dim as [chunks, length], filled up with zeros."""
+def _split_chunks(flat: torch.Tensor, chunks: int) -> torch.Tensor:
+    """Split the last dim into [chunks, length], padded with zeros."""
     flat = torch.nn.functional.pad(flat, (0, -flat.shape[-1] % chunks))
     return split_dim(flat, -1, chunks)
 
 
-def _join_chunks(cut: torch.Tensor, local: torch.Size) -> torch.Tensor:
-    """The inverse of `_cut`, without the zeros."""
-    flat = cut.flatten(-2)
+def _merge_chunks(chunked: torch.Tensor, local: torch.Size) -> torch.Tensor:
+    """The inverse of `_split_chunks`, without the padding."""
+    flat = chunked.flatten(-2)
     return flat[..., : local.numel()].reshape(*flat.shape[:-1], *local)

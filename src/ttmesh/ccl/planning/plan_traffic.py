@@ -1,4 +1,4 @@
-"""What a plan sends over which link, or through the host: computed from the plan, not by carrying it out."""
+"""How many bytes a plan sends over each link, or through the host; computed from the plan without executing it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Loads = dict[tuple[int, int], int]
 _logged: set[tuple[int, int]] = set()
 
 
-def over_links(plan: TransferPlan, size_bytes: int, lines: Sequence[Sequence[int]], routes: Routes) -> Loads:
-    """Bytes by (from, to) neighbouring chips when every line of chips follows the plan."""
+def count_link_bytes(plan: TransferPlan, size_bytes: int, chip_ids: Sequence[Sequence[int]], routes: Routes) -> Loads:
+    """Bytes by (from, to) linked chips if every group of chips executes the plan."""
     loads: Loads = {}
     sent = plan.sent(size_bytes)
-    for chips in lines:
+    for chips in chip_ids:
         for (source, target), size in sent.items():
             route = routes.route(chips[source], chips[target])
             if len(route) > 2 and abs(source - target) == 1:
@@ -30,20 +30,20 @@ def over_links(plan: TransferPlan, size_bytes: int, lines: Sequence[Sequence[int
     return loads
 
 
-def hop_by_hop_over_host(plan: TransferPlan, size_bytes: int, lines: Sequence[Sequence[int]]) -> Loads:
-    """Every transfer read by the host and written again."""
+def count_host_hop_bytes(plan: TransferPlan, size_bytes: int, chip_ids: Sequence[Sequence[int]]) -> Loads:
+    """Bytes if the host reads and writes the data of every transfer."""
     loads: Loads = {}
-    for chips in lines:
+    for chips in chip_ids:
         for (source, target), size in plan.sent(size_bytes).items():
             for hop in ((chips[source], HOST), (HOST, chips[target])):
                 loads[hop] = loads.get(hop, 0) + size
     return loads
 
 
-def over_host(lines: Sequence[Sequence[int]], *, up: Sequence[int], down: Sequence[int]) -> Loads:
-    """What the host reads from (`up`) and writes to (`down`) each member of every line, in bytes."""
+def count_host_bytes(chip_ids: Sequence[Sequence[int]], *, up: Sequence[int], down: Sequence[int]) -> Loads:
+    """Bytes that the host reads from (`up`) and writes to (`down`) each chip of every group."""
     loads: Loads = {}
-    for chips in lines:
+    for chips in chip_ids:
         for chip, read, written in zip(chips, up, down, strict=True):
             if read:
                 loads[chip, HOST] = loads.get((chip, HOST), 0) + read
@@ -52,10 +52,10 @@ def over_host(lines: Sequence[Sequence[int]], *, up: Sequence[int], down: Sequen
     return loads
 
 
-def together(parts: Sequence[Loads]) -> Loads:
-    """Loads that come one after the other."""
+def add_loads(several: Sequence[Loads]) -> Loads:
+    """The sum of several loads."""
     total: Loads = {}
-    for loads in parts:
+    for loads in several:
         for hop, size in loads.items():
             total[hop] = total.get(hop, 0) + size
     return total

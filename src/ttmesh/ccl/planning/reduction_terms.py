@@ -1,4 +1,4 @@
-"""What a reducing collective does with the terms of an element."""
+"""How reducing collectives combine the terms of an element."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = tuple(member.name.lower() for member in ReduceType)
 
 
 def reduction_name(reduction: str | ReduceType) -> str:
-    """The name of a reduction, checked."""
+    """The name of a reduction; raises for an unknown one."""
     name = reduction.name.lower() if isinstance(reduction, ReduceType) else reduction
     if name not in NAMES:
         raise MeshError(f"no reduction named {name!r}", expected=one_of(NAMES), fix=suggest_names(str(name), NAMES))
@@ -45,7 +45,7 @@ def chip_adder(dtype: DataType, arch: Arch) -> Add | None:
     return lambda a, b: add_lanes(a, b, config)
 
 
-def over_members(lanes: torch.Tensor, n: int, name: str, add: Add | None = None) -> torch.Tensor:
+def reduce_group(lanes: torch.Tensor, n: int, name: str, add: Add | None = None) -> torch.Tensor:
     """[groups, members, ...] reduced to [groups, 1, ...]; one stored member stands for n equal ones.
 
     Sums are one float32 chain in member order, rounded once; with `add`, rounded at every hop.
@@ -59,10 +59,10 @@ def over_members(lanes: torch.Tensor, n: int, name: str, add: Add | None = None)
     return lanes.amax(1, keepdim=True) if name == "max" else lanes.amin(1, keepdim=True)
 
 
-def partial_sum(lanes: torch.Tensor, n: int) -> torch.Tensor:
-    """The members of one rank summed in new memory, wide enough that rounding once at the end is enough."""
-    every = lanes if lanes.shape[1] == n else lanes.expand(lanes.shape[0], n, *lanes.shape[2:])
-    return lane_sum(every, (1,), dtype=torch.float32 if lanes.is_floating_point() else torch.int64)
+def sum_local_chips(lanes: torch.Tensor, n: int) -> torch.Tensor:
+    """Sum the chips of one rank into new memory, in a dtype wide enough to round once at the end."""
+    expanded = lanes if lanes.shape[1] == n else lanes.expand(lanes.shape[0], n, *lanes.shape[2:])
+    return lane_sum(expanded, (1,), dtype=torch.float32 if lanes.is_floating_point() else torch.int64)
 
 
 def _add_hops(lanes: torch.Tensor, n: int, add: Add) -> torch.Tensor:
@@ -73,38 +73,40 @@ def _add_hops(lanes: torch.Tensor, n: int, add: Add) -> torch.Tensor:
     return total
 
 
-def combiner(name: str, add: Add | None = None) -> Callable[[list[torch.Tensor]], torch.Tensor]:
-    """How a hop adds what arrives to what is there, rounding once."""
+def make_combine(name: str, add: Add | None = None) -> Callable[[list[torch.Tensor]], torch.Tensor]:
+    """A function that combines the terms that meet at a hop, rounding once."""
     if name in ("max", "min"):
-        pick = torch.maximum if name == "max" else torch.minimum
+        choose = torch.maximum if name == "max" else torch.minimum
 
-        def pick_best(terms: list[torch.Tensor]) -> torch.Tensor:
-            best = terms[0]
+        def combine_extremes(terms: list[torch.Tensor]) -> torch.Tensor:
+            extreme = terms[0]
             for term in terms[1:]:
-                best = pick(best, term)
-            return best
+                extreme = choose(extreme, term)
+            return extreme
 
-        return pick_best
-    return _chain if add is None else lambda terms: functools.reduce(add, terms)
+        return combine_extremes
+    return _add_terms if add is None else lambda terms: functools.reduce(add, terms)
 
 
 def finish_reduction(total: torch.Tensor, n: int, name: str) -> torch.Tensor:
-    """What is left to do after the last hop: a mean divides."""
+    """The last step of a reduction: a mean divides."""
     return _divide(total, n) if name == "mean" else total
 
 
-def _chain(terms: list[torch.Tensor]) -> torch.Tensor:
-    wide = torch.float32 if terms[0].is_floating_point() else torch.int64
-    total = terms[0].to(wide)
+def _add_terms(terms: list[torch.Tensor]) -> torch.Tensor:
+    sum_dtype = torch.float32 if terms[0].is_floating_point() else torch.int64
+    total = terms[0].to(sum_dtype)
     for term in terms[1:]:
-        total = total + term.to(wide)
+        total = total + term.to(sum_dtype)
     return total.to(terms[0].dtype)
 
 
 def _sum(lanes: torch.Tensor, n: int) -> torch.Tensor:
     if lanes.shape[1] == n:
         return lane_sum(lanes, (1,))
-    if lanes.dtype == torch.bfloat16 and n <= 1 << 16:  # every partial sum is exact in float32, so is the product
+    if (
+        lanes.dtype == torch.bfloat16 and n <= 1 << 16
+    ):  # all partial sums are exact in float32, so the multiplication gives the same bits
         return lanes * n
     return lane_sum(lanes.expand(lanes.shape[0], n, *lanes.shape[2:]), (1,))
 

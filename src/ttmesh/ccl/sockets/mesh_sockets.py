@@ -1,4 +1,4 @@
-"""Sockets: tensors stream from one mesh to another through a FIFO that holds the sender back when it is full."""
+"""Sockets: tensors stream from one mesh to another through a FIFO; the sender waits while it is full."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.base.link_notation import HOST
 from ttmesh.ccl.planning.collective_call import collective, require_fabric
 from ttmesh.ccl.planning.plan_traffic import Loads
-from ttmesh.ccl.sockets.rank_sockets import Ends, connect, meet, pair_ranks
+from ttmesh.ccl.sockets.rank_sockets import Ends, connect, pair_ranks, shake_hands
 from ttmesh.ccl.sockets.rank_streams import RankStream
-from ttmesh.ccl.sockets.socket_channels import Channel, FromSeveral, Message, Receiving, Sending, ToSeveral
+from ttmesh.ccl.sockets.socket_channels import Channel, Message, Receiving, Sending, SeveralReceivers, SeveralSenders
 from ttmesh.ccl.sockets.socket_config import (
     MeshCoreCoord,
     SocketConfig,
@@ -36,14 +36,14 @@ from ttmesh.tensor.tensor import Tensor
 
 
 class MeshSocket:
-    """One end of a socket: both ends are made by `create_socket_pair` in one process, or each one by its own rank."""
+    """One end of a socket: `create_socket_pair` makes both ends in one process, or each rank makes its own."""
 
     def __init__(self, device: MeshDevice, config: SocketConfig) -> None:
         ends = connect(device, config) or Ends()
         self._set(device, config, None, ends.end, ends)
 
     @staticmethod
-    def _made(
+    def _create(
         device: MeshDevice, config: SocketConfig, other: MeshDevice, end: SocketEndpoint, ends: Ends
     ) -> MeshSocket:
         socket = object.__new__(MeshSocket)
@@ -59,28 +59,30 @@ class MeshSocket:
         ends: Ends,
     ) -> None:
         self._device, self._config, self._other, self._end, self._nodes = device, config, other, end, ends.nodes
-        self.checked: dict[object, Loads] = {}  # what a message puts on links, by kinds that were found to be in order
+        self.checked: dict[
+            object, Loads
+        ] = {}  # bytes of a message on each link, by the kinds of tensors that were already checked
         outgoing, incoming = ends.outgoing, ends.incoming
         self._sending: Sending | None = None
         self._receiving: Receiving | None = None
         if end is SocketEndpoint.SENDER and outgoing:
-            self._sending = outgoing[0] if len(outgoing) == 1 else ToSeveral(outgoing)
+            self._sending = outgoing[0] if len(outgoing) == 1 else SeveralReceivers(outgoing)
         if end is SocketEndpoint.RECEIVER and incoming:
-            self._receiving = incoming[0] if len(incoming) == 1 else FromSeveral(incoming)
+            self._receiving = incoming[0] if len(incoming) == 1 else SeveralSenders(incoming)
         self._buffer: Buffer | None = ends.fifo
-        own = outgoing if end is SocketEndpoint.SENDER else incoming
-        for stream in own:
+        streams = outgoing if end is SocketEndpoint.SENDER else incoming
+        for stream in streams:
             if isinstance(stream, RankStream):
                 weakref.finalize(self, stream.close)
 
     def sending(self) -> Sending:
-        """What a send goes into."""
-        assert self._sending is not None, "checked before"
+        """The stream that sends go into."""
+        assert self._sending is not None, "the caller checks that this rank has connected chips"
         return self._sending
 
     def receiving(self) -> Receiving:
-        """What a receive takes from."""
-        assert self._receiving is not None, "checked before"
+        """The stream that receives take from."""
+        assert self._receiving is not None, "the caller checks that this rank has connected chips"
         return self._receiving
 
     def get_mesh_device(self) -> MeshDevice:
@@ -98,7 +100,7 @@ class MeshSocket:
         return list(self._config.connections)
 
     def get_socket_endpoint_type(self) -> SocketEndpoint:
-        """SENDER or RECEIVER; an error on a rank that has no part in the socket."""
+        """SENDER or RECEIVER; raises on a rank that has no end of the socket."""
         if self._end is None:
             raise MeshError(
                 "this rank has no end of the socket",
@@ -113,40 +115,40 @@ class MeshSocket:
         return [c.sender_core if self._end is SocketEndpoint.SENDER else c.receiver_core for c in ends]
 
     def get_fabric_node_id(self, endpoint: SocketEndpoint, coord: MeshCoordinate) -> FabricNodeId:
-        """The fabric's name of a connected chip at either end."""
-        found = self._nodes.get(endpoint, {}).get(tuple(coord))
-        if found is None:
+        """The fabric node id of a connected chip at either end."""
+        node_id = self._nodes.get(endpoint, {}).get(tuple(coord))
+        if node_id is None:
             raise MeshError(
                 f"{coord!r} is not connected at the {endpoint.name.lower()}'s end",
                 expected=f"one of {sorted(self._nodes.get(endpoint, {}))}",
-                fix="Ask for a coordinate of the connections.",
+                fix="Pass a coordinate of one of the connections.",
             )
-        return found
+        return node_id
 
 
 def create_socket_pair(
     sender_mesh_device: MeshDevice, receiver_mesh_device: MeshDevice, socket_config: SocketConfig
 ) -> tuple[MeshSocket, MeshSocket]:
-    """Both ends of a socket; the receiver's FIFO is allocated on its mesh. All ranks that hold the meshes call it."""
+    """Both ends of a socket; the receiver's FIFO is allocated on its mesh. All ranks that hold the meshes must call it."""
     if not isinstance(socket_config, SocketConfig):
         raise TypeError(f"socket_config={socket_config!r} is a {type(socket_config).__name__}; pass a SocketConfig")
     socket_config.check()
     sender, receiver = sender_mesh_device, receiver_mesh_device
     meshes = {SocketEndpoint.SENDER: sender, SocketEndpoint.RECEIVER: receiver}
-    held_by, joined = pair_ranks(meshes), world()
-    if held_by is not None and joined is not None:
-        ends = meet(joined, socket_config, meshes, *held_by)
+    rank_pairs, transport = pair_ranks(meshes), world()
+    if rank_pairs is not None and transport is not None:
+        ends = shake_hands(transport, socket_config, meshes, *rank_pairs)
     else:
-        ends = _own_ends(meshes, socket_config)
-    made = MeshSocket._made
+        ends = _connect_locally(meshes, socket_config)
+    create = MeshSocket._create
     return (
-        made(sender, socket_config, receiver, SocketEndpoint.SENDER, replace(ends, fifo=None)),
-        made(receiver, socket_config, sender, SocketEndpoint.RECEIVER, ends),
+        create(sender, socket_config, receiver, SocketEndpoint.SENDER, replace(ends, fifo=None)),
+        create(receiver, socket_config, sender, SocketEndpoint.RECEIVER, ends),
     )
 
 
-def _own_ends(meshes: dict[SocketEndpoint, MeshDevice], config: SocketConfig) -> Ends:
-    """Both ends in one process."""
+def _connect_locally(meshes: dict[SocketEndpoint, MeshDevice], config: SocketConfig) -> Ends:
+    """Make both ends in one process."""
     sender, receiver = meshes.values()
     routes = SocketRoutes(config.pairs(), sender.shape.to_tuple(), receiver.shape.to_tuple())
     coords = {SocketEndpoint.SENDER: routes.starts, SocketEndpoint.RECEIVER: routes.ends}
@@ -163,14 +165,14 @@ def _own_ends(meshes: dict[SocketEndpoint, MeshDevice], config: SocketConfig) ->
 
 def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh, loads = _check_transfer(name, tensor, socket, SocketEndpoint.SENDER)
-    if socket._sending is None:  # other ranks have the connected chips
+    if socket._sending is None:  # the connected chips belong to other ranks
         return
     channel, cell = socket.sending(), tensor.buffer.cell
     message = Message(tensor.spec, tensor.spec.packed_size_bytes, (cell,))
     counters = mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
-        socket.sending().put(message, reads)  # through the socket, so that the command keeps it alive
+        socket.sending().put(message, reads)  # the reference to the socket keeps it alive as long as the command
         counters.add(loads)
 
     mesh.launch(
@@ -185,12 +187,12 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh, loads = _check_transfer(name, tensor, socket, SocketEndpoint.RECEIVER)
     if socket._receiving is None:
         return
-    channel, wanted, place = socket.receiving(), tensor.spec, mesh.backend.device
+    channel, spec, torch_device = socket.receiving(), tensor.spec, mesh.backend.device
     routes, counters = channel.routes, mesh.traffic.counters
 
     def body(reads: Cells, writes: Cells) -> None:
-        spec, lanes = socket.receiving().take(wanted)
-        writes[0].write(lanes.to(place), spec)
+        sent_spec, lanes = socket.receiving().take(spec)
+        writes[0].write(lanes.to(torch_device), sent_spec)
         counters.add(loads)
 
     receive = body if routes.covers else restrict_to_chips(body, routes.ends, routes.receiver_shape)
@@ -204,55 +206,59 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
 
 def _check_transfer(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint) -> tuple[MeshDevice, Loads]:
-    short = name.rpartition(".")[2]
+    short_name = name.rpartition(".")[2]
     mesh = tensor.device()
     if mesh is None:
-        raise MeshError(f"{short} op requires a device", expected="a device tensor", fix="Move it with to_device().")
+        raise MeshError(
+            f"{short_name} op requires a device", expected="a device tensor", fix="Move it with to_device()."
+        )
     key = (name, tensor.kind, get_fabric_config())
     if key in socket.checked:
         return mesh, socket.checked[key]
     require_fabric(name)
     if socket.get_socket_endpoint_type() is not end:
         raise MeshError(
-            f"{short} op requires a {end.name} socket",
+            f"{short_name} op requires a {end.name} socket",
             expected=f"the {end.name.lower()}'s end",
             fix="Swap the sockets of the pair.",
         )
     config = socket.get_socket_config().memory_config
     if config.fifo_size < tensor.spec.page_size_bytes:
         raise MeshError(
-            f"{short} op requires a fifo size of at least {tensor.spec.page_size_bytes} bytes, got {config.fifo_size}",
-            expected="room for one page",
+            f"{short_name} op requires a fifo size of at least {tensor.spec.page_size_bytes} bytes, got {config.fifo_size}",
+            expected=f"at least {tensor.spec.page_size_bytes} B, for one page",
             fix="Enlarge fifo_size.",
         )
     if name.endswith("direct_async") and config.socket_storage_type is not BufferType.L1:
         raise MeshError(
-            f"{short} requires an L1 socket storage type", expected="BufferType.L1", fix="Change the socket's memory."
+            f"{short_name} requires an L1 socket storage type",
+            expected="BufferType.L1",
+            fix="Change the socket's memory.",
         )
-    at = 0 if end is SocketEndpoint.SENDER else 1
-    ends = {pair[at] for pair in socket.get_socket_config().pairs()}
+    endpoint_index = 0 if end is SocketEndpoint.SENDER else 1
+    ends = {pair[endpoint_index] for pair in socket.get_socket_config().pairs()}
     if not ends & set(tensor.coords()):
         raise MeshError(
             f"{end.name.capitalize()} socket coordinates do not intersect with tensor coordinates.",
             expected=f"some of {sorted(ends)}",
             fix="Connect devices that hold the tensor.",
         )
-    loads = socket.checked[key] = _loads(socket, tensor.spec.packed_size_bytes)
+    loads = socket.checked[key] = _count_message_bytes(socket, tensor.spec.packed_size_bytes)
     return mesh, loads
 
 
-def _loads(socket: MeshSocket, size_bytes: int) -> Loads:
-    """What one message puts on each link. The sender of a pair counts its way; to another rank it leaves by the host."""
+def _count_message_bytes(socket: MeshSocket, size_bytes: int) -> Loads:
+    """The bytes of one message on each link; messages to other ranks go through the host."""
     mesh, other, loads = socket._device, socket._other, Loads()
     for start, end in socket.get_socket_config().pairs():
         if socket._end is SocketEndpoint.RECEIVER:
-            way = [HOST, mesh.chip_at(MeshCoordinate(end))] if other is None else []
+            route = [HOST, mesh.chip_at(MeshCoordinate(end))] if other is None else []
         elif other is None:
-            way = [mesh.chip_at(MeshCoordinate(start)), HOST]
+            route = [mesh.chip_at(MeshCoordinate(start)), HOST]
         else:
             chips = mesh.chip_at(MeshCoordinate(start)), other.chip_at(MeshCoordinate(end))
-            way = list(mesh.traffic.routes.route(*chips))
-        for hop in pairwise(way):
+            route = list(mesh.traffic.routes.route(*chips))
+        for hop in pairwise(route):
             loads[hop] = loads.get(hop, 0) + size_bytes
     return loads
 

@@ -1,4 +1,4 @@
-"""Making a socket between ranks: who is at which end, and handshakes in which both sides compare what they were told."""
+"""Creation of sockets between ranks: which rank is at which end, and handshakes that compare both configurations."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ log = logging.getLogger("ttmesh.ccl")
 
 Description = dict[str, Any]
 
-FIRST_TAG = 1 << 20  # programs' own messages (distributed_context_send_bytes) have the tags below
+FIRST_TAG = 1 << 20  # smaller tags are for messages of programs (distributed_context_send_bytes)
 
-_numbers: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)  # of the sockets with each other rank
+_numbers: defaultdict[int, itertools.count[int]] = defaultdict(
+    itertools.count
+)  # numbers of the sockets, by the other rank
 
 
 Meshes = dict[SocketEndpoint, MeshDevice]
@@ -47,9 +49,9 @@ Nodes = dict[SocketEndpoint, dict[Coord, FabricNodeId]]
 
 @dataclass
 class Ends:
-    """This rank's ends of a socket: what goes out and comes in, by the rank on the other side."""
+    """This rank's ends of a socket: outgoing and incoming streams, one per rank on the other side."""
 
-    end: SocketEndpoint | None = None  # which one, where it is one only
+    end: SocketEndpoint | None = None  # None if this rank has both
     outgoing: list[Sending] = field(default_factory=list)
     incoming: list[Receiving] = field(default_factory=list)
     fifo: Buffer | None = None
@@ -57,70 +59,72 @@ class Ends:
 
 
 def connect(device: MeshDevice, config: SocketConfig) -> Ends | None:
-    """This rank's ends, once the other ranks have made theirs; None on ranks that have no part in it."""
+    """This rank's ends, after the handshake with the other ranks; None on ranks without an end."""
     config.check()
-    joined = world()
-    if joined is None:
+    transport = world()
+    if transport is None:
         raise MeshError(
-            "MeshSocket(device, config) joins two ranks, and this process was started alone",
+            "MeshSocket(device, config) connects two ranks, and this process has no other ranks",
             expected="`ttmesh launch`, mpirun or torchrun to start several",
-            fix="Start it so, or use create_socket_pair() for two meshes of one process.",
+            fix="Start several ranks, or use create_socket_pair() for two meshes of one process.",
         )
     senders, receivers = socket_ranks(config, list_context_ranks())
-    if joined.rank not in (*senders, *receivers):
+    if transport.rank not in (*senders, *receivers):
         log.warning(
-            "Creating a null rank-scoped socket on rank %d (sender=%s, receiver=%s).", joined.rank,
+            "Creating a null rank-scoped socket on rank %d (sender=%s, receiver=%s).", transport.rank,
             *(",".join(map(str, ranks)) for ranks in (senders, receivers)),
         )  # fmt: skip
         return None
-    endpoint = SocketEndpoint.SENDER if joined.rank in senders else SocketEndpoint.RECEIVER
-    return replace(meet(joined, config, {endpoint: device}, senders, receivers), end=endpoint)
+    endpoint = SocketEndpoint.SENDER if transport.rank in senders else SocketEndpoint.RECEIVER
+    return replace(shake_hands(transport, config, {endpoint: device}, senders, receivers), end=endpoint)
 
 
 def pair_ranks(meshes: Meshes) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The ranks that hold two meshes of one program, which all of them know; None where this process has both alone."""
-    joined = world()
-    if joined is None or all(mesh.rank_block is None for mesh in meshes.values()):
+    """The ranks that hold the two meshes; None if this process holds both alone."""
+    transport = world()
+    if transport is None or all(mesh.rank_block is None for mesh in meshes.values()):
         return None
     sender, receiver = (
-        (joined.rank,) if mesh.rank_block is None else mesh.rank_block.ranks for mesh in meshes.values()
+        (transport.rank,) if mesh.rank_block is None else mesh.rank_block.ranks for mesh in meshes.values()
     )
     return sender, receiver
 
 
-def meet(
-    joined: Transport, config: SocketConfig, meshes: Meshes, senders: Sequence[int], receivers: Sequence[int]
+def shake_hands(
+    transport: Transport, config: SocketConfig, meshes: Meshes, senders: Sequence[int], receivers: Sequence[int]
 ) -> Ends:
-    """Shake hands with every rank at the other end, in one order on all of them, and join the chips that are connected."""
-    ends, refused = Ends(), None
+    """Shake hands with every rank at the other end, in the same order on all ranks, and connect the chips."""
+    ends, own_error = Ends(), None
     one_each = len(senders) == len(receivers) == 1
     mesh_ids = {bindings()[rank].mesh_id for rank in (*senders, *receivers)}
     try:
         ends.fifo = _prepare_end(config, meshes, mesh_ids, all_here=one_each and len(meshes) == 1)
     except MeshError as error:
-        refused = error
+        own_error = error
     for sender, receiver in sorted(itertools.product(senders, receivers)):
-        if joined.rank not in (sender, receiver):
+        if transport.rank not in (sender, receiver):
             continue
         if sender == receiver:
-            if refused is None:
-                _join_own(ends, config, meshes)
+            if own_error is None:
+                _connect_own_chips(ends, config, meshes)
             continue
-        endpoint = SocketEndpoint.SENDER if joined.rank == sender else SocketEndpoint.RECEIVER
-        peer = sender + receiver - joined.rank
+        endpoint = SocketEndpoint.SENDER if transport.rank == sender else SocketEndpoint.RECEIVER
+        peer = sender + receiver - transport.rank
         number = next(_numbers[peer])
         name = f"socket #{number} (rank {sender} → rank {receiver})"
-        link, tag = joined.for_messages(name, (sender, receiver)), FIRST_TAG + number
+        link, tag = transport.for_messages(name, (sender, receiver)), FIRST_TAG + number
         device = meshes[endpoint]
-        own = _description(device, config, sender, receiver)
-        own |= {"refused": refused.wrong} if refused else _own_chips(device, config, endpoint)
-        other = _exchange_descriptions(link, peer, tag, own)
-        if refused is not None:
+        description = _describe_end(device, config, sender, receiver)
+        description |= {"refused": own_error.wrong} if own_error else _describe_own_chips(device, config, endpoint)
+        peer_description = _exchange_descriptions(link, peer, tag, description)
+        if own_error is not None:
             continue
-        _compare(own, other, name, joined.rank, peer)
-        sides = (own, other) if endpoint is SocketEndpoint.SENDER else (other, own)
+        _check_agreement(description, peer_description, name, transport.rank, peer)
+        sides = (
+            (description, peer_description) if endpoint is SocketEndpoint.SENDER else (peer_description, description)
+        )
         for end, side in zip(SocketEndpoint, sides, strict=True):
-            ends.nodes[end] |= _nodes(side)
+            ends.nodes[end] |= _read_nodes(side)
         pairs = _joint_pairs(config, *sides)
         if not pairs:
             link.close()
@@ -131,16 +135,16 @@ def meet(
             ends.outgoing.append(Outgoing(link, peer, tag, name, routes, nudge, config.capacity_bytes))
         else:
             ends.incoming.append(Incoming(link, peer, tag, name, routes, nudge))
-    if refused is not None:
-        raise refused
+    if own_error is not None:
+        raise own_error
     return ends
 
 
-def _join_own(ends: Ends, config: SocketConfig, meshes: Meshes) -> None:
-    """Chips of this rank at both ends: no other process has a part in it."""
-    sides = [_own_chips(mesh, config, end) for end, mesh in meshes.items()]
+def _connect_own_chips(ends: Ends, config: SocketConfig, meshes: Meshes) -> None:
+    """Connect chips of this rank at both ends by a channel within the process."""
+    sides = [_describe_own_chips(mesh, config, end) for end, mesh in meshes.items()]
     for end, side in zip(SocketEndpoint, sides, strict=True):
-        ends.nodes[end] |= _nodes(side)
+        ends.nodes[end] |= _read_nodes(side)
     pairs = _joint_pairs(config, *sides)
     if pairs:
         sender, receiver = meshes.values()
@@ -151,22 +155,24 @@ def _join_own(ends: Ends, config: SocketConfig, meshes: Meshes) -> None:
 
 
 def _joint_pairs(config: SocketConfig, sender: Description, receiver: Description) -> tuple[tuple[Coord, Coord], ...]:
-    """The connected chips that these two sides hold, as the places of their lanes."""
-    starts, ends = ({tuple(coord): tuple(place) for coord, place in side["places"]} for side in (sender, receiver))
+    """The connected chips that these two sides hold, as positions of their lanes."""
+    starts, ends = (
+        {tuple(coord): tuple(position) for coord, position in side["places"]} for side in (sender, receiver)
+    )
     return tuple((starts[a], ends[b]) for a, b in config.pairs() if a in starts and b in ends)
 
 
 def socket_ranks(config: SocketConfig, ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The sending and the receiving ranks of the world, by number in this context or by the mesh they are bound to."""
+    """The sending and the receiving ranks of the world, by their number in this context or by the mesh they are bound to."""
     ids = config.sender_mesh_id, config.receiver_mesh_id
     if (ids[0] is None) != (ids[1] is None):
         raise MeshError(
             "SocketConfig must specify both sender and receiver mesh IDs or neither.",
             expected="two mesh ids, or two ranks",
-            fix="Add the other one.",
+            fix="Pass both mesh ids, or neither.",
         )
     if ids[0] is not None and ids[1] is not None and int(ids[0]) != int(ids[1]):
-        return _ranks_of(int(ids[0]), ranks), _ranks_of(int(ids[1]), ranks)
+        return _find_bound_ranks(int(ids[0]), ranks), _find_bound_ranks(int(ids[1]), ranks)
     size = len(ranks)
     sender, receiver = config.sender_rank or 0, config.receiver_rank or 0
     if not (0 <= sender < size and 0 <= receiver < size):
@@ -184,19 +190,19 @@ def socket_ranks(config: SocketConfig, ranks: Sequence[int]) -> tuple[tuple[int,
     return (ranks[sender],), (ranks[receiver],)
 
 
-def _ranks_of(mesh_id: int, ranks: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(rank for rank in ranks if bindings()[rank].mesh_id == mesh_id)
-    if not found:
+def _find_bound_ranks(mesh_id: int, ranks: Sequence[int]) -> tuple[int, ...]:
+    bound = tuple(rank for rank in ranks if bindings()[rank].mesh_id == mesh_id)
+    if not bound:
         raise RankError(
             f"no rank is bound to mesh {mesh_id}",
             expected=f"one of the meshes {sorted({bindings()[rank].mesh_id for rank in ranks})}",
             fix="Correct the mesh ids of the socket or of the rank bindings.",
         )
-    return found
+    return bound
 
 
 def _prepare_end(config: SocketConfig, meshes: Meshes, mesh_ids: set[int], *, all_here: bool) -> Buffer | None:
-    """Everything this side can check alone, and its memory. `all_here`: a connected chip of another rank is an error."""
+    """Check what this side can check alone, and allocate its FIFO; `all_here`: chips of other ranks are an error."""
     for device in meshes.values():
         device.check_open()
     fabric = get_fabric_config()
@@ -219,13 +225,15 @@ def _prepare_end(config: SocketConfig, meshes: Meshes, mesh_ids: set[int], *, al
             for coord in coords:
                 device.rank_block.to_local(coord)
     receiver = meshes.get(SocketEndpoint.RECEIVER)
-    if receiver is None and len(mesh_ids) == 1:  # ranks of one mesh allocate in lock step: the sender keeps room too
+    if (
+        receiver is None and len(mesh_ids) == 1
+    ):  # ranks of one mesh make the same allocations, so the sender allocates the FIFO too
         receiver = meshes[SocketEndpoint.SENDER]
     return None if receiver is None else allocate_fifo(receiver, config)
 
 
-def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver: int) -> Description:
-    """What both ends must agree on, named as TT-Metal's handshake names it, and this end's shape."""
+def _describe_end(device: MeshDevice, config: SocketConfig, sender: int, receiver: int) -> Description:
+    """What both ends must agree on, with the names of TT-Metal's handshake, and this end's shape."""
     memory = config.memory_config
     by_mesh = config.sender_mesh_id is not None
     ends = [
@@ -252,54 +260,54 @@ def _description(device: MeshDevice, config: SocketConfig, sender: int, receiver
     }
 
 
-def _own_chips(device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint) -> Description:
-    """The connected chips of this end that this rank has: where their lanes are, and what the fabric calls them."""
-    part = device.rank_block
+def _describe_own_chips(device: MeshDevice, config: SocketConfig, endpoint: SocketEndpoint) -> Description:
+    """The connected chips of this end on this rank: the positions of their lanes, and their fabric node ids."""
+    rank_block = device.rank_block
     coords = dict.fromkeys(pair[endpoint.value] for pair in config.pairs())
-    own = [coord for coord in coords if part is None or part.has_chip(coord)]
-    nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in own}
+    local_coords = [coord for coord in coords if rank_block is None or rank_block.has_chip(coord)]
+    nodes = {coord: device.get_fabric_node_id(MeshCoordinate(coord)) for coord in local_coords}
     return {
-        "places": [(coord, coord if part is None else part.to_local(coord)) for coord in own],
+        "places": [(coord, coord if rank_block is None else rank_block.to_local(coord)) for coord in local_coords],
         "chips": [(coord, int(node.mesh_id), node.chip_id) for coord, node in nodes.items()],
     }
 
 
-def _nodes(side: Description) -> dict[Coord, FabricNodeId]:
+def _read_nodes(side: Description) -> dict[Coord, FabricNodeId]:
     return {tuple(coord): FabricNodeId(MeshId(mesh), chip) for coord, mesh, chip in side["chips"]}
 
 
-def _exchange_descriptions(link: Transport, peer: int, tag: int, own: Description) -> Description:
-    """The other side's description for ours; the lower rank speaks first."""
+def _exchange_descriptions(link: Transport, peer: int, tag: int, description: Description) -> Description:
+    """Exchange descriptions with the other side; the lower rank sends first."""
     operation = "MeshSocket: handshake"
-    text = json.dumps(own).encode()
+    text = json.dumps(description).encode()
     sizes = torch.tensor([len(text)]), torch.empty(1, dtype=torch.int64)
 
-    def speak() -> None:
+    def send_description() -> None:
         link.send(sizes[0], peer, tag=tag, operation=operation)
         link.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), peer, tag=tag, operation=operation)
 
     if link.rank < peer:
-        speak()
+        send_description()
     link.recv(sizes[1], peer, tag=tag, operation=operation)
-    said = link.recv(torch.empty(int(sizes[1]), dtype=torch.uint8), peer, tag=tag, operation=operation)
+    received = link.recv(torch.empty(int(sizes[1]), dtype=torch.uint8), peer, tag=tag, operation=operation)
     if link.rank > peer:
-        speak()
-    described: Description = json.loads(bytes(said.tolist()))
-    return described
+        send_description()
+    peer_description: Description = json.loads(bytes(received.tolist()))
+    return peer_description
 
 
-def _compare(own: Description, other: Description, name: str, rank: int, peer: int) -> None:
-    if "refused" in other:
+def _check_agreement(description: Description, peer_description: Description, name: str, rank: int, peer: int) -> None:
+    if "refused" in peer_description:
         raise MeshError(
-            f"rank {peer} could not make its end of {name}: {other['refused']}",
+            f"rank {peer} could not make its end of {name}: {peer_description['refused']}",
             expected="both ends",
             fix=f"Look at the output of rank {peer}.",
         )
-    ours, theirs = own["agreed"], other["agreed"]
-    for what, value in ours.items():
-        if theirs.get(what) != value:
+    own_values, peer_values = description["agreed"], peer_description["agreed"]
+    for item, value in own_values.items():
+        if peer_values.get(item) != value:
             raise MeshError(
-                f"Mismatch in {what} during handshake. Rank {rank} has {value}, rank {peer} has {theirs.get(what)} "
+                f"Mismatch in {item} during handshake. Rank {rank} has {value}, rank {peer} has {peer_values.get(item)} "
                 f"for {name}",
                 expected="the same SocketConfig on both ranks",
                 fix="Create sockets with the same arguments and in the same order on both.",

@@ -1,8 +1,8 @@
-"""Ends of sockets whose other end is in another rank: who moves their messages, and what happens when that fails.
+"""Ends of sockets whose other end is in another rank: which thread moves their messages, and how failures are reported.
 
-Operations of the engine are started where they arise, in the program's thread, and looked at there as long as the program
-waits: a small message wakes no thread. Each end has a thread as well, which takes over what has not ended after a moment,
-waits for it with a deadline, and goes on behind the program's back.
+Operations of the engine are started in the program's thread and polled there while the program waits, so that a small
+message wakes no other thread. Each end also has a thread of its own, which takes over operations that have not ended
+after a moment, waits for them with a deadline, and continues in the background.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ttmesh.ccl.sockets.socket_config import SocketRoutes
 from ttmesh.fabric.messaging.rank_job import Done
 from ttmesh.fabric.messaging.transport import Transport
 
-ATTENTION_S = 0.0005  # so long the program may be about to look again itself
-LINGER = 20  # turns of the watch without work before it sleeps: waking it costs a message 30 µs
+ATTENTION_S = 0.0005  # a program that polled more recently is expected to poll again
+LINGER = 20  # idle rounds of the watch before it sleeps: waking it costs a message 30 µs
 
 _live: weakref.WeakSet[RankStream] = weakref.WeakSet()
 
@@ -35,21 +35,21 @@ class RankStream:
     ) -> None:
         self.name, self.routes = name, routes
         self.failure: Exception | None = None
-        self.seen_s = 0.0  # when the program last looked
+        self.last_poll_s = 0.0  # when the program last polled
         self.watched = False
         self._link, self._peer, self._tag, self._nudge = link, peer, tag, nudge
         self._changed = threading.Condition()
-        self._hands = threading.Lock()  # whoever has it may look at the running operations
-        self._trouble: Exception | None = None  # met in the program's thread: the end's own finds out what it means
-        self._handed = self._closing = False
+        self._progress_lock = threading.Lock()  # held while polling the running operations
+        self._trouble: Exception | None = None  # raised in the program's thread; the end's thread finds its cause
+        self._handed_over = self._closing = False
         if not _live:
             atexit.unregister(_flush_all)
-            atexit.register(_flush_all)  # after the ranks were joined, so that it runs before they part
+            atexit.register(_flush_all)  # registered after the ranks connected, so that it runs before they disconnect
         _live.add(self)
         threading.Thread(target=self._work, name=f"ttmesh {name}", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread once nothing is left to do."""
+        """End the thread after all operations have ended."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -59,60 +59,60 @@ class RankStream:
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Return when everything sent was received, or cannot be any more."""
+        """Wait until everything sent was received, or the stream has failed."""
 
     def hand_over(self) -> None:
-        """Let the thread go on."""
+        """Let the stream's thread continue."""
         with self._changed:
-            self._handed = True
+            self._handed_over = True
             self._changed.notify_all()
 
     def raise_failure(self) -> None:
-        """Raise what ended the stream, for the command that met it."""
+        """Raise the error that ended the stream, in the command that uses it."""
         cause = self.failure
         if isinstance(cause, RankError):
             raise RankError(
                 cause.wrong,
                 expected=f"{self.name} to carry a message",
-                fix="Look at the output of the ranks named; TTMESH_TIMEOUT_S sets the time.",
+                fix="Look at the output of these ranks; TTMESH_TIMEOUT_S sets the time limit.",
                 ranks=cause.ranks,
             ) from cause
         if cause is not None:
             raise cause
 
-    def _look(self) -> None:
-        """Go on with what has ended, in the program's thread, unless the other one is at it."""
-        self.seen_s = time.monotonic()
-        if self._handed or not self._hands.acquire(blocking=False):
+    def _poll(self) -> None:
+        """Handle operations that have ended, in the program's thread, unless the stream's thread does so."""
+        self.last_poll_s = time.monotonic()
+        if self._handed_over or not self._progress_lock.acquire(blocking=False):
             return
         try:
-            self._advance(self._is_over)
-        except Exception as problem:  # every engine has its own; the thread names the rank
+            self._advance(self._is_done)
+        except Exception as problem:  # exception types differ by engine; the stream's thread adds the rank
             self._trouble = problem
             self.hand_over()
         finally:
-            self._hands.release()
+            self._progress_lock.release()
         if self.busy() and not self.watched:
-            _watch.over(self)
+            _watch.add(self)
 
-    def _is_over(self, done: Done, *, asked_for: bool) -> bool:
+    def _is_done(self, done: Done, *, requested: bool) -> bool:
         return done()
 
     def _work(self) -> None:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._handed or self._closing)
-                with self._hands:
+                    self._changed.wait_for(lambda: self._handed_over or self._closing)
+                with self._progress_lock:
                     if self._trouble is not None:
-                        self._wait_for(self._raise_trouble, asked_for=True)
+                        self._wait_for(self._raise_trouble, requested=True)
                     self._advance(self._wait_for)
                 with self._changed:
-                    self._handed = False
+                    self._handed_over = False
                     if self._closing and not self.busy():
                         break
                 self._nudge()
-        except Exception as error:  # raised again by the command that waits for this
+        except Exception as error:  # raised again by the command that waits for the stream
             self.failure = error
             with self._changed:
                 self._changed.notify_all()
@@ -120,19 +120,19 @@ class RankStream:
         self._link.close()
 
     def _raise_trouble(self) -> bool:
-        assert self._trouble is not None, "there is some"
+        assert self._trouble is not None, "called after an exception"
         raise self._trouble
 
-    def _wait_for(self, done: Done, *, asked_for: bool) -> bool:
+    def _wait_for(self, done: Done, *, requested: bool) -> bool:
         raise NotImplementedError
 
     def _advance(self, ended: Callable[..., bool]) -> None:
-        """Go on as far as `ended` says that operations have; called with the hands."""
+        """Handle operations as long as `ended` says that they have ended; called with the progress lock held."""
         raise NotImplementedError
 
 
 class StreamWatch:
-    """A thread that hands over what the program does not look at any more; it sleeps when there is nothing."""
+    """A thread that hands over streams that the program no longer polls; it sleeps if there are none."""
 
     def __init__(self) -> None:
         self._streams: weakref.WeakSet[RankStream] = weakref.WeakSet()
@@ -140,8 +140,8 @@ class StreamWatch:
         self._guard = threading.Lock()
         self._started = False
 
-    def over(self, stream: RankStream) -> None:
-        """Watch over a stream until it is idle or handed over."""
+    def add(self, stream: RankStream) -> None:
+        """Watch a stream until it is idle or handed over."""
         with self._guard:
             self._streams.add(stream)
             stream.watched = True
@@ -156,26 +156,26 @@ class StreamWatch:
             idle = 0
             while idle < LINGER:
                 time.sleep(ATTENTION_S)
-                idle = 0 if self._turn() else idle + 1
+                idle = 0 if self._check_streams() else idle + 1
             self._work.clear()
-            if self._turn():  # came between the last turn and the sleep
+            if self._check_streams():  # a stream was added after the last check
                 self._work.set()
 
-    def _turn(self) -> bool:
-        forsaken: list[RankStream] = []
+    def _check_streams(self) -> bool:
+        abandoned: list[RankStream] = []
         now = time.monotonic()
         with self._guard:
             streams = list(self._streams)
             for stream in streams:
-                stream.watched = False  # before the question: who becomes busy after it asks to be watched again
+                stream.watched = False  # reset before the check: a stream that becomes busy later adds itself again
                 if not stream.busy():
                     self._streams.discard(stream)
-                elif now - stream.seen_s > ATTENTION_S:
+                elif now - stream.last_poll_s > ATTENTION_S:
                     self._streams.discard(stream)
-                    forsaken.append(stream)
+                    abandoned.append(stream)
                 else:
                     stream.watched = True
-        for stream in forsaken:
+        for stream in abandoned:
             stream.hand_over()
         return bool(streams)
 
@@ -184,7 +184,7 @@ _watch = StreamWatch()
 
 
 def _flush_all() -> None:
-    """At the end of a program that ends well: what was sent reaches its receiver before this rank leaves."""
+    """At a normal exit: wait until all sent messages were received, before this rank disconnects."""
     if getattr(sys, "last_value", None) is None:
         for stream in list(_live):
             stream.flush()

@@ -1,4 +1,4 @@
-"""What either end of a socket is to the operations; what both share in one process; ends with several ways."""
+"""The interfaces of a socket's ends, the channel that both ends share in one process, and ends with several streams."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 @dataclass(eq=False)
 class Message:
-    """A tensor on its way: what it is, and the cells to read it from."""
+    """A tensor that is sent: its spec, size and cells."""
 
     spec: TensorSpec
     size_bytes: int
     cells: Cells = ()
-    taken: bool = False  # the receiver has it already
+    taken: bool = False  # the receiver has already taken it
 
 
 class Sending(Protocol):
-    """The sender's end; `remote` when the other one is in another process."""
+    """The sender's end; `remote`: the other end is in another process."""
 
     name: str
     routes: SocketRoutes
     remote: bool
 
     def may_send(self, message: Message) -> bool:
-        """Whether there is room, or the receiver waits."""
+        """Whether the FIFO has room, or the receiver waits."""
 
     def put(self, message: Message, cells: Cells) -> None:
         """Send."""
@@ -48,15 +48,15 @@ class Receiving(Protocol):
     remote: bool
 
     def may_receive(self) -> bool:
-        """Whether there is something to take."""
+        """Whether a message can be taken."""
 
     def take(self, spec: TensorSpec) -> tuple[TensorSpec, torch.Tensor]:
-        """The oldest message for a tensor of this spec: what was sent, and lanes of the receiver's mesh."""
+        """Take the oldest message for a tensor of this spec: the sent spec, and lanes of the receiver's mesh."""
 
 
 @dataclass
 class Channel:
-    """What both ends of a socket share. Whichever end comes second finds the other one waiting."""
+    """The state that both ends of a socket share in one process."""
 
     name: str
     routes: SocketRoutes
@@ -64,36 +64,36 @@ class Channel:
     remote: bool = False
     used_bytes: int = 0
     arrived: deque[tuple[Message, torch.Tensor]] = field(default_factory=deque)
-    offered: Message | None = None  # a sender that does not fit and stands at the head of its queue
-    wanted: bool = False  # a receiver that found nothing and stands at the head of its queue
+    offered: Message | None = None  # the message of a waiting sender that does not fit into the FIFO
+    receiver_waits: bool = False  # a receive found no message and waits in its queue
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def may_send(self, message: Message) -> bool:
-        """Whether there is room, somebody takes it at once, or already took it."""
+        """Whether the FIFO has room, a receiver waits, or the message was already taken."""
         with self.lock:
-            if message.taken or self.wanted or self.used_bytes + message.size_bytes <= self.capacity_bytes:
+            if message.taken or self.receiver_waits or self.used_bytes + message.size_bytes <= self.capacity_bytes:
                 return True
             self.offered = message
             return False
 
     def may_receive(self) -> bool:
-        """Whether something arrived or is offered."""
+        """Whether a message arrived or is offered."""
         with self.lock:
-            self.wanted = not self.arrived and self.offered is None
-            return not self.wanted
+            self.receiver_waits = not self.arrived and self.offered is None
+            return not self.receiver_waits
 
     def put(self, message: Message, cells: Cells) -> None:
-        """Send, unless the receiver already took it."""
+        """Send, unless the receiver has already taken the message."""
         with self.lock:
             if message.taken:
                 message.taken = False  # a trace sends the same message again
                 return
             self.arrived.append((message, cells[0].read(message.spec)))
             self.used_bytes += message.size_bytes
-            self.wanted, self.offered = False, None
+            self.receiver_waits, self.offered = False, None
 
     def take(self, spec: TensorSpec) -> tuple[TensorSpec, torch.Tensor]:
-        """The oldest message."""
+        """Take the oldest message."""
         with self.lock:
             if self.arrived:
                 message, lanes = self.arrived.popleft()
@@ -108,60 +108,66 @@ class Channel:
                 message, self.offered = self.offered, None
                 message.taken = True
                 lanes = message.cells[0].read(message.spec)
-        return message.spec, self.routes.place_lanes(self.routes.select_lanes(lanes))
+        return message.spec, self.routes.to_receiver_lanes(self.routes.select_lanes(lanes))
 
 
-class ToSeveral:
-    """The sender's end where several ranks receive: each gets what its chips are connected to."""
+class SeveralReceivers:
+    """The sender's end if several ranks receive: each rank gets the lanes that its chips are connected to."""
 
-    def __init__(self, ways: Sequence[Sending]) -> None:
-        self.ways = ways
-        self.name = ", ".join(way.name for way in ways)
-        self.remote = any(way.remote for way in ways)
-        self.routes = _all_routes([way.routes for way in ways])
+    def __init__(self, streams: Sequence[Sending]) -> None:
+        self.streams = streams
+        self.name = ", ".join(stream.name for stream in streams)
+        self.remote = any(stream.remote for stream in streams)
+        self.routes = _merge_routes([stream.routes for stream in streams])
 
     def may_send(self, message: Message) -> bool:
-        """Whether every way may."""
-        answers = [way.may_send(message) for way in self.ways]  # every one is asked, so that every one offers
+        """Whether every stream can send."""
+        answers = [
+            stream.may_send(message) for stream in self.streams
+        ]  # all streams are asked, so that all offer the message
         return all(answers)
 
     def put(self, message: Message, cells: Cells) -> None:
-        """Send on every way."""
-        for way in self.ways:
-            way.put(message, cells)
+        """Send on every stream."""
+        for stream in self.streams:
+            stream.put(message, cells)
 
 
-class FromSeveral:
-    """The receiver's end where several ranks send: a message is there when all of its parts are."""
+class SeveralSenders:
+    """The receiver's end if several ranks send: a message has arrived when all ranks' lanes have."""
 
-    def __init__(self, ways: Sequence[Receiving]) -> None:
-        self.ways = ways
-        self.name = ", ".join(way.name for way in ways)
-        self.remote = any(way.remote for way in ways)
-        self.routes = _all_routes([way.routes for way in ways])
+    def __init__(self, streams: Sequence[Receiving]) -> None:
+        self.streams = streams
+        self.name = ", ".join(stream.name for stream in streams)
+        self.remote = any(stream.remote for stream in streams)
+        self.routes = _merge_routes([stream.routes for stream in streams])
 
     def may_receive(self) -> bool:
-        """Whether every part has come."""
-        answers = [way.may_receive() for way in self.ways]  # every one is asked for
+        """Whether all ranks' lanes have arrived."""
+        answers = [
+            stream.may_receive() for stream in self.streams
+        ]  # all streams are asked, so that all request the message
         return all(answers)
 
     def take(self, spec: TensorSpec) -> tuple[TensorSpec, torch.Tensor]:
-        """The oldest message, put together."""
+        """Take the oldest message, merged from all streams."""
         shape = self.routes.receiver_shape
-        whole: torch.Tensor | None = None
-        for way in self.ways:
-            _, lanes = way.take(spec)
-            if whole is None:
-                whole = lanes.expand(*shape, *lanes.shape[len(shape) :]).clone()
+        merged: torch.Tensor | None = None
+        for stream in self.streams:
+            _, lanes = stream.take(spec)
+            if merged is None:
+                merged = lanes.expand(*shape, *lanes.shape[len(shape) :]).clone()
             else:
-                for end in way.routes.ends:
-                    whole[end] = lanes.expand(*shape, *lanes.shape[len(shape) :])[end]
-        assert whole is not None, "there is a way"
-        return spec, whole
+                for end in stream.routes.ends:
+                    merged[end] = lanes.expand(*shape, *lanes.shape[len(shape) :])[end]
+        assert merged is not None, "there is at least one stream"
+        return spec, merged
 
 
-def _all_routes(routes: Sequence[SocketRoutes]) -> SocketRoutes:
-    """What goes over all ways together; the places of several ranks' lanes at the other end are only counted."""
+def _merge_routes(routes: Sequence[SocketRoutes]) -> SocketRoutes:
+    """The routes of all streams; with several ranks at the other end only their number is used."""
     return SocketRoutes(
-        tuple(pair for one in routes for pair in one.pairs), routes[0].sender_shape, routes[0].receiver_shape
+        tuple(pair for stream_routes in routes for pair in stream_routes.pairs),
+        routes[0].sender_shape,
+        routes[0].receiver_shape,
     )

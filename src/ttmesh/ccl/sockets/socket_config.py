@@ -1,4 +1,4 @@
-"""What a socket joins: cores, connections, the memory of its FIFO, and which lanes go where."""
+"""The configuration of a socket: cores, connections, the memory of its FIFO, and the routes of lanes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SocketConnection:
 
 @dataclass
 class SocketMemoryConfig:
-    """Where the receiver's FIFO lies and how large it is, per connection. Sub-devices do not change what is emulated."""
+    """The memory and size of the receiver's FIFO per connection; sub-devices have no effect on the emulation."""
 
     socket_storage_type: BufferType
     fifo_size: int
@@ -53,7 +53,7 @@ class SocketMemoryConfig:
 
 
 class SocketConfig:
-    """The connections of a socket and their memory; ranks or mesh ids where the ends are in different processes."""
+    """The connections of a socket and their memory; with ranks or mesh ids if the ends are in different processes."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SocketConfig:
         self.sender_mesh_id, self.receiver_mesh_id = sender_mesh_id, receiver_mesh_id
 
     def check(self) -> None:
-        """Refuse what no socket can be; the texts are TT-Metal's (tt-metal e4f9f0b, distributed/mesh_socket*.cpp)."""
+        """Raise TT-Metal's errors for invalid configurations (tt-metal e4f9f0b, distributed/mesh_socket*.cpp)."""
         if not self.connections:
             raise MeshError(
                 "Socket connection config cannot be empty.",
@@ -82,7 +82,7 @@ class SocketConfig:
         if len(set(receivers)) != len(receivers):
             raise MeshError(
                 "Cannot reuse receiver cores in a single socket.",
-                expected="a receiver core of its own for every connection",
+                expected="a different receiver core for every connection",
                 fix="Give the connections different receiver cores.",
             )
         memory = self.memory_config
@@ -101,18 +101,18 @@ class SocketConfig:
             )
 
     def pairs(self) -> tuple[tuple[Coord, Coord], ...]:
-        """The chips that are joined, each pair once: (sender's coordinate, receiver's)."""
+        """The connected chips, each pair once: (sender's coordinate, receiver's)."""
         ends = ((c.sender_core.device_coord, c.receiver_core.device_coord) for c in self.connections)
         return tuple(dict.fromkeys((tuple(start), tuple(end)) for start, end in ends))
 
     @property
     def streams(self) -> int:
-        """How many connections join one pair of chips."""
+        """The number of connections per pair of chips."""
         return max(1, len(self.connections) // len(self.pairs()))
 
     @property
     def capacity_bytes(self) -> int:
-        """What the FIFOs between one pair of chips hold."""
+        """The capacity of the FIFOs between one pair of chips."""
         return self.memory_config.fifo_size * self.streams
 
 
@@ -135,20 +135,20 @@ class SocketRoutes:
         return frozenset(end for _, end in self.pairs)
 
     @property
-    def whole(self) -> bool:
-        """Whether every chip sends to its like: lanes then travel as they are stored, what is replicated once."""
+    def is_identity(self) -> bool:
+        """Whether every chip sends to the chip with its coordinate: then lanes are sent as stored, replicated ones once."""
         size = MeshShape(self.sender_shape).mesh_size()
         same = self.sender_shape == self.receiver_shape and all(start == end for start, end in self.pairs)
         return same and len(self.pairs) == size
 
     @property
     def covers(self) -> bool:
-        """Whether every chip of the receiver gets something."""
+        """Whether every chip of the receiver gets a lane."""
         return len(self.ends) == MeshShape(self.receiver_shape).mesh_size()
 
     def select_lanes(self, lanes: torch.Tensor) -> torch.Tensor:
-        """What travels: the lanes as stored, or one part per pair (a single one when all are the same)."""
-        if self.whole:
+        """The lanes to send: as stored, or one per pair (a single one if all are equal)."""
+        if self.is_identity:
             return lanes
         axes = len(self.sender_shape)
         if all(extent == 1 for extent in lanes.shape[:axes]):
@@ -156,29 +156,29 @@ class SocketRoutes:
         extents = lanes.shape[:axes]
         return torch.stack([lanes[tuple(map(min, start, (n - 1 for n in extents)))] for start, _ in self.pairs])
 
-    def place_lanes(self, parts: torch.Tensor) -> torch.Tensor:
-        """What arrived, as lanes of the receiver's mesh; zeros where nothing went."""
-        if self.whole:
-            return parts
-        axes, local = len(self.receiver_shape), parts.shape[1:]
-        if parts.shape[0] == 1:
-            return parts.reshape(*[1] * axes, *local)
-        lanes = parts.new_zeros(*self.receiver_shape, *local)
-        for part, (_, end) in zip(parts, self.pairs, strict=True):
-            lanes[end] = part
+    def to_receiver_lanes(self, sent: torch.Tensor) -> torch.Tensor:
+        """Received lanes as lanes of the receiver's mesh; zeros on chips that got none."""
+        if self.is_identity:
+            return sent
+        axes, local = len(self.receiver_shape), sent.shape[1:]
+        if sent.shape[0] == 1:
+            return sent.reshape(*[1] * axes, *local)
+        lanes = sent.new_zeros(*self.receiver_shape, *local)
+        for lane, (_, end) in zip(sent, self.pairs, strict=True):
+            lanes[end] = lane
         return lanes
 
 
 def check_coordinates(mesh: MeshDevice, coords: Iterable[Coord]) -> None:
-    """Refuse coordinates outside the mesh."""
+    """Raise for coordinates outside the mesh."""
     for coord in coords:
         mesh.chip_at(MeshCoordinate(coord))
 
 
 def allocate_fifo(mesh: MeshDevice, config: SocketConfig) -> Buffer:
-    """The receiver's memory."""
+    """Allocate the receiver's FIFO."""
     memory, streams = config.memory_config, config.streams
-    kind = memory.socket_storage_type
-    alignment = mesh.heap.map.banks[kind].alignment
+    buffer_type = memory.socket_storage_type
+    alignment = mesh.heap.map.banks[buffer_type].alignment
     size = -(-memory.fifo_size // alignment) * alignment
-    return mesh.heap.allocate(kind, size * streams, size, size, streams, "socket fifo")
+    return mesh.heap.allocate(buffer_type, size * streams, size, size, streams, "socket fifo")

@@ -1,8 +1,8 @@
-"""The two ends of a socket between ranks: headers, lanes, and what fills the FIFO.
+"""The two ends of a socket between ranks: headers, lanes, and the fill level of the FIFO.
 
-A message is a header, sent so that the sender learns when its receive has begun, and then the lanes. What is sent and not
-yet being received lies in the sender's process and counts as what fills the receiver's FIFO; a message that does not fit
-is offered (its header alone) and goes when it is asked for.
+A message is a header, sent so that the sender learns when its receive begins, and then the lanes. Messages that are sent
+and not yet being received stay in the sender's process and count as the contents of the receiver's FIFO; a message that
+does not fit is offered (its header only) and sent when the receiver requests it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.mesh.queue.command_queue import Cells
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
-HEADER_BYTES = 1024  # below every engine's limit for messages that need no agreement
-QUICK_LOOKS = 20  # at a receive, before its command parks: often the message has come already
+HEADER_BYTES = 1024  # below every engine's limit for eager messages
+QUICK_POLLS = 20  # polls of a receive before its command waits: often the message has already arrived
 
 
 @dataclass(eq=False)
 class Flight:
-    """A message on its way out: the operations that have not ended, in their order."""
+    """A message that is being sent: its operations that have not ended, in order."""
 
     message: Message
-    offered: bool = False  # the lanes are missing as yet: they come when its command runs
-    asked_for: bool = False  # the receiver has begun to take it: it fills no FIFO any more
+    offered: bool = False  # the lanes are sent later, when its command runs
+    requested: bool = False  # the receiver has begun to take it: it no longer counts in the FIFO
     running: deque[Done] = field(default_factory=deque)
 
 
@@ -55,27 +55,27 @@ class Outgoing(RankStream):
     ) -> None:
         self._capacity_bytes, self._used_bytes = capacity_bytes, 0
         self._flights: deque[Flight] = deque()
-        self._offer: Flight | None = None  # of the message that stands at the head of its queue
+        self._offer: Flight | None = None  # of the message whose command waits in its queue
         super().__init__(link, peer, tag, name, routes, nudge)
 
     def may_send(self, message: Message) -> bool:
-        """Whether there is room, or the receiver has asked for it; else it is offered."""
+        """Whether the FIFO has room or the receiver has requested the message; else the message is offered."""
         if self._has_room(message):
             return True
-        self._look()
+        self._poll()
         with self._changed:
             if self._has_room(message):
                 return True
             if self._offer is None:
                 self._offer = Flight(message, offered=True)
-                self._start_send(self._offer, _header(_what(message.spec), None), until_received=True)
+                self._start_send(self._offer, _make_header(_describe_tensor(message.spec), None), until_received=True)
                 self._flights.append(self._offer)
             self._link.hurry(waiting=True)
-        self._look()
+        self._poll()
         return self._has_room(message)
 
     def put(self, message: Message, cells: Cells) -> None:
-        """Hand the lanes over."""
+        """Send the lanes."""
         lanes = self.routes.select_lanes(cells[0].read(message.spec))
         with self._changed:
             self.raise_failure()
@@ -85,38 +85,40 @@ class Outgoing(RankStream):
                 self._flights.append(flight)
             else:
                 self._offer, flight.offered = None, False
-            if not flight.asked_for:
+            if not flight.requested:
                 self._used_bytes += message.size_bytes
             kind = (tuple(lanes.shape), str(lanes.dtype), lanes.is_meta)
-            self._start_send(flight, _header(_what(message.spec), kind), until_received=not flight.asked_for)
+            self._start_send(
+                flight, _make_header(_describe_tensor(message.spec), kind), until_received=not flight.requested
+            )
             if not lanes.is_meta:
                 self._start_send(flight, lanes.cpu(), until_received=False)
             self._changed.notify_all()
-        self._look()
+        self._poll()
 
     def busy(self) -> bool:
-        """Whether a message is still on its way out."""
+        """Whether a message is still being sent."""
         return bool(self._flights)
 
     def flush(self) -> None:
-        """Return when everything sent was received, or cannot be any more."""
+        """Wait until everything sent was received, or the stream has failed."""
         self.hand_over()
         with self._changed:
             self._changed.wait_for(lambda: self.failure is not None or not self.busy())
 
     def _has_room(self, message: Message) -> bool:
         offer = self._offer
-        if self.failure is not None or (offer is not None and offer.message is message and offer.asked_for):
+        if self.failure is not None or (offer is not None and offer.message is message and offer.requested):
             return True
         return self._used_bytes + message.size_bytes <= self._capacity_bytes
 
     def _start_send(self, flight: Flight, tensor: torch.Tensor, *, until_received: bool) -> None:
-        """Start a send; what fails is found out by the thread."""
+        """Start a send; the stream's thread handles failures."""
         try:
             done = self._link.start_send(
                 tensor, self._peer, tag=self._tag, until_received=until_received, operation="send_async"
             )
-        except Exception as problem:  # every engine has its own
+        except Exception as problem:  # exception types differ by engine
             self._trouble = problem
             self.hand_over()
         else:
@@ -126,15 +128,15 @@ class Outgoing(RankStream):
         while self._flights:
             flight = self._flights[0]
             while flight.running:
-                if not ended(flight.running[0], asked_for=flight.asked_for):
+                if not ended(flight.running[0], requested=flight.requested):
                     return
                 with self._changed:
                     flight.running.popleft()
-                    self._mark_asked(flight)
+                    self._mark_requested(flight)
             if flight.offered:
-                if ended == self._is_over:
+                if ended == self._is_done:
                     return
-                self._nudge()  # now its command runs
+                self._nudge()  # so that its command runs
                 with self._changed:
                     self._changed.wait_for(lambda: not self._flights[0].offered)
                 continue
@@ -144,22 +146,22 @@ class Outgoing(RankStream):
                     self._link.mark_idle()
                 self._changed.notify_all()
 
-    def _mark_asked(self, flight: Flight) -> None:
-        """The receiver has begun to take a message."""
-        if not flight.asked_for:
-            flight.asked_for = True
+    def _mark_requested(self, flight: Flight) -> None:
+        """Record that the receiver has begun to take a message."""
+        if not flight.requested:
+            flight.requested = True
             self._link.hurry(waiting=False)
             if not flight.offered:
                 self._used_bytes -= flight.message.size_bytes
 
-    def _wait_for(self, done: Done, *, asked_for: bool) -> bool:
-        # Nobody waits for a message as long as it fits: it may lie in the FIFO for ever.
-        limit_s = None if asked_for else math.inf
+    def _wait_for(self, done: Done, *, requested: bool) -> bool:
+        # A message that fits may stay in the FIFO for any time: it has no deadline.
+        limit_s = None if requested else math.inf
         self._link.finish(done, self._peer, operation="send_async to", timeout_s=limit_s)
-        if not asked_for:
+        if not requested:
             with self._changed:
-                self._mark_asked(self._flights[0])
-            self._nudge()  # there is room again
+                self._mark_requested(self._flights[0])
+            self._nudge()  # the FIFO has room again
         return True
 
 
@@ -169,89 +171,92 @@ class Incoming(RankStream):
     def __init__(
         self, link: Transport, peer: int, tag: int, name: str, routes: SocketRoutes, nudge: Callable[[], None]
     ) -> None:
-        self._asked = False  # a receive stands at the head of its queue
+        self._requested = False  # a receive waits in its queue
         self._running: Done | None = None
-        self._room = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        self._header = torch.empty(HEADER_BYTES, dtype=torch.uint8)
         self._lanes: torch.Tensor | None = None  # being received
-        self._what = ""
+        self._description = ""
         self._arrived: deque[tuple[str, torch.Tensor]] = deque()
         super().__init__(link, peer, tag, name, routes, nudge)
 
     def may_receive(self) -> bool:
-        """Whether something arrived; else it is asked for."""
+        """Whether a message arrived; else one is requested."""
         with self._changed:
             if self._arrived or self.failure is not None:
                 return True
-            looks = 1 if self._asked else QUICK_LOOKS
-            self._asked = True
-        for _ in range(looks):
-            self._look()
+            polls = 1 if self._requested else QUICK_POLLS
+            self._requested = True
+        for _ in range(polls):
+            self._poll()
             if self._arrived:
                 return True
         return self.failure is not None
 
     def take(self, spec: TensorSpec) -> tuple[TensorSpec, torch.Tensor]:
-        """The oldest message, which must be what the tensor takes."""
+        """Take the oldest message, which must match the tensor's spec."""
         if not self._arrived:
             self.raise_failure()
-        what, lanes = self._arrived.popleft()
-        if what != _what(spec):
+        description, lanes = self._arrived.popleft()
+        if description != _describe_tensor(spec):
             raise MeshError(
-                f"{self.name} brought {what}",
-                expected=f"{_what(spec)}, as the tensor to fill",
+                f"{self.name} delivered {description}",
+                expected=f"{_describe_tensor(spec)}, like the tensor to fill",
                 fix="Allocate the receiver's tensor with the sender's shape, dtype and layout.",
             )
-        return spec, self.routes.place_lanes(lanes)
+        return spec, self.routes.to_receiver_lanes(lanes)
 
     def busy(self) -> bool:
-        """Whether a receive has not been met yet."""
-        return self._asked
+        """Whether a receive still waits for its message."""
+        return self._requested
 
     def _advance(self, ended: Callable[..., bool]) -> None:
-        while self._asked:
+        while self._requested:
             if self._running is None:
-                into = self._room if self._lanes is None else self._lanes
-                self._running = self._link.start_recv(into, self._peer, tag=self._tag, operation="recv_async")
-            if not ended(self._running, asked_for=True):
+                buffer = self._header if self._lanes is None else self._lanes
+                self._running = self._link.start_recv(buffer, self._peer, tag=self._tag, operation="recv_async")
+            if not ended(self._running, requested=True):
                 return
             self._running = None
             if self._lanes is None:
-                said = _said(self._room.numpy().tobytes())
-                if said["offered"]:
+                header = _parse_header(self._header.numpy().tobytes())
+                if header["offered"]:
                     continue
-                self._what = said["what"]
-                kind, place = getattr(torch, said["dtype"].removeprefix("torch.")), "meta" if said["meta"] else "cpu"
-                self._lanes = torch.empty(said["shape"], dtype=kind, device=place)
-                if not said["meta"]:
+                self._description = header["what"]
+                dtype, torch_device = (
+                    getattr(torch, header["dtype"].removeprefix("torch.")),
+                    "meta" if header["meta"] else "cpu",
+                )
+                self._lanes = torch.empty(header["shape"], dtype=dtype, device=torch_device)
+                if not header["meta"]:
                     continue
             with self._changed:
-                self._arrived.append((self._what, self._lanes))
-                self._lanes, self._asked = None, False
+                self._arrived.append((self._description, self._lanes))
+                self._lanes, self._requested = None, False
                 self._link.mark_idle()
 
-    def _wait_for(self, done: Done, *, asked_for: bool) -> bool:
+    def _wait_for(self, done: Done, *, requested: bool) -> bool:
         self._link.finish(done, self._peer, operation="recv_async from")
         return True
 
 
 @lru_cache(maxsize=256)
-def _what(spec: TensorSpec) -> str:
-    """A tensor in words that both ends can compare."""
+def _describe_tensor(spec: TensorSpec) -> str:
+    """A tensor's shape, dtype and layout as text, for comparison by both ends."""
     return f"{list(spec.shape)} {spec.dtype.name} {spec.layout.name}"
 
 
 @lru_cache(maxsize=256)
-def _header(what: str, lanes: tuple[tuple[int, ...], str, bool] | None) -> torch.Tensor:
-    """What goes before the lanes (shape, dtype, without values), or offers them."""
-    said: dict[str, object] = {"what": what, "offered": lanes is None}
+def _make_header(description: str, lanes: tuple[tuple[int, ...], str, bool] | None) -> torch.Tensor:
+    """The message before the lanes (shape, dtype, whether there are values), or the offer of a message."""
+    fields: dict[str, object] = {"what": description, "offered": lanes is None}
     if lanes is not None:
-        said |= {"shape": list(lanes[0]), "dtype": lanes[1], "meta": lanes[2]}
-    text = json.dumps(said).encode().ljust(HEADER_BYTES)
-    assert len(text) == HEADER_BYTES, "a header is longer than its place"
+        fields |= {"shape": list(lanes[0]), "dtype": lanes[1], "meta": lanes[2]}
+    text = json.dumps(fields).encode().ljust(HEADER_BYTES)
+    assert len(text) == HEADER_BYTES, "the header is too long"
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 @lru_cache(maxsize=256)
-def _said(header: bytes) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(header)
-    return said
+def _parse_header(header: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(header)
+    return fields

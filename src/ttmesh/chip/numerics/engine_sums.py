@@ -89,13 +89,13 @@ def _columns_of(values: torch.Tensor, outer: Sequence[int]) -> torch.Tensor:
 
 def _close(wide: torch.Tensor, dims: Sequence[int], config: EngineConfig, keepdim: bool) -> torch.Tensor:
     """Operands cut to the bits that the fidelity multiplies, summed in float32."""
-    cut_values = unpack(wide, float32, fp32_dest=config.fp32_dest)
+    truncated = unpack(wide, float32, fp32_dest=config.fp32_dest)
     if WIDTH in dims and config.fidelity in (MathFidelity.LoFi, MathFidelity.HiFi2):
-        cut_values = _cut(cut_values, _SRC_B_UPPER)
+        truncated = _truncate(truncated, _SRC_B_UPPER)
     elif WIDTH not in dims and config.fidelity is MathFidelity.LoFi:
-        cut_values = _cut(cut_values, _SRC_A_UPPER)
-    return cut_values.sum(tuple(dims), keepdim)
+        truncated = _truncate(truncated, _SRC_A_UPPER)
+    return truncated.sum(tuple(dims), keepdim)
 
 
-def _cut(values: torch.Tensor, mask: int) -> torch.Tensor:
+def _truncate(values: torch.Tensor, mask: int) -> torch.Tensor:
     return (values.view(torch.int32) & mask).view(torch.float32)

@@ -63,7 +63,7 @@ class Transport(Messages, ABC):
         self._checks = settings.get_bool("TTMESH_CHECK_RANKS")
         self._children: list[Transport] = []
         finish = partial(self._job.run, self._group_state, "all_reduce", limit_s=timeout_s)
-        self._standing = PersistentSums(self._persistent_all_reduce, self._all_reduce_from, finish)
+        self._persistent_sums = PersistentSums(self._persistent_all_reduce, self._all_reduce_from, finish)
         self._borrows = False  # the communicator belongs to another object
         self._closed = False
 
@@ -112,7 +112,7 @@ class Transport(Messages, ABC):
 
         None if preparing does not help with this engine, or if the tensor is too large. All ranks call it in the same order.
         """
-        return None if self.in_place or self._checks else self._standing.make(shape, dtype, result)
+        return None if self.in_place or self._checks else self._persistent_sums.make(shape, dtype, result)
 
     def all_reduce_given(self, tensor: Tensor, op: str = "sum") -> Tensor:
         """all_reduce that may overwrite `tensor`; saves copies if the engine can use the tensor's memory directly."""

@@ -82,7 +82,7 @@ def _decide_partition_gradient(request: Request) -> Decision:
             (found,) = torch.autograd.grad([result], [leaf], [lanes.expand(result.shape)])
         return (found,)
 
-    return replace(forward, specs=(spec,), compute=compute, over_ranks=None, topology=source.tensor_topology())
+    return replace(forward, specs=(spec,), compute=compute, compute_on_rank=None, topology=source.tensor_topology())
 
 
 def _require_sum_or_mean(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""Split fused projections into attention heads, and concatenate heads again, for whole sequences."""
+"""Split fused projections into attention heads, and concatenate heads again, for prefill."""
 
 from __future__ import annotations
 
@@ -19,52 +19,54 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
-Three = tuple[Lanes, Lanes, Lanes]  # queries, keys, values
+QueryKeyValue = tuple[Lanes, Lanes, Lanes]  # queries, keys, values
 
 
-def as_heads(x: Lanes, heads: int) -> Lanes:
+def to_heads(x: Lanes, heads: int) -> Lanes:
     """[.., rows, heads · dim] → [.., heads, rows, dim]."""
     return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)
 
 
-def side_by_side(x: Lanes) -> Lanes:
+def concat_heads(x: Lanes) -> Lanes:
     """[.., heads, rows, dim] → [.., rows, heads · dim]."""
     return x.transpose(-3, -2).flatten(-2)
 
 
 def split_fused_heads(
     x: Lanes, kv: Lanes | None, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False
-) -> Three:
+) -> QueryKeyValue:
     """Query, key and value heads of [.., rows, Q | K | V] (or of Q and K | V)."""
     if kv is None:
-        parts = heads + (1 if tied else 2) * kv_heads
-        size = x.shape[-1] // parts
+        head_count = heads + (1 if tied else 2) * kv_heads
+        size = x.shape[-1] // head_count
         q, kv = x[..., : heads * size], x[..., heads * size :]
     else:
         q, size = x, x.shape[-1] // heads
     k = kv[..., : kv_heads * size]
     v = k if tied else kv[..., kv_heads * size : 2 * kv_heads * size]
-    return _pad_heads(as_heads(q, heads), as_heads(k, kv_heads), as_heads(v, kv_heads), transpose_k=transpose_k)
+    return _pad_heads(to_heads(q, heads), to_heads(k, kv_heads), to_heads(v, kv_heads), transpose_k=transpose_k)
 
 
-def split_interleaved_heads(x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False) -> Three:
+def split_interleaved_heads(
+    x: Lanes, heads: int, kv_heads: int, *, transpose_k: bool, tied: bool = False
+) -> QueryKeyValue:
     """Heads of [.., rows, (queries, key, value) per group of heads], the order sharded inputs have."""
     group = heads // kv_heads
-    parts = torch.unflatten(x, -1, (kv_heads, group + (1 if tied else 2), -1))
-    q = parts[..., :group, :].flatten(-3, -2).transpose(-3, -2)
-    k, v = (parts[..., group if tied else group + i, :].transpose(-3, -2) for i in range(2))
+    groups = torch.unflatten(x, -1, (kv_heads, group + (1 if tied else 2), -1))
+    q = groups[..., :group, :].flatten(-3, -2).transpose(-3, -2)
+    k, v = (groups[..., group if tied else group + i, :].transpose(-3, -2) for i in range(2))
     return _pad_heads(q, k, v, transpose_k=transpose_k)
 
 
-def interleaved_pairs(x: Lanes, kv: Lanes, heads: int, kv_heads: int, *, tied: bool) -> Three:
+def split_interleaved_pairs(x: Lanes, kv: Lanes, heads: int, kv_heads: int, *, tied: bool) -> QueryKeyValue:
     """Heads of queries and of [.., rows, (key, value) per group of heads], both sharded."""
-    parts = torch.unflatten(kv, -1, (kv_heads, 1 if tied else 2, -1))
-    k, v = (parts[..., i, :].transpose(-3, -2) for i in (0, -1))
-    return _pad_heads(as_heads(x, heads), k, v, transpose_k=False)
+    groups = torch.unflatten(kv, -1, (kv_heads, 1 if tied else 2, -1))
+    k, v = (groups[..., i, :].transpose(-3, -2) for i in (0, -1))
+    return _pad_heads(to_heads(x, heads), k, v, transpose_k=False)
 
 
-def _pad_heads(q: Lanes, k: Lanes, v: Lanes, *, transpose_k: bool) -> Three:
-    q, k, v = (F.pad(part, (0, -part.shape[-1] % TILE)) for part in (q, k, v))  # heads have whole tiles
+def _pad_heads(q: Lanes, k: Lanes, v: Lanes, *, transpose_k: bool) -> QueryKeyValue:
+    q, k, v = (F.pad(x, (0, -x.shape[-1] % TILE)) for x in (q, k, v))  # a head's columns fill whole tiles
     return q, k.transpose(-1, -2) if transpose_k else k, v
 
 
@@ -80,14 +82,14 @@ def _heads_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     for i, (shape, _) in enumerate(inferred):  # TT-NN: one head per core, however the input is sharded
         cores = num_cores_to_corerangeset(shape[1], grid, row_wise=True)
         rows = -(-shape[0] * shape[2] // TILE) * TILE
-        where = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, (rows, shape[3])))
-        given = call.outputs[i] if i < len(call.outputs) else None
-        specs.append(given.spec if given else _spec(call, shape, where))
+        memory_config = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, (rows, shape[3])))
+        output = call.outputs[i] if i < len(call.outputs) else None
+        specs.append(output.spec if output else _spec(call, shape, memory_config))
     return specs
 
 
-def _spec(call: Call, shape: tuple[int, ...], where: MemoryConfig) -> TensorSpec:
-    return TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=where)
+def _spec(call: Call, shape: tuple[int, ...], memory_config: MemoryConfig) -> TensorSpec:
+    return TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=memory_config)
 
 
 def _check_rank(call: Call) -> None:
@@ -99,11 +101,11 @@ def _check_rank(call: Call) -> None:
     heads, kv = call["num_heads"], call["num_kv_heads"]
     if heads is None or call["input_kv"] is not None:
         return
-    parts = heads + (1 if call["kv_tied"] else 2) * (heads if kv is None else kv)
-    if x.shape[3] % parts:
+    head_count = heads + (1 if call["kv_tied"] else 2) * (heads if kv is None else kv)
+    if x.shape[3] % head_count:
         raise ShapeError(
-            f"input hidden dim ({x.shape[3]}) must be divisible by num_q_heads + 2 * num_kv_heads ({parts})",
-            expected="a whole head size",
+            f"input hidden dim ({x.shape[3]}) must be divisible by num_q_heads + 2 * num_kv_heads ({head_count})",
+            expected=f"a multiple of {head_count}",
             fix="Check the head counts.",
         )
 
@@ -140,23 +142,23 @@ def nlp_create_qkv_heads(
     transpose_k_heads: bool,
     kv_tied: bool,
     specs: Sequence[TensorSpec],
-) -> Three:
+) -> QueryKeyValue:
     """Query, key and value heads of a fused projection [batch, 1, rows, width]; sharded inputs hold whole heads per core."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     x, other = input.squeeze(-3), None if input_kv is None else input_kv.squeeze(-3)
     if specs[0].memory_config.is_sharded():
         if other is not None:
-            return interleaved_pairs(x, other, num_heads, kv, tied=kv_tied)
+            return split_interleaved_pairs(x, other, num_heads, kv, tied=kv_tied)
         return split_interleaved_heads(x, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
     return split_fused_heads(x, other, num_heads, kv, transpose_k=transpose_k_heads, tied=kv_tied)
 
 
-def _falcon_lane(input: Lanes) -> Three:
+def _falcon_lane(input: Lanes) -> QueryKeyValue:
     """Falcon-7B's 71 query heads and one key and value head."""
     return split_fused_heads(input.squeeze(-3), None, 71, 1, transpose_k=False)
 
 
-def _vit_lane(input: Lanes) -> Three:
+def _vit_lane(input: Lanes) -> QueryKeyValue:
     """ViT's 12 heads of each kind."""
     return split_fused_heads(input.squeeze(-3), None, 12, 12, transpose_k=False)
 
@@ -178,9 +180,9 @@ nlp_create_qkv_heads_vit = op(
     out=_heads_spec,
     check=_check_rank,
 )
-def nlp_create_qkv_heads_segformer(input: Lanes) -> Three:
+def nlp_create_qkv_heads_segformer(input: Lanes) -> QueryKeyValue:
     """Heads of 32 columns; query, key and value are the same."""
-    split = as_heads(input.squeeze(-3), input.shape[-1] // TILE)
+    split = to_heads(input.squeeze(-3), input.shape[-1] // TILE)
     return split, split, split
 
 
@@ -192,11 +194,11 @@ def nlp_create_qkv_heads_boltz(
     num_kv_heads: int | None,
     transpose_k_heads: bool,
     lane_axes: int,
-) -> Three:
+) -> QueryKeyValue:
     """Heads of pair representations [1, rows, rows, width]: [heads, rows, rows, dim]."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     x, other = input.squeeze(lane_axes), None if input_kv is None else input_kv.squeeze(lane_axes)
-    q, k, v = (part.transpose(-4, -3) for part in split_fused_heads(x, other, num_heads, kv, transpose_k=False))
+    q, k, v = (heads.transpose(-4, -3) for heads in split_fused_heads(x, other, num_heads, kv, transpose_k=False))
     return q, k.transpose(-1, -2) if transpose_k_heads else k, v
 
 
@@ -220,8 +222,8 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     if config.interleaved or (config.shard_spec is not None and call["memory_config"] is not None) or shard is None:
         return [make_output_spec(call, shape, layout=Layout.TILE, memory_config=config)]
     per_shard = max(shard.shape[0] // x.padded_shape[-2], 1)  # the heads of one shard become its columns
-    own = ShardSpec(shard.grid, (shard.shape[0] // per_shard, shard.shape[1] * per_shard), shard.orientation)
-    return [_spec(call, shape, MemoryConfig(config.memory_layout, config.buffer_type, own))]
+    shard_spec = ShardSpec(shard.grid, (shard.shape[0] // per_shard, shard.shape[1] * per_shard), shard.orientation)
+    return [_spec(call, shape, MemoryConfig(config.memory_layout, config.buffer_type, shard_spec))]
 
 
 @op(
@@ -232,7 +234,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 )
 def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""
-    return side_by_side(input_tensor).unsqueeze(-3)
+    return concat_heads(input_tensor).unsqueeze(-3)
 
 
 @op(
@@ -242,7 +244,7 @@ def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
 )
 def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""
-    return side_by_side(input_tensor).unsqueeze(-3)
+    return concat_heads(input_tensor).unsqueeze(-3)
 
 
 def _check_concat(call: Call) -> None:
@@ -264,4 +266,4 @@ def _check_concat(call: Call) -> None:
 )
 def concatenate_heads(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, rows, heads · dim]."""
-    return side_by_side(input_tensor)
+    return concat_heads(input_tensor)

@@ -40,7 +40,7 @@ def attend(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
     scores = (q.float() @ k.float().transpose(-1, -2)) * (scale if scale is not None else q.shape[-1] ** -0.5)
     if causal:
-        scores = scores + make_additive_mask(causal_allowed(q.shape[-2], k.shape[-2], q.device))
+        scores = scores + make_additive_mask(make_causal_mask(q.shape[-2], k.shape[-2], q.device))
     if mask is not None:
         scores = scores + mask
     logits = torch.cat([scores, sink.float().expand(*scores.shape[:-1], 1)], dim=-1)
@@ -52,12 +52,12 @@ def make_additive_mask(allowed: Lanes) -> Lanes:
     return torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, NEVER)
 
 
-def causal_allowed(rows: int, keys: int, device: torch.device, start: int | Lanes = 0) -> Lanes:
+def make_causal_mask(rows: int, keys: int, device: torch.device, start: int | Lanes = 0) -> Lanes:
     """A boolean mask of the keys that each row may see when row i has position start + i."""
     return torch.arange(keys, device=device) <= torch.arange(rows, device=device)[:, None] + start
 
 
-def window_allowed(rows: int, keys: int, window: int, device: torch.device, *, causal: bool, start: int = 0) -> Lanes:
+def make_window_mask(rows: int, keys: int, window: int, device: torch.device, *, causal: bool, start: int = 0) -> Lanes:
     """A boolean mask of the keys in a sliding window: the last `window` (causal) or those at most half a window away."""
     distance = torch.arange(rows, device=device)[:, None] + start - torch.arange(keys, device=device)
     if causal:
@@ -75,8 +75,8 @@ def merge_mask_into_batch(mask: Lanes, dims: tuple[int, ...], lane_axes: int, ba
     """An additive mask [*mesh, batch | 1, ...] for the batches of all lanes; a view when all lanes share it."""
     if mask.shape[lane_axes] == 1 and all(extent == 1 for extent in mask.shape[:lane_axes]):
         return mask.reshape(mask.shape[lane_axes:])
-    wide = mask.expand(*dims, batch, *mask.shape[lane_axes + 1 :])
-    return flatten_lanes(wide, lane_axes).flatten(0, 1)
+    expanded = mask.expand(*dims, batch, *mask.shape[lane_axes + 1 :])
+    return flatten_lanes(expanded, lane_axes).flatten(0, 1)
 
 
 def split_lanes_from_batch(tensor: Lanes, dims: tuple[int, ...]) -> Lanes:
@@ -101,13 +101,13 @@ def gather_pages(cache: Lanes, table: Lanes, lane_axes: int) -> Lanes:
 
 
 def reinterpret_tiles(cache: Lanes, heads: int, block: int, head_dim: int) -> Lanes:
-    """A tiled cache [.., blocks, heads', block', dim'] with its tiles reinterpreted as other heads, block and dim."""
+    """View a tiled cache [.., blocks, heads', block', dim'] as [.., blocks, heads, block, dim] over the same tiles."""
     if tuple(cache.shape[-3:]) == (heads, block, head_dim):
         return cache
     tiles = torch.unflatten(torch.unflatten(cache, -2, (-1, 32)), -1, (-1, 32)).transpose(-3, -2)
     lead = tiles.shape[:-5]
-    again = tiles.reshape(*lead, heads, block // 32, head_dim // 32, 32, 32)
-    return again.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)
+    reordered = tiles.reshape(*lead, heads, block // 32, head_dim // 32, 32, 32)
+    return reordered.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)
 
 
 def attend_prefill(
@@ -122,7 +122,7 @@ def attend_prefill(
     sink: Lanes | None = None,
 ) -> Lanes:
     """`attend` for lanes [*mesh, batch, heads, rows, dim]."""
-    tensors = [part for part in (q, k, v, mask, sink) if part is not None]
+    tensors = [x for x in (q, k, v, mask, sink) if x is not None]
     dims = common_mesh_dims(tensors, lane_axes)
     batch = q.shape[lane_axes]
     out = attend(
@@ -152,13 +152,13 @@ def attend_decode(
 
     mask: additive, [*mesh, users | 1, 1 | heads, keys]; sink: [*mesh, heads]; skipped: users that get zeros, [*mesh, users].
     """
-    tensors = [part for part in (q, k, v, mask, sink, skipped) if part is not None]
+    tensors = [x for x in (q, k, v, mask, sink, skipped) if x is not None]
     dims = common_mesh_dims(tensors, lane_axes)
     users, heads = q.shape[lane_axes + 1], q.shape[lane_axes + 2]
     key_heads = k.shape[lane_axes + 1]
     group = heads // key_heads
     rows = torch.unflatten(merge_lanes_into_batch(q.squeeze(lane_axes), dims, lane_axes), 1, (key_heads, group))
-    k, v = (part.expand(*part.shape[:lane_axes], users, *part.shape[lane_axes + 1 :]) for part in (k, v))
+    k, v = (x.expand(*x.shape[:lane_axes], users, *x.shape[lane_axes + 1 :]) for x in (k, v))
     if mask is not None:
         mask = mask.unsqueeze(-2) if mask.shape[-2] == 1 else torch.unflatten(mask, -2, (key_heads, group))
         mask = merge_mask_into_batch(mask, dims, lane_axes, users)

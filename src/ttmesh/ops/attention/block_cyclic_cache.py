@@ -10,7 +10,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.attention.kv_cache import make_writable
-from ttmesh.ops.attention.rotary_embedding import by_pairs
+from ttmesh.ops.attention.rotary_embedding import apply_pair_rotary
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.tensor.calls.launch_op import Call
@@ -36,11 +36,11 @@ def _expand_count(count: Count, lane_axes: int, device: torch.device) -> Lanes:
     return torch.full([1] * lane_axes, int(count), device=device)
 
 
-def starts(valid: Lanes, rows: int, place: Lanes, devices: int) -> Lanes:
+def find_start_rows(valid: Lanes, rows: int, position: Lanes, devices: int) -> Lanes:
     """The row at which each device writes next; devices before the one that holds the first free row are a chunk ahead."""
     chunk, boundary = valid // (devices * rows), (valid // rows) % devices
-    inside = torch.where(place == boundary, valid % rows, 0)
-    return chunk * rows + torch.where(place < boundary, rows, inside)
+    inside = torch.where(position == boundary, valid % rows, 0)
+    return chunk * rows + torch.where(position < boundary, rows, inside)
 
 
 def _mesh_shape(tensor: Tensor, cluster_axis: int) -> tuple[int, ...]:
@@ -67,19 +67,22 @@ def _check_update(call: Call) -> None:
     require(cache.layout is x.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
     layer, layers = call["layer_idx"], call["num_layers"]
     wrong = f"layer_idx {layer} out of range for num_layers {layers}"
-    require(0 <= layer < layers, wrong, "a smaller index", "Count from 0.")
+    require(0 <= layer < layers, wrong, f"an index from 0 to {layers - 1}", "Count layers from 0.")
     slots, slot, valid = cache.shape[0] // layers, call["slot_idx"], call["valid"]
     devices, rows = call["mesh_shape"][call["cluster_axis"]], x.shape[-2]
     if isinstance(slot, int):
         require(
-            slot < slots, f"slot_idx ({slot}) out of range for num_slots ({slots})", "a smaller index", "Count from 0."
+            slot < slots,
+            f"slot_idx ({slot}) out of range for num_slots ({slots})",
+            f"an index from 0 to {layers - 1}",
+            "Count layers from 0.",
         )
     if isinstance(valid, int):
         wrong = f"kv_actual_global ({valid}) must be tile-aligned (a multiple of {TILE})"
-        require(valid % TILE == 0, wrong, f"a multiple of {TILE}", "Pad it with ttnn.pad.")
-        room, chunk = devices * cache.shape[-2], devices * rows
-        wrong = f"kv_actual_global ({valid}) + chunk_global ({chunk}) would overflow global cache capacity ({room})"
-        require(valid + chunk <= room, wrong, "a shorter sequence", "Allocate a longer cache.")
+        require(valid % TILE == 0, wrong, f"a multiple of {TILE}", "Pad the sequence to whole tiles.")
+        capacity, chunk = devices * cache.shape[-2], devices * rows
+        wrong = f"kv_actual_global ({valid}) + chunk_global ({chunk}) would overflow global cache capacity ({capacity})"
+        require(valid + chunk <= capacity, wrong, "a shorter sequence", "Allocate a longer cache.")
 
 
 @device_operation(
@@ -103,18 +106,18 @@ def _update(
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Write every device's rows of the next chunk after the rows it already holds."""
-    place = find_axis_positions(mesh_shape, cluster_axis, cache.device)
-    cache = make_writable(cache, [input, place[..., None]], lane_axes)
+    position = find_axis_positions(mesh_shape, cluster_axis, cache.device)
+    cache = make_writable(cache, [input, position[..., None]], lane_axes)
     if cache.is_meta:
         return cache
     rows = write_packed(input, specs[0].dtype).expand(*cache.shape[:lane_axes], *input.shape[lane_axes:])
     count = rows.shape[-2]
-    start = starts(_expand_count(valid, lane_axes, cache.device), count, place, mesh_shape[cluster_axis])
+    start = find_start_rows(_expand_count(valid, lane_axes, cache.device), count, position, mesh_shape[cluster_axis])
     batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(start.shape)
     for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
-        at = tuple(int(i) for i in lane)
-        own = cache[at][int(batch[at])]
-        own[:, int(start[at]) : int(start[at]) + count] = rows[at][0]
+        coord = tuple(int(i) for i in lane)
+        slot = cache[coord][int(batch[coord])]
+        slot[:, int(start[coord]) : int(start[coord]) + count] = rows[coord][0]
     return cache
 
 
@@ -164,21 +167,21 @@ def _zero(
     lane_axes: int,
 ) -> Lanes:
     """Write zeros between the last token and the next multiple of pad_align, on whichever devices hold those rows."""
-    place = find_axis_positions(mesh_shape, cluster_axis, cache.device)
-    cache = make_writable(cache, [place[..., None]], lane_axes)
+    position = find_axis_positions(mesh_shape, cluster_axis, cache.device)
+    cache = make_writable(cache, [position[..., None]], lane_axes)
     if cache.is_meta:
         return cache
     per_device = chunk // mesh_shape[cluster_axis]
     row = torch.arange(cache.shape[-2], device=cache.device)
-    # Row r of a device is row r % per_device of its piece of chunk r // per_device.
-    token = (row // per_device) * chunk + place[..., None] * per_device + row % per_device
+    # Row r of a device is row r % per_device of its slice of chunk r // per_device.
+    token = (row // per_device) * chunk + position[..., None] * per_device + row % per_device
     first = _expand_count(valid, lane_axes, cache.device)[..., None]
     last = -(-first // pad_align) * pad_align
     inside = (token >= first) & (token < last)
-    batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(place.shape)
+    batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(position.shape)
     for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
-        at = tuple(int(i) for i in lane)
-        cache[at][int(batch[at])][:, inside[at]] = 0
+        coord = tuple(int(i) for i in lane)
+        cache[coord][int(batch[coord])][:, inside[coord]] = 0
     return cache
 
 
@@ -221,15 +224,16 @@ def _rotate(
     mesh_shape: tuple[int, ...],
     lane_axes: int,
 ) -> Lanes:
-    """Apply the angles that begin at each device's own start row."""
+    """Apply the rotary embedding with the angles from each device's start row on."""
     rows = input.shape[-2]
-    place = find_axis_positions(mesh_shape, cluster_axis, input.device)
-    start = starts(_expand_count(valid, lane_axes, input.device), rows, place, mesh_shape[cluster_axis])
-    at = (start[..., None] + torch.arange(rows, device=input.device))[..., None, None, :, None]
-    own = [
-        torch.take_along_dim(cache.expand(*place.shape, *cache.shape[lane_axes:]), at, dim=-2) for cache in (cos, sin)
+    position = find_axis_positions(mesh_shape, cluster_axis, input.device)
+    start = find_start_rows(_expand_count(valid, lane_axes, input.device), rows, position, mesh_shape[cluster_axis])
+    row_indices = (start[..., None] + torch.arange(rows, device=input.device))[..., None, None, :, None]
+    local_angles = [
+        torch.take_along_dim(cache.expand(*position.shape, *cache.shape[lane_axes:]), row_indices, dim=-2)
+        for cache in (cos, sin)
     ]
-    return by_pairs(input, own[0], own[1], trans_mat)
+    return apply_pair_rotary(input, local_angles[0], local_angles[1], trans_mat)
 
 
 @composite("ttnn.experimental.deepseek_prefill.rotary_embedding_indexed")

@@ -11,7 +11,7 @@ from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.engine_attention import multiply_by_row
-from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
+from ttmesh.ops.attention.sequence_shards import Stripes, find_row_positions, find_sequence_ranks, mesh_of
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -25,7 +25,7 @@ from ttmesh.tensor.tensor import Tensor
 
 OP = "sparse_sdpa_msa"
 TILE = 32
-AT_ONCE = 64  # rows whose keys are gathered together: 64 rows of 16 blocks of 128 keys of 128 numbers take 64 MiB
+ROWS_PER_STEP = 64  # rows whose keys are gathered together: 64 rows of 16 blocks of 128 keys of 128 numbers take 64 MiB
 
 
 def _check(call: Call) -> None:
@@ -57,9 +57,9 @@ def _check(call: Call) -> None:
         )
     require_dtype(indices, DataType.UINT32, "indices must be uint32")
     require(len(q.shape) == 4 and q.shape[0] == 1, "q must be [1,H,S,d]", "one batch", "Call it once per batch.")
-    form = len(k.shape) == 4 and k.shape[3] == q.shape[3]
+    has_shape = len(k.shape) == 4 and k.shape[3] == q.shape[3]
     wrong = f"k must be [B,n_kv,T,d] with d matching q ({q.shape[3]})"
-    require(form, wrong, f"four dims, the last of length {q.shape[3]}", "Reshape k with ttnn.reshape.")
+    require(has_shape, wrong, f"four dims, the last of length {q.shape[3]}", "Reshape k with ttnn.reshape.")
     require(
         tuple(v.shape[:3]) == tuple(k.shape[:3]),
         "v must be [B,n_kv,T,v_dim] matching k's B/n_kv/T",
@@ -68,21 +68,31 @@ def _check(call: Call) -> None:
     )
     heads, groups, keys, block = q.shape[1], k.shape[1], k.shape[2], call["block_size"]
     wrong = f"{OP}: H ({heads}) must be divisible by n_kv ({groups})"
-    require(heads % groups == 0, wrong, "whole groups", "Choose heads that the number of kv heads divides.")
-    per = heads // groups
-    wrong = f"{OP}: H / n_kv must be 16 or a multiple of {TILE} (got H {heads}, n_kv {groups}, H/n_kv {per})"
+    require(heads % groups == 0, wrong, f"a multiple of {groups}", "Choose heads that the number of kv heads divides.")
+    heads_per_group = heads // groups
+    wrong = (
+        f"{OP}: H / n_kv must be 16 or a multiple of {TILE} (got H {heads}, n_kv {groups}, H/n_kv {heads_per_group})"
+    )
     require(
-        per == TILE // 2 or per % TILE == 0,
+        heads_per_group == TILE // 2 or heads_per_group % TILE == 0,
         wrong,
         f"16 or a multiple of {TILE} query heads per kv head",
         "Pad the query heads, or use other kv heads.",
     )
-    form = len(indices.shape) == 4 and tuple(indices.shape[:3]) == (1, groups, q.shape[2])
+    has_shape = len(indices.shape) == 4 and tuple(indices.shape[:3]) == (1, groups, q.shape[2])
     require(
-        form, "indices must be [1,n_kv,S,TOPK]", f"[1, {groups}, {q.shape[2]}, k]", "Reshape indices to that shape."
+        has_shape,
+        "indices must be [1,n_kv,S,TOPK]",
+        f"[1, {groups}, {q.shape[2]}, k]",
+        "Reshape indices to that shape.",
     )
     wrong = f"block_size must be a multiple of {TILE} (got {block})"
-    require(block > 0 and block % TILE == 0, wrong, f"a multiple of {TILE}", "Round block_size up to whole tiles.")
+    require(
+        block > 0 and block % TILE == 0,
+        wrong,
+        f"a multiple of {TILE}",
+        "Round block_size up to a multiple of the tile size.",
+    )
     require(
         keys % block == 0,
         f"block_size must divide T (got block_size {block}, T {keys})",
@@ -135,48 +145,58 @@ def _compute_attention(
     cluster_axis: int | None,
     stripes: Stripes | None,
     mesh_shape: tuple[int, ...],
-    part: RankBlock | None,
+    rank_block: RankBlock | None,
     lane_axes: int,
 ) -> Lanes:
     rows, groups = q.shape[-2], k.shape[-3]
-    given = [q, k, v, indices]
-    place: Lanes | None = None
+    inputs = [q, k, v, indices]
+    row_positions: Lanes | None = None
     if chunk_start_idx is not None:
-        place = positions(chunk_start_idx, rows, ranks(mesh_shape, cluster_axis, part, q.device))
-        place = place if cluster_axis is not None else place[(slice(0, 1),) * lane_axes]
-        given.append(place)
-    dims = common_mesh_dims(given, lane_axes)
-    lanes = [flatten_lanes(x, lane_axes) for x in align_mesh_dims(given, lane_axes)]
+        row_positions = find_row_positions(
+            chunk_start_idx, rows, find_sequence_ranks(mesh_shape, cluster_axis, rank_block, q.device)
+        )
+        row_positions = row_positions if cluster_axis is not None else row_positions[(slice(0, 1),) * lane_axes]
+        inputs.append(row_positions)
+    dims = common_mesh_dims(inputs, lane_axes)
+    lanes = [flatten_lanes(x, lane_axes) for x in align_mesh_dims(inputs, lane_axes)]
     slot = cache_batch_idx or 0
-    # The block ids of every lane and group side by side: one batch of [rows, blocks].
+    # Lanes and groups of kv heads become one batch dim; a batch has [rows, blocks] block ids.
     keys, values = (x[:, slot].flatten(0, 1).float() for x in lanes[1:3])
-    asked = torch.unflatten(lanes[0][:, 0].float(), 1, (groups, -1)).flatten(0, 1)  # [N, heads, S, d]
-    chosen = lanes[3][:, 0].flatten(0, 1).long()  # [N, S, blocks]
-    own = None if place is None else lanes[4].repeat_interleave(groups, 0)
+    queries = torch.unflatten(lanes[0][:, 0].float(), 1, (groups, -1)).flatten(0, 1)  # [N, heads, S, d]
+    block_ids = lanes[3][:, 0].flatten(0, 1).long()  # [N, S, blocks]
+    own_positions = None if row_positions is None else lanes[4].repeat_interleave(groups, 0)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    parts = [
-        _compute_rows(asked[:, :, i : i + AT_ONCE] * scale, keys, values, chosen[:, i : i + AT_ONCE],
-              None if own is None else own[:, i : i + AT_ONCE], block_size, stripes)
-        for i in range(0, rows, AT_ONCE)
+    outputs = [
+        _compute_rows(queries[:, :, i : i + ROWS_PER_STEP] * scale, keys, values, block_ids[:, i : i + ROWS_PER_STEP],
+              None if own_positions is None else own_positions[:, i : i + ROWS_PER_STEP], block_size, stripes)
+        for i in range(0, rows, ROWS_PER_STEP)
     ]  # fmt: skip
-    out = torch.unflatten(torch.cat(parts, 2), 0, (-1, groups)).flatten(1, 2)
+    out = torch.unflatten(torch.cat(outputs, 2), 0, (-1, groups)).flatten(1, 2)
     return unflatten_lanes(out.unsqueeze(1), dims)
 
 
 def _compute_rows(
-    q: Lanes, keys: Lanes, values: Lanes, chosen: Lanes, own: Lanes | None, block: int, stripes: Stripes | None
+    q: Lanes,
+    keys: Lanes,
+    values: Lanes,
+    block_ids: Lanes,
+    own_positions: Lanes | None,
+    block: int,
+    stripes: Stripes | None,
 ) -> Lanes:
     total = keys.shape[1]
-    real = chosen < total // block
-    token = (chosen.where(real, 0)[..., None] * block + torch.arange(block, device=q.device)).flatten(-2)  # [N, S, K]
-    seen = real.repeat_interleave(block, -1)
-    if own is not None:
-        seen = seen & (token <= own[..., None])
-    at = token if stripes is None else stripes.physical(token, total)
+    exists = block_ids < total // block
+    token = (block_ids.where(exists, 0)[..., None] * block + torch.arange(block, device=q.device)).flatten(
+        -2
+    )  # [N, S, K]
+    visible = exists.repeat_interleave(block, -1)
+    if own_positions is not None:
+        visible = visible & (token <= own_positions[..., None])
+    cache_rows = token if stripes is None else stripes.find_rows(token, total)
     batch = torch.arange(len(keys), device=q.device)[:, None, None]
-    scores = multiply_by_row(q, keys[batch, at].mT).masked_fill(~seen[:, None], float("-inf"))
+    scores = multiply_by_row(q, keys[batch, cache_rows].mT).masked_fill(~visible[:, None], float("-inf"))
     weights = torch.softmax(scores, -1).nan_to_num(0.0)
-    return multiply_by_row(weights, values[batch, at])
+    return multiply_by_row(weights, values[batch, cache_rows])
 
 
 @composite(f"ttnn.transformer.{OP}", golden=goldens.sparse_sdpa_msa)
@@ -197,37 +217,51 @@ def sparse_sdpa_msa(
     """Attention of every row over the blocks of keys selected for it; chunk_start_idx makes it causal."""
     mesh = mesh_of(q, OP)
     shape, rows = tuple(mesh.shape), q.shape[2]
-    sp_axis, piece, stripes = block_cyclic_sp_axis, block_cyclic_chunk_local, None
+    sp_axis, chunk_local, stripes = block_cyclic_sp_axis, block_cyclic_chunk_local, None
     wrong = "block_cyclic_sp_axis and block_cyclic_chunk_local must be set together"
     require(
-        (sp_axis is None) == (piece is None),
+        (sp_axis is None) == (chunk_local is None),
         wrong,
         "both or none",
         "Pass both block_cyclic arguments, or leave both out.",
     )
-    if sp_axis is not None and piece is not None:
+    if sp_axis is not None and chunk_local is not None:
         wrong = f"block_cyclic_sp_axis ({sp_axis}) out of range for mesh dims ({len(shape)})"
         require(0 <= sp_axis < len(shape), wrong, "a mesh axis", "Choose an axis of the mesh.")
-        others = torch.Size(shape).numel() // shape[sp_axis]
-        wrong = f"block_cyclic_chunk_local ({piece}) must equal q seq-len ({rows}) or tp*q seq-len ({others * rows})"
+        other_devices = torch.Size(shape).numel() // shape[sp_axis]
+        wrong = (
+            f"block_cyclic_chunk_local ({chunk_local}) must equal q seq-len ({rows}) or tp*q seq-len "
+            f"({other_devices * rows})"
+        )
         require(
-            piece in (rows, others * rows),
+            chunk_local in (rows, other_devices * rows),
             wrong,
-            f"{rows} or {others * rows}",
+            f"{rows} or {other_devices * rows}",
             "Pass one of these numbers as block_cyclic_chunk_local.",
         )
-        length = k.shape[2] // shape[sp_axis]
-        wrong = f"block_cyclic: chunk_local ({piece}) must divide shard_len T/sp ({length})"
-        require(length % piece == 0, wrong, f"a divisor of {length}", "Choose a chunk that divides the shard.")
-        wrong = f"block_cyclic: block_size ({block_size}) must divide chunk_local ({piece})"
-        require(piece % block_size == 0, wrong, f"a divisor of {piece}", "Choose a block_size that divides the chunk.")
-        stripes = Stripes(shape[sp_axis], piece)
+        shard_length = k.shape[2] // shape[sp_axis]
+        wrong = f"block_cyclic: chunk_local ({chunk_local}) must divide shard_len T/sp ({shard_length})"
+        require(
+            shard_length % chunk_local == 0,
+            wrong,
+            f"a divisor of {shard_length}",
+            "Choose a chunk that divides the shard.",
+        )
+        wrong = f"block_cyclic: block_size ({block_size}) must divide chunk_local ({chunk_local})"
+        require(
+            chunk_local % block_size == 0,
+            wrong,
+            f"a divisor of {chunk_local}",
+            "Choose a block_size that divides the chunk.",
+        )
+        stripes = Stripes(shape[sp_axis], chunk_local)
     config = compute_kernel_config
     exact = q.dtype is not DataType.FP8_E4M3 or config is None or config.fp32_dest_acc_en
     wrong = "fp8 q requires fp32_dest_acc_en=true (32-bit DEST for the fp8 tilize)"
     require(exact, wrong, "fp32_dest_acc_en=True", "Set fp32_dest_acc_en=True in compute_kernel_config.")
     result: Tensor = _compute_attention(
         q=q, k=k, v=v, indices=indices, scale=scale, block_size=block_size, cache_batch_idx=cache_batch_idx,
-        chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape, part=mesh.rank_block,
+        chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape,
+        rank_block=mesh.rank_block,
     )  # fmt: skip
     return result

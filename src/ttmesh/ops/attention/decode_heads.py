@@ -10,7 +10,7 @@ from ttmesh.base.core_work import num_cores_to_corerangeset, num_cores_to_corera
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.attention.attention_heads import TILE, Three
+from ttmesh.ops.attention.attention_heads import TILE, QueryKeyValue
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import qkv_heads as goldens
@@ -23,8 +23,8 @@ def _round_up_to_tile(extent: int) -> int:
     return -(-extent // TILE) * TILE
 
 
-def _grid(call: Call) -> CoreRangeSet:
-    """The cores that may hold users: those of memory_config's shards, else all."""
+def _available_cores(call: Call) -> CoreRangeSet:
+    """The cores that may hold users: those of memory_config's shards, else all cores."""
     config = call["memory_config"]
     if config is not None and config.shard_spec is not None:
         grid: CoreRangeSet = config.shard_spec.grid
@@ -34,21 +34,23 @@ def _grid(call: Call) -> CoreRangeSet:
 
 
 def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    grid, users = _grid(call), inferred[0][0][1]
+    grid, users = _available_cores(call), inferred[0][0][1]
     config = call["memory_config"]
     first = grid.ranges()[0].start
-    own = num_cores_to_corerangeset_in_subcoregrids(first, users, grid, row_wise=True)
-    beside = own
+    query_cores = num_cores_to_corerangeset_in_subcoregrids(first, users, grid, row_wise=True)
+    key_cores = query_cores
     if not call["overlap_qk_coregrid"]:  # keys on the cores after the queries', so that both can be rotated at once
         start = num_cores_to_corerangeset_in_subcoregrids(first, users + 1, grid, row_wise=True).ranges()[-1].end
-        beside = num_cores_to_corerangeset_in_subcoregrids(start, users, grid, row_wise=True)
-    kind = BufferType.L1 if config is None else config.buffer_type
+        key_cores = num_cores_to_corerangeset_in_subcoregrids(start, users, grid, row_wise=True)
+    buffer_type = BufferType.L1 if config is None else config.buffer_type
     specs = []
-    for i, ((shape, _), cores) in enumerate(zip(inferred, (own, beside, own), strict=True)):
-        given = call.outputs[i] if i < len(call.outputs) else None
+    for i, ((shape, _), cores) in enumerate(zip(inferred, (query_cores, key_cores, query_cores), strict=True)):
+        output = call.outputs[i] if i < len(call.outputs) else None
         shard = ShardSpec(cores, (_round_up_to_tile(shape[2]), shape[3]))
-        where = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, kind, shard)
-        specs.append(given.spec if given else TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=where))
+        memory_config = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, buffer_type, shard)
+        specs.append(
+            output.spec if output else TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=memory_config)
+        )
     return specs
 
 
@@ -62,7 +64,7 @@ def _check_decode(call: Call) -> None:
 
 def _split_users(
     x: Lanes, heads: int, kv_heads: int | None, offset: Lanes | None, slice_size: int | None, lane_axes: int
-) -> Three:
+) -> QueryKeyValue:
     """Heads of [*mesh, 1, 1, users, width]; with slice_size only of that many users, from offset on."""
     kv = heads if kv_heads is None else kv_heads
     size = x.shape[-1] // (heads + 2 * kv)
@@ -71,7 +73,7 @@ def _split_users(
         start = 0 if offset is None or offset.is_meta else int(offset.flatten()[0])
         rows = rows.narrow(-2, start, slice_size)
     q, k, v = torch.tensor_split(rows, (heads * size, (heads + kv) * size), dim=-1)
-    return tuple(torch.unflatten(part, -1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
+    return tuple(torch.unflatten(heads_, -1, (-1, size)) for heads_ in (q, k, v))  # type: ignore[return-value]
 
 
 @op(
@@ -87,15 +89,15 @@ def nlp_create_qkv_heads_decode(
     batch_offset: Lanes | None,
     slice_size: int | None,
     lane_axes: int,
-) -> Three:
+) -> QueryKeyValue:
     """Query, key and value heads of one token per user, [1, users, heads, dim], a user per core."""
     if batch_offset is None or slice_size is None or batch_offset.is_meta:
         return _split_users(input_tensor, num_heads, num_kv_heads, batch_offset, slice_size, lane_axes)
     # Devices may take different users: every lane has its own offset.
     start = batch_offset.flatten(lane_axes)[..., 0].long()[..., None, None, None, None]
     x = input_tensor.expand(*start.shape[:lane_axes], *input_tensor.shape[lane_axes:])
-    chosen = start + _count_from_zero(slice_size, x)
-    rows = x.gather(-2, chosen.expand(*x.shape[:-2], slice_size, x.shape[-1]))
+    user_rows = start + _count_from_zero(slice_size, x)
+    rows = x.gather(-2, user_rows.expand(*x.shape[:-2], slice_size, x.shape[-1]))
     return _split_users(rows, num_heads, num_kv_heads, None, None, lane_axes)
 
 
@@ -104,24 +106,24 @@ def _count_from_zero(count: int, like: Lanes) -> Lanes:
 
 
 def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    given = call.outputs[0] if call.outputs else None
-    if given is not None:
-        return [given.spec]
+    output = call.outputs[0] if call.outputs else None
+    if output is not None:
+        return [output.spec]
     shape, heads = inferred[0][0], call["num_heads"]
-    x, sub = call.specs[0], call["sub_core_grids"]
-    if sub is not None and x.memory_config.shard_spec is not None:
+    x, sub_grids = call.specs[0], call["sub_core_grids"]
+    if sub_grids is not None and x.memory_config.shard_spec is not None:
         start = x.memory_config.shard_spec.grid.ranges()[0].start
-        cores = num_cores_to_corerangeset_in_subcoregrids(start, heads, sub, row_wise=True)
+        cores = num_cores_to_corerangeset_in_subcoregrids(start, heads, sub_grids, row_wise=True)
     else:
         cores = num_cores_to_corerangeset(heads, call.mesh.compute_with_storage_grid_size(), row_wise=True)
-    where = MemoryConfig(
+    memory_config = MemoryConfig(
         TensorMemoryLayout.WIDTH_SHARDED,
         BufferType.L1,
         ShardSpec(cores, (_round_up_to_tile(shape[2]), shape[3] // heads)),
     )
-    spec = TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where)
-    wanted = call["memory_config"]
-    return [spec if wanted is None else spec.with_memory_config(wanted)]
+    spec = TensorSpec(shape, x.dtype, Layout.TILE, memory_config=memory_config)
+    requested = call["memory_config"]
+    return [spec if requested is None else spec.with_memory_config(requested)]
 
 
 @op(
@@ -132,7 +134,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def nlp_concat_heads_decode(input_tensor: Lanes, num_heads: int) -> Lanes:
     """[1, users, heads, dim] → [1, 1, users, heads · dim], one head per core."""
     rows = input_tensor[..., :num_heads, :].flatten(-2)
-    missing = max(TILE - rows.shape[-2], 0)  # TT-NN's result always has a whole tile of users
+    missing = max(TILE - rows.shape[-2], 0)  # TT-NN pads the users to a full tile
     return F.pad(rows, (0, 0, 0, missing)).unsqueeze(-3)
 
 
@@ -140,12 +142,12 @@ def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shape, x = inferred[0][0], call.specs[0]
     cores = shape[0] * shape[1]
     grid = num_cores_to_corerangeset(cores, call.mesh.compute_with_storage_grid_size(), row_wise=True)
-    where = MemoryConfig(
+    memory_config = MemoryConfig(
         TensorMemoryLayout.HEIGHT_SHARDED,
         BufferType.L1,
         ShardSpec(grid, (_round_up_to_tile(shape[2]), _round_up_to_tile(shape[3]))),
     )
-    return [TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where)]
+    return [TensorSpec(shape, x.dtype, Layout.TILE, memory_config=memory_config)]
 
 
 @op(

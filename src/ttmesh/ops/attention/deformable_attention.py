@@ -26,19 +26,19 @@ WIDTH = 16  # values that one face of a tile holds side by side
 
 
 def _check(call: Call) -> None:
-    named = list(zip(("value", "grid", "attn"), call.specs, strict=True))
-    for name, spec in named:
+    operands = list(zip(("value", "grid", "attn"), call.specs, strict=True))
+    for name, spec in operands:
         require_dtype(spec, {DataType.BFLOAT16}, f"{name} must be BFLOAT16")
-        rows = spec.layout is Layout.ROW_MAJOR
-        require(rows, f"{name} must be ROW_MAJOR", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
-        plain = spec.memory_config.interleaved
-        require(plain, f"{name} memory_layout must be INTERLEAVED", "interleaved memory", "Use to_memory_config.")
+        row_major = spec.layout is Layout.ROW_MAJOR
+        require(row_major, f"{name} must be ROW_MAJOR", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+        interleaved = spec.memory_config.interleaved
+        require(interleaved, f"{name} memory_layout must be INTERLEAVED", "interleaved memory", "Use to_memory_config.")
     value, grid, attn = (spec.shape for spec in call.specs)
-    for name, shape, rank, form in (
+    for name, shape, rank, dims in (
         ("value", value, 4, "(N, h_in, w_in, D)"), ("grid", grid, 4, "(N, Q*P, 1, 2)"), ("attn", attn, 3, "(N, Q, P)"),
     ):  # fmt: skip
         require(
-            len(shape) == rank, f"{name} rank must be {rank} {form}, got {shape!r}", form, "Reshape it to these dims."
+            len(shape) == rank, f"{name} rank must be {rank} {dims}, got {shape!r}", dims, "Reshape it to these dims."
         )
     require(grid[-1] == 2, "grid last dim must be 2 (x, y)", "two coordinates", "Reshape the grid to [..., 2].")
     wrong = "grid 3rd dim must be 1 (single sample per row)"
@@ -65,12 +65,12 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def multi_scale_deformable_attn(value: Lanes, grid: Lanes, attn: Lanes, align_corners: bool, lane_axes: int) -> Lanes:
     """The image sampled at the grid's points and summed with the attention weights: [N, queries, depth]."""
     dims = common_mesh_dims([value, grid, attn], lane_axes)
-    picture, places, weights = (
+    image, points, weights = (
         fold_into_batch(t, lane_axes).float() for t in align_mesh_dims([value, grid, attn], lane_axes)
     )
-    sampled = F.grid_sample(picture.permute(0, 3, 1, 2), places, mode="bilinear", align_corners=align_corners)
-    points = torch.unflatten(sampled.squeeze(-1), -1, tuple(weights.shape[1:]))  # [N, depth, queries, points]
-    return unfold_from_batch(_weigh_points(points, weights), dims)
+    sampled = F.grid_sample(image.permute(0, 3, 1, 2), points, mode="bilinear", align_corners=align_corners)
+    samples = torch.unflatten(sampled.squeeze(-1), -1, tuple(weights.shape[1:]))  # [N, depth, queries, points]
+    return unfold_from_batch(_weigh_points(samples, weights), dims)
 
 
 def _weigh_points(points: Lanes, weights: Lanes) -> Lanes:

@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.chip.numerics import engine
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.ops.attention.sequence_shards import Stripes, mesh_of, positions, ranks
+from ttmesh.ops.attention.sequence_shards import Stripes, find_row_positions, find_sequence_ranks, mesh_of
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -27,8 +27,8 @@ from ttmesh.tensor.tensor import Tensor
 
 TILE = 32
 SLICE = 8  # bfloat16 numbers in the 16 bytes that a write to DRAM is aligned to
-NOTHING = float("-inf")
-HALVES = {DataType.BFLOAT16, DataType.BFLOAT8_B}
+MASKED = float("-inf")
+FORMATS = {DataType.BFLOAT16, DataType.BFLOAT8_B}
 
 
 @dataclass(unsafe_hash=True)
@@ -82,18 +82,21 @@ def _check(call: Call) -> None:
     require_interleaved(q, "indexer_score q must use interleaved memory")
     for name, spec in (("q", q), ("k", k)):
         wrong = f"{name} must be bfloat16 or bfloat8_b (got {spec.dtype})"
-        require(spec.dtype in HALVES, wrong, "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast.")
+        require(spec.dtype in FORMATS, wrong, "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast.")
     wrong = "q, k must be TILE layout"
     require(q.layout is k.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
     rows, keys, dim = q.shape[2], k.shape[2], q.shape[3]
-    tiled = all(length % TILE == 0 for length in (rows, keys, dim))
+    tile_aligned = all(length % TILE == 0 for length in (rows, keys, dim))
     require(
-        tiled, f"Sq {rows}, T {keys}, D {dim} must be tile-aligned", f"multiples of {TILE}", "Pad them with ttnn.pad."
+        tile_aligned,
+        f"Sq {rows}, T {keys}, D {dim} must be tile-aligned",
+        f"multiples of {TILE}",
+        "Pad them with ttnn.pad.",
     )
     if weights is not None:
-        form = tuple(weights.spec.shape) == (*q.shape[:3], 1)
+        has_shape = tuple(weights.spec.shape) == (*q.shape[:3], 1)
         wrong = "weights must be [B, Hi, Sq, 1] matching q [B, Hi, Sq, D]"
-        require(form, wrong, str([*q.shape[:3], 1]), "Reshape weights to that shape.")
+        require(has_shape, wrong, str([*q.shape[:3], 1]), "Reshape weights to that shape.")
         require_dtype(weights, DataType.BFLOAT16, f"weights must be bfloat16 (got {weights.dtype})")
         require_layout(weights, Layout.TILE, "weights must be TILE layout")
     _check_blocks(call, rows, keys, q.shape[1])
@@ -102,17 +105,19 @@ def _check(call: Call) -> None:
 
 def _check_blocks(call: Call, rows: int, keys: int, heads: int) -> None:
     config = call["program_config"] or IndexerScoreProgramConfig()
-    high, wide, group = config.q_chunk_size, config.k_chunk_size, config.head_group_size
-    wrong = f"q_chunk_size {high} / k_chunk_size {wide} must be tile-aligned"
+    q_chunk, k_chunk, group = config.q_chunk_size, config.k_chunk_size, config.head_group_size
+    wrong = f"q_chunk_size {q_chunk} / k_chunk_size {k_chunk} must be tile-aligned"
     require(
-        high > 0 and wide > 0 and high % TILE == wide % TILE == 0,
+        q_chunk > 0 and k_chunk > 0 and q_chunk % TILE == k_chunk % TILE == 0,
         wrong,
         f"multiples of {TILE}",
         "Round both chunk sizes up to whole tiles.",
     )
-    wrong = f"q_chunk_size {high} must divide Sq {rows}"
-    require(rows % high == 0, wrong, f"a divisor of {rows}", "Choose a q_chunk_size that divides the queries.")
-    require(wide <= keys, f"k_chunk_size {wide} out of range (T={keys})", f"at most {keys}", "Lower k_chunk_size.")
+    wrong = f"q_chunk_size {q_chunk} must divide Sq {rows}"
+    require(rows % q_chunk == 0, wrong, f"a divisor of {rows}", "Choose a q_chunk_size that divides the queries.")
+    require(
+        k_chunk <= keys, f"k_chunk_size {k_chunk} out of range (T={keys})", f"at most {keys}", "Lower k_chunk_size."
+    )
     require(
         heads % (group or heads) == 0,
         f"head_group_size {group} must divide Hi {heads}",
@@ -128,26 +133,26 @@ def _check_blocks(call: Call, rows: int, keys: int, heads: int) -> None:
         resident = group in (0, heads)
         wrong = f"num_groups {groups}>1 requires all heads resident (head_group_size 0 or Hi); got HB={group}"
         require(resident, wrong, "head_group_size=0", "Leave head_group_size at 0.")
-        wrong = f"num_groups {groups}>1 requires k_chunk_size>=64 (the full-strip path); got k_chunk_size={wide}"
-        require(wide >= 2 * TILE, wrong, "k_chunk_size=64 or more", "Raise k_chunk_size to 64.")
+        wrong = f"num_groups {groups}>1 requires k_chunk_size>=64 (the full-strip path); got k_chunk_size={k_chunk}"
+        require(k_chunk >= 2 * TILE, wrong, "k_chunk_size=64 or more", "Raise k_chunk_size to 64.")
     if block:
         wrong = f"block_size {block} must be a multiple of {TILE}"
         require(block % TILE == 0, wrong, f"a multiple of {TILE}", "Round block_size up to whole tiles.")
         wrong = f"block_size {block} must divide T {keys}"
         require(keys % block == 0, wrong, f"a divisor of {keys}", "Choose a block_size that divides the keys.")
-        wrong = f"block_size {block} must divide k_chunk_size {wide} (a block can't straddle a work unit)"
-        require(wide % block == 0, wrong, f"a divisor of {wide}", "Choose a block_size that divides k_chunk_size.")
-        wrong = f"block_size pooling requires k_chunk_size {wide} to divide T {keys}"
-        require(keys % wide == 0, wrong, f"a divisor of {keys}", "Choose a k_chunk_size that divides the keys.")
+        wrong = f"block_size {block} must divide k_chunk_size {k_chunk} (a block can't straddle a work unit)"
+        require(
+            k_chunk % block == 0, wrong, f"a divisor of {k_chunk}", "Choose a block_size that divides k_chunk_size."
+        )
+        wrong = f"block_size pooling requires k_chunk_size {k_chunk} to divide T {keys}"
+        require(keys % k_chunk == 0, wrong, f"a divisor of {keys}", "Choose a k_chunk_size that divides the keys.")
         wrong = (
-            f"block_size pooling needs k_chunk_size/block_size (= {wide // block}) to be a multiple of {SLICE} so each "
+            f"block_size pooling needs k_chunk_size/block_size (= {k_chunk // block}) to be a multiple of {SLICE} so each "
             f"unit's row-major output slice is 16 B-aligned; set k_chunk_size to a multiple of {SLICE}*block_size"
         )
-        require(wide // block % SLICE == 0, wrong, f"a multiple of {SLICE} blocks per unit", "Raise k_chunk_size.")
-        wrong = (
-            f"blocks per work unit (k_chunk_size/block_size = {wide // block}) must be <= {TILE}; reduce k_chunk_size"
-        )
-        require(wide // block <= TILE, wrong, f"at most {TILE} blocks", "Lower k_chunk_size.")
+        require(k_chunk // block % SLICE == 0, wrong, f"a multiple of {SLICE} blocks per unit", "Raise k_chunk_size.")
+        wrong = f"blocks per work unit (k_chunk_size/block_size = {k_chunk // block}) must be <= {TILE}; reduce k_chunk_size"
+        require(k_chunk // block <= TILE, wrong, f"at most {TILE} blocks", "Lower k_chunk_size.")
 
 
 def _check_window(call: Call, rows: int, keys: int) -> None:
@@ -205,41 +210,41 @@ def _score(
     stripes: Stripes | None,
     axes: tuple[int, ...],
     mesh_shape: tuple[int, ...],
-    part: RankBlock | None,
+    rank_block: RankBlock | None,
     lane_axes: int,
 ) -> Lanes:
     keys = k.select(lane_axes, cache_batch_idx or 0).select(lane_axes, 0).float()  # [*mesh, T, D]
     total, rows = keys.shape[-2], q.shape[-2]
     if stripes is not None:
-        at = stripes.physical(torch.arange(total, device=k.device), total)
-        keys = keys.index_select(-2, at)
+        rows_in_order = stripes.find_rows(torch.arange(total, device=k.device), total)
+        keys = keys.index_select(-2, rows_in_order)
     heads = q.squeeze(lane_axes).float()  # [*mesh, H, S, D]
-    own = heads.shape[-3] // num_groups
-    planes = []
+    heads_per_group = heads.shape[-3] // num_groups
+    group_scores = []
     for group in range(num_groups):
-        plane: Lanes | None = None
-        for head in range(group * own, (group + 1) * own):
-            wanted = engine.matmul(heads[..., head, :, :], keys.mT)
+        total_scores: Lanes | None = None
+        for head in range(group * heads_per_group, (group + 1) * heads_per_group):
+            head_scores = engine.matmul(heads[..., head, :, :], keys.mT)
             if weights is not None:
-                wanted = wanted.relu_() * weights.squeeze(lane_axes)[..., head, :, :].float()
-            plane = wanted if plane is None else plane.add_(wanted)
-        assert plane is not None, "a group has heads"
-        planes.append(plane if weights is not None else plane * scale)
-    scores = torch.stack(planes, dim=-3)
-    rank = ranks(mesh_shape, axes[0] if axes else None, part, q.device)
-    within = ranks(mesh_shape, axes[1], part, q.device) if len(axes) > 1 else 0
-    place = positions(first, rows, rank, stripes if axes else None, within)  # [*mesh, S]
+                head_scores = head_scores.relu_() * weights.squeeze(lane_axes)[..., head, :, :].float()
+            total_scores = head_scores if total_scores is None else total_scores.add_(head_scores)
+        assert total_scores is not None, "a group has at least one head"
+        group_scores.append(total_scores if weights is not None else total_scores * scale)
+    scores = torch.stack(group_scores, dim=-3)
+    rank = find_sequence_ranks(mesh_shape, axes[0] if axes else None, rank_block, q.device)
+    sub_rank = find_sequence_ranks(mesh_shape, axes[1], rank_block, q.device) if len(axes) > 1 else 0
+    row_positions = find_row_positions(first, rows, rank, stripes if axes else None, sub_rank)  # [*mesh, S]
     column = torch.arange(total, device=q.device)
-    hidden = column > place[..., None]
+    hidden = column > row_positions[..., None]
     if kv_len is not None:
         hidden = hidden | (column >= kv_len)
     scores, hidden = align_mesh_dims([scores, hidden[..., None, :, :]], lane_axes)
-    scores = scores.masked_fill(hidden, NOTHING)
+    scores = scores.masked_fill(hidden, MASKED)
     if block_size:
         scores = torch.unflatten(scores, -1, (-1, block_size)).amax(-1)
         block = torch.arange(scores.shape[-1], device=q.device)
-        local = block == (place // block_size)[..., None]
-        scores = scores.masked_fill(local[..., None, :, :], float("inf"))
+        own_block = block == (row_positions // block_size)[..., None]
+        scores = scores.masked_fill(own_block[..., None, :, :], float("inf"))
     return scores.unsqueeze(lane_axes)
 
 
@@ -247,18 +252,18 @@ def _run(q: Tensor, k: Tensor, weights: Tensor | None, **options: Any) -> Tensor
     mesh = mesh_of(q, "indexer_score q")
     shape, rows, keys = tuple(mesh.shape), q.shape[2], k.shape[2]
     axes = tuple(options.pop("seq_shard_axes") or ())
-    sp_axis, piece = options.pop("block_cyclic_sp_axis"), options.pop("block_cyclic_chunk_local")
+    sp_axis, chunk_local = options.pop("block_cyclic_sp_axis"), options.pop("block_cyclic_chunk_local")
     start = options.pop("chunk_start_idx")
-    most = 2 if weights is not None else 1
-    named = "[SP, TP]" if most > 1 else "[SP]"
-    wrong = f"indexer_score: seq_shard_axes takes at most {most} axis/axes {named}, got {len(axes)}"
-    require(len(axes) <= most, wrong, f"at most {most}", "Name fewer mesh axes.")
+    max_axes = 2 if weights is not None else 1
+    axis_names = "[SP, TP]" if max_axes > 1 else "[SP]"
+    wrong = f"indexer_score: seq_shard_axes takes at most {max_axes} axis/axes {axis_names}, got {len(axes)}"
+    require(len(axes) <= max_axes, wrong, f"at most {max_axes}", "Name fewer mesh axes.")
     wrong = (
         "indexer_score: block_cyclic_sp_axis and block_cyclic_chunk_local must both be set or both unset "
-        f"(got sp_axis={sp_axis is not None}, chunk_local={piece is not None})"
+        f"(got sp_axis={sp_axis is not None}, chunk_local={chunk_local is not None})"
     )
     require(
-        (sp_axis is None) == (piece is None),
+        (sp_axis is None) == (chunk_local is None),
         wrong,
         "both or none",
         "Pass both block_cyclic arguments, or leave both out.",
@@ -273,51 +278,57 @@ def _run(q: Tensor, k: Tensor, weights: Tensor | None, **options: Any) -> Tensor
         "block_cyclic_sp_axis=",
         "Pass block_cyclic_sp_axis and block_cyclic_chunk_local.",
     )
-    stripes = None if sp_axis is None else _stripes(shape, rows, axes, sp_axis, piece)
-    ring = _ring(shape, axes)
+    stripes = None if sp_axis is None else _find_stripes(shape, rows, axes, sp_axis, chunk_local)
+    ring = _count_sequence_shards(shape, axes)
     first = start
     if first is None:
         first = keys - (stripes.chunk if stripes is not None else ring * rows)
-    # The device that sees farthest, where rows lie one device's behind the other's.
+    # The device with the last rows sees the most keys, if devices hold consecutive rows.
     last = first + (ring - 1) * rows if stripes is None or not axes else first
     result: Tensor = _score(
         q=q, k=k, weights=weights, first=first, last=last, stripes=stripes, axes=axes, mesh_shape=shape,
-        part=mesh.rank_block, **options,
+        rank_block=mesh.rank_block, **options,
     )  # fmt: skip
     return result
 
 
-def _ring(shape: Sequence[int], axes: Sequence[int]) -> int:
+def _count_sequence_shards(shape: Sequence[int], axes: Sequence[int]) -> int:
     """How many devices a sequence is sharded over."""
     if not axes:
         return torch.Size(shape).numel()
     return shape[axes[0]] if len(axes) == 1 or shape[axes[0]] > 1 else shape[axes[1]]
 
 
-def _stripes(shape: tuple[int, ...], rows: int, axes: tuple[int, ...], sp_axis: int, piece: int) -> Stripes | None:
+def _find_stripes(
+    shape: tuple[int, ...], rows: int, axes: tuple[int, ...], sp_axis: int, chunk_local: int
+) -> Stripes | None:
     wrong = f"indexer_score: block_cyclic_sp_axis ({sp_axis}) out of range for mesh rank {len(shape)}"
     require(0 <= sp_axis < len(shape), wrong, "a mesh axis", "Choose an axis of the mesh.")
-    others = torch.Size(shape).numel() // shape[sp_axis]
-    wrong = f"indexer_score: block_cyclic_chunk_local ({piece}) must be q_isl ({rows}) or tp*q_isl ({others * rows})"
+    other_devices = torch.Size(shape).numel() // shape[sp_axis]
+    wrong = (
+        f"indexer_score: block_cyclic_chunk_local ({chunk_local}) must be q_isl ({rows}) or tp*q_isl "
+        f"({other_devices * rows})"
+    )
     require(
-        piece in (rows, others * rows),
+        chunk_local in (rows, other_devices * rows),
         wrong,
-        f"{rows} or {others * rows}",
+        f"{rows} or {other_devices * rows}",
         "Pass one of these numbers as block_cyclic_chunk_local.",
     )
-    both = piece == rows * others and others > 1
+    sharded_over_both = chunk_local == rows * other_devices and other_devices > 1
     wrong = (
-        f"indexer_score: block_cyclic_chunk_local == tp*q_isl (tp={others} > 1) with seq_shard_axes=[SP] needs the TP axis "
+        f"indexer_score: block_cyclic_chunk_local == tp*q_isl (tp={other_devices} > 1) with seq_shard_axes=[SP] "
+        "needs the TP axis "
         "too (seq_shard_axes=[SP, TP]) so the second axis's seq offset is applied; or pass seq_shard_axes=[] (flat "
         "linearization)."
     )
     require(
-        not (both and len(axes) == 1),
+        not (sharded_over_both and len(axes) == 1),
         wrong,
         "seq_shard_axes=[SP, TP]",
         "Add the TP axis to seq_shard_axes, or leave it empty.",
     )
-    return Stripes(shape[sp_axis], piece) if shape[sp_axis] > 1 else None
+    return Stripes(shape[sp_axis], chunk_local) if shape[sp_axis] > 1 else None
 
 
 @composite("ttnn.experimental.indexer_score_dsa", golden=goldens.indexer_score_dsa)

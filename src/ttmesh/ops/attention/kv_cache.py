@@ -1,4 +1,4 @@
-"""Contiguous key-value caches, written in place: a whole prompt, or one token per user."""
+"""Contiguous key-value caches, written in place: a prompt, or one token per user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ttmesh.tensor.tensor import Tensor
 
 
 def make_writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lanes:
-    """The cache with a lane for every lane of the others; a copy only if devices shared it until now."""
+    """Expand the cache to the lanes of the other tensors; it is copied only if devices shared one lane."""
     dims = common_mesh_dims([cache, *others], lane_axes)
     if cache.shape[:lane_axes] == dims:
         return cache

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor as Lanes
 
 from ttmesh.ops.attention.attention_scores import attend_prefill
-from ttmesh.ops.attention.sdpa_decode import attend_cached, decode_scratch, positions_of
+from ttmesh.ops.attention.sdpa_decode import attend_cached, decode_scratch, find_user_positions
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import sdpa as goldens
@@ -28,7 +28,7 @@ def flash_mla_prefill(
     head_dim_v: int | Lanes | None = None,
     input_tensor_v: Lanes | None = None,
 ) -> Lanes:
-    """Latent attention over whole sequences."""
+    """Latent attention over full sequences."""
     if isinstance(head_dim_v, Lanes):  # the overload with values takes them third
         head_dim_v, input_tensor_v = None, head_dim_v
     v = _select_values(input_tensor_k, input_tensor_v, head_dim_v)
@@ -81,7 +81,7 @@ def flash_multi_latent_attention_decode(
         input_tensor_k,
         _select_values(input_tensor_k, input_tensor_v, head_dim_v),
         lane_axes,
-        positions=positions_of(cur_pos, cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
+        positions=find_user_positions(cur_pos, cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
         mask=attn_mask,
         sink=attention_sink,
         scale=scale,
@@ -115,7 +115,7 @@ def paged_flash_multi_latent_attention_decode(
         input_tensor_k,
         _select_values(input_tensor_k, input_tensor_v, head_dim_v),
         lane_axes,
-        positions=positions_of((), cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
+        positions=find_user_positions((), cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
         mask=attn_mask,
         sink=attention_sink,
         scale=scale,

@@ -24,33 +24,33 @@ from ttmesh.tensor.tensor import Tensor
 Coords = tuple[tuple[int, ...], ...]
 
 
-def put(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, where: Lanes, lane_axes: int) -> None:
-    """cache[lane, block, :, row] = values where `where` is true; all but the cache are [*mesh, n(, heads, dim)]."""
+def write_rows(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, mask: Lanes, lane_axes: int) -> None:
+    """cache[lane, block, :, row] = values where the mask is true; all but the cache are [*mesh, n(, heads, dim)]."""
     if cache.is_meta:
         return
     dims = cache.shape[:lane_axes]
     count = block.shape[-1]
-    block, row, where = (part.expand(*dims, count) for part in (block, row, where))
+    block, row, mask = (x.expand(*dims, count) for x in (block, row, mask))
     values = values.expand(*dims, *values.shape[lane_axes:])
-    chosen = where.nonzero(as_tuple=True)
-    cells: tuple[Lanes | slice, ...] = (*chosen[:-1], block[chosen], slice(None), row[chosen])
-    cache[cells] = values[chosen]
+    selected = mask.nonzero(as_tuple=True)
+    index: tuple[Lanes | slice, ...] = (*selected[:-1], block[selected], slice(None), row[selected])
+    cache[index] = values[selected]
 
 
-def as_positions(given: Lanes) -> Lanes:
+def to_signed_positions(stored: Lanes) -> Lanes:
     """Signed positions: unsigned formats hold -1 as their largest value."""
-    wide = given.long()
-    return torch.where(wide > 0x7FFFFFFF, wide - 0x100000000, wide)
+    widened = stored.long()
+    return torch.where(widened > 0x7FFFFFFF, widened - 0x100000000, widened)
 
 
-def chosen_lanes(coords: Coords | None, mesh_shape: tuple[int, ...], device: torch.device) -> Lanes | None:
-    """Which lanes write, [*mesh, 1]; None for all."""
+def make_lane_mask(coords: Coords | None, mesh_shape: tuple[int, ...], device: torch.device) -> Lanes | None:
+    """A mask of the lanes that write, [*mesh, 1]; None if all do."""
     if coords is None:
         return None
-    chosen = torch.zeros(*mesh_shape, 1, dtype=torch.bool, device=device)
+    mask = torch.zeros(*mesh_shape, 1, dtype=torch.bool, device=device)
     for coord in coords:
-        chosen[coord] = True
-    return chosen
+        mask[coord] = True
+    return mask
 
 
 def check_paging(call: Call, *, per_user: bool = True) -> None:
@@ -70,13 +70,15 @@ def check_paging(call: Call, *, per_user: bool = True) -> None:
             )
     cache, x = call.specs[0], call.specs[1]
     if block is not None or heads is not None:
-        have = math.prod(cache.shape[1:])
-        seen = heads or (cache.shape[1] if per_user else x.shape[1])  # a prompt's heads are those of its input
-        want = seen * (block or cache.shape[2]) * x.shape[-1]
-        if have != want:
+        cache_size = math.prod(cache.shape[1:])
+        head_count = heads or (
+            cache.shape[1] if per_user else x.shape[1]
+        )  # prefill takes the number of heads from its input
+        override_size = head_count * (block or cache.shape[2]) * x.shape[-1]
+        if cache_size != override_size:
             raise ShapeError(
-                f"paged cache geometry mismatch: {want} elems/block asked, {have} in the buffer",
-                expected="equal sizes",
+                f"paged cache geometry mismatch: {override_size} elems/block asked, {cache_size} in the buffer",
+                expected=f"{cache_size} elements per block",
                 fix="Correct block_size and num_kv_heads.",
             )
     size = block or cache.shape[2]
@@ -104,10 +106,10 @@ def _check_update(call: Call) -> None:
             expected="[1, users, heads, head size]",
             fix="Reshape it to that shape.",
         )
-    shard = x.memory_config.shard_spec
-    if shard is not None and shard.grid.num_cores() != x.shape[1]:
+    shard_spec = x.memory_config.shard_spec
+    if shard_spec is not None and shard_spec.grid.num_cores() != x.shape[1]:
         raise ShapeError(
-            f"Input must be sharded over one core per user: num_cores is {shard.grid.num_cores()}, users {x.shape[1]}",
+            f"Input must be sharded over one core per user: num_cores is {shard_spec.grid.num_cores()}, users {x.shape[1]}",
             expected=f"{x.shape[1]} cores",
             fix="Shard the input with one core per user.",
         )
@@ -130,7 +132,7 @@ def _require_positions(update_idxs: Sequence[int], update_idxs_tensor: Tensor | 
     return list(update_idxs)
 
 
-def _put_tokens(
+def _write_tokens(
     cache: Lanes,
     input: Lanes,
     update_idxs: Sequence[int],
@@ -146,31 +148,31 @@ def _put_tokens(
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Write one token of every user at that user's position."""
-    only = chosen_lanes(coords, mesh_shape, cache.device)
-    others = [x for x in (input, update_idxs_tensor, page_table, only) if x is not None]
+    lane_mask = make_lane_mask(coords, mesh_shape, cache.device)
+    others = [x for x in (input, update_idxs_tensor, page_table, lane_mask) if x is not None]
     cache = make_writable(cache, others, lane_axes)
     users = input.shape[lane_axes + 1]
     if update_idxs_tensor is not None:
-        positions = as_positions(update_idxs_tensor.flatten(lane_axes)[..., :users])
+        positions = to_signed_positions(update_idxs_tensor.flatten(lane_axes)[..., :users])
     else:
         positions = torch.tensor(list(update_idxs), device=cache.device).reshape(*[1] * lane_axes, -1)[..., :users]
     valid = positions >= 0
-    valid = valid if only is None else valid & only
+    valid = valid if lane_mask is None else valid & lane_mask
     if cache_position_modulo is not None:
         positions = positions % cache_position_modulo
     view = view_cache(cache, block_size, num_kv_heads, input.shape[-1])
     heads, size = view.shape[-3], view.shape[-2]
     if page_table is None:
-        own = torch.arange(users, device=cache.device) * (not share_cache)
-        block, row = own.reshape(*[1] * lane_axes, -1), positions
+        user_blocks = torch.arange(users, device=cache.device) * (not share_cache)
+        block, row = user_blocks.reshape(*[1] * lane_axes, -1), positions
     else:
-        table = as_positions(page_table)
+        table = to_signed_positions(page_table)
         page = (positions.clamp(min=0) // size).expand(*common_mesh_dims([positions, table], lane_axes), users)
         table = table.expand(*page.shape[:lane_axes], *table.shape[lane_axes:])[..., :users, :]
         block = table.gather(-1, page[..., None])[..., 0]
         valid, row = valid & (block >= 0), positions % size
     rows = write_packed(input.squeeze(lane_axes)[..., :heads, :], specs[0].dtype)
-    put(view, block, row, rows, valid, lane_axes)
+    write_rows(view, block, row, rows, valid, lane_axes)
     return cache if view is cache else reinterpret_tiles(view, *cache.shape[-3:])
 
 
@@ -181,8 +183,8 @@ _update = device_operation(
     runtime=("update_idxs",),
     writes="cache",
     in_place=True,
-)(_put_tokens)
-_update_too = device_operation(
+)(_write_tokens)
+_update_second = device_operation(
     "ttnn.experimental.paged_fused_update_cache second half",
     out=like_written,
     check=_check_update,
@@ -190,10 +192,12 @@ _update_too = device_operation(
     programs=no_programs,
     writes="cache",
     in_place=True,
-)(_put_tokens)
+)(_write_tokens)
 
 
-def coords_of(mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor) -> tuple[Coords | None, tuple[int, ...]]:
+def find_writing_lanes(
+    mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor
+) -> tuple[Coords | None, tuple[int, ...]]:
     """The lanes of this process that write (None: all), and the number of lanes along each mesh axis."""
     mesh = cache.device()
     assert mesh is not None, "checked by launch"
@@ -219,7 +223,7 @@ def paged_update_cache(
     cache_position_modulo: int | None,
 ) -> Tensor:
     """Write one token of every user at that user's position, in place."""
-    coords, shape = coords_of(mesh_coords, cache_tensor)
+    coords, shape = find_writing_lanes(mesh_coords, cache_tensor)
     result: Tensor = _update(
         cache=cache_tensor,
         input=input_tensor,
@@ -249,9 +253,9 @@ def paged_fused_update_cache(
     mesh_coords: Iterable[MeshCoordinate] | None,
 ) -> tuple[Tensor, Tensor]:
     """`paged_update_cache` of two caches (keys and values) at once."""
-    coords, shape = coords_of(mesh_coords, cache_tensor1)
+    coords, shape = find_writing_lanes(mesh_coords, cache_tensor1)
     results = []
-    for run, cache, values in ((_update, cache_tensor1, input_tensor1), (_update_too, cache_tensor2, input_tensor2)):
+    for run, cache, values in ((_update, cache_tensor1, input_tensor1), (_update_second, cache_tensor2, input_tensor2)):
         results.append(
             run(
                 cache=cache,

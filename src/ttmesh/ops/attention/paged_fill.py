@@ -14,12 +14,12 @@ from ttmesh.ops.attention.attention_scores import reinterpret_tiles
 from ttmesh.ops.attention.kv_cache import make_writable
 from ttmesh.ops.attention.paged_cache import (
     Coords,
-    as_positions,
     check_paging,
-    chosen_lanes,
-    coords_of,
-    put,
+    find_writing_lanes,
+    make_lane_mask,
+    to_signed_positions,
     view_cache,
+    write_rows,
 )
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
@@ -80,24 +80,24 @@ def _fill(
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Write token t of each input batch to page t // block of its user."""
-    only = chosen_lanes(coords, mesh_shape, cache.device)
-    others = [x for x in (input, page_table, batch_idx_tensor, valid_seq_len_tensor, only) if x is not None]
+    lane_mask = make_lane_mask(coords, mesh_shape, cache.device)
+    others = [x for x in (input, page_table, batch_idx_tensor, valid_seq_len_tensor, lane_mask) if x is not None]
     cache = make_writable(cache, others, lane_axes)
     heads = None if block_size is None else input.shape[lane_axes + 1]
     view = view_cache(cache, block_size, heads, input.shape[-1])
     size, tokens = view.shape[-2], input.shape[-2]
     rows = write_packed(input, specs[0].dtype).transpose(-3, -2)
     token = torch.arange(tokens, device=cache.device).reshape(*[1] * lane_axes, -1)
-    fits = torch.ones_like(token, dtype=torch.bool) if only is None else only
+    mask = torch.ones_like(token, dtype=torch.bool) if lane_mask is None else lane_mask
     if valid_seq_len_tensor is not None:
         length = valid_seq_len_tensor.flatten(lane_axes)
-        fits = fits & (token < length)
+        mask = mask & (token < length)
         if cache_position_modulo is not None:  # the ring keeps the newest tokens; older ones would overwrite them
-            fits = fits & (token >= length - cache_position_modulo)
+            mask = mask & (token >= length - cache_position_modulo)
     elif cache_position_modulo is not None:
-        fits = fits & (token >= tokens - cache_position_modulo)
+        mask = mask & (token >= tokens - cache_position_modulo)
     slot = token if cache_position_modulo is None else token % cache_position_modulo
-    table = as_positions(page_table)
+    table = to_signed_positions(page_table)
     for batch in range(input.shape[lane_axes]):
         if batch_idx_tensor is None:
             pages = table.select(lane_axes, batch_idx + batch)
@@ -106,7 +106,7 @@ def _fill(
             pages = torch.take_along_dim(table, user[..., None], dim=lane_axes).squeeze(lane_axes)
         page = (slot // size).expand(*pages.shape[:lane_axes], tokens)
         block = pages.gather(-1, page)
-        put(view, block, slot % size, rows.select(lane_axes, batch), fits & (block >= 0), lane_axes)
+        write_rows(view, block, slot % size, rows.select(lane_axes, batch), mask & (block >= 0), lane_axes)
     return cache if view is cache else reinterpret_tiles(view, *cache.shape[-3:])
 
 
@@ -123,7 +123,7 @@ def paged_fill_cache(
     valid_seq_len_tensor: Tensor | None,
 ) -> Tensor:
     """Write a prompt's keys or values into the pages of its user, in place."""
-    coords, shape = coords_of(mesh_coords, cache_tensor)
+    coords, shape = find_writing_lanes(mesh_coords, cache_tensor)
     result: Tensor = _fill(
         cache=cache_tensor,
         input=input_tensor,

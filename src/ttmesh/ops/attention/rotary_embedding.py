@@ -24,8 +24,8 @@ def rotate_halves(x: Lanes) -> Lanes:
 
 def apply_rotary(x: Lanes, cos: Lanes, sin: Lanes) -> Lanes:
     """x·cos + rotate_halves(x)·sin in float32."""
-    wide = x.float()
-    return wide * cos.float() + rotate_halves(wide) * sin.float()
+    widened = x.float()
+    return widened * cos.float() + rotate_halves(widened) * sin.float()
 
 
 @op("ttnn.experimental.rotate_half", golden=goldens.rotate_half)
@@ -46,7 +46,7 @@ def _check_rotary(call: Call) -> None:
         raise ShapeError(
             f"Cos and Sin dims must match; got {cos.shape}, {sin.shape} for an input of {x.shape}",
             expected="equal shapes with the input's width",
-            fix="Check the caches.",
+            fix="Give both caches the same shape and the input's last dim.",
         )
 
 
@@ -60,9 +60,7 @@ def rotary_embedding(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, to
         cos, sin = (cache[..., :rows, :] for cache in (cos_cache, sin_cache))
     else:
         cos, sin = (cache[..., token_index : token_index + 1, :] for cache in (cos_cache, sin_cache))
-    return F.pad(
-        apply_rotary(input_tensor, cos, sin), (0, 0, 0, -rows % TILE)
-    )  # TT-NN's result has whole tiles of rows
+    return F.pad(apply_rotary(input_tensor, cos, sin), (0, 0, 0, -rows % TILE))  # TT-NN pads the rows to full tiles
 
 
 def _select_user_rows(cache: Lanes, users: int) -> Lanes:
@@ -83,15 +81,15 @@ def rotary_embedding_hf(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes,
 def _multiply_by_tile(x: Lanes, trans_mat: Lanes) -> Lanes:
     """x times a 32x32 matrix, 32 columns at a time: (x0, x1) → (-x1, x0) for TT-NN's matrix."""
     matrix = trans_mat[..., :TILE, :TILE].float()
-    pieces = torch.unflatten(x.float(), -1, (-1, TILE))
-    matrix = matrix.unsqueeze(-3) if matrix.dim() < pieces.dim() else matrix
-    return engine.matmul(pieces, matrix, k_block=TILE).flatten(-2)
+    column_blocks = torch.unflatten(x.float(), -1, (-1, TILE))
+    matrix = matrix.unsqueeze(-3) if matrix.dim() < column_blocks.dim() else matrix
+    return engine.matmul(column_blocks, matrix, k_block=TILE).flatten(-2)
 
 
-def by_pairs(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lanes:
+def apply_pair_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lanes:
     """x·cos + (x·T)·sin in float32."""
-    turned = engine.keep(_multiply_by_tile(x, trans_mat))
-    return engine.add(engine.multiply(x.float(), cos.float()), engine.multiply(turned, sin.float()))
+    rotated = engine.keep(_multiply_by_tile(x, trans_mat))
+    return engine.add(engine.multiply(x.float(), cos.float()), engine.multiply(rotated, sin.float()))
 
 
 def _apply_llama_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_decode_mode: bool) -> Lanes:
@@ -99,7 +97,7 @@ def _apply_llama_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_d
         cos, sin = _select_user_rows(cos, x.shape[-3]), _select_user_rows(sin, x.shape[-3])
     else:
         cos, sin = cos[..., : x.shape[-2], :], sin[..., : x.shape[-2], :]
-    return by_pairs(x, cos, sin, trans_mat)
+    return apply_pair_rotary(x, cos, sin, trans_mat)
 
 
 def _check_llama(call: Call) -> None:

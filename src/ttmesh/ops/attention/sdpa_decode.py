@@ -11,7 +11,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.tiles import tile_bytes
 from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
-from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, paged_view
+from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, view_paged
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
@@ -49,7 +49,7 @@ def _check_decode(call: Call) -> None:
         raise MeshError(
             f"User provided k_chunk_size must be power of 2, got: {config.k_chunk_size}",
             expected="a power of 2",
-            fix="Round it.",
+            fix="Round k_chunk_size to a power of 2.",
         )
     if call["is_causal"] and not call["cur_pos"] and call["cur_pos_tensor"] is None:
         raise MeshError(
@@ -78,44 +78,44 @@ def attend_cached(
     """Decode attention; positions [*mesh, users] (None: no causality), mask [*mesh, users, 1, heads, keys]."""
     keys = k.shape[-2] if table is None else k.shape[-2] * table.shape[-1]
     if modulo is not None:
-        keys = min(keys, modulo)  # the ring uses no more slots
+        keys = min(keys, modulo)  # the ring buffer has no more slots
     elif positions is not None and not positions.is_meta:
         keys = min(keys, int(positions.max()) + 1) or 1  # keys after every user's position have no weight
     if table is None:
         k, v = k[..., :keys, :], v[..., :keys, :]
     else:
         pages = table[..., : -(-keys // k.shape[-2])]
-        k, v = (gather_pages(part, pages, lane_axes)[..., :keys, :] for part in (k, v))
+        k, v = (gather_pages(cache, pages, lane_axes)[..., :keys, :] for cache in (k, v))
     masks: list[Lanes] = []
     skipped = None
     if positions is not None:
         slots = torch.arange(keys, device=q.device)
-        own = positions[..., None]
+        position = positions[..., None]
         if modulo is not None:  # slot j holds the newest position that is j modulo the ring's length
-            slots = own - (own - slots) % modulo
-        seen = (slots <= own) & (slots >= 0)
+            slots = position - (position - slots) % modulo
+        visible = (slots <= position) & (slots >= 0)
         if window:
-            seen = seen & (slots > own - window)
+            visible = visible & (slots > position - window)
         skipped = positions < 0
-        allowed = seen | skipped[..., None]
+        allowed = visible | skipped[..., None]
         if allowed.is_meta or not bool(
             allowed.all()
         ):  # without a mask torch is faster; users at the last position need none
             masks.append(make_additive_mask(allowed)[..., None, :])
     if mask is not None:
         masks.append(mask.squeeze(lane_axes + 1)[..., :keys].float())
-    both = None if not masks else masks[0] if len(masks) == 1 else masks[0] + masks[1]
+    combined_mask = None if not masks else masks[0] if len(masks) == 1 else masks[0] + masks[1]
     factor = scale if scale is not None else q.shape[-1] ** -0.5
     logits = None if sink is None else sink.flatten(lane_axes, -2)[..., : q.shape[-2], 0].float() * factor
-    return attend_decode(q, k, v, lane_axes, scale=factor, mask=both, sink=logits, skipped=skipped)
+    return attend_decode(q, k, v, lane_axes, scale=factor, mask=combined_mask, sink=logits, skipped=skipped)
 
 
-def positions_of(cur_pos: Sequence[int], cur_pos_tensor: Lanes | None, q: Lanes, lane_axes: int) -> Lanes | None:
-    """Positions [*mesh, users] from whichever form was given; an unsigned -1 becomes -1."""
+def find_user_positions(cur_pos: Sequence[int], cur_pos_tensor: Lanes | None, q: Lanes, lane_axes: int) -> Lanes | None:
+    """Positions [*mesh, users] from the tensor or the list; an unsigned -1 becomes -1."""
     users = q.shape[lane_axes + 1]
     if cur_pos_tensor is not None:
-        given = cur_pos_tensor.flatten(lane_axes)[..., :users].long()
-        return torch.where(given > 0x7FFFFFFF, given - 0x100000000, given)
+        stored = cur_pos_tensor.flatten(lane_axes)[..., :users].long()
+        return torch.where(stored > 0x7FFFFFFF, stored - 0x100000000, stored)
     if not cur_pos:
         return None
     return torch.tensor(list(cur_pos), device=q.device).reshape(*[1] * lane_axes, -1)
@@ -147,7 +147,7 @@ def scaled_dot_product_attention_decode(
         input_tensor_k,
         input_tensor_v,
         lane_axes,
-        positions=positions_of(cur_pos, cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
+        positions=find_user_positions(cur_pos, cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
         mask=attn_mask,
         sink=attention_sink,
         scale=scale,
@@ -181,10 +181,10 @@ def paged_scaled_dot_product_attention_decode(
     head_dim = input_tensor_q.shape[-1]
     return attend_cached(
         input_tensor_q,
-        paged_view(input_tensor_k, paged_cache_geometry, head_dim),
-        paged_view(input_tensor_v, paged_cache_geometry, head_dim),
+        view_paged(input_tensor_k, paged_cache_geometry, head_dim),
+        view_paged(input_tensor_v, paged_cache_geometry, head_dim),
         lane_axes,
-        positions=positions_of((), cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
+        positions=find_user_positions((), cur_pos_tensor, input_tensor_q, lane_axes) if is_causal else None,
         mask=attn_mask,
         sink=attention_sink,
         scale=scale,

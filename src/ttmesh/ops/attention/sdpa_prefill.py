@@ -1,4 +1,4 @@
-"""Attention over whole sequences: prefill, chunked and joint forms."""
+"""Attention over sequences: prefill, chunked prefill and joint attention."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.attention.attention_scores import (
     attend_prefill,
-    causal_allowed,
     gather_pages,
     make_additive_mask,
+    make_causal_mask,
+    make_window_mask,
     reinterpret_tiles,
-    window_allowed,
 )
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -50,7 +50,7 @@ def prefill_scratch(call: Call) -> int:
 
 
 def check_attention(call: Call) -> None:
-    """Raise where TT-NN refuses the inputs of attention over sequences."""
+    """Raise TT-NN's errors for inputs of attention over sequences."""
     q, k, v = (call[name].spec for name in ("input_tensor_q", "input_tensor_k", "input_tensor_v"))
     for spec in (q, k, v):
         if len(spec.shape) != 4 or spec.layout is not Layout.TILE:
@@ -62,7 +62,7 @@ def check_attention(call: Call) -> None:
     if q.shape[1] % k.shape[1]:
         raise ShapeError(
             f"Q num_heads must be divisible by K num_heads. Got Q: {q.shape[1]}, K: {k.shape[1]}",
-            expected="a whole number of query heads per key head",
+            expected=f"a multiple of {k.shape[1]} query heads",
             fix="Check the head counts.",
         )
     if call["is_causal"] and call["attn_mask"] is not None:
@@ -75,7 +75,7 @@ def check_attention(call: Call) -> None:
         raise ShapeError(
             f"Causal SDPA requires Q and K to have the same sequence length. Got Q: {q.shape[-2]}, K: {k.shape[-2]}",
             expected="equal lengths",
-            fix="Use the chunked form for a part of a sequence.",
+            fix="Use chunked_scaled_dot_product_attention for a slice of a sequence.",
         )
 
 
@@ -103,7 +103,7 @@ def scaled_dot_product_attention(
     rows, keys, device = q.shape[-2], k.shape[-2], q.device
     mask, causal = attn_mask, is_causal
     if sliding_window_size:
-        window = make_additive_mask(window_allowed(rows, keys, sliding_window_size, device, causal=is_causal))
+        window = make_additive_mask(make_window_mask(rows, keys, sliding_window_size, device, causal=is_causal))
         mask = _add_masks(mask, window, lane_axes)
         causal = False
     if cu_window_seqlens is not None:
@@ -117,24 +117,28 @@ def _scale_sink(sink: Lanes, q: Lanes, scale: float | None) -> Lanes:
     return sink.float() * (scale if scale is not None else q.shape[-1] ** -0.5)
 
 
-def _add_masks(mask: Lanes | None, local: Lanes, lane_axes: int) -> Lanes:
-    """The sum of a mask [rows, keys] and one that may differ by lane, batch and head."""
-    wide = local.reshape(*[1] * (lane_axes + 4 - local.dim()), *local.shape) if local.dim() < lane_axes + 4 else local
-    return wide if mask is None else wide + mask.float()
+def _add_masks(mask: Lanes | None, shared_mask: Lanes, lane_axes: int) -> Lanes:
+    """Add a mask that all heads share to one that may differ by lane, batch and head."""
+    expanded = (
+        shared_mask.reshape(*[1] * (lane_axes + 4 - shared_mask.dim()), *shared_mask.shape)
+        if shared_mask.dim() < lane_axes + 4
+        else shared_mask
+    )
+    return expanded if mask is None else expanded + mask.float()
 
 
 def _make_windows_mask(ends: Lanes, rows: int, keys: int, lane_axes: int) -> Lanes:
     """A mask in which rows see the keys of their own window; windows end at the given cumulative lengths."""
     ends = ends.reshape(*ends.shape[:lane_axes], 1, 1, 1, -1)
-    own = (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(-1)
-    key = (torch.arange(keys, device=ends.device)[:, None] >= ends).sum(-1)
-    return make_additive_mask(own[..., :, None] == key[..., None, :])
+    row_window = (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(-1)
+    key_window = (torch.arange(keys, device=ends.device)[:, None] >= ends).sum(-1)
+    return make_additive_mask(row_window[..., :, None] == key_window[..., None, :])
 
 
 # -- a chunk of a sequence over a paged cache --------------------------------------------------------------------------
 
 
-def paged_view(cache: Lanes, geometry: PagedCacheGeometryOverride | None, head_dim: int) -> Lanes:
+def view_paged(cache: Lanes, geometry: PagedCacheGeometryOverride | None, head_dim: int) -> Lanes:
     """The cache, with the override's heads and block size where there is one."""
     if geometry is None:
         return cache
@@ -190,8 +194,8 @@ def chunked_scaled_dot_product_attention(
     """Attention of rows that begin at chunk_start_idx of their sequence, over keys in pages."""
     return attend_chunk(
         input_tensor_q,
-        paged_view(input_tensor_k, paged_cache_geometry, input_tensor_q.shape[-1]),
-        paged_view(input_tensor_v, paged_cache_geometry, input_tensor_q.shape[-1]),
+        view_paged(input_tensor_k, paged_cache_geometry, input_tensor_q.shape[-1]),
+        view_paged(input_tensor_v, paged_cache_geometry, input_tensor_q.shape[-1]),
         page_table_tensor,
         chunk_start_idx if chunk_start_idx_tensor is None else chunk_start_idx_tensor,
         scale,
@@ -211,7 +215,7 @@ def attend_chunk(
         assert start is not None, "checked before"
         first = start.reshape(*start.shape[:lane_axes], 1, 1, 1, 1)
     k, v = gather_pages(k, table, lane_axes), gather_pages(v, table, lane_axes)
-    allowed = causal_allowed(rows, k.shape[-2], q.device, first)
+    allowed = make_causal_mask(rows, k.shape[-2], q.device, first)
     mask = make_additive_mask(allowed.reshape(*[1] * (lane_axes + 4 - allowed.dim()), *allowed.shape))
     return attend_prefill(q, k, v, lane_axes, scale=scale, mask=mask)
 
@@ -260,16 +264,16 @@ def joint_scaled_dot_product_attention(
 
 
 def attend_joint(
-    own: Sequence[Lanes], joint: Sequence[Lanes], scale: float | None, lane_axes: int
+    first: Sequence[Lanes], second: Sequence[Lanes], scale: float | None, lane_axes: int
 ) -> tuple[Lanes, Lanes]:
     """Attention of (q, k, v) concatenated with a second (q, k, v); the result of each."""
-    rows = own[0].shape[-2]
-    q, k, v = (_concat_rows(a, b, lane_axes) for a, b in zip(own, joint, strict=True))
+    rows = first[0].shape[-2]
+    q, k, v = (_concat_rows(a, b, lane_axes) for a, b in zip(first, second, strict=True))
     out = attend_prefill(q, k, v, lane_axes, scale=scale)
     return out[..., :rows, :], out[..., rows:, :]
 
 
 def _concat_rows(first: Lanes, second: Lanes, lane_axes: int) -> Lanes:
     dims = [max(a, b) for a, b in zip(first.shape[:lane_axes], second.shape[:lane_axes], strict=True)]
-    both = [part.expand(*dims, *part.shape[lane_axes:]) for part in (first, second)]
+    both = [x.expand(*dims, *x.shape[lane_axes:]) for x in (first, second)]
     return torch.cat(both, dim=-2)

@@ -11,26 +11,30 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.ops.attention.block_cyclic_cache import find_axis_positions, starts
+from ttmesh.ops.attention.block_cyclic_cache import find_axis_positions, find_start_rows
 from ttmesh.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class Stripes:
-    """A block-cyclic cache: every device holds `piece` tokens of each chunk; gathered, it is shard after shard."""
+    """A block-cyclic cache: every device holds `tokens_per_device` of each chunk; gathering concatenates the shards."""
 
     devices: int
-    piece: int
+    tokens_per_device: int
 
     @property
     def chunk(self) -> int:
-        """Tokens of a whole chunk."""
-        return self.devices * self.piece
+        """Tokens of a chunk over all devices."""
+        return self.devices * self.tokens_per_device
 
-    def physical(self, tokens: Lanes, length: int) -> Lanes:
+    def find_rows(self, tokens: Lanes, length: int) -> Lanes:
         """The rows that hold these tokens in a gathered cache of this length."""
-        slab, inside = tokens // self.chunk, tokens % self.chunk
-        return inside // self.piece * (length // self.devices) + slab * self.piece + inside % self.piece
+        chunk_index, offset = tokens // self.chunk, tokens % self.chunk
+        return (
+            offset // self.tokens_per_device * (length // self.devices)
+            + chunk_index * self.tokens_per_device
+            + offset % self.tokens_per_device
+        )
 
 
 def mesh_of(tensor: Tensor, name: str) -> MeshDevice:
@@ -41,25 +45,36 @@ def mesh_of(tensor: Tensor, name: str) -> MeshDevice:
     return mesh
 
 
-def ranks(mesh_shape: Sequence[int], axis: int | None, part: RankBlock | None, device: torch.device) -> Lanes:
-    """Every device's number along an axis, or row by row over the whole mesh: [*mesh]."""
+def find_sequence_ranks(
+    mesh_shape: Sequence[int], axis: int | None, rank_block: RankBlock | None, device: torch.device
+) -> Lanes:
+    """Every device's index along an axis, or in row-major order over the full mesh: [*mesh]."""
     shape = tuple(mesh_shape)
     if axis is not None:
-        found = find_axis_positions(shape, axis, device)
+        ranks = find_axis_positions(shape, axis, device)
     else:
-        found = torch.arange(torch.Size(shape).numel(), device=device).reshape(shape)
-    return found if part is None else part.narrow_to_block(found)
+        ranks = torch.arange(torch.Size(shape).numel(), device=device).reshape(shape)
+    return ranks if rank_block is None else rank_block.narrow_to_block(ranks)
 
 
-def positions(first: int, rows: int, rank: Lanes, stripes: Stripes | None = None, within: Lanes | int = 0) -> Lanes:
+def find_row_positions(
+    first: int, rows: int, rank: Lanes, stripes: Stripes | None = None, sub_rank: Lanes | int = 0
+) -> Lanes:
     """The positions of every device's rows, [*mesh, rows]: consecutive by device, or block-cyclic as the cache is.
 
     Args:
-        within: which part of a device's piece its rows are, where a second axis cuts it.
+        sub_rank: which slice of a device's tokens its rows are, if a second mesh axis shards them further.
     """
     row = torch.arange(rows, device=rank.device)
     if stripes is None:
-        return (first + (rank + within) * rows)[..., None] + row
-    begin = starts(torch.tensor(first, device=rank.device), stripes.piece, rank, stripes.devices) + within * rows
-    local = begin[..., None] + row
-    return local // stripes.piece * stripes.chunk + rank[..., None] * stripes.piece + local % stripes.piece
+        return (first + (rank + sub_rank) * rows)[..., None] + row
+    start_row = (
+        find_start_rows(torch.tensor(first, device=rank.device), stripes.tokens_per_device, rank, stripes.devices)
+        + sub_rank * rows
+    )
+    local_row = start_row[..., None] + row
+    return (
+        local_row // stripes.tokens_per_device * stripes.chunk
+        + rank[..., None] * stripes.tokens_per_device
+        + local_row % stripes.tokens_per_device
+    )

@@ -48,8 +48,8 @@ def _check_sparse(call: Call) -> None:
     if len(kv.shape) != 4 or kv.shape[1] != 1 or kv.shape[3] != q.shape[3]:
         raise ShapeError(
             f"kv must be [B,1,T,{q.shape[3]}] (got {kv.shape})",
-            expected="one head as wide as the queries",
-            fix="Reshape kv to that shape.",
+            expected=f"one head with a last dim of {q.shape[3]}",
+            fix="Reshape kv with ttnn.reshape.",
         )
     if not 0 < call["v_dim"] <= q.shape[3]:
         raise ShapeError(
@@ -81,19 +81,19 @@ def _check_sparse(call: Call) -> None:
 def _compute_sparse_attention(
     q: Lanes, kv: Lanes, indices: Lanes, v_dim: int, scale: float | None, slot: int, lane_axes: int
 ) -> Lanes:
-    """q [*mesh, 1, heads, rows, d] over the keys that indices [*mesh, 1, 1, rows, k] select; others select nothing."""
+    """q [*mesh, 1, heads, rows, d] over the keys at indices [*mesh, 1, 1, rows, k]; indices past the end select none."""
     q, kv, indices = align_mesh_dims([q, kv, indices], lane_axes)
     keys = kv.select(lane_axes, slot).squeeze(lane_axes).float()
-    chosen = indices.squeeze(lane_axes).squeeze(lane_axes).long()
-    real = chosen < keys.shape[-2]
-    rows = chosen.clamp(max=keys.shape[-2] - 1).flatten(lane_axes)
-    picked = torch.take_along_dim(keys, rows[..., None], dim=-2)
-    picked = torch.unflatten(picked, -2, chosen.shape[-2:])
-    scores = multiply_by_row(q.squeeze(lane_axes).float(), picked.mT)
+    key_ids = indices.squeeze(lane_axes).squeeze(lane_axes).long()
+    exists = key_ids < keys.shape[-2]
+    rows = key_ids.clamp(max=keys.shape[-2] - 1).flatten(lane_axes)
+    selected_keys = torch.take_along_dim(keys, rows[..., None], dim=-2)
+    selected_keys = torch.unflatten(selected_keys, -2, key_ids.shape[-2:])
+    scores = multiply_by_row(q.squeeze(lane_axes).float(), selected_keys.mT)
     scores = scores * (scale if scale is not None else q.shape[-1] ** -0.5)
-    scores = scores.masked_fill(~real.unsqueeze(-3), float("-inf"))
+    scores = scores.masked_fill(~exists.unsqueeze(-3), float("-inf"))
     weights = torch.softmax(scores, -1).nan_to_num(0.0)
-    return multiply_by_row(weights, picked[..., :v_dim]).unsqueeze(lane_axes)
+    return multiply_by_row(weights, selected_keys[..., :v_dim]).unsqueeze(lane_axes)
 
 
 def _sparse_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -119,8 +119,8 @@ def sparse_sdpa(
 # -- one device's rows of a causal sequence ----------------------------------------------------------------------------
 
 
-def shares(rows: int, ring: int, device: torch.device) -> Lanes:
-    """The rows that each device of a ring computes, [ring, 2 · rows / (2 · ring)]: one early and one late chunk."""
+def assign_ring_rows(rows: int, ring: int, device: torch.device) -> Lanes:
+    """The rows that each device of a ring computes, [ring, rows / ring]: one early and one late chunk."""
     chunks = torch.arange(rows, device=device).reshape(2 * ring, -1)
     return torch.stack([torch.cat([chunks[i], chunks[2 * ring - 1 - i]]) for i in range(ring)])
 
@@ -129,7 +129,7 @@ def _check_ring(call: Call) -> None:
     rows, ring = call.specs[0].shape[-2], call["ring_size"]
     if rows % (2 * ring):
         raise ShapeError(
-            f"a sequence of {rows} rows cannot be cut into 2 x {ring} chunks",
+            f"a sequence of {rows} rows cannot be split into 2 x {ring} chunks",
             expected=f"a multiple of {2 * ring}",
             fix="Pad the sequence.",
         )
@@ -151,22 +151,22 @@ def _compute_ring_rows(
     chunk_start_idx: int | None,
     scale: float | None,
     mesh_shape: tuple[int, ...],
-    part: RankBlock | None,
+    rank_block: RankBlock | None,
     lane_axes: int,
 ) -> Lanes:
     if page_table is not None:
-        whole = attend_chunk(q, k, v, page_table, chunk_start_idx or 0, scale, lane_axes)
+        output = attend_chunk(q, k, v, page_table, chunk_start_idx or 0, scale, lane_axes)
     else:
-        whole = attend_prefill(q, k, v, lane_axes, scale=scale, causal=True)
-    rows = shares(q.shape[-2], ring_size, q.device)
+        output = attend_prefill(q, k, v, lane_axes, scale=scale, causal=True)
+    rows = assign_ring_rows(q.shape[-2], ring_size, q.device)
     if ring_id is not None:
-        return whole.index_select(-2, rows[ring_id])
+        return output.index_select(-2, rows[ring_id])
     devices = torch.Size(mesh_shape).numel()
-    own = rows[torch.arange(devices, device=q.device) % ring_size].reshape(*mesh_shape, 1, 1, -1, 1)
-    if part is not None:
-        own = part.narrow_to_block(own)
-    whole = whole.expand(*own.shape[:lane_axes], *whole.shape[lane_axes:])
-    return whole.gather(-2, own.expand(*whole.shape[:-2], own.shape[-2], whole.shape[-1]))
+    local_rows = rows[torch.arange(devices, device=q.device) % ring_size].reshape(*mesh_shape, 1, 1, -1, 1)
+    if rank_block is not None:
+        local_rows = rank_block.narrow_to_block(local_rows)
+    output = output.expand(*local_rows.shape[:lane_axes], *output.shape[lane_axes:])
+    return output.gather(-2, local_rows.expand(*output.shape[:-2], local_rows.shape[-2], output.shape[-1]))
 
 
 @composite("ttnn.transformer.ring_distributed_scaled_dot_product_attention", golden=sdpa.ring_distributed_sdpa)
@@ -196,7 +196,7 @@ def ring_distributed_scaled_dot_product_attention(
         chunk_start_idx=chunk_start_idx,
         scale=scale,
         mesh_shape=tuple(mesh.shape),
-        part=mesh.rank_block,
+        rank_block=mesh.rank_block,
         memory_config=memory_config,
         program_config=program_config,
     )

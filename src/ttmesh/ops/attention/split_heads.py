@@ -7,7 +7,13 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.ops.attention.attention_heads import TILE, Three, as_heads, split_fused_heads, split_interleaved_heads
+from ttmesh.ops.attention.attention_heads import (
+    TILE,
+    QueryKeyValue,
+    split_fused_heads,
+    split_interleaved_heads,
+    to_heads,
+)
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import qkv_heads as goldens
@@ -45,31 +51,31 @@ def _check_split(call: Call) -> None:
         )
 
 
-def _sharded_heads(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _heads_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """Heads of a sharded input stay on its cores, in equal shards; heads of an interleaved input are interleaved."""
     x = call.specs[0]
     config = call["memory_config"] or x.memory_config
     shard = x.memory_config.shard_spec
     if shard is None or config.interleaved:
-        where = config if config.interleaved else MemoryConfig(buffer_type=config.buffer_type)
+        memory_config = config if config.interleaved else MemoryConfig(buffer_type=config.buffer_type)
         return [
-            make_output_spec(call, shape, layout=Layout.TILE, memory_config=where, result=i)
+            make_output_spec(call, shape, layout=Layout.TILE, memory_config=memory_config, result=i)
             for i, (shape, _) in enumerate(inferred)
         ]
     cores = shard.grid.bounding_box().size()
     specs = []
     for shape, _ in inferred:
         rows = -(-shape[0] * shape[1] * (-(-shape[2] // TILE) * TILE) // cores)
-        own = ShardSpec(shard.grid, (-(-rows // TILE) * TILE, -(-shape[3] // TILE) * TILE), shard.orientation)
-        where = MemoryConfig(config.memory_layout, config.buffer_type, own)
-        specs.append(TensorSpec(shape, x.dtype, Layout.TILE, memory_config=where))
+        shard_spec = ShardSpec(shard.grid, (-(-rows // TILE) * TILE, -(-shape[3] // TILE) * TILE), shard.orientation)
+        memory_config = MemoryConfig(config.memory_layout, config.buffer_type, shard_spec)
+        specs.append(TensorSpec(shape, x.dtype, Layout.TILE, memory_config=memory_config))
     return specs
 
 
 @op(
     "ttnn.transformer.split_query_key_value_and_split_heads",
     golden=goldens.split_query_key_value,
-    out=_sharded_heads,
+    out=_heads_spec,
     check=_check_split,
 )
 def split_query_key_value_and_split_heads(
@@ -79,7 +85,7 @@ def split_query_key_value_and_split_heads(
     num_kv_heads: int | None,
     transpose_key: bool,
     specs: tuple[TensorSpec, ...],
-) -> Three:
+) -> QueryKeyValue:
     """Query, key and value heads of a fused projection [batch, rows, width]; keys transposed by default."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if not specs[0].memory_config.interleaved:
@@ -87,9 +93,9 @@ def split_query_key_value_and_split_heads(
     return split_fused_heads(input_tensor, kv_input_tensor, num_heads, kv, transpose_k=transpose_key)
 
 
-@op("ttnn.experimental.create_qkv_heads", golden=goldens.create_qkv_heads, out=_sharded_heads)
-def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool) -> Three:
-    """Heads of a projection that holds queries, key and value group by group."""
+@op("ttnn.experimental.create_qkv_heads", golden=goldens.create_qkv_heads, out=_heads_spec)
+def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool) -> QueryKeyValue:
+    """Heads of a projection whose columns are (queries, key, value) per group of heads."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     return split_interleaved_heads(input.squeeze(-3), num_heads, kv, transpose_k=transpose_k_heads)
 
@@ -97,20 +103,20 @@ def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, tra
 @op(
     "ttnn.experimental.create_qkv_heads_from_separate_tensors",
     golden=goldens.create_qkv_heads_from_separate_tensors,
-    out=_sharded_heads,
+    out=_heads_spec,
 )
 def create_qkv_heads_from_separate_tensors(
     input: Lanes, input_kv: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool
-) -> Three:
-    """Heads of a query projection and of one that holds (key, value) head by head."""
+) -> QueryKeyValue:
+    """Heads of a query projection and of one whose columns are (key, value) per head."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
     pairs = torch.unflatten(input_kv.squeeze(-3), -1, (kv, 2, -1))
     k, v = (pairs[..., i, :].transpose(-3, -2) for i in range(2))
-    return as_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
+    return to_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
 
 
-@op("ttnn.experimental.split_query_key_value_and_split_heads", golden=goldens.split_thirds, out=_sharded_heads)
-def split_on_grid(input_tensor: Lanes, num_heads: int) -> Three:
+@op("ttnn.experimental.split_query_key_value_and_split_heads", golden=goldens.split_thirds, out=_heads_spec)
+def split_on_grid(input_tensor: Lanes, num_heads: int) -> QueryKeyValue:
     """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed."""
-    q, k, v = (as_heads(part, num_heads) for part in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))
+    q, k, v = (to_heads(projection, num_heads) for projection in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))
     return q, k.transpose(-1, -2), v

@@ -1,1 +1,1 @@
-"""How operations are defined, named, checked and described; the operations themselves are in the family folders."""
+"""How operations are defined, named, checked and described; the operations are in the family folders."""

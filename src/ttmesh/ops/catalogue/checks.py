@@ -1,4 +1,4 @@
-"""Refusals that many operations share, in TT-NN's words."""
+"""Checks that many operations share, with TT-NN's error texts."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from ttmesh.tensor.tensor import Tensor
 
 
 def require_layout(spec: TensorSpec | Tensor, layout: Layout, wrong: str) -> None:
-    """Refuse a tensor in the other layout."""
+    """Raise for a tensor in another layout."""
     require(spec.layout is layout, wrong, f"{layout.name}_LAYOUT", "Convert it with ttnn.to_layout.")
 
 
 def require_tiles(call: Call, wrong: str) -> None:
-    """Refuse a first tensor in ROW_MAJOR layout."""
+    """Raise for a first tensor in ROW_MAJOR layout."""
     require_layout(call.specs[0], Layout.TILE, wrong)
 
 
 def require_interleaved(spec: TensorSpec, wrong: str) -> None:
-    """Refuse a sharded tensor."""
+    """Raise for a sharded tensor."""
     require(spec.memory_config.interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
 
 
 def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[DataType], wrong: str) -> None:
-    """Refuse formats that an operation does not take."""
+    """Raise for formats that an operation does not accept."""
     formats = (allowed,) if isinstance(allowed, DataType) else allowed
     expected = allowed.name.lower() if isinstance(allowed, DataType) else one_of(allowed)
     require(spec.dtype in formats, wrong, expected, "Convert it with ttnn.typecast.")
 
 
 def normalize_dim(dim: int, rank: int, wrong: str | None = None) -> int:
-    """A dim, negative ones counted from the end, as the negative dim that lanes need."""
-    low, high = (-rank, rank - 1) if rank else (-1, 0)
-    require(  # the one dim of a rank-0 tensor would be a mesh axis of its lanes
+    """Convert a dim (negative ones count from the end) to the negative dim that lanes need."""
+    lowest, highest = (-rank, rank - 1) if rank else (-1, 0)
+    require(  # for a rank-0 tensor, dim 0 would be a mesh axis of its lanes
         bool(rank) or wrong is not None,
         f"Index is out of bounds for the rank, should be between 0 and -1 however is {dim}",
         "a tensor with dims",
         "Reshape it to [1] first.",
     )
-    wrong = wrong or f"Dimension out of range (expected to be in range of [{low},{high}], but got {dim})"
-    require(low <= dim <= high, wrong, f"a dim in [{low}, {high}]", "Check the rank.")
+    wrong = wrong or f"Dimension out of range (expected to be in range of [{lowest},{highest}], but got {dim})"
+    require(lowest <= dim <= highest, wrong, f"a dim in [{lowest}, {highest}]", "Check the rank.")
     return dim if dim < 0 else dim - max(rank, 1)
 
 
@@ -54,17 +54,17 @@ def normalize_dims(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...
         return tuple(range(-rank, 0))
     given = (dim,) if isinstance(dim, int) else tuple(dim)
     dims = []
-    for i, one in enumerate(given):
+    for i, position in enumerate(given):
         wrong = (
-            f"Unsupported dim {one} at index {i}. After possible adjustment, needs to be at least 0 and less than rank "
+            f"Unsupported dim {position} at index {i}. After possible adjustment, needs to be at least 0 and less than rank "
             f"{rank}, or exactly 0 for a rank 0 tensor."
         )
-        dims.append(normalize_dim(one, rank, wrong))
+        dims.append(normalize_dim(position, rank, wrong))
     ordered = sorted(dims)
     for i, (a, b) in enumerate(pairwise(ordered)):
         wrong = (
             f"reduce dim list contains a duplicate axis after sorting (indices {i} and {i + 1}, value {a + max(rank, 1)}"
             ")"
         )
-        require(a != b, wrong, "different dims", "Name every dim once.")
+        require(a != b, wrong, "different dims", "Pass every dim once.")
     return tuple(ordered) if rank else ()

@@ -9,20 +9,20 @@ from typing import NamedTuple
 from ttmesh.ops.catalogue.definition import Entry
 from ttmesh.ops.catalogue.signatures import names, registered_names
 
-OPERATION, SAME, FUNCTION, MISSING = "operation", "same as", "function", "not emulated"
+OPERATION, ALIAS, FUNCTION, MISSING = "operation", "same as", "function", "not emulated"
 
 
-def _give_reason(reason: str, names: str) -> dict[str, str]:
+def _map_reason(reason: str, names: str) -> dict[str, str]:
     return {f"ttnn.experimental.{name}": reason for name in names.split()}
 
 
-# Why a name is not emulated, where it is more than that nobody wrote it.
+# Why a name is not emulated, if there is a particular reason.
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
-    "ttnn.transformer.fused_recurrent_gated_delta_rule": "From a later tt-metal, whose sources were not at hand.",
+    "ttnn.transformer.fused_recurrent_gated_delta_rule": "From a later tt-metal, whose sources were not available.",
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
-    **_give_reason(
+    **_map_reason(
         "Weights are laid out for the kernels of one fused operation, in the order of its banks: neither is written yet.",
         "add_shared_expert_weights get_moe_combine_cores get_moe_tilize_drain_core get_moe_worker_mcast_bounding_box "
         "get_weight_core_shard_maps get_weight_mem_configs moe_compute moe_gpt prepare_w0_w1_tensor_for_moe_compute "
@@ -30,25 +30,25 @@ REASONS = {
         "quantize_weights_via_host selective_reduce_combine deepseek_moe_fast_reduce_nc_fused deepseek.mla.matmul_wo "
         "deepseek.moe.deepseek_moe_gate deepseek.moe.generalized_moe_gate deepseek.moe.moe_gate_mm",
     ),
-    **_give_reason(
+    **_map_reason(
         "Blackhole's programmable DRAM cores, which prefetch tensors, are not emulated; ttnn.dram_prefetcher is.",
         "create_global_circular_buffer_for_matmul_1d create_global_circular_buffer_for_tensor_prefetcher "
         "is_tensor_prefetcher_supported queue_tensor_prefetcher_request start_tensor_prefetcher stop_tensor_prefetcher "
         "tensor_prefetcher_block_count_for_matmul_1d test_dram_prefetcher_consumer test_dram_prefetcher_validator "
         "wait_for_cq_on_tensor_prefetcher",
     ),
-    **_give_reason(
+    **_map_reason(
         "Sockets between host memory and a core, and the services on them, are not written yet.",
         "recv_async_h2d send_async_d2h deepseek_prefill.inbound_socket_service_sync "
         "deepseek_prefill.outbound_socket_service_sync",
     ),
-    **_give_reason(
+    **_map_reason(
         "It moves tokens between chips while it computes: not written yet; all_to_all_dispatch and all_to_all_combine are.",
         "deepseek_prefill.combine deepseek_prefill.dispatch deepseek_prefill.offset_cumsum ring_indexer_score_dsa",
     ),
 }
 
-# Operations without a case in the matrix of `make test-ops`, by what is known of them instead.
+# Operations without a case in the matrix of `make test-ops`, by how they are tested instead.
 UNCOMPARED = {
     "Compared with torch over algorithms, modes and meshes by tests/ccl.": (
         "all_broadcast all_gather all_reduce all_to_all_combine all_to_all_dispatch broadcast fused_rms_minimal "
@@ -60,22 +60,24 @@ UNCOMPARED = {
         "copy_host_to_device_tensor copy_host_to_device_tensor_partial deallocate dump_tensor from_device from_torch "
         "load_tensor reallocate to_device to_dtype to_layout to_memory_config to_torch"
     ),
-    "Random or unwritten values; tests/ops/creation/test_creation.py looks at shapes, seeds and distributions.": (
+    "Random or uninitialized values; tests/ops/creation/test_creation.py tests shapes, seeds and distributions.": (
         "bernoulli empty empty_like from_buffer manual_seed rand randn uniform"
     ),
-    "They take or give a ComplexTensor, for which the matrix has no format; tt-metal's own tests of them pass.": (
+    "They take or return a ComplexTensor, for which the matrix has no format; tt-metal's own tests of them pass.": (
         "angle angle_bw complex_tensor conj conj_bw imag imag_bw is_imag is_real polar polar_bw real real_bw"
     ),
-    "Its result means nothing, as TT-NN's; tests/ops/matmul/test_prefetching.py tests checks and memory.": "dram_prefetcher",
+    "Its result is a placeholder, as in TT-NN; tests/ops/matmul/test_prefetching.py tests checks and memory.": (
+        "dram_prefetcher"
+    ),
     "The second name of an operation that is compared.": "divide",
-    "A device's place on the mesh decides which keys its rows see; compared by tests/ops/attention/test_indexers.py.": (
+    "The keys that a row sees depend on its device's position; compared by tests/ops/attention/test_indexers.py.": (
         "experimental.indexer_score_dsa experimental.indexer_score_msa"
     ),
-    "Its rows mix three formats, byte by byte; tests/ops/attention/test_indexers.py looks at the bytes.": (
+    "Its rows hold bytes of three formats; tests/ops/attention/test_indexers.py tests the bytes.": (
         "experimental.deepseek_prefill.pack_scaled_fp8_kv_cache"
     ),
     "It runs the caller's kernels; tests/programs/test_descriptors.py runs it.": "generic_op",
-    "No comparison of our own yet; tt-metal's tests or the text demo run them.": (
+    "Not compared by ttmesh's tests yet; tt-metal's tests or the text demo run them.": (
         "index_fill_new interleaved_to_sharded_partial moe_expert_token_remap moe_routing_remap "
         "pearson_correlation_coefficient sampling sharded_to_interleaved_partial"
     ),
@@ -83,7 +85,7 @@ UNCOMPARED = {
 
 
 class Row(NamedTuple):
-    """What is known of one name."""
+    """The status of one name."""
 
     name: str
     status: str
@@ -94,7 +96,7 @@ def list_rows(catalogue: Mapping[str, Entry], resolves: Callable[[str], bool]) -
     """Every TT-NN operation that has a signature, in alphabetical order.
 
     Args:
-        resolves: whether the namespace has something under a name that is no operation of the catalogue.
+        resolves: whether ttmesh.ttnn has a function of this name that is not an operation of the catalogue.
     """
     return [_make_row(name, catalogue, resolves) for name in sorted({*names(), *catalogue})]
 
@@ -102,26 +104,26 @@ def list_rows(catalogue: Mapping[str, Entry], resolves: Callable[[str], bool]) -
 def _make_row(name: str, catalogue: Mapping[str, Entry], resolves: Callable[[str], bool]) -> Row:
     entry = catalogue.get(name)
     if entry is not None and entry.same_as is not None:
-        return Row(name, SAME, f"ttnn.{entry.same_as}")
+        return Row(name, ALIAS, f"ttnn.{entry.same_as}")
     if entry is not None:
         first = (entry.function.__doc__ or "").strip().partition("\n")[0]
         return Row(name, OPERATION, first)
     if resolves(name):
         return Row(name, FUNCTION, "")
-    return Row(name, MISSING, REASONS.get(name, "nobody wrote it yet"))
+    return Row(name, MISSING, REASONS.get(name, "not written yet"))
 
 
 def format_summary(found: Iterable[Row]) -> str:
     """One line of counts, of the registered operations and of all."""
-    everything = list(found)
+    rows = list(found)
     registered = set(registered_names())
-    counted = Counter(row.status for row in everything if row.name in registered)
-    here = len(registered) - counted[MISSING]
-    others = [row for row in everything if row.name not in registered]
-    more = sum(row.status != MISSING for row in others)
+    counts = Counter(row.status for row in rows if row.name in registered)
+    emulated = len(registered) - counts[MISSING]
+    others = [row for row in rows if row.name not in registered]
+    other_emulated = sum(row.status != MISSING for row in others)
     return (
-        f"{here} of the {len(registered)} operations that TT-NN 0.81 registers ({counted[OPERATION]} operations, "
-        f"{counted[SAME]} second names, {counted[FUNCTION]} functions), and {more} of {len(others)} other names."
+        f"{emulated} of the {len(registered)} operations that TT-NN 0.81 registers ({counts[OPERATION]} operations, "
+        f"{counts[ALIAS]} second names, {counts[FUNCTION]} functions), and {other_emulated} of {len(others)} other names."
     )
 
 

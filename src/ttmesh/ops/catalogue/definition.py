@@ -1,11 +1,11 @@
-"""How an operation enters the catalogue: a name, a lane function, a spec rule, checks and a golden function.
+"""How operations are defined in the catalogue: a name, a lane function, a spec rule, checks and a golden function.
 
     @op("ttnn.softmax", golden=lambda input_tensor, dim=-1: torch.softmax(input_tensor, dim))
     def softmax(input_tensor, dim):
         return torch.softmax(input_tensor.float(), dim)
 
 The signature comes from signatures.txt. A lane function names the parameters it uses; parameters that it does not name
-must be in `parameters.COMMON` (used by the machinery, or without effect here for a stated reason).
+must be in `parameter_tags.COMMON` (used elsewhere, or without effect for a stated reason).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Entry:
-    """What the catalogue keeps of an operation besides how to run it."""
+    """The catalogue's entry of an operation: its name, function and golden."""
 
     name: str
     function: OpFunction
@@ -60,7 +60,7 @@ class Entry:
 
 
 class OpFunction(Gate):
-    """A TT-NN operation as Python sees it: callable, with its qualified name and golden function."""
+    """A callable TT-NN operation, with its qualified name and golden function."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class OpFunction(Gate):
         own_options: frozenset[str] = frozenset(),
     ) -> None:
         self.direct = direct or operation is not None
-        self.own_options = own_options  # ttmesh's, beside TT-NN's: what a collective takes by keyword
-        self.takes = takes  # the parameters that the function itself reads or writes into
-        self.returns_tensor = False  # whether it is known to return one tensor, for type stubs
+        self.own_options = own_options  # keyword options that ttmesh adds to TT-NN's, of collectives
+        self.takes = takes  # the parameters that the function reads or writes
+        self.returns_tensor = False  # whether it returns exactly one tensor, for type stubs
         self._names = names
         self.python_fully_qualified_name = name
         self.__name__ = name.rpartition(".")[2]
@@ -93,9 +93,11 @@ class OpFunction(Gate):
         self.runtime_places = tuple(
             i for i, parameter in enumerate(first) if names.get(parameter, parameter) in runtime
         )
-        every = {parameter for overload in self._overloads for parameter in overload.signature.parameters}
-        self._on_sub_device = "subdevice_id" in every
-        self.runtime_names = frozenset(parameter for parameter in every if names.get(parameter, parameter) in runtime)
+        all_parameters = {parameter for overload in self._overloads for parameter in overload.signature.parameters}
+        self._on_sub_device = "subdevice_id" in all_parameters
+        self.runtime_names = frozenset(
+            parameter for parameter in all_parameters if names.get(parameter, parameter) in runtime
+        )
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -103,10 +105,10 @@ class OpFunction(Gate):
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        """What it does, then every way to call it: what `help` prints."""
+        """The description and all signatures, as printed by `help`."""
         calls = [f"    {self.__name__}{overload.signature}" for overload in self._overloads]
-        own = [f"    ttmesh's own options: {', '.join(sorted(self.own_options))}"] if self.own_options else []
-        return "\n".join([self._doc, "", *calls, *own])
+        own_options = [f"    ttmesh's own options: {', '.join(sorted(self.own_options))}"] if self.own_options else []
+        return "\n".join([self._doc, "", *calls, *own_options])
 
     def call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
         """Run the call and notify every watcher before and after it."""
@@ -119,7 +121,7 @@ class OpFunction(Gate):
         return result
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
-        """The call bound to TT-NN's signature, on a queue and on a sub-device."""
+        """Bind the call to TT-NN's signature and run it, on a queue and on a sub-device."""
         arguments = snapshot_all(self.bind(args, dict(kwargs)))
         for tensor in tensors_in(arguments):
             tensor.check_allocated()
@@ -149,24 +151,24 @@ class OpFunction(Gate):
             raise types_misfit(self.python_fully_qualified_name, arguments, problem) from problem
 
     def parameters(self) -> list[str]:
-        """Every parameter of every overload, as the function calls it."""
+        """Every parameter of every overload, by the name that the function uses."""
         names = (self._names.get(p, p) for overload in self._overloads for p in overload.signature.parameters)
         return list(dict.fromkeys(names))
 
-    def also_for(self, kind: type, run: Callable[..., Any]) -> None:
-        """Hand calls with an argument of this type to another function, which gets the arguments it names."""
-        usual, other = self._run, _select_arguments(run)
+    def dispatch_type(self, kind: type, run: Callable[..., Any]) -> None:
+        """Dispatch calls with an argument of this type to another function, which gets the arguments it names."""
+        default, other = self._run, _select_arguments(run)
 
         def choose(arguments: Arguments) -> Any:
-            return (other if any(isinstance(value, kind) for value in arguments.values()) else usual)(arguments)
+            return (other if any(isinstance(value, kind) for value in arguments.values()) else default)(arguments)
 
         self._run = choose
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-        """Arguments by name with defaults, through the first overload that takes the call."""
+        """Arguments by name with defaults, by the first overload that accepts the call."""
         if "from" in kwargs:  # TT-NN has a parameter of this name, which Python functions cannot
             kwargs["from_"] = kwargs.pop("from")
-        own = {name: kwargs.pop(name) for name in self.own_options if name in kwargs} if self.own_options else {}
+        own_values = {name: kwargs.pop(name) for name in self.own_options if name in kwargs} if self.own_options else {}
         problems = []
         for overload, binder_ in zip(self._overloads, self._binders, strict=True):
             try:
@@ -177,7 +179,7 @@ class OpFunction(Gate):
                 continue
             missing = [name for name, value in bound.items() if value is REQUIRED]
             if not missing:
-                return {**bound, **own} if own else bound
+                return {**bound, **own_values} if own_values else bound
             problems.append(f"{self.__name__}{overload.signature}: missing {missing}")
         if self.own_options:
             problems.append(f"ttmesh's own options: {', '.join(sorted(self.own_options))}")
@@ -192,20 +194,20 @@ class OpFunction(Gate):
 def binder(signature: inspect.Signature, names: Mapping[str, str] = NO_NAMES) -> Callable[..., Arguments]:
     """A function with this signature that returns its arguments as a dict.
 
-    Generated, because Python's own binding takes 1 µs where `Signature.bind` takes 48.
+    Generated, because Python's own binding takes 1 µs and `Signature.bind` takes 48.
 
     Args:
-        names: parameters of this overload -> what the dict calls them.
+        names: parameters of this overload -> their keys in the dict.
     """
     defaults = {f"_default_{name}": p.default for name, p in signature.parameters.items() if p.default is not p.empty}
-    parts, keyword_only = [], False
+    declarations, keyword_only = [], False
     for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
-            parts.append("*")
+            declarations.append("*")
             keyword_only = True
-        parts.append(name if parameter.default is parameter.empty else f"{name}=_default_{name}")
+        declarations.append(name if parameter.default is parameter.empty else f"{name}=_default_{name}")
     items = ", ".join(f"{names.get(name, name)!r}: {name}" for name in signature.parameters)
-    source = f"def bind({', '.join(parts)}):\n    return {{{items}}}"
+    source = f"def bind({', '.join(declarations)}):\n    return {{{items}}}"
     scope: dict[str, Any] = dict(defaults)
     exec(source, scope)
     bound: Callable[..., Arguments] = scope["bind"]
@@ -236,14 +238,14 @@ def device_operation(
     least_rank: int = 0,
     engine: EngineRule | None = None,
 ) -> Callable[[Callable[..., Any]], DeviceOperation]:
-    """Make a lane function callable on tensors, by keywords, without a name of its own in the catalogue.
+    """Make a lane function callable on tensors, by keywords, without entering it into the catalogue.
 
     Args:
-        name: what records and errors call it; the others are those of `Operation`.
-        takes: the parameters of the lane function, where its signature does not say.
+        name: its name in records and errors; the other arguments are those of `Operation`.
+        takes: the parameters of the lane function, if its signature does not name them.
     """
 
-    def enter(lane: Callable[..., Any]) -> DeviceOperation:
+    def decorate(lane: Callable[..., Any]) -> DeviceOperation:
         operation = Operation(
             name,
             lane,
@@ -267,7 +269,7 @@ def device_operation(
         )
         return DeviceOperation(operation)
 
-    return enter
+    return decorate
 
 
 def op(
@@ -293,10 +295,10 @@ def op(
     least_rank: int = 0,
     engine: EngineRule | None = None,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
-    """Enter a lane function as the operation of this name.
+    """Define a lane function as the operation of this name.
 
     Args:
-        names: what overloads call a parameter -> what the lane function calls it; the others are those of
+        names: a parameter's name in overloads -> its name in the lane function; the other arguments are those of
           `device_operation`.
     """
     make = device_operation(
@@ -305,15 +307,15 @@ def op(
         temporaries=temporaries, alias=alias, least_rank=least_rank, engine=engine,
     )  # fmt: skip
 
-    def enter(lane: Callable[..., Any]) -> OpFunction:
+    def decorate(lane: Callable[..., Any]) -> OpFunction:
         operation = make(lane).operation
         run = functools.partial(launch, operation)
         taken = operation.lane_arguments.union(OUTPUTS if operation.outputs is None else operation.outputs)
-        entered = define(name, run, golden, lane.__doc__, operation, names, taken)
-        entered.returns_tensor = lane.__annotations__.get("return") == "torch.Tensor"
-        return entered
+        defined = define(name, run, golden, lane.__doc__, operation, names, taken)
+        defined.returns_tensor = lane.__annotations__.get("return") == "torch.Tensor"
+        return defined
 
-    return enter
+    return decorate
 
 
 def composite(
@@ -324,25 +326,25 @@ def composite(
     direct: bool = False,
     own_options: Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], OpFunction]:
-    """Enter a function that calls other operations; it gets the arguments it names.
+    """Define a function that calls other operations; it gets the arguments it names.
 
-    `direct`: kinds and options alone decide what it does to device tensors, so that a call that came to one program or
-    one view needs no second thought. `own_options`: those of its parameters that ttmesh adds to TT-NN's.
+    `direct`: its behaviour on device tensors depends on kinds and options only, so that a call that runs one program or
+    makes one view gets a route. `own_options`: those of its parameters that ttmesh adds to TT-NN's.
     """
 
-    def enter(function: Callable[..., Any]) -> OpFunction:
+    def decorate(function: Callable[..., Any]) -> OpFunction:
         taken = frozenset(inspect.signature(function).parameters)
         own = taken.intersection(own_options)
         run = _select_arguments(function)
-        entered = define(name, run, golden, function.__doc__, None, names, taken, direct=direct, own_options=own)
-        entered.returns_tensor = function.__annotations__.get("return") == "Tensor"
-        return entered
+        defined = define(name, run, golden, function.__doc__, None, names, taken, direct=direct, own_options=own)
+        defined.returns_tensor = function.__annotations__.get("return") == "Tensor"
+        return defined
 
-    return enter
+    return decorate
 
 
 def alias(name: str, of: OpFunction) -> OpFunction:
-    """Enter a second name of an operation."""
+    """Add a second name of an operation."""
     catalogue[name] = Entry(
         name, of, catalogue[of.python_fully_qualified_name].operation, of.golden_function, of.__name__
     )
@@ -353,7 +355,9 @@ def get_golden_function(operation: Any) -> Golden:
     """The torch function an operation, or anything with a `golden_function`, is compared with."""
     if not hasattr(operation, "golden_function"):
         raise MeshError(
-            f"{operation!r} is not an operation", expected="an operation of ttnn", fix="Pass ttnn.add, say."
+            f"{operation!r} is not an operation",
+            expected="an operation of ttnn",
+            fix="Pass an operation such as ttnn.add.",
         )
     golden: Golden | None = operation.golden_function
     if golden is None:
@@ -365,7 +369,7 @@ def get_golden_function(operation: Any) -> Golden:
     return _ignore_device_options(golden)
 
 
-# Where results go and how they are computed is no concern of torch, but tests pass it on to goldens.
+# Options of memory and computation, which torch does not have but tests pass to goldens.
 WITHOUT_MEANING_IN_TORCH = frozenset({
     "memory_config", "device", "queue_id", "cq_id", "output_tensor", "optional_output_tensor", "compute_kernel_config",
     "program_config", "core_grid", "sub_core_grids", "fast_and_approximate_mode", "layout",
@@ -376,25 +380,25 @@ def _ignore_device_options(golden: Golden) -> Golden:
     """Wrap a golden function so that it ignores options that have no meaning in torch, unless it names them."""
     try:
         parameters = inspect.signature(golden).parameters
-    except ValueError:  # torch's own functions do not tell theirs
+    except ValueError:  # torch's builtin functions have no signature
         return golden
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return golden
     ignored = WITHOUT_MEANING_IN_TORCH.difference(parameters)
 
     @functools.wraps(golden)
-    def answer(*args: Any, **options: Any) -> Any:
+    def call_golden(*args: Any, **options: Any) -> Any:
         return golden(*args, **{name: value for name, value in options.items() if name not in ignored})
 
-    return answer
+    return call_golden
 
 
 def _select_arguments(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
     """Wrap a function so that it can be called with all arguments and receives those that it names."""
-    wanted = frozenset(inspect.signature(function).parameters)
+    names = frozenset(inspect.signature(function).parameters)
 
     def call(arguments: Arguments) -> Any:
-        return function(**{key: value for key, value in arguments.items() if key in wanted})
+        return function(**{key: value for key, value in arguments.items() if key in names})
 
     return call
 
@@ -411,8 +415,8 @@ def define(
     direct: bool = False,
     own_options: frozenset[str] = frozenset(),
 ) -> OpFunction:
-    """Enter an operation into the catalogue."""
-    assert name not in catalogue, f"{name} is entered twice"
+    """Add an operation to the catalogue."""
+    assert name not in catalogue, f"{name} is defined twice"
     function = OpFunction(name, call, golden, doc, operation, names, takes, direct, own_options)
     catalogue[name] = Entry(name, function, operation, golden)
     return function

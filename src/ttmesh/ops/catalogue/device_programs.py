@@ -14,5 +14,5 @@ def like_written(call: Call, inferred: object) -> list[Any]:
 
 
 def no_programs(call: Call) -> tuple[Hashable, ...]:
-    """Work that TT-NN does inside another program."""
+    """No program of its own: TT-NN does this work inside another program."""
     return ()

@@ -1,4 +1,4 @@
-"""The files of this folder that enter operations: importing them all fills the catalogue."""
+"""Imports all modules of ttmesh.ops, which define the operations of the catalogue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ttmesh.ops.catalogue.definition import Entry, catalogue
 
 
 def load() -> dict[str, Entry]:
-    """The catalogue with every operation of this folder in it."""
+    """The catalogue with every operation of ttmesh.ops."""
     for module in pkgutil.walk_packages(ttmesh.ops.__path__, "ttmesh.ops."):
         importlib.import_module(module.name)
     return catalogue

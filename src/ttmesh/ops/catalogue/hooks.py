@@ -1,4 +1,4 @@
-"""Looking at operations as they run: hooks before and after each, and the state of TT-NN's tracing and comparison modes."""
+"""Hooks before and after every operation, and TT-NN's functions for tracing and comparison modes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def codegen(outputs: object) -> None:
 
 
 def disable_tracing() -> None:
-    """Tracing is never on, so this is always true afterwards."""
+    """Does nothing: tracing is never enabled."""
 
 
 def is_tracing_enabled() -> bool:
@@ -88,4 +88,4 @@ def is_tracing_enabled() -> bool:
 
 
 def reset_comparison_records_data() -> None:
-    """Comparison mode is not emulated: there is never a record to forget."""
+    """Does nothing: comparison mode is not emulated, so there are no records."""

@@ -1,4 +1,4 @@
-"""Which formats, layouts and memory an operation's first tensor may have, a table per family, in TT-NN's words."""
+"""Which formats, layouts and memory an operation's first tensor may have, by family, with TT-NN's error texts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FLOATS = frozenset({BFLOAT16, FLOAT32, BFLOAT8_B, BFLOAT4_B})
 
 @dataclass(frozen=True)
 class InputRule:
-    """What the first tensor may be; without a text anything goes. `{}` in a text stands for what it was."""
+    """Requirements of the first tensor; without a text there is none. `{}` in a text is replaced by the actual value."""
 
     dtypes: frozenset[DataType] = EVERY
     wrong_dtype: str = ""
     layout: Layout = Layout.TILE
     wrong_layout: str = ""
     wrong_sharding: str = ""
-    comes_last: bool = False  # behind the operation's own checks
+    comes_last: bool = False  # after the operation's own checks
 
     def check(self, spec: TensorSpec) -> None:
-        """Refuse a tensor that the operation does not take: its layout first, then its format, then its memory."""
+        """Raise for a tensor that the operation does not accept: first its layout, then its format, then its memory."""
         if self.wrong_layout:
             fix = "Convert it with ttnn.to_layout."
             require(spec.layout is self.layout, self.wrong_layout, f"{self.layout.name} layout", fix)
@@ -42,7 +42,7 @@ class InputRule:
 
 
 def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
-    """The checks of an operation and its rule, if it has one."""
+    """Combine an operation's check with its input rule, if it has one."""
     rule = RULES.get(name)
     if rule is None:
         return check
@@ -58,14 +58,14 @@ def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[C
     return check_both
 
 
-def _unary(names: str, refused: Iterable[DataType]) -> Mapping[str, InputRule]:
-    """Rules of unary operations; NAME=TYPE where TT-NN calls the device operation by another name."""
-    made = {}
-    for word in names.split():
-        name, _, kind = word.partition("=")
+def _unary(names: str, unsupported: Iterable[DataType]) -> Mapping[str, InputRule]:
+    """Rules of unary operations; NAME=TYPE if TT-NN's device operation has another name."""
+    rules = {}
+    for entry in names.split():
+        name, _, kind = entry.partition("=")
         text = f"Unary: UnaryOpType::{kind or name.upper()} does not support integer input dtype {{}}"
-        made[f"ttnn.{name}"] = InputRule(EVERY.difference(refused), text)
-    return made
+        rules[f"ttnn.{name}"] = InputRule(EVERY.difference(unsupported), text)
+    return rules
 
 
 UNARY: Mapping[str, InputRule] = {
@@ -89,7 +89,7 @@ _GENERIC = InputRule(
     "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
     "MAX/MIN/SUM) - got {}",
 )
-_SPREAD = InputRule(
+_VARIANCE = InputRule(
     frozenset({FLOAT32, BFLOAT16, BFLOAT8_B}),
     "Only FLOAT32, BFLOAT16, and BFLOAT8_B are supported for Std/Var reduction - got {}",
 )
@@ -99,7 +99,7 @@ _SCAN = InputRule(
 )
 REDUCTION: Mapping[str, InputRule] = {
     **dict.fromkeys(("ttnn.sum", "ttnn.mean", "ttnn.max", "ttnn.min"), _GENERIC),
-    **dict.fromkeys(("ttnn.std", "ttnn.var"), _SPREAD),
+    **dict.fromkeys(("ttnn.std", "ttnn.var"), _VARIANCE),
     **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum"), _SCAN),
     "ttnn.sort": InputRule(
         frozenset({BFLOAT16, UINT16, FLOAT32}), "Input tensor data type must be BFLOAT16, UINT16, or FLOAT32, got {}"

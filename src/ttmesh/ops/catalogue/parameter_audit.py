@@ -17,8 +17,8 @@ def find_unaccounted_parameters(entry: Entry) -> list[str]:
     if not isinstance(function, OpFunction) or entry.same_as is not None:
         return []
     tags = COMMON | PER_OPERATION.get(entry.name, {})
-    counted = set() if entry.operation is None else collect_strings(entry.operation.programs)
-    read = function.takes | _collect_rule_strings(entry.operation) | counted
+    program_strings = set() if entry.operation is None else collect_strings(entry.operation.programs)
+    read = function.takes | _collect_rule_strings(entry.operation) | program_strings
     return [name for name in function.parameters() if name not in read and name not in tags]
 
 
@@ -52,13 +52,13 @@ def _collect_strings(value: object, seen: set[FunctionType]) -> set[str]:
         return set()
     seen.add(value)
     used = [value.__globals__.get(name) for name in _collect_names(value.__code__)]
-    held = [cell.cell_contents for cell in value.__closure__ or ()]
-    return _collect_strings([value.__code__, *used, *held], seen)
+    closure = [cell.cell_contents for cell in value.__closure__ or ()]
+    return _collect_strings([value.__code__, *used, *closure], seen)
 
 
 def _collect_names(code: CodeType) -> list[str]:
     inner = [const for const in code.co_consts if isinstance(const, CodeType)]
-    return [*code.co_names, *(name for one in inner for name in _collect_names(one))]
+    return [*code.co_names, *(name for inner_code in inner for name in _collect_names(inner_code))]
 
 
 def collect_parameters_without_effect(entries: Iterable[Entry]) -> dict[Tag, dict[str, list[str]]]:

@@ -30,7 +30,7 @@ CORES = (
     "program for every choice, as TT-NN does."
 )
 PRECISION = (
-    "How exactly the chip's vector unit approximates a function; here it is computed in float32 and rounded once."
+    "How precisely the chip's vector unit approximates a function; ttmesh computes it in float32 and rounds once."
 )
 
 FIDELITY = _no_effect(
@@ -39,9 +39,11 @@ FIDELITY = _no_effect(
     "in ideal, and in functions of the vector unit, results are accumulated in float32 and rounded once. math_approx_mode "
     "and dst_full_sync_en change no value here."
 )
-SLICES = _no_effect("How TT-NN cuts the work so that it fits into L1; the result is the same.")
-HALO = _no_effect("Where intermediate buffers of sliding windows lie; they are not emulated.")
-DESCRIBED = _no_effect("Describes the convolution the weights are prepared for; here weights keep their own order.")
+SLICES = _no_effect("How TT-NN slices the work so that it fits into L1; the result is the same.")
+HALO = _no_effect("Where intermediate buffers of sliding windows are stored; they are not emulated.")
+DESCRIBED = _no_effect(
+    "Describes the convolution the weights are prepared for; in ttmesh their order does not depend on it."
+)
 CONVOLUTION = (
     "input_memory_config input_layout in_channels out_channels batch_size input_height input_width kernel_size stride "
     "padding output_padding dilation has_bias groups input_dtype output_dtype slice_config dram_slice_config"
@@ -55,7 +57,7 @@ COMMON = {
     "dram_slice_config": SLICES,
     "fast_and_approximate_mode": _no_effect(PRECISION),
     "numeric_stable": _no_effect("The largest element is always subtracted first; no input overflows."),
-    "program_config": _no_effect("Cores and block sizes; operations that size buffers by it (products) read it."),
+    "program_config": _no_effect("Cores and block sizes; operations whose buffers depend on it (matmul) read it."),
     "reallocate_halo_output": HALO,
     "reallocate_output": HALO,
     "slice_config": SLICES,
@@ -70,21 +72,21 @@ COMMON = {
     "use_multicore": _no_effect(CORES),
 }
 
-SAME_ANYWHERE = _no_effect("TT-NN hands the part itself back, wherever it lies.")
+SAME_ANYWHERE = _no_effect("TT-NN returns the real or imaginary tensor itself, in its own memory.")
 DEPRECATED = _no_effect("Deprecated in TT-NN, which ignores it as well.")
-PREFETCH = _no_effect("Where prefetched weights pass through; weights are read where they lie.")
+PREFETCH = _no_effect("The buffer of prefetched weights; ttmesh reads weights from their own memory.")
 OWN_MEMORY = Tag("used", "Where that result is allocated.")
-PADDING = _no_effect("The padding of tiles holds no values here; it is written when bytes are asked for.")
+PADDING = _no_effect("ttmesh stores no padding of tiles; it is filled when a tensor is converted to bytes.")
 
 PER_OPERATION: dict[str, dict[str, Tag]] = {
-    "ttnn.topk": {"sorted": _no_effect("The chip sorts what it finds either way.")},
+    "ttnn.topk": {"sorted": _no_effect("The chip sorts the results in both cases.")},
     **_tag_operations(("prepare_conv_weights", "prepare_conv_bias"), _tag_parameters(DESCRIBED, CONVOLUTION)),
     **_tag_operations(
         ("prepare_conv_transpose2d_weights", "prepare_conv_transpose2d_bias"), _tag_parameters(DESCRIBED, CONVOLUTION)
     ),
     "ttnn.group_norm": {
         **_tag_parameters(
-            _no_effect("Masks and reciprocals that TT-NN's kernels want; groups are told by their number here."),
+            _no_effect("Masks and reciprocals for TT-NN's kernels; ttmesh derives groups from num_groups."),
             "reciprocals",
         ),
         **_tag_parameters(_no_effect("Chooses between kernels with equal results."), "num_out_blocks"),
@@ -94,7 +96,7 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
         for name in ("repeat_and_interleave_eltwise_mul", "hc_sum_reduce", "prefix_scan")
     },
     "ttnn.experimental.dit_minimal_matmul_addcmul_fused": {
-        "config": _no_effect("How TT-NN cuts the product into blocks.")
+        "config": _no_effect("How TT-NN splits the matmul into blocks.")
     },
     "ttnn.conj_bw": {"input_tensor": _no_effect("The gradient of a conjugate does not depend on the input.")},
     "ttnn.real": {"memory_config": SAME_ANYWHERE},
@@ -110,15 +112,15 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.experimental.padded_slice": {"pad_value": PADDING},
     "ttnn.repeat": {"implementation": _no_effect("Chooses between kernels with equal results.")},
     "ttnn.reshape": {
-        "reshape_tile_mode": _no_effect("Whether TT-NN keeps its index map between calls; here there is none."),
+        "reshape_tile_mode": _no_effect("Whether TT-NN caches its index map; ttmesh has none."),
     },
     **{f"ttnn.{name}": {"global_cb": PREFETCH} for name in ("matmul", "linear")},
     "ttnn.sparse_matmul": {
         "global_cb": PREFETCH,
     },
     "ttnn.dram_prefetcher": {
-        "num_layers": Tag("checked", "Positive; how often the weights would pass through."),
-        "global_cb": Tag("checked", "Its mapping must fit the weights' shards; nothing passes through it."),
+        "num_layers": Tag("checked", "It must be positive: how often the weights are prefetched."),
+        "global_cb": Tag("checked", "Its mapping must fit the weights' shards; no data is sent through it."),
         "enable_performance_mode": _no_effect("Speed of the chip's own kernel."),
     },
     "ttnn.transformer.sparse_sdpa": {
@@ -132,55 +134,56 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.moreh_sgd": _tag_parameters(OWN_MEMORY, "param_out_memory_config momentum_buffer_out_memory_config"),
     **{
         f"ttnn.moreh_{name}": _tag_parameters(
-            _no_effect("The operation's name says which function; how work is cut changes no value."), "op strategy"
+            _no_effect("The operation's name determines the function; how the work is split changes no value."),
+            "op strategy",
         )
         for kind in ("softmax", "softmin", "logsoftmax")
         for name in (kind, f"{kind}_backward")
     },
     "ttnn.copy": {"input_b": Tag("used", "The values are written into it.")},
     "ttnn.embedding": {
-        "padding_idx": _no_effect("TT-NN keeps this row in L1; the row is the same."),
-        "embeddings_type": _no_effect("Which rows TT-NN keeps in L1; the rows are the same."),
+        "padding_idx": _no_effect("TT-NN caches this row in L1; its values are the same."),
+        "embeddings_type": _no_effect("Which rows TT-NN caches in L1; their values are the same."),
     },
     **{
         f"ttnn.experimental.{name}": {"compute_with_storage_grid_size": _no_effect(CORES)}
         for name in ("attn_matmul", "attn_matmul_from_cache", "group_attn_matmul")
     },
     "ttnn.experimental.deepseek_prefill.moe_grouped_topk": {
-        "stable_sort": _no_effect(
-            "Which of two equal scores comes first; here the lower expert does not always either."
-        )
+        "stable_sort": _no_effect("Which of two equal scores comes first; ttmesh does not guarantee an order either.")
     },
     "ttnn.experimental.deepseek_prefill.unified_routed_expert_moe": {
-        "max_dispatched_tokens_per_expert": _no_effect("How large TT-NN's temporary buffers are; here there are none.")
+        "max_dispatched_tokens_per_expert": _no_effect("The size of TT-NN's temporary buffers; ttmesh has none.")
     },
     "ttnn.addmm": {"output_tile": Tag("used", "The tiles of the result.")},
     "ttnn.experimental.isin": {"assume_unique": _no_effect("TT-NN ignores it as well.")},
     "ttnn.experimental.dit_layernorm_pre_allgather": {
-        "recip_tensor": _no_effect("Precomputed reciprocals of counts; the division is done here.")
+        "recip_tensor": _no_effect("Precomputed reciprocals of counts; ttmesh divides.")
     },
     "ttnn.transformer.chunk_gated_delta_rule": _tag_parameters(
-        _no_effect("Constants that TT-NN's kernel reads; here they are not needed."), "eye tril ones masks"
+        _no_effect("Constants that TT-NN's kernel reads; ttmesh does not need them."), "eye tril ones masks"
     ),
     "ttnn.experimental.minimal_matmul": {"config": _no_effect(CORES)},
     "ttnn.fill_implicit_tile_padding": {"fill_value": PADDING},
     "ttnn.fold": {
-        "use_transpose_as_fold": Tag("checked", "Another way to the same blocks; refused beside collapse_output."),
+        "use_transpose_as_fold": Tag(
+            "checked", "Another order of dims with the same blocks; refused together with collapse_output."
+        ),
         "grid_size": _no_effect(CORES),
         "override_memory_config": Tag("used", "Where the result is allocated."),
     },
     "ttnn.gather": {"sparse_grad": Tag("checked", "TT-NN refuses True.")},
     "ttnn.interleaved_to_sharded": {
-        "keep_l1_aligned": _no_effect("Shards keep the alignment of their memory either way.")
+        "keep_l1_aligned": _no_effect("Shards keep the alignment of their memory in both cases.")
     },
     "ttnn.matmul_batched_weights": {"global_cb": PREFETCH, "optional_output_tensor": DEPRECATED},
     "ttnn.transformer.attention_softmax": {"program_config": _no_effect(CORES)},
     "ttnn.transformer.attention_softmax_": {
         "program_config": _no_effect(CORES),
-        "memory_config": _no_effect("The result goes into the input's own memory."),
+        "memory_config": _no_effect("The result is written into the input's memory."),
     },
     "ttnn.transformer.scaled_dot_product_attention_decode": {
-        "share_cache": _no_effect("A cache of batch 1 is shared by broadcasting whether this is said or not.")
+        "share_cache": _no_effect("A cache of batch 1 is broadcast in both cases.")
     },
     "ttnn.transformer.split_query_key_value_and_split_heads": {
         "use_falcon7b_backend": _no_effect("Chooses between kernels with equal results.")
@@ -194,7 +197,7 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
         for name in ("paged_update_cache", "paged_fused_update_cache")
     },
     **{
-        f"ttnn.{name}": {"recip_tensor": _no_effect("Precomputed reciprocals of counts; the division is done here.")}
+        f"ttnn.{name}": {"recip_tensor": _no_effect("Precomputed reciprocals of counts; ttmesh divides.")}
         for name in ("layer_norm", "layer_norm_pre_all_gather")
     },
     **{

@@ -1,4 +1,4 @@
-"""The call signatures of TT-NN operations, read from signatures.txt when first asked for."""
+"""The call signatures of TT-NN operations, read from signatures.txt on first use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Final, NamedTuple
 
 from ttmesh.base.errors import MeshError, suggest_names
 
-REQUIRED: Final = ...  # the default of a required parameter that stands behind optional ones
+REQUIRED: Final = ...  # the default of a required parameter that follows optional ones
 
 
 class Overload(NamedTuple):
-    """One way to call an operation."""
+    """One call signature of an operation."""
 
     signature: inspect.Signature
-    object_defaults: MappingProxyType[str, str]  # parameter -> the TT-NN object it defaults to where that is no literal
+    object_defaults: MappingProxyType[
+        str, str
+    ]  # parameter -> the TT-NN object that is its default, if that is not a literal
 
 
 class UnknownOperationError(MeshError, AttributeError):
@@ -27,12 +29,12 @@ class UnknownOperationError(MeshError, AttributeError):
 
 def names() -> tuple[str, ...]:
     """Every name with a signature, in the file's order: `ttnn.abs`, `ttnn.transformer.concatenate_heads`, …"""
-    return tuple(_lines())
+    return tuple(_read_lines())
 
 
 def registered_names() -> tuple[str, ...]:
     """The operations that TT-NN 0.81 registers, all of which have a signature."""
-    return tuple(line for line in _data("names.txt") if not line.startswith("#"))
+    return tuple(line for line in _read_data("names.txt") if not line.startswith("#"))
 
 
 def signatures(name: str) -> tuple[inspect.Signature, ...]:
@@ -44,12 +46,12 @@ def signatures(name: str) -> tuple[inspect.Signature, ...]:
 def overloads(name: str) -> tuple[Overload, ...]:
     """The overloads of an operation with the TT-NN objects that literals cannot express."""
     try:
-        lines = _lines()[name]
+        lines = _read_lines()[name]
     except KeyError:
         raise UnknownOperationError(
             f"no signature of {name!r} is known",
             expected="the name of a TT-NN operation, such as 'ttnn.add'",
-            fix=suggest_names(name, _lines()),
+            fix=suggest_names(name, _read_lines()),
         ) from None
     return tuple(parse(line) for line in lines)
 
@@ -60,43 +62,43 @@ def parse(line: str) -> Overload:
     parameters = call.strip().partition("(")[2].removesuffix(")")
     function = ast.parse(f"def f({parameters}): ...").body[0]
     assert isinstance(function, ast.FunctionDef), f"{line!r} holds more than one call"
-    return Overload(_signature(function.args), _object_defaults(comment))
+    return Overload(_make_signature(function.args), _parse_object_defaults(comment))
 
 
-def _signature(arguments: ast.arguments) -> inspect.Signature:
+def _make_signature(arguments: ast.arguments) -> inspect.Signature:
     missing = len(arguments.args) - len(arguments.defaults)
     positional: list[ast.expr | None] = [None] * missing + list(arguments.defaults)
     parameters = [
-        _parameter(argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default)
+        _make_parameter(argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default)
         for argument, default in zip(arguments.args, positional, strict=True)
     ]
     parameters += [
-        _parameter(argument, inspect.Parameter.KEYWORD_ONLY, default)
+        _make_parameter(argument, inspect.Parameter.KEYWORD_ONLY, default)
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     ]
     return inspect.Signature(parameters)
 
 
-def _parameter(argument: ast.arg, kind: inspect._ParameterKind, default: ast.expr | None) -> inspect.Parameter:
+def _make_parameter(argument: ast.arg, kind: inspect._ParameterKind, default: ast.expr | None) -> inspect.Parameter:
     value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
     return inspect.Parameter(argument.arg, kind, default=value)
 
 
-def _object_defaults(comment: str) -> MappingProxyType[str, str]:
+def _parse_object_defaults(comment: str) -> MappingProxyType[str, str]:
     text = comment.partition("default:")[2].partition("#")[0].strip()
     pairs = (pair.partition("=") for pair in text.split("; ") if pair)
     return MappingProxyType({name: value for name, _, value in pairs})
 
 
 @cache
-def _lines() -> dict[str, tuple[str, ...]]:
+def _read_lines() -> dict[str, tuple[str, ...]]:
     table: dict[str, tuple[str, ...]] = {}
-    for line in _data("signatures.txt"):
+    for line in _read_data("signatures.txt"):
         if line and not line.startswith("#"):
             name = line.partition("(")[0]
             table[name] = (*table.get(name, ()), line)
     return table
 
 
-def _data(file: str) -> list[str]:
+def _read_data(file: str) -> list[str]:
     return files("ttmesh.ops.catalogue").joinpath(file).read_text(encoding="utf-8").splitlines()

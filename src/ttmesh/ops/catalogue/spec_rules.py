@@ -48,7 +48,7 @@ def make_output_spec(
     """One output spec: from the caller's arguments, else from the rule, else from the source tensor."""
     given = call.outputs[result] if result < len(call.outputs) else None
     if given is not None:
-        if len(shape) == 0 and given.shape.volume() == 1:  # a number goes into a tensor of one element
+        if len(shape) == 0 and given.shape.volume() == 1:  # a scalar result may be written into a tensor of one element
             return given.spec.with_shape(shape)
         if tuple(given.shape) != tuple(shape):
             raise ShapeError(
@@ -58,31 +58,37 @@ def make_output_spec(
             )
         return given.spec
     spec = call.specs[source]
-    chosen = call["dtype"] or call["output_dtype"] or dtype or spec.dtype
+    result_dtype = call["dtype"] or call["output_dtype"] or dtype or spec.dtype
     config = (
         call["memory_config"] or call["output_memory_config"] or memory_config or inherit_memory_config(spec, shape)
     )
-    placed = layout if layout is not None else spec.layout
-    tile = spec.tile if spec.layout is Layout.TILE and placed is Layout.TILE else None
+    result_layout = layout if layout is not None else spec.layout
+    tile = spec.tile if spec.layout is Layout.TILE and result_layout is Layout.TILE else None
     if config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
-        plain = TensorSpec(shape, chosen, placed, tile=tile)
-        sharded = spec.memory_config.shard_spec is not None
-        config = fit_shards(config, plain, spec.memory_config) if sharded else shard_over_all_cores(config, plain, call)
-    return TensorSpec(shape, chosen, placed, tile=tile, memory_config=config)
+        unsharded = TensorSpec(shape, result_dtype, result_layout, tile=tile)
+        source_is_sharded = spec.memory_config.shard_spec is not None
+        config = (
+            fit_shards(config, unsharded, spec.memory_config)
+            if source_is_sharded
+            else shard_over_all_cores(config, unsharded, call)
+        )
+    return TensorSpec(shape, result_dtype, result_layout, tile=tile, memory_config=config)
 
 
 def shard_over_all_cores(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
     """Complete a sharded config for a result whose source is not sharded: shards over as many cores as are needed."""
     size = call.mesh.compute_with_storage_grid_size()
-    everyone = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(size.x - 1, size.y - 1))])
-    over_all = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(everyone, [0, 0]))
-    shard = fit_shards(config, spec, over_all).shard_spec
-    assert shard is not None, "it was just made"
-    high, wide = (div_up(extent, part) for extent, part in zip(spec.physical_shape, shard.shape, strict=True))
+    all_cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(size.x - 1, size.y - 1))])
+    full_grid_config = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(all_cores, [0, 0]))
+    shard = fit_shards(config, spec, full_grid_config).shard_spec
+    assert shard is not None, "fit_shards returns a shard spec"
+    shards_down, shards_across = (
+        div_up(extent, shard_extent) for extent, shard_extent in zip(spec.physical_shape, shard.shape, strict=True)
+    )
     if config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
-        cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(wide - 1, high - 1))])
+        cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(shards_across - 1, shards_down - 1))])
     else:
-        cores = num_cores_to_corerangeset(high * wide, size, row_wise=True)
+        cores = num_cores_to_corerangeset(shards_down * shards_across, size, row_wise=True)
     return MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, shard.shape, shard.orientation))
 
 

@@ -1,4 +1,4 @@
-"""Complex tensors: a pair of tensors, and the operations TT-NN composes for it."""
+"""ComplexTensor, a pair of real tensors, and the operations that TT-NN composes for it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class ComplexTensor:
         return (self.real, self.imag)[index]
 
     def deallocate(self) -> None:
-        """Free both parts."""
+        """Free the real and the imaginary tensor."""
         self.real.deallocate()
         self.imag.deallocate()
 
 
-def _times(a: Any, b: Any, memory_config: Memory) -> Tensor:
-    product: Tensor = binary["multiply"](a, b, memory_config=memory_config)
-    return product
+def _multiply(a: Any, b: Any, memory_config: Memory) -> Tensor:
+    result: Tensor = binary["multiply"](a, b, memory_config=memory_config)
+    return result
 
 
-def _plus(a: Any, b: Any, memory_config: Memory) -> Tensor:
-    total: Tensor = binary["add"](a, b, memory_config=memory_config)
-    return total
+def _add(a: Any, b: Any, memory_config: Memory) -> Tensor:
+    result: Tensor = binary["add"](a, b, memory_config=memory_config)
+    return result
 
 
 def _apply(name: str, x: Tensor, memory_config: Memory) -> Tensor:
@@ -50,33 +50,33 @@ def _apply(name: str, x: Tensor, memory_config: Memory) -> Tensor:
     return result
 
 
-def _unless_zero(size: Tensor, value: Tensor, memory_config: Memory) -> Tensor:
-    """The value, 0 where the size is 0."""
-    chosen: Tensor = where(size, value, 0.0, memory_config=memory_config)
-    return chosen
+def _zero_where_zero(magnitude: Tensor, value: Tensor, memory_config: Memory) -> Tensor:
+    """The value, or 0 where the magnitude is 0."""
+    result: Tensor = where(magnitude, value, 0.0, memory_config=memory_config)
+    return result
 
 
 @composite("ttnn.complex_tensor", golden=elementwise.complex_tensor)
 def complex_tensor(real: Tensor, imag: Tensor) -> ComplexTensor:
-    """A complex tensor of two parts."""
+    """A complex tensor of a real and an imaginary tensor."""
     if tuple(real.padded_shape) != tuple(imag.padded_shape):
         raise ShapeError(
             "Tensor shapes of real and imag should be identical",
-            expected=f"{real.shape!r} twice, not {imag.shape!r}",
-            fix="Reshape one part.",
+            expected=f"{real.shape!r} for imag, not {imag.shape!r}",
+            fix="Reshape one of the tensors.",
         )
     return ComplexTensor((real, imag))
 
 
 @composite("ttnn.real", golden=elementwise.real)
 def real(input_tensor: ComplexTensor) -> Tensor:
-    """The real part itself."""
+    """The real part, without a copy."""
     return input_tensor.real
 
 
 @composite("ttnn.imag", golden=elementwise.imag)
 def imag(input_tensor: ComplexTensor) -> Tensor:
-    """The imaginary part itself."""
+    """The imaginary part, without a copy."""
     return input_tensor.imag
 
 
@@ -107,32 +107,32 @@ def conj(input_tensor: ComplexTensor, memory_config: Memory) -> ComplexTensor:
 
 @composite("ttnn.polar", golden=elementwise.polar)
 def polar(input_tensor: ComplexTensor, memory_config: Memory) -> ComplexTensor:
-    """Size and phase, given as the two parts, as a complex tensor."""
-    size, phase = input_tensor.real, input_tensor.imag
+    """The complex tensor of a magnitude (the input's real part) and a phase (its imaginary part)."""
+    magnitude, phase = input_tensor.real, input_tensor.imag
     return ComplexTensor(
         (
-            _times(size, _apply("cos", phase, memory_config), memory_config),
-            _times(size, _apply("sin", phase, memory_config), memory_config),
+            _multiply(magnitude, _apply("cos", phase, memory_config), memory_config),
+            _multiply(magnitude, _apply("sin", phase, memory_config), memory_config),
         )
     )
 
 
 def complex_abs(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
-    """The size."""
-    size: Tensor = binary["hypot"](input_tensor.real, input_tensor.imag, memory_config=memory_config)
-    return size
+    """The magnitude."""
+    magnitude: Tensor = binary["hypot"](input_tensor.real, input_tensor.imag, memory_config=memory_config)
+    return magnitude
 
 
 def complex_reciprocal(input_tensor: ComplexTensor, memory_config: Memory) -> ComplexTensor:
     """conj(z) / |z|²."""
-    re, im = (_apply("square", part, memory_config) for part in (input_tensor.real, input_tensor.imag))
-    scale = _apply("reciprocal", _plus(re, im, memory_config), memory_config)
+    re, im = (_apply("square", component, memory_config) for component in (input_tensor.real, input_tensor.imag))
+    scale = _apply("reciprocal", _add(re, im, memory_config), memory_config)
     negated = _apply("neg", input_tensor.imag, memory_config)
-    return ComplexTensor((_times(input_tensor.real, scale, memory_config), _times(negated, scale, memory_config)))
+    return ComplexTensor((_multiply(input_tensor.real, scale, memory_config), _multiply(negated, scale, memory_config)))
 
 
-unary["abs"].also_for(ComplexTensor, complex_abs)
-unary["reciprocal"].also_for(ComplexTensor, complex_reciprocal)
+unary["abs"].dispatch_type(ComplexTensor, complex_abs)
+unary["reciprocal"].dispatch_type(ComplexTensor, complex_reciprocal)
 
 
 # -- gradients --------------------------------------------------------------------------------------------------------
@@ -160,11 +160,14 @@ def conj_bw(grad_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTe
 def angle_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """grad · i·z / |z|², 0 at 0."""
     re, im = input_tensor.real, input_tensor.imag
-    squared = _plus(_apply("square", re, memory_config), _apply("square", im, memory_config), memory_config)
-    scale = _times(grad_tensor, _apply("reciprocal", squared, memory_config), memory_config)
-    parts = (_times(_apply("neg", im, memory_config), scale, memory_config), _times(re, scale, memory_config))
+    squared = _add(_apply("square", re, memory_config), _apply("square", im, memory_config), memory_config)
+    scale = _multiply(grad_tensor, _apply("reciprocal", squared, memory_config), memory_config)
+    components = (
+        _multiply(_apply("neg", im, memory_config), scale, memory_config),
+        _multiply(re, scale, memory_config),
+    )
     return [ComplexTensor((
-        _unless_zero(squared, parts[0], memory_config), _unless_zero(squared, parts[1], memory_config),
+        _zero_where_zero(squared, components[0], memory_config), _zero_where_zero(squared, components[1], memory_config),
     ))]  # fmt: skip
 
 
@@ -172,30 +175,31 @@ def complex_abs_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_conf
     """grad · z / |z|, 0 at 0."""
     sign = _signum(input_tensor, memory_config)
     return [ComplexTensor((
-        _times(grad_tensor, sign.real, memory_config), _times(grad_tensor, sign.imag, memory_config),
+        _multiply(grad_tensor, sign.real, memory_config), _multiply(grad_tensor, sign.imag, memory_config),
     ))]  # fmt: skip
 
 
 @composite("ttnn.polar_bw", golden=goldens.polar_bw)
 def polar_bw(grad_tensor: ComplexTensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
-    """Gradients of size and phase, as the two parts."""
+    """Gradients of magnitude and phase, as real and imaginary part."""
     result = polar(input_tensor, memory_config=memory_config)
     sign = _signum(result, memory_config)
-    turned = ComplexTensor((_apply("neg", result.imag, memory_config), result.real))
+    rotated = ComplexTensor((_apply("neg", result.imag, memory_config), result.real))
     return [ComplexTensor((
-        _real_of_product(grad_tensor, sign, memory_config), _real_of_product(grad_tensor, turned, memory_config),
+        _conjugate_product_real(grad_tensor, sign, memory_config),
+        _conjugate_product_real(grad_tensor, rotated, memory_config),
     ))]  # fmt: skip
 
 
 def _signum(z: ComplexTensor, memory_config: Memory) -> ComplexTensor:
-    size = complex_abs(z, memory_config)
-    inverse = _apply("reciprocal", size, memory_config)
+    magnitude = complex_abs(z, memory_config)
+    inverse = _apply("reciprocal", magnitude, memory_config)
     return ComplexTensor((
-        _unless_zero(size, _times(z.real, inverse, memory_config), memory_config),
-        _unless_zero(size, _times(z.imag, inverse, memory_config), memory_config),
+        _zero_where_zero(magnitude, _multiply(z.real, inverse, memory_config), memory_config),
+        _zero_where_zero(magnitude, _multiply(z.imag, inverse, memory_config), memory_config),
     ))  # fmt: skip
 
 
-def _real_of_product(grad: ComplexTensor, z: ComplexTensor, memory_config: Memory) -> Tensor:
+def _conjugate_product_real(grad: ComplexTensor, z: ComplexTensor, memory_config: Memory) -> Tensor:
     """The real part of conj(grad) · z."""
-    return _plus(_times(grad.real, z.real, memory_config), _times(grad.imag, z.imag, memory_config), memory_config)
+    return _add(_multiply(grad.real, z.real, memory_config), _multiply(grad.imag, z.imag, memory_config), memory_config)

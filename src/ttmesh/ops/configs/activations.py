@@ -1,4 +1,4 @@
-"""Chains of unary functions: the types users spell them with, and how they are applied to lanes."""
+"""Chains of unary functions: the types that users pass, and how they are applied to lanes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS, to
 
 
 class UnaryOpType(PrintedEnum):
-    """Every unary function that chains know (tt-metal e4f9f0b unary_op_types.hpp gives the order)."""
+    """Every unary function of chains, in the order of tt-metal e4f9f0b's unary_op_types.hpp."""
 
     (
         EXP, RECIP, GELU, GELU_TANH, RELU, SQRT, SIGMOID, LOG, LOG1P, TANH, LOG2, LOG10, SIN, COS, COSH, SINH, ABS,
@@ -34,7 +34,7 @@ class UnaryOpType(PrintedEnum):
 
 
 class GeluVariant(Enum):
-    """How gelu is computed; only Tanh is another function."""
+    """How gelu is computed; only Tanh changes the function."""
 
     Accurate = auto()
     FastLut = auto()
@@ -74,17 +74,21 @@ class UnaryWithParam:
 Activation = UnaryWithParam | UnaryOpType | tuple[UnaryOpType, float] | str
 
 
-def as_activation(given: Activation | Sequence[Any] | None) -> UnaryWithParam | str | None:
-    """What a configuration keeps of an activation: [UnaryOpType.GELU, True] and UnaryOpType.RELU are UnaryWithParams."""
-    return given if given is None or isinstance(given, (UnaryWithParam, str)) else UnaryWithParam(given)
+def as_activation(activation: Activation | Sequence[Any] | None) -> UnaryWithParam | str | None:
+    """Convert an activation to the form that configs store: UnaryOpType.RELU becomes a UnaryWithParam."""
+    return (
+        activation
+        if activation is None or isinstance(activation, (UnaryWithParam, str))
+        else UnaryWithParam(activation)
+    )
 
 
-# Names that differ from the operation's, and functions that are no operation of their own.
-_SPELLED = {
+# Names that differ from the operation's, and functions that are not operations.
+_OPERATION_NAMES = {
     "RECIP": "reciprocal", "LOGICAL_NOT_UNARY": "logical_not", "LOGSIGMOID": "log_sigmoid", "ABS_INT32": "abs",
 }  # fmt: skip
-_OWN: dict[str, Callable[..., torch.Tensor]] = {
-    "GELU": lambda x, *_: WITH_PARAMETERS["gelu"](x),  # the parameter chooses precision, as do those dropped below
+_OTHER_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "GELU": lambda x, *_: WITH_PARAMETERS["gelu"](x),  # the parameter chooses precision, like those dropped below
     "GELU_TANH": lambda x, *_: torch.nn.functional.gelu(x, approximate="tanh"),
     "SIGMOID": lambda x, *_: torch.sigmoid(x),
     "SOFTPLUS": lambda x, beta=1.0, threshold=20.0, *_: WITH_PARAMETERS["softplus"](x, beta, threshold),
@@ -117,7 +121,7 @@ _OWN: dict[str, Callable[..., torch.Tensor]] = {
     "MAC_TSS": lambda x, factor, term: to_float32(x) * factor + term,
     "TYPECAST": lambda x, *dtypes: finish(x, DataType(int(dtypes[-1]))),
 }
-# What follows only chooses precision in TT-NN: a parameter of these is dropped.
+# Functions whose parameter only chooses precision in TT-NN: it is dropped.
 _APPROXIMATE = {"EXP", "SQRT", "RSQRT", "LOG", "LOG1P", "LOG2", "LOG10", "TANH", "ERF", "ERFC", "MISH", "HARDMISH"}
 
 _STRINGS = (
@@ -129,14 +133,14 @@ _STRINGS = (
 
 
 def string_to_unary_with_param(name: str) -> UnaryWithParam:
-    """The function that matmul's `activation=` strings name."""
+    """The function for a string as in matmul's `activation=`."""
     if name not in _STRINGS:
         raise MeshError(f"Unknown unary op: {name}", expected=f"one of {_STRINGS}", fix=suggest_names(name, _STRINGS))
     return UnaryWithParam(UnaryOpType[name.removesuffix("_approx").upper()])
 
 
 def as_unary(activation: Activation) -> UnaryWithParam:
-    """Any spelling of a unary function as the type."""
+    """Convert any form of a unary function to a UnaryWithParam."""
     if isinstance(activation, UnaryWithParam):
         return activation
     if isinstance(activation, str):
@@ -145,14 +149,14 @@ def as_unary(activation: Activation) -> UnaryWithParam:
 
 
 def function_of(activation: Activation) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What an activation does to lanes."""
+    """The function that an activation applies to lanes."""
     unary = as_unary(activation)
     name, params = unary.op_type.name, unary.params
-    function = _OWN.get(name)
+    function = _OTHER_FUNCTIONS.get(name)
     if function is None:
-        spelled = _SPELLED.get(name, name.lower())
-        function = PLAIN.get(spelled) or WITH_PARAMETERS.get(spelled)
-        if name in _APPROXIMATE or spelled in PLAIN:
+        operation_name = _OPERATION_NAMES.get(name, name.lower())
+        function = PLAIN.get(operation_name) or WITH_PARAMETERS.get(operation_name)
+        if name in _APPROXIMATE or operation_name in PLAIN:
             params = ()
     if function is None:
         raise NotEmulatedError(
@@ -164,7 +168,7 @@ def function_of(activation: Activation) -> Callable[[torch.Tensor], torch.Tensor
 
 
 def apply(x: torch.Tensor, activations: Iterable[Activation]) -> torch.Tensor:
-    """Lanes after all activations, left to right, without rounding in between."""
+    """Apply all activations to lanes, left to right, without rounding in between."""
     for activation in activations:
         x = function_of(activation)(x)
     return x
@@ -176,5 +180,5 @@ def get_golden_function_for_activation(
     """The torch function of an activation, as TT-NN's tests ask for it."""
     if activation is None:
         return None
-    function_of(activation)  # refuses what chains do not know
+    function_of(activation)  # raises for functions that chains do not have
     return goldens.activation_function(as_unary(activation))

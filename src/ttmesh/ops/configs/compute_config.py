@@ -60,12 +60,12 @@ def init_device_compute_kernel_config(
 
 
 def layernorm_default_compute_config(arch: Arch) -> WormholeComputeKernelConfig:
-    """The compute config of a layer norm that got none."""
+    """The default compute config of layer norm."""
     return init_device_compute_kernel_config(
         arch, math_fidelity=MathFidelity.HiFi4, math_approx_mode=False, fp32_dest_acc_en=True
     )
 
 
 def rmsnorm_default_compute_config(arch: Arch) -> WormholeComputeKernelConfig:
-    """The compute config of an RMS norm that got none."""
+    """The default compute config of RMS norm."""
     return init_device_compute_kernel_config(arch, math_fidelity=MathFidelity.HiFi4)

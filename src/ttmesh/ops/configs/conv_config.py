@@ -11,14 +11,14 @@ from ttmesh.ops.configs.activations import Activation
 
 
 class PaddingMode(PrintedEnum):
-    """Which values padding has."""
+    """The values of the padding."""
 
     Zeros = 0
     Replicate = 1
 
 
 class Op2DSliceType(PrintedEnum):
-    """Along which dim a tensor in DRAM is sliced so that a slice fits into L1."""
+    """The dim along which a tensor in DRAM is sliced so that a slice fits into L1."""
 
     L1_FULL = 0
     DRAM_HEIGHT = 1

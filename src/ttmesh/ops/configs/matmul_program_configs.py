@@ -19,8 +19,8 @@ def corner(grid: Grid) -> CoreCoord:
     return CoreCoord(grid.x, grid.y) if isinstance(grid, (CoreCoord, CoreGrid)) else CoreCoord(*grid)
 
 
-class Converting:
-    """Grids and activations may be written in several ways and are kept in one, also when they are set later."""
+class ConvertsFields:
+    """Base class that converts grids and activations to one type whenever the field is set."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "compute_with_storage_grid_size":
@@ -38,7 +38,7 @@ class MatmulMultiCoreProgramConfig:
 
 
 @dataclass(unsafe_hash=True)
-class MatmulMultiCoreReuseProgramConfig(Converting):
+class MatmulMultiCoreReuseProgramConfig(ConvertsFields):
     """A block of the output per core, no multicast."""
 
     compute_with_storage_grid_size: Grid
@@ -51,7 +51,7 @@ class MatmulMultiCoreReuseProgramConfig(Converting):
 
 
 @dataclass(unsafe_hash=True, kw_only=True)
-class MatmulMultiCoreReuseMultiCastProgramConfig(Converting):
+class MatmulMultiCoreReuseMultiCastProgramConfig(ConvertsFields):
     """Rows of cores share A, columns of cores share B."""
 
     compute_with_storage_grid_size: Grid
@@ -73,7 +73,7 @@ class MatmulMultiCoreReuseMultiCastProgramConfig(Converting):
 
 
 @dataclass(unsafe_hash=True, kw_only=True)
-class MatmulMultiCoreReuseMultiCast1DProgramConfig(Converting):
+class MatmulMultiCoreReuseMultiCast1DProgramConfig(ConvertsFields):
     """All cores share A (mcast_in0) or B."""
 
     compute_with_storage_grid_size: Grid
@@ -100,7 +100,7 @@ class MatmulMultiCoreReuseMultiCast1DProgramConfig(Converting):
 
 
 @dataclass(unsafe_hash=True)
-class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig(Converting):
+class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig(ConvertsFields):
     """B is sharded in DRAM, one shard per bank, and is read by the cores next to the banks."""
 
     in0_block_w: int
@@ -110,8 +110,8 @@ class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig(Converting):
 
 
 @dataclass(unsafe_hash=True)
-class MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig(Converting):
-    """The same with one matrix of B per bank."""
+class MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig(ConvertsFields):
+    """B is sharded in DRAM, one matrix of a batch per bank."""
 
     in0_block_w: int
     per_core_M: int
@@ -120,7 +120,7 @@ class MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig(Converting):
 
 
 @dataclass(unsafe_hash=True, kw_only=True)
-class MinimalMatmulConfig(Converting):
+class MinimalMatmulConfig(ConvertsFields):
     """Block sizes of ttnn.experimental.minimal_matmul."""
 
     M_block_size: int = 1

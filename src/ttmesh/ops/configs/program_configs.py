@@ -1,4 +1,4 @@
-"""Program configs of normalisation, softmax and attention: what they say about blocks and grids changes no value."""
+"""Program configs of norms, softmax and attention; their blocks and grids change no value."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def create_layernorm_program_config(
 
 
 class LayerNormType(PrintedEnum):
-    """Which of the two norms."""
+    """Layer norm or RMS norm."""
 
     LAYERNORM = 0
     RMSNORM = 1

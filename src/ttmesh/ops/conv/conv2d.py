@@ -24,14 +24,18 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 
-def _with_options(
-    result: Tensor, dims: object, kept: tuple[Tensor, Tensor | None], return_output_dim: bool, return_weights: bool
+def _select_outputs(
+    result: Tensor,
+    dims: object,
+    weights_and_bias: tuple[Tensor, Tensor | None],
+    return_output_dim: bool,
+    return_weights: bool,
 ) -> Any:
     if return_output_dim and return_weights:
-        return result, dims, kept
+        return result, dims, weights_and_bias
     if return_output_dim:
         return result, dims
-    return (result, kept) if return_weights else result
+    return (result, weights_and_bias) if return_weights else result
 
 
 @composite("ttnn.conv2d", golden=goldens.conv2d)
@@ -59,7 +63,7 @@ def conv2d(
     return_weights_and_bias: bool,
 ) -> Any:
     """A convolution of [batch, height, width, channels]: [1, 1, batch · height · width, channels]."""
-    result, out, kept = convolve(
+    result, output_size, weights_and_bias = convolve(
         input_tensor=input_tensor,
         weight_tensor=weight_tensor,
         bias_tensor=bias_tensor,
@@ -77,7 +81,7 @@ def conv2d(
         memory_config=memory_config,
         slice_config=slice_config,
     )
-    return _with_options(result, out, kept, return_output_dim, return_weights_and_bias)
+    return _select_outputs(result, output_size, weights_and_bias, return_output_dim, return_weights_and_bias)
 
 
 @composite("ttnn.conv1d", golden=goldens.conv1d)
@@ -106,12 +110,12 @@ def conv1d(
     """A convolution of [batch, length, channels]: [1, 1, batch · length, channels]."""
     if slice_config is not None and slice_config.slice_type is Op2DSliceType.DRAM_HEIGHT:
         raise MeshError(
-            "conv1d has no height to cut: DRAM_HEIGHT slices are not supported",
+            "conv1d has no height: DRAM_HEIGHT slices are not supported",
             expected="DRAM_WIDTH or L1_FULL",
             fix="Slice along the width.",
         )
     left, right = (padding, padding) if isinstance(padding, int) else (int(padding[0]), int(padding[-1]))
-    result, out, kept = convolve(
+    result, output_size, weights_and_bias = convolve(
         input_tensor=input_tensor,
         weight_tensor=weight_tensor,
         bias_tensor=bias_tensor,
@@ -129,7 +133,7 @@ def conv1d(
         memory_config=memory_config,
         slice_config=slice_config,
     )
-    return _with_options(result, out[1], kept, return_output_dim, return_weights_and_bias)
+    return _select_outputs(result, output_size[1], weights_and_bias, return_output_dim, return_weights_and_bias)
 
 
 @composite("ttnn.conv_transpose2d", golden=goldens.conv_transpose2d)
@@ -159,7 +163,7 @@ def conv_transpose2d(
     return_weights_and_bias: bool,
 ) -> Any:
     """A transposed convolution of [batch, height, width, channels]."""
-    result, out, kept = convolve(
+    result, output_size, weights_and_bias = convolve(
         input_tensor=input_tensor,
         weight_tensor=weight_tensor,
         bias_tensor=bias_tensor,
@@ -180,4 +184,4 @@ def conv_transpose2d(
         output_padding=pair(output_padding),
         mirror_kernel=mirror_kernel,
     )
-    return _with_options(result, out, kept, return_output_dim, return_weights_and_bias)
+    return _select_outputs(result, output_size, weights_and_bias, return_output_dim, return_weights_and_bias)

@@ -16,7 +16,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
-from ttmesh.ops.conv.conv_weights import TILE, prepare_on_host, rearrangement
+from ttmesh.ops.conv.conv_weights import TILE, define_rearrangement, prepare_on_host
 from ttmesh.ops.goldens import convolution as goldens
 from ttmesh.ops.lane_functions.engine_windows import convolve_on_engine
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
@@ -25,44 +25,44 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-Three = tuple[int, int, int]
+Size3d = tuple[int, int, int]
 L1_ALIGNMENT = 16
 
 
-def block_of(kernel: Sequence[int], wanted: int, channels: int | None = None) -> int:
-    """How many channels of a tap are adjacent in the weights' rows; 0 asks for the fewest that fill whole tiles."""
-    if wanted:
-        return wanted
-    least = lcm(L1_ALIGNMENT, TILE // gcd(prod(kernel), TILE))
-    return least if channels is None else min(least, channels)
+def choose_channel_block(kernel: Sequence[int], requested: int, channels: int | None = None) -> int:
+    """How many channels of a tap are adjacent in the weights' rows: the requested number, or the fewest that fill tiles."""
+    if requested:
+        return requested
+    smallest = lcm(L1_ALIGNMENT, TILE // gcd(prod(kernel), TILE))
+    return smallest if channels is None else min(smallest, channels)
 
 
 def _to_matrix(weight: Lanes, groups: int, block: int, alignment: int) -> Lanes:
     """[*mesh, out, in / groups, d, h, w] → [*mesh, blocks · d · h · w · block, out], zeros between groups."""
     out, per_group = weight.shape[-5:-3]
     if groups > 1:
-        wide = weight.new_zeros(*weight.shape[:-4], groups * per_group, *weight.shape[-3:])
+        dense = weight.new_zeros(*weight.shape[:-4], groups * per_group, *weight.shape[-3:])
         for group in range(groups):
-            own = slice(group * out // groups, (group + 1) * out // groups)
+            rows = slice(group * out // groups, (group + 1) * out // groups)
             columns = slice(group * per_group, (group + 1) * per_group)
-            wide[..., own, columns, :, :, :] = weight[..., own, :, :, :, :]
-        weight = wide
+            dense[..., rows, columns, :, :, :] = weight[..., rows, :, :, :, :]
+        weight = dense
     weight = F.pad(weight.movedim(-4, -1), (0, -weight.shape[-4] % alignment))  # [out, d, h, w, in]
-    cut = torch.unflatten(weight, -1, (-1, block))
-    return cut.movedim(-2, -5).flatten(-5).transpose(-1, -2)
+    blocks = torch.unflatten(weight, -1, (-1, block))
+    return blocks.movedim(-2, -5).flatten(-5).transpose(-1, -2)
 
 
 def _weights_lane(values: Lanes, groups: int, block: int, alignment: int, lane_axes: int) -> Lanes:
     return _to_matrix(values, groups, block, alignment)
 
 
-_WEIGHTS = rearrangement("ttnn.experimental.prepare_conv3d_weights", _weights_lane)
+_WEIGHTS = define_rearrangement("ttnn.experimental.prepare_conv3d_weights", _weights_lane)
 
 
-def _to_filters(matrix: Lanes, kernel: Three, block: int) -> Lanes:
+def _to_filters(matrix: Lanes, kernel: Size3d, block: int) -> Lanes:
     """The inverse of `_to_matrix`: [*mesh, out, in, d, h, w]."""
-    cut = torch.unflatten(matrix.transpose(-1, -2), -1, (-1, *kernel, block))  # [out, blocks, d, h, w, block]
-    return cut.movedim(-1, -4).flatten(-5, -4)
+    blocks = torch.unflatten(matrix.transpose(-1, -2), -1, (-1, *kernel, block))  # [out, blocks, d, h, w, block]
+    return blocks.movedim(-1, -4).flatten(-5, -4)
 
 
 @composite("ttnn.experimental.prepare_conv3d_weights")
@@ -75,9 +75,9 @@ def prepare_conv3d_weights(
         raise MeshError("the weights have no device", expected="device=", fix="Pass the mesh that convolves.")
     shape = tuple(weight_tensor.shape)
     channels = -(-shape[-4] * groups // alignment) * alignment
-    block = block_of(shape[-3:], C_in_block, channels)
+    block = choose_channel_block(shape[-3:], C_in_block, channels)
     wrong = "C_in_aligned must be divisible by C_in_block"
-    require(channels % block == 0, wrong, f"a divisor of {channels}", "Choose a number that divides it.")
+    require(channels % block == 0, wrong, f"a divisor of {channels}", "Choose a C_in_block that divides the channels.")
     options = {"groups": groups, "block": block, "alignment": alignment}
     return prepare_on_host(_WEIGHTS, weight_tensor, mesh, None, options)
 
@@ -92,19 +92,19 @@ def _check(call: Call) -> None:
     floats = (DataType.BFLOAT16, DataType.FLOAT32)
     wrong = f"Activation tensor must be bfloat16 or float32. got {x.dtype}"
     require(x.dtype in floats, wrong, one_of(floats), "Convert it with ttnn.typecast.")
-    same = f"Input and weight tensors must have the same dtype. got {x.dtype} vs {weight.dtype}"
-    require(x.dtype is weight.dtype, same, "equal formats", "Convert with ttnn.typecast.")
+    wrong_dtype = f"Input and weight tensors must have the same dtype. got {x.dtype} vs {weight.dtype}"
+    require(x.dtype is weight.dtype, wrong_dtype, "equal formats", "Convert with ttnn.typecast.")
     mode = call["padding_mode"]
     wrong = f"Padding mode must be zeros or replicate. got {mode}"
     require(mode in ("zeros", "replicate"), wrong, "'zeros' or 'replicate'", "Pass one of these names.")
-    for what, count in (("Input", x.shape[4]), ("Output", call["out_channels"])):
-        wrong = f"{what} channels must be divisible by groups. Got {what.lower()} channels {count} and groups {groups}"
-        require(count % groups == 0, wrong, "whole groups", "Choose groups that divide the channels.")
+    for side, count in (("Input", x.shape[4]), ("Output", call["out_channels"])):
+        wrong = f"{side} channels must be divisible by groups. Got {side.lower()} channels {count} and groups {groups}"
+        require(count % groups == 0, wrong, f"a multiple of {groups}", "Choose groups that divide the channels.")
     for name, extent, pad, taps, step in zip("THW", x.shape[1:4], padding, kernel, dilation, strict=True):
-        low = name.lower()
+        letter = name.lower()
         wrong = (
-            f"Effective kernel size exceeds padded {name} dimension ({name}_in={extent}, pad_{low}={pad}, "
-            f"k_{low}={taps}, d_{low}={step})"
+            f"Effective kernel size exceeds padded {name} dimension ({name}_in={extent}, pad_{letter}={pad}, "
+            f"k_{letter}={taps}, d_{letter}={step})"
         )
         require(
             extent + 2 * pad >= step * (taps - 1) + 1,
@@ -114,9 +114,11 @@ def _check(call: Call) -> None:
         )
     patch = prod(kernel) * x.shape[4]
     wrong = f"Weight patch size must match input patch size. got {weight.shape[0]} vs {patch}"
-    require(weight.shape[0] == patch, wrong, f"{patch} rows", "Reshape it to as many rows.")
+    require(weight.shape[0] == patch, wrong, f"{patch} rows", "Prepare the weights with prepare_conv3d_weights.")
     wrong = f"Input channels ({x.shape[4]}) must be divisible by C_in_block ({call['block']})"
-    require(x.shape[4] % call["block"] == 0, wrong, "whole blocks", "Choose blocks that divide the channels.")
+    require(
+        x.shape[4] % call["block"] == 0, wrong, f"a multiple of {call['block']}", "Choose a C_in_block that divides C."
+    )
     if bias is not None:
         wrong = f"Bias must match output channels. got {bias.shape[-1]} vs {call['out_channels']}"
         require(bias.shape[-1] == call["out_channels"], wrong, "one value per channel", "Reshape the bias to one row.")
@@ -125,7 +127,7 @@ def _check(call: Call) -> None:
 
 
 def _check_halo(call: Call, x: TensorSpec) -> None:
-    kernel, dilation, (_, down, across) = call["kernel"], call["dilation"], call["padding"]
+    kernel, dilation, (_, pad_h, pad_w) = call["kernel"], call["dilation"], call["padding"]
     mode = call["padding_mode"]
     require(
         mode == "zeros", f'Halo mode requires padding_mode "zeros". got {mode}', "'zeros'", "Use padding_mode='zeros'."
@@ -141,19 +143,19 @@ def _check_halo(call: Call, x: TensorSpec) -> None:
         "Leave halo_buffer out.",
     )
     outer, height, width = x.shape[0] * x.shape[1], x.shape[2], x.shape[3]
-    needed = 2 * outer * (down * width + across * (height + 2 * down))
+    needed = 2 * outer * (pad_h * width + pad_w * (height + 2 * pad_h))
     pages = prod(call["halo"].shape[:-1])
     wrong = (
         f"Halo buffer holds {pages} pages but the [Htop|Hbot|Wleft|Wright] sections need {needed} (N*T_in={outer}, "
-        f"H_in={height}, W_in={width}, pad_h={down}, pad_w={across})"
+        f"H_in={height}, W_in={width}, pad_h={pad_h}, pad_w={pad_w})"
     )
-    require(pages >= needed, wrong, f"{needed} rows", "Reshape it to as many rows.")
+    require(pages >= needed, wrong, f"{needed} rows", "Prepare the weights with prepare_conv3d_weights.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shape = inferred[0][0]
-    where: MemoryConfig = call["memory_config"] or call.specs[0].memory_config
-    spec = TensorSpec(shape, call["out_dtype"], Layout.ROW_MAJOR, memory_config=where)
+    memory_config: MemoryConfig = call["memory_config"] or call.specs[0].memory_config
+    spec = TensorSpec(shape, call["out_dtype"], Layout.ROW_MAJOR, memory_config=memory_config)
     return [spec.with_padded_shape((*shape[:-1], -(-shape[-1] // TILE) * TILE))]
 
 
@@ -165,10 +167,10 @@ def _convolve(
     halo: Lanes | None,
     offset: Lanes | None,
     out_channels: int,
-    kernel: Three,
-    stride: Three,
-    padding: Three,
-    dilation: Three,
+    kernel: Size3d,
+    stride: Size3d,
+    padding: Size3d,
+    dilation: Size3d,
     padding_mode: str,
     block: int,
     logical: tuple[int, int],
@@ -176,38 +178,38 @@ def _convolve(
     lane_axes: int,
 ) -> Lanes:
     """Slide the kernel over [batch, depth, height, width, channels] of every lane."""
-    given = [t for t in (input, weight, halo, offset) if t is not None]
-    dims = common_mesh_dims(given, lane_axes)
+    operands = [t for t in (input, weight, halo, offset) if t is not None]
+    dims = common_mesh_dims(operands, lane_axes)
     x = _mask_padding(input.float(), offset, logical, lane_axes)
     if halo is not None:
         x, padding = _attach_halo(x, halo.float(), padding, lane_axes), (padding[0], 0, 0)
     filters = _to_filters(weight.float(), kernel, block)[..., :out_channels, :, :, :, :]
     x = x.expand(*dims, *x.shape[lane_axes:]).movedim(-1, lane_axes + 1)  # [*mesh, n, c, d, h, w]
-    depth, down, across = padding
+    depth, pad_h, pad_w = padding
     if padding_mode == "replicate" and any(padding):
         batch = x.shape[: lane_axes + 1]
-        x = F.pad(x.flatten(0, lane_axes), (across, across, down, down, depth, depth), mode="replicate")
+        x = F.pad(x.flatten(0, lane_axes), (pad_w, pad_w, pad_h, pad_h, depth, depth), mode="replicate")
         x, padding = x.reshape(*batch, *x.shape[1:]), (0, 0, 0)
     lanes = prod(dims)
     if lanes == 1 or prod(filters.shape[:lane_axes]) == 1:
-        own = filters.reshape(filters.shape[lane_axes:])
-        out = _slide(x.flatten(0, lane_axes), own, stride, padding, dilation, 1)
+        kernels = filters.reshape(filters.shape[lane_axes:])
+        out = _slide(x.flatten(0, lane_axes), kernels, stride, padding, dilation, 1)
         out = out.reshape(*x.shape[: lane_axes + 1], *out.shape[1:])
     else:  # every device has its own weights: devices become groups of one convolution
-        own = filters.expand(*dims, *filters.shape[lane_axes:]).flatten(0, lane_axes)
+        kernels = filters.expand(*dims, *filters.shape[lane_axes:]).flatten(0, lane_axes)
         images = x.flatten(0, lane_axes - 1).transpose(0, 1).flatten(1, 2)
-        out = _slide(images, own, stride, padding, dilation, lanes)
+        out = _slide(images, kernels, stride, padding, dilation, lanes)
         out = torch.unflatten(out, 1, (lanes, -1)).transpose(0, 1)
         out = out.reshape(*dims, *out.shape[1:])
     out = out.movedim(lane_axes + 1, -1)
     if bias is not None:
         row = bias.float().reshape(*bias.shape[:lane_axes], 1, 1, 1, 1, -1)[..., :out_channels]
         out = engine.add(engine.keep(out), row)
-    down, across = output_pad
-    return F.pad(out, (0, 0, across, across, down, down)) if down or across else out
+    pad_h, pad_w = output_pad
+    return F.pad(out, (0, 0, pad_w, pad_w, pad_h, pad_h)) if pad_h or pad_w else out
 
 
-def _slide(images: Lanes, filters: Lanes, stride: Three, padding: Three, dilation: Three, groups: int) -> Lanes:
+def _slide(images: Lanes, filters: Lanes, stride: Size3d, padding: Size3d, dilation: Size3d, groups: int) -> Lanes:
     def ideal(x: Lanes, w: Lanes) -> Lanes:
         return F.conv3d(x, w, None, stride, padding, dilation, groups)
 
@@ -217,7 +219,7 @@ def _slide(images: Lanes, filters: Lanes, stride: Three, padding: Three, dilatio
 
 
 def _mask_padding(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane_axes: int) -> Lanes:
-    """Zeros in rows and columns past the logical end of the full image, of which each device holds a shard."""
+    """Set rows and columns past the logical end of the full image to zero; each device holds a shard of the image."""
     for axis, end in enumerate(logical):
         if not end:
             continue
@@ -230,23 +232,25 @@ def _mask_padding(x: Lanes, offset: Lanes | None, logical: tuple[int, int], lane
     return x
 
 
-def _attach_halo(x: Lanes, halo: Lanes, padding: Three, lane_axes: int) -> Lanes:
-    """The image with its neighbours' rows and columns around it; the halo's sections are top, bottom, left, right."""
+def _attach_halo(x: Lanes, halo: Lanes, padding: Size3d, lane_axes: int) -> Lanes:
+    """Surround the image with its neighbours' rows and columns; the halo's sections are top, bottom, left, right."""
     rows = halo.flatten(lane_axes, -2)
     dims = common_mesh_dims([x, rows], lane_axes)
     x, rows = (t.expand(*dims, *t.shape[lane_axes:]) for t in (x, rows))
     batch, depth, height, width, channels = x.shape[lane_axes:]
-    _, down, across = padding
-    tall = height + 2 * down
-    sizes = [(down, width), (down, width), (tall, across), (tall, across)]
-    parts, start = [], 0
-    for high, wide in sizes:
-        count = batch * depth * high * wide
-        cut = rows[..., start : start + count, :].reshape(*dims, batch, depth, high, wide, channels)
-        parts.append(cut)
+    _, pad_h, pad_w = padding
+    padded_height = height + 2 * pad_h
+    sizes = [(pad_h, width), (pad_h, width), (padded_height, pad_w), (padded_height, pad_w)]
+    sections, start = [], 0
+    for section_height, section_width in sizes:
+        count = batch * depth * section_height * section_width
+        section = rows[..., start : start + count, :].reshape(
+            *dims, batch, depth, section_height, section_width, channels
+        )
+        sections.append(section)
         start += count
-    x = torch.cat([parts[0], x, parts[1]], dim=-3)
-    return torch.cat([parts[2], x, parts[3]], dim=-2)
+    x = torch.cat([sections[0], x, sections[1]], dim=-3)
+    return torch.cat([sections[2], x, sections[3]], dim=-2)
 
 
 @composite("ttnn.experimental.conv3d", golden=goldens.conv3d)
@@ -274,7 +278,7 @@ def conv3d(
 ) -> Tensor:
     """A convolution of [batch, depth, height, width, channels]."""
     options = config or Conv3dConfig()
-    block = block_of(kernel_size, options.C_in_block, input_tensor.shape[-1])
+    block = choose_channel_block(kernel_size, options.C_in_block, input_tensor.shape[-1])
     weight = weight_tensor
     if len(weight.shape) == 5:
         weight = prepare_conv3d_weights(

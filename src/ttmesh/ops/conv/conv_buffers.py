@@ -13,12 +13,12 @@ from ttmesh.tensor.spec.shard_config import div_up, round_up
 
 SCRATCHPAD = 64
 INDEX_BYTES = 2  # one uint16 per output row
-CHANNELS_OF_A_STICK = 8  # 16 bytes of bfloat16
+CHANNELS_PER_STICK = 8  # 16 bytes of bfloat16
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """What one core works on, in tiles: its shard of the result and the block of activations it holds at a time."""
+    """One core's work in tiles: its shard of the result, and the block of activations in its buffer."""
 
     rows: int
     columns: int
@@ -26,30 +26,30 @@ class Blocks:
     act_columns: int
 
 
-def blocks_of(window: Window, cores: ParallelConfig, options: Conv2dConfig) -> Blocks:
-    """TT-NN's choice of blocks: all rows of a core unless act_block_h_override says fewer, one row of taps."""
+def choose_blocks(window: Window, cores: ParallelConfig, options: Conv2dConfig) -> Blocks:
+    """TT-NN's choice of blocks: one row of taps by all rows of a core, or by act_block_h_override."""
     rows = div_up(window.rows, cores.cores_rows * TILE)
     columns = div_up(window.out_channels, cores.cores_channels * TILE)
-    wanted = max(options.act_block_h_override // TILE, 1) if options.act_block_h_override else rows
-    act_rows = max(n for n in range(1, min(wanted, rows) + 1) if rows % n == 0)
-    high, wide = window.kernel
+    max_act_rows = max(options.act_block_h_override // TILE, 1) if options.act_block_h_override else rows
+    act_rows = max(n for n in range(1, min(max_act_rows, rows) + 1) if rows % n == 0)
+    kernel_height, kernel_width = window.kernel
     if cores.layout is HEIGHT:
-        channels = round_up(window.in_channels, CHANNELS_OF_A_STICK)
+        channels = round_up(window.in_channels, CHANNELS_PER_STICK)
         if window.depthwise:
-            width = channels * (wide if _can_coalesce(window) else 1)
+            width = channels * (kernel_width if _can_coalesce(window) else 1)
         else:
-            width = channels * wide * (high if options.enable_activation_reuse else 1)
+            width = channels * kernel_width * (kernel_height if options.enable_activation_reuse else 1)
     elif cores.layout is BLOCK:
-        channels = round_up(window.in_channels, cores.cores_channels * CHANNELS_OF_A_STICK) // cores.cores_channels
-        width = channels * wide * (high if options.full_inner_dim else 1)
+        channels = round_up(window.in_channels, cores.cores_channels * CHANNELS_PER_STICK) // cores.cores_channels
+        width = channels * kernel_width * (kernel_height if options.full_inner_dim else 1)
     else:
-        share = cores.cores_channels * options.act_block_w_div
-        width = round_up(window.in_channels, TILE * share) * high * wide // share
+        divisor = cores.cores_channels * options.act_block_w_div
+        width = round_up(window.in_channels, TILE * divisor) * kernel_height * kernel_width // divisor
     return Blocks(rows, columns, act_rows, div_up(width, TILE))
 
 
 def _can_coalesce(window: Window) -> bool:
-    """Whether all taps of a depthwise row are read as one stick."""
+    """Whether all taps of a row of a depthwise kernel are read as one stick."""
     return window.kernel[1] > 1 and window.in_channels % TILE == 0
 
 
@@ -57,31 +57,31 @@ def circular_buffers(
     window: Window, cores: ParallelConfig, options: Conv2dConfig, compute: WormholeComputeKernelConfig
 ) -> int:
     """Bytes of circular buffers per core, without those backed by tensors: the result, the shards and the index tensors."""
-    blocks = blocks_of(window, cores, options)
-    if window.product and cores.layout is not WIDTH:
+    blocks = choose_blocks(window, cores, options)
+    if window.is_matmul and cores.layout is not WIDTH:
         return _size_matmul_buffers(window, cores, compute, blocks)
-    source = _tile(DataType.FLOAT32 if window.dtype is DataType.FLOAT32 else DataType.BFLOAT16)
-    result, weights = _tile(window.out_dtype), _tile(window.weights_dtype)
+    source = _tile_bytes(DataType.FLOAT32 if window.dtype is DataType.FLOAT32 else DataType.BFLOAT16)
+    result, weights = _tile_bytes(window.out_dtype), _tile_bytes(window.weights_dtype)
     steps = blocks.rows // blocks.act_rows
     act = blocks.act_rows * blocks.act_columns
     one_core = cores.layout is not HEIGHT and cores.cores_channels == 1  # nothing to send to others
 
     total = _count_weight_tiles(window, cores, options, blocks, steps) * weights
     total += _size_partials(window, cores, options, compute, blocks, steps)
-    times = 2 if options.enable_act_double_buffer else 1
-    buffered = act * times
+    buffering = 2 if options.enable_act_double_buffer else 1
+    buffered_tiles = act * buffering
     if _can_reuse_rows(window, cores, options, blocks):
         halves = (div_up(blocks.act_rows, 2), blocks.act_rows // 2)  # two readers
-        total += times * sum(_count_kept_tiles(window, blocks, rows, source) for rows in halves) * source
+        total += buffering * sum(_count_kept_tiles(window, blocks, rows, source) for rows in halves) * source
     elif cores.layout is HEIGHT:
-        total += buffered * source
+        total += buffered_tiles * source
     elif not one_core:
-        total += buffered * result
+        total += buffered_tiles * result
     total += act * result  # the activations in tiles
     total += blocks.columns * weights if window.has_bias else 0
     if cores.layout is BLOCK:
-        alike = source == result and window.out_dtype is not DataType.BFLOAT8_B and not one_core
-        total += 0 if alike else buffered * source
+        same_format = source == result and window.out_dtype is not DataType.BFLOAT8_B and not one_core
+        total += 0 if same_format else buffered_tiles * source
     elif cores.layout is not HEIGHT:
         total += 2 * blocks.act_columns * source
     if options.config_tensors_in_dram:
@@ -92,20 +92,20 @@ def circular_buffers(
 def _size_matmul_buffers(
     window: Window, cores: ParallelConfig, compute: WormholeComputeKernelConfig, blocks: Blocks
 ) -> int:
-    """Bytes where TT-NN runs a matmul instead; rows that are sharded over all cores are read in place."""
-    several = cores.layout is BLOCK and cores.cores_channels > 1
-    depth = 2 if several else 1  # double-buffered where there is more than one step
-    total = blocks.columns * blocks.act_columns * depth * _tile(window.weights_dtype)
+    """Bytes if TT-NN runs a matmul instead; activations sharded over all cores are read in place."""
+    several_steps = cores.layout is BLOCK and cores.cores_channels > 1
+    depth = 2 if several_steps else 1  # double-buffered if there is more than one step
+    total = blocks.columns * blocks.act_columns * depth * _tile_bytes(window.weights_dtype)
     if cores.layout is BLOCK:
-        total += blocks.rows * blocks.act_columns * depth * _tile(window.dtype)
-    between = window.out_dtype
+        total += blocks.rows * blocks.act_columns * depth * _tile_bytes(window.dtype)
+    partial_dtype = window.out_dtype
     if compute.fp32_dest_acc_en:
-        between = DataType.FLOAT32
-    elif compute.packer_l1_acc and several:
-        between = DataType.BFLOAT16
-    if between is not window.out_dtype:
-        total += blocks.rows * blocks.columns * _tile(between)
-    return total + (blocks.columns * _tile(window.weights_dtype) if window.has_bias else 0)
+        partial_dtype = DataType.FLOAT32
+    elif compute.packer_l1_acc and several_steps:
+        partial_dtype = DataType.BFLOAT16
+    if partial_dtype is not window.out_dtype:
+        total += blocks.rows * blocks.columns * _tile_bytes(partial_dtype)
+    return total + (blocks.columns * _tile_bytes(window.weights_dtype) if window.has_bias else 0)
 
 
 def _can_reuse_rows(window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks) -> bool:
@@ -116,15 +116,17 @@ def _can_reuse_rows(window: Window, cores: ParallelConfig, options: Conv2dConfig
 
 def _count_kept_tiles(window: Window, blocks: Blocks, rows: int, source: int) -> int:
     """Tiles of one reader: those of an image row, and those that each further row adds."""
-    across = div_up(window.out_width, TILE)
-    high, wide = window.kernel
-    beyond = -window.out_width % TILE  # unused rows of the last tile of an image row
-    datum = {DataType.FLOAT32: 4, DataType.BFLOAT8_B: 1}.get(window.dtype, 2)
-    stick = round_up(window.in_channels, CHANNELS_OF_A_STICK) * wide * datum
-    return across * blocks.act_columns + div_up(div_up(rows, across) * stick * (1 + beyond * high), source)
+    row_tiles = div_up(window.out_width, TILE)
+    kernel_height, kernel_width = window.kernel
+    unused_rows = -window.out_width % TILE  # unused rows of the last tile of an image row
+    value_bytes = {DataType.FLOAT32: 4, DataType.BFLOAT8_B: 1}.get(window.dtype, 2)
+    stick_bytes = round_up(window.in_channels, CHANNELS_PER_STICK) * kernel_width * value_bytes
+    return row_tiles * blocks.act_columns + div_up(
+        div_up(rows, row_tiles) * stick_bytes * (1 + unused_rows * kernel_height), source
+    )
 
 
-def _tile(dtype: DataType) -> int:
+def _tile_bytes(dtype: DataType) -> int:
     return tile_bytes(dtype, Tile((32, 32)))
 
 
@@ -151,18 +153,18 @@ def _size_partials(
     blocks: Blocks,
     steps: int,
 ) -> int:
-    """Bytes of partial sums; they are stored in the result itself where it has their dtype and layout."""
+    """Bytes of partial sums; 0 if the result's own buffer can hold them."""
     if window.depthwise:
-        scratch = cores.layout is HEIGHT and not _can_coalesce(window) and steps > 1
-        return blocks.act_rows * blocks.act_columns * _tile(window.out_dtype) if scratch else 0
+        needs_scratch = cores.layout is HEIGHT and not _can_coalesce(window) and steps > 1
+        return blocks.act_rows * blocks.act_columns * _tile_bytes(window.out_dtype) if needs_scratch else 0
     if cores.layout is HEIGHT:
         passes = 1 if options.enable_activation_reuse else window.kernel[0]  # one pass holds every tap
     else:
         passes = max(window.kernel[0] * cores.cores_channels, 1)
-    kept = compute.packer_l1_acc and ((window.has_bias and passes > 1) or passes > 2)
+    accumulates_in_l1 = compute.packer_l1_acc and ((window.has_bias and passes > 1) or passes > 2)
     dtype = window.out_dtype
-    if kept:
+    if accumulates_in_l1:
         dtype = DataType.FLOAT32 if compute.fp32_dest_acc_en else DataType.BFLOAT16
     if options.output_layout is Layout.TILE and dtype is window.out_dtype:
         return 0
-    return blocks.act_rows * blocks.columns * _tile(dtype)
+    return blocks.act_rows * blocks.columns * _tile_bytes(dtype)

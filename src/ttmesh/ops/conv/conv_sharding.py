@@ -32,9 +32,9 @@ class Window:
     dtype: DataType
     out_dtype: DataType = DataType.BFLOAT16
     has_bias: bool = False
-    product: bool = False  # windows of one pixel, each once: TT-NN multiplies the rows with the weights
+    is_matmul: bool = False  # a 1 x 1 kernel with stride 1 and no padding: TT-NN runs a matmul
     out_width: int = 0  # of one image; used by convolutions that reuse activations between rows
-    depthwise: bool = False  # one row of taps, one group per channel: TT-NN has a program of its own for it
+    depthwise: bool = False  # one row of taps, one group per channel: TT-NN has a special program for it
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class ParallelConfig:
         return MemoryConfig(self.layout, BufferType.L1, ShardSpec(self.grid, (height, width), self.orientation))
 
 
-def nearly_dividing(number: int, start: int, multiple: int = 1) -> int:
-    """The largest number of cores up to `start` that leaves less padding than one core's rows."""
+def choose_core_count(number: int, start: int, multiple: int = 1) -> int:
+    """The largest number of cores up to `start` for which the padding is smaller than one core's share of rows."""
     divisor = start
     while (
         divisor > 1 and round_up(number, divisor * multiple) - number >= round_up(number, divisor * multiple) // divisor
@@ -64,7 +64,7 @@ def nearly_dividing(number: int, start: int, multiple: int = 1) -> int:
     return divisor
 
 
-def parallel(
+def make_parallel_config(
     layout: TensorMemoryLayout,
     window: Window,
     grid: CoreCoord,
@@ -76,23 +76,23 @@ def parallel(
     """The cores over which a layout shards the outputs."""
     rows = div_up(window.rows, TILE if tile_rows else 1)
     multiple = max(block_height // TILE, 1)
-    everything = grid.x * grid.y
+    all_cores = grid.x * grid.y
     if layout is HEIGHT:
-        cores = nearly_dividing(rows, everything, multiple)
+        cores = choose_core_count(rows, all_cores, multiple)
         return ParallelConfig(layout, num_cores_to_corerangeset(cores, grid, row_wise=True), cores, 1)
     channels = div_up(window.out_channels, TILE)
     if layout is WIDTH:
-        cores = nearly_dividing(channels, everything)
+        cores = choose_core_count(channels, all_cores)
         return ParallelConfig(layout, num_cores_to_corerangeset(cores, grid, row_wise=True), 1, cores)
-    down, across = (grid.x, grid.y) if transpose_shards else (grid.y, grid.x)
-    cores_rows, cores_channels = nearly_dividing(rows, down, multiple), nearly_dividing(channels, across)
+    grid_rows, grid_columns = (grid.x, grid.y) if transpose_shards else (grid.y, grid.x)
+    cores_rows, cores_channels = choose_core_count(rows, grid_rows, multiple), choose_core_count(channels, grid_columns)
     x, y = (cores_rows, cores_channels) if transpose_shards else (cores_channels, cores_rows)
     orientation = ShardOrientation.COL_MAJOR if transpose_shards else ShardOrientation.ROW_MAJOR
     rectangle = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(x - 1, y - 1))])
     return ParallelConfig(BLOCK, rectangle, cores_rows, cores_channels, orientation)
 
 
-def same_cores(config: MemoryConfig) -> ParallelConfig:
+def read_parallel_config(config: MemoryConfig) -> ParallelConfig:
     """The cores and layout of a tensor that is already sharded."""
     assert config.shard_spec is not None, "sliding windows take two-dimensional shards"
     shard, box = config.shard_spec, config.shard_spec.grid.bounding_box().grid_size()
@@ -108,13 +108,13 @@ def same_cores(config: MemoryConfig) -> ParallelConfig:
     return ParallelConfig(config.memory_layout, shard.grid, rows, channels, shard.orientation)
 
 
-def halo(window: Window, config: ParallelConfig) -> int:
+def estimate_halo_bytes(window: Window, config: ParallelConfig) -> int:
     """Bytes per core of the input rows with those of neighbouring cores around them, in row-major bfloat16.
 
-    An estimate: the rows of neighbours are left out, which TT-NN finds by walking over all windows.
+    An estimate: it leaves out the rows of neighbours, which TT-NN finds by iterating over all windows.
     """
     if window.kernel == (1, 1):
-        return 0  # a window of one pixel needs no neighbours
+        return 0  # a 1 x 1 kernel needs no neighbours
     rows = div_up(window.input_rows, config.cores_rows)
     return rows * round_up(div_up(window.in_channels, config.cores_channels), 8) * 2
 
@@ -135,11 +135,11 @@ def choose_layout(
 
     def cost(config: ParallelConfig) -> int:
         shards = config.memory(window.rows, window.out_channels).shard_spec
-        assert shards is not None, "memory() makes shards"
+        assert shards is not None, "memory() returns a sharded config"
         return buffers(config) + shards.shape[0] * shards.shape[1] * 2
 
     options = {
-        layout: parallel(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)
+        layout: make_parallel_config(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)
         for layout in (HEIGHT, BLOCK, WIDTH)
     }
     best = options[HEIGHT]

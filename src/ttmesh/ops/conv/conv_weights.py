@@ -1,4 +1,4 @@
-"""Convolution weights as TT-NN keeps them on the device: one matrix of taps by output channels, and a row of biases."""
+"""Convolution weights as TT-NN stores them on the device: a matrix of taps by output channels, and a row of biases."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def matrix_shape(out_channels: int, in_channels: int, kernel: tuple[int, int]) -
     return 1, 1, round_up(taps, TILE), round_up(out_channels, TILE)
 
 
-def as_matrix(weight: Lanes, groups: int) -> Lanes:
+def to_matrix(weight: Lanes, groups: int) -> Lanes:
     """[*mesh, out, in / groups, h, w] → [*mesh, 1, 1, taps, out], zeros between groups and after the channels."""
     out, per_group, height, width = weight.shape[-4:]
     if groups > 1:  # TT-NN's matrix engine has no groups: it multiplies by zeros
-        wide = weight.new_zeros(*weight.shape[:-4], groups, out // groups, groups, per_group, height, width)
+        dense = weight.new_zeros(*weight.shape[:-4], groups, out // groups, groups, per_group, height, width)
         index = torch.arange(groups, device=weight.device)
-        wide.movedim(-4, 0).movedim(-5, 1)[index, index] = torch.unflatten(weight, -4, (groups, -1)).movedim(-5, 0)
-        weight = wide.flatten(-4, -3).flatten(-5, -4)
+        dense.movedim(-4, 0).movedim(-5, 1)[index, index] = torch.unflatten(weight, -4, (groups, -1)).movedim(-5, 0)
+        weight = dense.flatten(-4, -3).flatten(-5, -4)
     channels = weight.shape[-3]
     taps = weight.movedim(-4, -1).movedim(-4, -2)  # [h, w, in, out]
     taps = torch.nn.functional.pad(taps, (0, -out % TILE, 0, -channels % ROW_CHANNELS)).flatten(-4, -2)
@@ -47,20 +47,20 @@ def as_matrix(weight: Lanes, groups: int) -> Lanes:
 
 
 def from_matrix(matrix: Lanes, out_channels: int, in_channels: int, kernel: tuple[int, int], groups: int) -> Lanes:
-    """The inverse of `as_matrix`."""
+    """The inverse of `to_matrix`."""
     padded = round_up(in_channels, ROW_CHANNELS)
     taps = matrix.squeeze(-4).squeeze(-3)[..., : kernel[0] * kernel[1] * padded, :out_channels]
-    cut = torch.unflatten(taps, -2, (*kernel, padded))[..., :in_channels, :]
-    weight = cut.movedim(-1, -4).movedim(-1, -3)
+    by_tap = torch.unflatten(taps, -2, (*kernel, padded))[..., :in_channels, :]
+    weight = by_tap.movedim(-1, -4).movedim(-1, -3)
     if groups == 1:
         return weight
     grouped = torch.unflatten(torch.unflatten(weight, -3, (groups, -1)), -5, (groups, -1))
-    own = torch.diagonal(grouped, dim1=-6, dim2=-4)  # [out / groups, in / groups, h, w, groups]
-    return own.movedim(-1, -5).flatten(-5, -4)
+    diagonal_blocks = torch.diagonal(grouped, dim1=-6, dim2=-4)  # [out / groups, in / groups, h, w, groups]
+    return diagonal_blocks.movedim(-1, -5).flatten(-5, -4)
 
 
 def is_prepared(weight: Tensor) -> bool:
-    """Whether a tensor is a matrix that TT-NN would use as it is."""
+    """Whether a tensor is a weight matrix that TT-NN uses without preparing it."""
     shape = weight.shape
     return (
         weight.layout is Layout.TILE and len(shape) == 4 and shape[0] == shape[1] == 1 and weight.device() is not None
@@ -69,16 +69,16 @@ def is_prepared(weight: Tensor) -> bool:
 
 def check_prepared(weight: Tensor, out_channels: int, in_channels: int, kernel: tuple[int, int]) -> None:
     """Raise for prepared weights of another convolution."""
-    wanted = matrix_shape(out_channels, in_channels, kernel)
-    if tuple(weight.shape) != wanted:
+    expected_shape = matrix_shape(out_channels, in_channels, kernel)
+    if tuple(weight.shape) != expected_shape:
         raise ShapeError(
             f"prepared weights have shape {weight.shape}",
-            expected=f"{list(wanted)} for {out_channels} x {in_channels} channels and kernel {list(kernel)}",
+            expected=f"{list(expected_shape)} for {out_channels} x {in_channels} channels and kernel {list(kernel)}",
             fix="Prepare them with the options of this convolution.",
         )
 
 
-def on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice) -> Tensor:
+def store_on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice) -> Tensor:
     """Host lanes as a tiled tensor in DRAM, with their source's placement on the mesh."""
     axes = len(source.mesh_shape)
     spec = TensorSpec(values.shape[axes:], dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
@@ -86,10 +86,10 @@ def on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice
     return to_device(source.make_host_tensor(spec, lanes), device)
 
 
-def host_lanes(tensor: Tensor) -> tuple[Tensor, Lanes]:
+def read_host_lanes(tensor: Tensor) -> tuple[Tensor, Lanes]:
     """A tensor on the host, and its lanes in float32."""
-    own = tensor if tensor.device() is None else from_device(tensor)
-    return own, own.lanes.float()
+    host_tensor = tensor if tensor.device() is None else from_device(tensor)
+    return host_tensor, host_tensor.lanes.float()
 
 
 def prepare_weights(
@@ -110,12 +110,12 @@ def prepare_on_host(
     operation: Operation, tensor: Tensor, device: MeshDevice, dtype: DataType | None, options: dict[str, Any]
 ) -> Tensor:
     """A tensor rearranged on the host, as TT-NN does; a tape records the equivalent device operation."""
-    source, values = host_lanes(tensor)
+    source, values = read_host_lanes(tensor)
     rearranged = operation.lane(values, lane_axes=len(source.mesh_shape), **options)
-    made = on_device(rearranged, source, dtype or tensor.dtype, device)
+    result = store_on_device(rearranged, source, dtype or tensor.dtype, device)
     if tensor.device() is not None:
-        report(operation, {"values": tensor, **options}, made)
-    return made
+        report(operation, {"values": tensor, **options}, result)
+    return result
 
 
 def _rearranged_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -123,8 +123,8 @@ def _rearranged_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)]
 
 
-def rearrangement(name: str, lane: Callable[..., Lanes]) -> Operation:
-    """An operation that computes what a rearrangement on the host computes."""
+def define_rearrangement(name: str, lane: Callable[..., Lanes]) -> Operation:
+    """Define the device operation that is equivalent to a rearrangement on the host."""
     return device_operation(name, out=_rearranged_spec)(lane).operation
 
 
@@ -134,15 +134,15 @@ def _weights_lane(values: Lanes, groups: int, transposed: bool, mirror: bool, la
     if transposed:
         values = swap_channels(values, groups)
         values = values.flip(-1, -2) if mirror else values
-    return as_matrix(values, groups)
+    return to_matrix(values, groups)
 
 
 def _bias_lane(values: Lanes, lane_axes: int) -> Lanes:
     return torch.nn.functional.pad(values, (0, -values.shape[-1] % TILE))
 
 
-_WEIGHTS = rearrangement("ttnn.prepare_conv_weights", _weights_lane)
-_BIAS = rearrangement("ttnn.prepare_conv_bias", _bias_lane)
+_WEIGHTS = define_rearrangement("ttnn.prepare_conv_weights", _weights_lane)
+_BIAS = define_rearrangement("ttnn.prepare_conv_bias", _bias_lane)
 
 
 def swap_channels(weight: Lanes, groups: int) -> Lanes:
@@ -151,7 +151,7 @@ def swap_channels(weight: Lanes, groups: int) -> Lanes:
 
 
 def prepare_bias(bias: Tensor, device: MeshDevice, dtype: DataType | None) -> Tensor:
-    """A bias [1, 1, 1, out] as a row of whole tiles on the device."""
+    """A bias [1, 1, 1, out] as a row of full tiles on the device."""
     if len(bias.shape) != 4:
         raise ShapeError(
             f"Host conv bias should be 4D tensor; got {bias.shape}",
@@ -165,12 +165,12 @@ def _weights_dtype(conv_config: Conv2dConfig | None) -> DataType | None:
     return None if conv_config is None else conv_config.weights_dtype
 
 
-def _check_format(weights_format: str, wanted: str) -> None:
-    if weights_format != wanted:
+def _check_format(weights_format: str, expected: str) -> None:
+    if weights_format != expected:
         raise ShapeError(
-            f"PyTorch expects Conv Weights in {wanted} format. If you have passed the correct weights, then make sure "
-            f"that the weights_format string is set to '{wanted}'; got {weights_format!r}",
-            expected=wanted,
+            f"PyTorch expects Conv Weights in {expected} format. If you have passed the correct weights, then make sure "
+            f"that the weights_format string is set to '{expected}'; got {weights_format!r}",
+            expected=expected,
             fix="Change weights_format.",
         )
 

@@ -1,4 +1,4 @@
-"""What every convolution does: prepare weights, choose the result's memory, slide the kernel over all lanes."""
+"""What all 1D and 2D convolutions share: prepare weights, choose the output's memory, convolve all lanes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,15 @@ from ttmesh.ops.configs.conv_config import (
 )
 from ttmesh.ops.conv import conv_weights
 from ttmesh.ops.conv.conv_buffers import circular_buffers
-from ttmesh.ops.conv.conv_sharding import TILE, ParallelConfig, Window, choose_layout, halo, parallel, same_cores
+from ttmesh.ops.conv.conv_sharding import (
+    TILE,
+    ParallelConfig,
+    Window,
+    choose_layout,
+    estimate_halo_bytes,
+    make_parallel_config,
+    read_parallel_config,
+)
 from ttmesh.ops.lane_functions.engine_windows import convolve_on_engine
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
@@ -42,9 +50,15 @@ Two = tuple[int, int]
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where: MemoryConfig = call["out_memory"]
-    rows = (TILE, 1) if where.is_sharded() else ()  # TT-NN's shards have whole tiles of rows in every layout
-    return [TensorSpec(inferred[0][0], call["out_dtype"], call["out_layout"], memory_config=where, alignment=rows)]
+    memory_config: MemoryConfig = call["out_memory"]
+    row_alignment = (
+        (TILE, 1) if memory_config.is_sharded() else ()
+    )  # TT-NN rounds the rows of shards up to tiles in every layout
+    return [
+        TensorSpec(
+            inferred[0][0], call["out_dtype"], call["out_layout"], memory_config=memory_config, alignment=row_alignment
+        )
+    ]
 
 
 def _check(call: Call) -> None:
@@ -94,8 +108,8 @@ def _convolve(
         filters = filters.reshape(filters.shape[lane_axes:])
         dims = x.shape[:lane_axes]
     else:  # every device has its own weights: devices become groups of one convolution
-        wide = x.expand(*dims, *x.shape[lane_axes:]).flatten(0, lane_axes - 1)
-        images = wide.movedim(-1, 2).transpose(0, 1).flatten(1, 2)
+        expanded = x.expand(*dims, *x.shape[lane_axes:]).flatten(0, lane_axes - 1)
+        images = expanded.movedim(-1, 2).transpose(0, 1).flatten(1, 2)
         filters = filters.expand(*dims, *filters.shape[lane_axes:]).flatten(0, lane_axes)
     out = _slide(images, filters, stride, padding, dilation, groups * lanes, transposed, output_padding, padding_mode)
     if shared:
@@ -130,9 +144,9 @@ def _slide(
             spread = _spread_pixels(images, stride, reach, output_padding)
             out = _slide_on_engine(spread, filters, (1, 1), (0, 0), dilation, groups)
         else:
-            straight = conv_weights.swap_channels(filters, groups).flip(-1, -2)
+            flipped = conv_weights.swap_channels(filters, groups).flip(-1, -2)
             out = F.conv_transpose2d(
-                images, straight, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
+                images, flipped, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
             )
         return out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right]
     if padding_mode is PaddingMode.Replicate:
@@ -163,14 +177,14 @@ def _spread_pixels(images: Lanes, stride: Two, reach: Sequence[int], output_padd
 def _choose_cores(
     window: Window, config: Conv2dConfig, compute: WormholeComputeKernelConfig, grid: CoreCoord
 ) -> ParallelConfig:
-    layout, height, turned = config.shard_layout, config.act_block_h_override, config.transpose_shards
+    layout, block_height, transpose_shards = config.shard_layout, config.act_block_h_override, config.transpose_shards
     if layout is not None:
-        return parallel(layout, window, grid, transpose_shards=turned, block_height=height)
+        return make_parallel_config(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)
 
     def buffers(cores: ParallelConfig) -> int:
-        return circular_buffers(window, cores, config, compute) + halo(window, cores)
+        return circular_buffers(window, cores, config, compute) + estimate_halo_bytes(window, cores)
 
-    return choose_layout(window, grid, transpose_shards=turned, block_height=height, buffers=buffers)
+    return choose_layout(window, grid, transpose_shards=transpose_shards, block_height=block_height, buffers=buffers)
 
 
 def _find_slice_bytes(
@@ -180,29 +194,32 @@ def _find_slice_bytes(
     compute: WormholeComputeKernelConfig,
     slices: Op2DSliceConfig | None,
     grid: CoreCoord,
-    room: int,
+    l1_bytes: int,
 ) -> int:
     """L1 bytes per core of one slice, with the fewest slices that fit."""
-    by_width = slices is not None and slices.slice_type is Op2DSliceType.DRAM_WIDTH
-    across = by_width or (slices is None and out[0] < out[1])
-    most = out[1] if across else out[0]
-    pieces = 1
+    asked_for_width = slices is not None and slices.slice_type is Op2DSliceType.DRAM_WIDTH
+    slice_width = asked_for_width or (slices is None and out[0] < out[1])
+    max_slices = out[1] if slice_width else out[0]
+    num_slices = 1
     while True:
-        rows, input_rows = (-(-count // pieces) for count in (window.rows, window.input_rows))
-        part = replace(window, rows=rows, input_rows=input_rows)
-        cores = _choose_cores(part, config, compute, grid)
-        needed = circular_buffers(part, cores, config, compute) + halo(part, cores)
-        if needed <= room * 3 // 4 or (pieces == most and needed <= room):  # a quarter is left for tensors
+        rows, input_rows = (-(-count // num_slices) for count in (window.rows, window.input_rows))
+        slice_window = replace(window, rows=rows, input_rows=input_rows)
+        cores = _choose_cores(slice_window, config, compute, grid)
+        needed = circular_buffers(slice_window, cores, config, compute) + estimate_halo_bytes(slice_window, cores)
+        if needed <= l1_bytes * 3 // 4 or (
+            num_slices == max_slices and needed <= l1_bytes
+        ):  # a quarter is left for tensors
             return needed
-        if pieces == most:
+        if num_slices == max_slices:
             raise MeshError(
-                f"DRAM Auto slice could not find valid slice configuration. Tried up to {most} slices for "
-                f"{'width' if across else 'height'}-slicing on output dimension {most}. Available L1: {room} bytes. "
+                f"DRAM Auto slice could not find valid slice configuration. Tried up to {max_slices} slices for "
+                f"{'width' if slice_width else 'height'}-slicing on output dimension {max_slices}. Available L1: "
+                f"{l1_bytes} bytes. "
                 "Operation requires more memory than available even with maximum slicing.",
-                expected=f"at most {room} B per core, not {needed}",
+                expected=f"at most {l1_bytes} B per core, not {needed}",
                 fix="Choose another shard_layout or a smaller act_block_h_override.",
             )
-        pieces = min(2 * pieces, most)
+        num_slices = min(2 * num_slices, max_slices)
 
 
 def _choose_memory(
@@ -218,19 +235,24 @@ def _choose_memory(
     """Memory of the result and bytes of L1 that the programs need per core."""
     mesh = x.device()
     assert mesh is not None, "the input was moved to the device"
-    grid, held = mesh.compute_with_storage_grid_size(), x.memory_config()
-    in_l1 = on_host or held.is_l1()
+    grid, input_memory = mesh.compute_with_storage_grid_size(), x.memory_config()
+    in_l1 = on_host or input_memory.is_l1()
     if slices is not None:
         in_l1 = slices.slice_type is Op2DSliceType.L1_FULL
-    if held.is_sharded() and held.shard_spec is not None and not config.reshard_if_not_optimal and held.is_l1():
-        cores = same_cores(held)
+    if (
+        input_memory.is_sharded()
+        and input_memory.shard_spec is not None
+        and not config.reshard_if_not_optimal
+        and input_memory.is_l1()
+    ):
+        cores = read_parallel_config(input_memory)
     else:
         cores = _choose_cores(window, config, compute, grid)
-    needed = circular_buffers(window, cores, config, compute) + halo(window, cores)
+    needed = circular_buffers(window, cores, config, compute) + estimate_halo_bytes(window, cores)
     if not in_l1:
-        room = mesh.heap.map.banks[BufferType.L1].size
+        l1_bytes = mesh.heap.map.banks[BufferType.L1].size
         if slices is None or not slices.num_slices:
-            return memory or DRAM_MEMORY_CONFIG, _find_slice_bytes(window, out, config, compute, slices, grid, room)
+            return memory or DRAM_MEMORY_CONFIG, _find_slice_bytes(window, out, config, compute, slices, grid, l1_bytes)
         return memory or DRAM_MEMORY_CONFIG, needed // slices.num_slices
     if memory is not None and not (memory.is_sharded() and memory.shard_spec is None):
         return memory, needed
@@ -282,18 +304,18 @@ def convolve(
     if min(out) < 1:
         raise ShapeError(
             f"conv would give {out[0]} x {out[1]} outputs",
-            expected="at least one",
+            expected="at least 1 x 1",
             fix="Check kernel, padding, stride.",
         )
     window = Window(
         batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
         dtype or x.dtype, bias is not None,
-        product=kernel == stride == dilation == (1, 1) and not any(padding) and not transposed,
+        is_matmul=kernel == stride == dilation == (1, 1) and not any(padding) and not transposed,
         out_width=out[1],
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
     )  # fmt: skip
     compute = compute_config or WormholeComputeKernelConfig()
-    where, scratch = _choose_memory(x, on_host, window, out, config, compute, memory_config, slice_config)
+    out_memory, scratch = _choose_memory(x, on_host, window, out, config, compute, memory_config, slice_config)
     result: Tensor = _convolve(
         input=x,
         weight=weight,
@@ -311,7 +333,7 @@ def convolve(
         activation=config.activation,
         out_dtype=dtype or x.dtype,
         out_layout=config.output_layout,
-        out_memory=where,
+        out_memory=out_memory,
         scratch_bytes=scratch,
         compute_config=compute_config,
     )
@@ -323,11 +345,11 @@ def convolve(
 def _check_weight(
     weight: Tensor, out_channels: int, in_channels: int, kernel: Two, groups: int, *, transposed: bool
 ) -> None:
-    wanted = (out_channels, in_channels // groups) if not transposed else (in_channels, out_channels // groups)
+    channels = (out_channels, in_channels // groups) if not transposed else (in_channels, out_channels // groups)
     taps = kernel if len(weight.shape) == 4 else kernel[1:]
-    if tuple(weight.shape) != (*wanted, *taps) or in_channels % groups or out_channels % groups:
+    if tuple(weight.shape) != (*channels, *taps) or in_channels % groups or out_channels % groups:
         raise ShapeError(
             f"conv got weights of shape {weight.shape} for {groups} groups",
-            expected=f"{[*wanted, *taps]}",
+            expected=f"{[*channels, *taps]}",
             fix="Check in_channels, out_channels, kernel_size and groups.",
         )

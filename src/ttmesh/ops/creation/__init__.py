@@ -1,1 +1,1 @@
-"""Tensors made from nothing: constant, random and sampled values."""
+"""Creation of tensors: constant, random and sampled values."""

@@ -18,11 +18,18 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 def _check_fill(call: Call) -> None:
     n, c, h, w = (call[name] for name in "NCHW")
-    high, wide = call["hOnes"], call["wOnes"]
+    corner_height, corner_width = call["hOnes"], call["wOnes"]
     wrong = f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}"
     require(min(n, c, h, w) > 0, wrong, "positive dims", "Ask for at least one element in every dim.")
-    wrong = f"Fill dimensions must be <= tensor dimensions: hFill={high} <= H={h}, wFill={wide} <= W={w}"
-    require(high <= h and wide <= w, wrong, "a corner inside", "Make the corner smaller, or the tensor larger.")
+    wrong = (
+        f"Fill dimensions must be <= tensor dimensions: hFill={corner_height} <= H={h}, wFill={corner_width} <= W={w}"
+    )
+    require(
+        corner_height <= h and corner_width <= w,
+        wrong,
+        f"a corner of at most {h} x {w}",
+        "Make the corner smaller, or the tensor larger.",
+    )
     wrong = f"Input tensor dtype must be BFLOAT16 but got {call.specs[0].dtype}"
     require_dtype(call.specs[0], DataType.BFLOAT16, wrong)
 
@@ -32,11 +39,11 @@ def _fill_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(inferred[0][0], call.specs[0].dtype, Layout.ROW_MAJOR, memory_config=memory)]
 
 
-def _corner(
-    shape: Sequence[int], high: int, wide: int, inside: float, outside: float, like_: torch.Tensor
+def _fill_corner(
+    shape: Sequence[int], corner_height: int, corner_width: int, inside: float, outside: float, template: torch.Tensor
 ) -> torch.Tensor:
-    values = torch.full(tuple(shape), outside, device=like_.device)
-    values[..., :high, :wide] = inside
+    values = torch.full(tuple(shape), outside, device=template.device)
+    values[..., :corner_height, :corner_width] = inside
     return values
 
 
@@ -54,7 +61,7 @@ def fill_rm(
     lane_axes: int,
 ) -> torch.Tensor:
     """A tensor with one number in the upper left corner of its last dims and another elsewhere."""
-    return _corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, val_hi, val_lo, any)
+    return _fill_corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, val_hi, val_lo, any)
 
 
 @op("ttnn.fill_ones_rm", golden=goldens.fill_corner, check=_check_fill, out=_fill_spec)
@@ -62,4 +69,4 @@ def fill_ones_rm(
     N: int, C: int, H: int, W: int, hOnes: int, wOnes: int, any: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:
     """A tensor with ones in the upper left corner of its last dims and zeros elsewhere."""
-    return _corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, 1.0, 0.0, any)
+    return _fill_corner((*[1] * lane_axes, N, C, H, W), hOnes, wOnes, 1.0, 0.0, any)

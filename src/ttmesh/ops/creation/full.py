@@ -22,14 +22,14 @@ from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import allocate_tensor_on_device, from_torch
 
 
-def asked_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """The spec that the caller made."""
+def requested_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """The spec that the composite passes."""
     spec: TensorSpec = call["spec"]
     return [spec]
 
 
-def without_program(call: Call) -> tuple[()]:
-    """TT-NN fills on the host and copies: no device program."""
+def launch_no_program(call: Call) -> tuple[()]:
+    """No device program: TT-NN fills on the host and copies."""
     return ()
 
 
@@ -46,7 +46,7 @@ def _lane_dtype(dtype: DataType) -> torch.dtype:
 
 
 FULL = device_operation(
-    "ttnn.full", out=asked_spec, runtime=("fill_value",), programs=without_program, outputs=("optional_tensor",)
+    "ttnn.full", out=requested_spec, runtime=("fill_value",), programs=launch_no_program, outputs=("optional_tensor",)
 )(_full_lane)
 
 
@@ -59,16 +59,16 @@ def create_filled(
     memory_config: MemoryConfig | None,
     optional_tensor: Tensor | None = None,
 ) -> Tensor:
-    """A tensor of one value: in the given tensor, on the mesh, or on the host where none is given."""
+    """A tensor of one value: in the given tensor, on the given mesh, or on the host."""
     if optional_tensor is not None:
         spec, device = optional_tensor.spec, optional_tensor.device()
     else:
-        chosen = dtype or bfloat16
-        default = Layout.TILE if chosen in BLOCK_FLOATS else Layout.ROW_MAJOR
+        result_dtype = dtype or bfloat16
+        default_layout = Layout.TILE if result_dtype in BLOCK_FLOATS else Layout.ROW_MAJOR
         spec = TensorSpec(
             tuple(shape),
-            chosen,
-            default if layout is None else layout,
+            result_dtype,
+            default_layout if layout is None else layout,
             memory_config=memory_config or DRAM_MEMORY_CONFIG,
         )
     if spec.dtype is DataType.FP8_E4M3:
@@ -80,18 +80,18 @@ def create_filled(
         )
     if device is None:
         values = _full_lane(spec, fill_value, 0, torch.device("cpu"))
-        return _on_host(values, spec)
+        return _make_on_host(values, spec)
     arguments: Arguments = {
         "spec": spec, "fill_value": fill_value, "device": device, "optional_tensor": optional_tensor,
     }  # fmt: skip
-    made: Tensor = FULL(**arguments)
-    return made
+    result: Tensor = FULL(**arguments)
+    return result
 
 
-def _on_host(values: torch.Tensor, spec: TensorSpec) -> Tensor:
-    made = from_torch(values, spec.dtype, layout=spec.layout)
-    assert made is not None, "from_torch gives None only for None"
-    return made
+def _make_on_host(values: torch.Tensor, spec: TensorSpec) -> Tensor:
+    tensor = from_torch(values, spec.dtype, layout=spec.layout)
+    assert tensor is not None, "from_torch returns None only for None"
+    return tensor
 
 
 @composite("ttnn.full", golden=goldens.full)
@@ -132,7 +132,7 @@ def ones(
     return create_filled(shape, 1, dtype, layout, device, memory_config)
 
 
-def filled_like(
+def create_filled_like(
     tensor: Tensor,
     fill_value: float,
     dtype: DataType | None,
@@ -141,18 +141,20 @@ def filled_like(
     memory_config: MemoryConfig | None,
     optional_tensor: Tensor | None,
 ) -> Tensor:
-    """A tensor of one value with the rest taken from another; tiles of floats are filled by a program."""
+    """A tensor of one value with another tensor's shape and format; tiles of floats are filled by a device program."""
     out = optional_tensor
-    chosen = out.dtype if out is not None else dtype or tensor.dtype
-    wanted = out.layout if out is not None else tensor.layout if layout is None else layout
+    result_dtype = out.dtype if out is not None else dtype or tensor.dtype
+    result_layout = out.layout if out is not None else tensor.layout if layout is None else layout
     on_device = tensor.device() is not None
-    fast = chosen in (DataType.BFLOAT8_B, bfloat16, float32) and chosen is tensor.dtype
-    if on_device and fast and tensor.layout is wanted is Layout.TILE:
-        made: Tensor = unary["fill"](tensor, float(fill_value), memory_config=memory_config, output_tensor=out)
-        return made
+    has_program = result_dtype in (DataType.BFLOAT8_B, bfloat16, float32) and result_dtype is tensor.dtype
+    if on_device and has_program and tensor.layout is result_layout is Layout.TILE:
+        result: Tensor = unary["fill"](tensor, float(fill_value), memory_config=memory_config, output_tensor=out)
+        return result
     if memory_config is None and on_device:
         memory_config = tensor.memory_config()
-    return create_filled(tensor.shape, fill_value, chosen, wanted, device or tensor.device(), memory_config, out)
+    return create_filled(
+        tensor.shape, fill_value, result_dtype, result_layout, device or tensor.device(), memory_config, out
+    )
 
 
 @composite("ttnn.full_like", golden=goldens.full_like)
@@ -166,7 +168,7 @@ def full_like(
     optional_tensor: Tensor | None,
 ) -> Tensor:
     """One value in the shape of another tensor."""
-    return filled_like(tensor, fill_value, dtype, layout, device, memory_config, optional_tensor)
+    return create_filled_like(tensor, fill_value, dtype, layout, device, memory_config, optional_tensor)
 
 
 @composite("ttnn.zeros_like", golden=goldens.zeros_like, direct=True)
@@ -179,7 +181,7 @@ def zeros_like(
     optional_tensor: Tensor | None,
 ) -> Tensor:
     """Zeros in the shape of another tensor."""
-    return filled_like(tensor, 0, dtype, layout, device, memory_config, optional_tensor)
+    return create_filled_like(tensor, 0, dtype, layout, device, memory_config, optional_tensor)
 
 
 @composite("ttnn.ones_like", golden=goldens.ones_like, direct=True)
@@ -192,7 +194,7 @@ def ones_like(
     optional_tensor: Tensor | None,
 ) -> Tensor:
     """Ones in the shape of another tensor."""
-    return filled_like(tensor, 1, dtype, layout, device, memory_config, optional_tensor)
+    return create_filled_like(tensor, 1, dtype, layout, device, memory_config, optional_tensor)
 
 
 def _arange_lane(
@@ -202,7 +204,7 @@ def _arange_lane(
     return values.reshape(*[1] * lane_axes, -1).to(_lane_dtype(spec.dtype))
 
 
-ARANGE = device_operation("ttnn.arange", out=asked_spec, programs=without_program)(_arange_lane)
+ARANGE = device_operation("ttnn.arange", out=requested_spec, programs=launch_no_program)(_arange_lane)
 
 
 @composite("ttnn.arange", golden=goldens.arange)
@@ -215,9 +217,9 @@ def arange(
     start: int = 0,
     step: int = 1,
 ) -> Tensor:
-    """Whole numbers from start up to but without end, one dim."""
+    """Integers from start to end, exclusive, in one dim."""
     if step == 0:
-        raise MeshError("Step must be nonzero", expected="a step", fix="Use 1 or -1.")
+        raise MeshError("Step must be nonzero", expected="a nonzero step", fix="Use 1 or -1.")
     if (step > 0) != (start < end) and start != end:
         raise MeshError(
             "Invalid range: Step direction does not match range bounds",
@@ -229,9 +231,9 @@ def arange(
         (length,), dtype or bfloat16, layout or Layout.ROW_MAJOR, memory_config=memory_config or DRAM_MEMORY_CONFIG
     )
     if device is None:
-        return _on_host(_arange_lane(spec, start, end, step, 0, torch.device("cpu")), spec)
-    made: Tensor = ARANGE(spec=spec, start=start, end=end, step=step, device=device)
-    return made
+        return _make_on_host(_arange_lane(spec, start, end, step, 0, torch.device("cpu")), spec)
+    result: Tensor = ARANGE(spec=spec, start=start, end=end, step=step, device=device)
+    return result
 
 
 @composite("ttnn.empty", golden=goldens.empty)
@@ -242,7 +244,7 @@ def empty(
     device: MeshDevice,
     memory_config: MemoryConfig | None,
 ) -> Tensor:
-    """Memory that nobody wrote."""
+    """A tensor of uninitialized memory."""
     spec = TensorSpec(
         tuple(shape), dtype or bfloat16, layout or Layout.ROW_MAJOR, memory_config=memory_config or DRAM_MEMORY_CONFIG
     )
@@ -257,17 +259,21 @@ def empty_like(
     device: MeshDevice | None,
     memory_config: MemoryConfig | None,
 ) -> Tensor:
-    """Memory that nobody wrote, in the shape of another tensor."""
+    """A tensor of uninitialized memory in the shape of another tensor."""
     mesh = device or tensor.device()
-    wanted = tensor.layout if layout is None else layout
+    result_layout = tensor.layout if layout is None else layout
     if mesh is None:
-        return create_filled(tensor.shape, 0, dtype or tensor.dtype, wanted, None, None)
+        return create_filled(tensor.shape, 0, dtype or tensor.dtype, result_layout, None, None)
     config = memory_config or (tensor.memory_config() if tensor.device() is not None else DRAM_MEMORY_CONFIG)
-    made = allocate_tensor_on_device(
-        TensorSpec(tensor.shape, dtype or tensor.dtype, wanted, memory_config=config), mesh
+    allocated = allocate_tensor_on_device(
+        TensorSpec(tensor.shape, dtype or tensor.dtype, result_layout, memory_config=config), mesh
     )
-    same = mesh is tensor.device()  # its parts lie on the same devices then
-    return Tensor.on_device(kind_of(made.spec, tensor.kind.topology, None), made.buffer, mesh) if same else made
+    same_mesh = mesh is tensor.device()  # then it has the same placement
+    return (
+        Tensor.on_device(kind_of(allocated.spec, tensor.kind.topology, None), allocated.buffer, mesh)
+        if same_mesh
+        else allocated
+    )
 
 
 @composite("ttnn.from_buffer")
@@ -281,10 +287,10 @@ def from_buffer(
 ) -> Tensor:
     """A list of numbers as a tensor."""
     if dtype in BLOCK_FLOATS:
-        raise MeshError("Unsupported DataType!", expected="a format with whole elements", fix="Use bfloat16.")
+        raise MeshError("Unsupported DataType!", expected="a format that is not a block float", fix="Use bfloat16.")
     values = torch.tensor(buffer, dtype=_lane_dtype(dtype)).reshape(tuple(shape))
-    made = from_torch(
+    tensor = from_torch(
         values, dtype, layout=layout or Layout.ROW_MAJOR, device=device, memory_config=memory_config
     )  # fmt: skip
-    assert made is not None, "from_torch gives None only for None"
-    return made
+    assert tensor is not None, "from_torch returns None only for None"
+    return tensor

@@ -1,4 +1,4 @@
-"""Random numbers: rand, randn, uniform, bernoulli. The seed is fixed when the command is enqueued, so a trace repeats it."""
+"""rand, randn, uniform, dropout, bernoulli; the seed is fixed when a command is enqueued, so a trace repeats it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
-from ttmesh.ops.creation.full import asked_spec
+from ttmesh.ops.creation.full import requested_spec
 from ttmesh.ops.creation.uniform_range import inclusive_range
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.distribution.mappers import MeshMapperConfig
@@ -31,8 +31,8 @@ GENERATED = (
 )  # fmt: skip
 
 
-def drawn_seed(seed: int | None, mesh: MeshDevice | None) -> int:
-    """The seed, or a fresh one for 0 and None as TT-NN draws it; ranks that divide a mesh take the first one's."""
+def draw_seed(seed: int | None, mesh: MeshDevice | None) -> int:
+    """The seed, or a random one for 0 and None as in TT-NN; ranks that share a mesh use the first rank's."""
     if seed:
         return seed
     drawn = random.getrandbits(32) or 1
@@ -50,7 +50,7 @@ def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: t
 def _rand_lane(
     spec: TensorSpec,
     mesh_dims: Sequence[int],
-    part: RankBlock | None,
+    rank_block: RankBlock | None,
     low: float,
     high: float,
     seed: int,
@@ -58,19 +58,19 @@ def _rand_lane(
 ) -> torch.Tensor:
     lanes = _uniform((*mesh_dims, *spec.shape), low, high, seed, torch_device)
     return (
-        lanes if part is None else part.narrow_to_block(lanes).clone()
-    )  # one sequence of numbers, of which each has its own
+        lanes if rank_block is None else rank_block.narrow_to_block(lanes).clone()
+    )  # all ranks draw the same numbers and keep their block
 
 
-def _asked_topology(call: Call) -> TensorTopology:
+def _requested_topology(call: Call) -> TensorTopology:
     topology: TensorTopology = call["topology"]
     return topology
 
 
 RAND = device_operation(
     "ttnn.rand",
-    out=asked_spec,
-    topology=_asked_topology,
+    out=requested_spec,
+    topology=_requested_topology,
     runtime=(
         "low",
         "high",
@@ -91,61 +91,68 @@ def rand(
     seed: int,
     mesh_mapper: MeshMapperConfig | None,
 ) -> Tensor:
-    """Numbers in [low, high): the same on every device, or of its own per shard with a mesh_mapper."""
-    chosen = dtype or bfloat16
-    wrong = f"[ttnn::rand] Output dtype {chosen} is not supported."
-    require(chosen in GENERATED, wrong, one_of(GENERATED), "Pass one of these formats.")
-    low, high = inclusive_range(low, high, chosen)
+    """Numbers in [low, high): the same on every device, or different per shard with a mesh_mapper."""
+    result_dtype = dtype or bfloat16
+    wrong = f"[ttnn::rand] Output dtype {result_dtype} is not supported."
+    require(result_dtype in GENERATED, wrong, one_of(GENERATED), "Pass one of these formats.")
+    low, high = inclusive_range(low, high, result_dtype)
     mesh_dims, topology = (
         [1] * device.shape.dims(),
         TensorTopology.create_fully_replicated_tensor_topology(device.shape),
     )
     local = list(shape)
     if mesh_mapper is not None:
-        mesh_dims, topology = _cut(mesh_mapper, device, local)
-    spec = _spec(local, chosen, layout, memory_config)
-    made: Tensor = RAND(
-            spec=spec, mesh_dims=tuple(mesh_dims), part=device.rank_block, low=low, high=high,
-            seed=drawn_seed(seed, device), topology=topology, device=device,
+        mesh_dims, topology = _shard_over_mesh(mesh_mapper, device, local)
+    spec = _spec(local, result_dtype, layout, memory_config)
+    result: Tensor = RAND(
+            spec=spec, mesh_dims=tuple(mesh_dims), rank_block=device.rank_block, low=low, high=high,
+            seed=draw_seed(seed, device), topology=topology, device=device,
         )  # fmt: skip
-    return made
+    return result
 
 
-def _cut(mapper: MeshMapperConfig, device: MeshDevice, local: list[int]) -> tuple[list[int], TensorTopology]:
+def _shard_over_mesh(
+    mapper: MeshMapperConfig, device: MeshDevice, local: list[int]
+) -> tuple[list[int], TensorTopology]:
     """Mesh dims and topology of a sharded tensor; changes the local shape in place."""
-    wanted = mapper.mesh_shape_override or device.shape
+    mesh_shape = mapper.mesh_shape_override or device.shape
     placements = mapper.placements
-    wrong = f"ttnn::rand: placements size ({len(placements)}) must match mesh dimensions ({wanted.dims()})"
-    require(len(placements) == wanted.dims(), wrong, "a placement per axis", "Add or drop placements.")
-    if wanted != device.shape:
+    wrong = f"ttnn::rand: placements size ({len(placements)}) must match mesh dimensions ({mesh_shape.dims()})"
+    require(
+        len(placements) == mesh_shape.dims(),
+        wrong,
+        f"{mesh_shape.dims()} placements",
+        "Pass one placement per mesh axis.",
+    )
+    if mesh_shape != device.shape:
         raise NotEmulatedError(
-            f"ttnn.rand over {wanted!r} of a {device.shape!r} mesh is not emulated",
-            expected="the mesh's own shape",
+            f"ttnn.rand over {mesh_shape!r} of a {device.shape!r} mesh is not emulated",
+            expected=f"{device.shape!r}",
             fix="Leave mesh_shape_override out.",
         )
-    dims = [1] * wanted.dims()
+    dims = [1] * mesh_shape.dims()
     for axis, placement in enumerate(placements):
         if isinstance(placement, Shard):
             wrong = f"ttnn::rand: MeshMapperConfig shard dim {placement.dim} exceeds tensor rank {len(local)}"
             require(placement.dim < len(local), wrong, "a dim of the shape", "Shard a dim of the tensor.")
             require(
-                local[placement.dim] % wanted[axis] == 0,
+                local[placement.dim] % mesh_shape[axis] == 0,
                 f"ttnn::rand: shape[{placement.dim}]={local[placement.dim]} is not divisible by mesh dimension size "
-                f"{wanted[axis]}",
-                "equal shards",
+                f"{mesh_shape[axis]}",
+                f"a multiple of {mesh_shape[axis]}",
                 "Pad the shape.",
             )
-            local[placement.dim] //= wanted[axis]
-            dims[axis] = wanted[axis]
-    coords = compute_distribution_to_mesh_mapping(wanted, device.shape)
-    return dims, TensorTopology(wanted, placements, coords)
+            local[placement.dim] //= mesh_shape[axis]
+            dims[axis] = mesh_shape[axis]
+    coords = compute_distribution_to_mesh_mapping(mesh_shape, device.shape)
+    return dims, TensorTopology(mesh_shape, placements, coords)
 
 
 def _spec(
     shape: Sequence[int], dtype: DataType, layout: Layout | None, memory_config: MemoryConfig | None
 ) -> TensorSpec:
-    wanted = Layout.TILE if layout is None else layout
-    return TensorSpec(tuple(shape), dtype, wanted, memory_config=memory_config or DRAM_MEMORY_CONFIG)
+    result_layout = Layout.TILE if layout is None else layout
+    return TensorSpec(tuple(shape), dtype, result_layout, memory_config=memory_config or DRAM_MEMORY_CONFIG)
 
 
 def _randn_lane(spec: TensorSpec, seed: int, lane_axes: int, torch_device: torch.device) -> torch.Tensor:
@@ -155,7 +162,7 @@ def _randn_lane(spec: TensorSpec, seed: int, lane_axes: int, torch_device: torch
     return torch.randn(shape, generator=torch.Generator(torch_device).manual_seed(seed), device=torch_device)
 
 
-RANDN = device_operation("ttnn.randn", out=asked_spec, runtime=("seed",))(_randn_lane)
+RANDN = device_operation("ttnn.randn", out=requested_spec, runtime=("seed",))(_randn_lane)
 
 
 @composite("ttnn.randn")
@@ -168,14 +175,16 @@ def randn(
     seed: int | None,
 ) -> Tensor:
     """Normally distributed numbers, the same on every device."""
-    chosen = dtype or bfloat16
-    if chosen not in (bfloat16, float32):
+    result_dtype = dtype or bfloat16
+    if result_dtype not in (bfloat16, float32):
         raise MeshError(
-            f"ttnn.randn makes no {chosen}", expected="bfloat16 or float32", fix="Convert with ttnn.typecast."
+            f"ttnn.randn does not support {result_dtype}",
+            expected="bfloat16 or float32",
+            fix="Convert with ttnn.typecast.",
         )
-    spec = _spec(shape, chosen, layout, memory_config)
-    made: Tensor = RANDN(spec=spec, seed=drawn_seed(seed, device), device=device)
-    return made
+    spec = _spec(shape, result_dtype, layout, memory_config)
+    result: Tensor = RANDN(spec=spec, seed=draw_seed(seed, device), device=device)
+    return result
 
 
 def _uniform_lane(
@@ -185,13 +194,13 @@ def _uniform_lane(
     return _uniform(shape, from_, to, seed, torch_device)
 
 
-def _same(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _input_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [call.specs[0]]
 
 
 UNIFORM = device_operation(
     "ttnn.uniform",
-    out=_same,
+    out=_input_spec,
     runtime=(
         "from_",
         "to",
@@ -203,20 +212,23 @@ UNIFORM = device_operation(
 
 @composite("ttnn.uniform")
 def uniform(input: Tensor, from_: float, to: float, seed: int, memory_config: MemoryConfig | None) -> Tensor:
-    """Numbers in [from, to) into the tensor itself."""
-    known = input.dtype in (bfloat16, float32)
+    """Fill a tensor with numbers in [from, to), in place."""
+    supported = input.dtype in (bfloat16, float32)
     require(
-        known, "Uniform: Input tensor must be Float32 or Bfloat16", "float32 or bfloat16", "Convert with ttnn.typecast."
+        supported,
+        "Uniform: Input tensor must be Float32 or Bfloat16",
+        "float32 or bfloat16",
+        "Convert with ttnn.typecast.",
     )
     first, last = inclusive_range(from_, to, input.dtype)
     if memory_config is not None and memory_config != input.memory_config():
         raise MeshError(
             f"ttnn.uniform writes in place and cannot move the tensor to {memory_config}",
-            expected="the tensor's own memory config",
+            expected=f"{input.memory_config()}",
             fix="Use ttnn.to_memory_config afterwards.",
         )
-    made: Tensor = UNIFORM(input=input, from_=first, to=last, seed=drawn_seed(seed, input.device()))
-    return made
+    result: Tensor = UNIFORM(input=input, from_=first, to=last, seed=draw_seed(seed, input.device()))
+    return result
 
 
 def _dropout_lane(
@@ -235,7 +247,7 @@ def _dropout_lane(
 
 def _check_dropout(call: Call) -> None:
     wrong = f"Dropout probability must be between 0 and 1, got {call['probability']}"
-    require(0 <= call["probability"] <= 1, wrong, "a probability", "Use a number from 0 to 1.")
+    require(0 <= call["probability"] <= 1, wrong, "a number from 0 to 1", "Change the probability.")
 
 
 dropout = op(
@@ -261,10 +273,10 @@ BERNOULLI = device_operation("ttnn.bernoulli", out=_bernoulli_spec, runtime=("se
 def bernoulli(
     input: Tensor, seed: int, output: Tensor | None, dtype: DataType | None, memory_config: MemoryConfig | None
 ) -> Tensor:
-    """1 with the probability that the input gives, else 0; float32 unless another format is asked for."""
+    """1 with the probability in the input, else 0; float32 unless dtype is given."""
     arguments: dict[str, Any] = {
-        "input": input, "seed": drawn_seed(seed, input.device()), "output": output, "dtype": dtype,
+        "input": input, "seed": draw_seed(seed, input.device()), "output": output, "dtype": dtype,
         "memory_config": memory_config,
     }  # fmt: skip
-    made: Tensor = BERNOULLI(**arguments)
-    return made
+    result: Tensor = BERNOULLI(**arguments)
+    return result

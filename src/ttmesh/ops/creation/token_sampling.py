@@ -1,4 +1,4 @@
-"""Drawing tokens from logits: manual_seed and sampling."""
+"""Sampling of tokens from logits: manual_seed and sampling."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 USERS = 32  # one core draws for one user
-KEEP = 0xFFFFFFFF  # a seed that leaves a user's stream alone
+KEEP = 0xFFFFFFFF  # a seed that leaves a user's generator unchanged
 INDEX_TYPES = {DataType.UINT32, DataType.INT32}
 
-_streams: dict[int, torch.Generator] = {}
+_generators: dict[int, torch.Generator] = {}
 
 
 def seed_users(seeds: Sequence[int], users: Sequence[int]) -> None:
-    """Start the random stream of each user anew; users with the seed KEEP go on as they are."""
+    """Seed the generator of each user; those with the seed KEEP are left unchanged."""
     for user, seed in zip(users, seeds, strict=True):
         if seed != KEEP:
-            _streams[user] = torch.Generator().manual_seed(seed)
+            _generators[user] = torch.Generator().manual_seed(seed)
 
 
-def draws(users: int, seed: int | None) -> torch.Tensor:
-    """One number in [0, 1) per user: from this seed, or from the users' own streams."""
+def draw_uniform(users: int, seed: int | None) -> torch.Tensor:
+    """One number in [0, 1) per user: from this seed, or from the users' generators."""
     if seed:
         return torch.rand(users, generator=torch.Generator().manual_seed(seed))
     for user in range(users):
-        if user not in _streams:
-            _streams[user] = torch.Generator().manual_seed(user)
-    return torch.cat([torch.rand(1, generator=_streams[user]) for user in range(users)])
+        if user not in _generators:
+            _generators[user] = torch.Generator().manual_seed(user)
+    return torch.cat([torch.rand(1, generator=_generators[user]) for user in range(users)])
 
 
 @composite("ttnn.manual_seed")
 def manual_seed(
     seeds: int | Tensor, device: MeshDevice | None, user_ids: int | Tensor | None, sub_core_grids: object
 ) -> Tensor | None:
-    """Seed the random streams that sampling draws from: of all users, of one, or of a list of them."""
+    """Seed the generators that sampling uses: of all users, of one, or of a list."""
     if isinstance(seeds, Tensor):
         if user_ids is not None and not isinstance(user_ids, Tensor):
             raise MeshError(
@@ -54,14 +54,14 @@ def manual_seed(
                 fix="Pass a tensor of user ids, or one seed.",
             )
         require_dtype(seeds.spec, {DataType.UINT32}, "Seeds tensor must be of type UINT32.")
-        given = _to_list(seeds)
-        users = list(range(len(given))) if user_ids is None else _to_list(user_ids)
+        seed_list = _to_list(seeds)
+        users = list(range(len(seed_list))) if user_ids is None else _to_list(user_ids)
         wrong = (
             "Seeds tensor and User IDs tensor must have the same number of elements. Got seeds volume: "
-            f"{len(given)} and user_ids volume: {len(users)}"
+            f"{len(seed_list)} and user_ids volume: {len(users)}"
         )
-        require(len(given) == len(users), wrong, "equal lengths", "Give both the same number of entries.")
-        seed_users(given, users)
+        require(len(seed_list) == len(users), wrong, "equal lengths", "Give both the same number of entries.")
+        seed_users(seed_list, users)
         return seeds
     if device is None and not isinstance(user_ids, Tensor):
         raise MeshError(
@@ -90,7 +90,7 @@ def _check(call: Call) -> None:
     wrong = "Only ROW_MAJOR is supported for input indices!"
     require(indices.layout is Layout.ROW_MAJOR, wrong, "ROW_MAJOR", "Convert it with ttnn.to_layout.")
     wrong = "Input values and indices must have the same shape!"
-    require(tuple(values.shape) == tuple(indices.shape), wrong, "equal shapes", "Allocate one with the other's shape.")
+    require(tuple(values.shape) == tuple(indices.shape), wrong, "equal shapes", "Reshape one with ttnn.reshape.")
     rank = len(values.shape)
     wrong = f"Sampling input_values must be rank-4; got rank {rank}"
     require(rank == 4, wrong, "[1, 1, users, width]", "Reshape it to four dims.")
@@ -125,18 +125,22 @@ def sampling(
     seed: int | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    """One index per user, drawn from softmax(values * temp) cut to the k likeliest and to a total chance of p."""
+    """One index per user, sampled from softmax(values * temp) with top-k and top-p filtering."""
     values, indices, k, p, temp = align_mesh_dims([input_values_tensor, input_indices_tensor, k, p, temp], lane_axes)
     local = (*values.shape[:lane_axes], 1, 1, values.shape[-2], 1)
     logits, order = torch.sort(values.float() * temp.float().reshape(local), stable=True, descending=True)
-    place = torch.arange(values.shape[-1], device=values.device)
-    logits = logits.masked_fill(place >= k.reshape(local), -torch.inf)
-    chance = torch.softmax(logits, -1)
-    before = chance.cumsum(-1) - chance
-    chance = chance.masked_fill((before >= p.float().reshape(local)) & (place > 0), 0.0)
-    edges = chance.cumsum(-1)
+    position = torch.arange(values.shape[-1], device=values.device)
+    logits = logits.masked_fill(position >= k.reshape(local), -torch.inf)
+    probability = torch.softmax(logits, -1)
+    cumulative_before = probability.cumsum(-1) - probability
+    probability = probability.masked_fill((cumulative_before >= p.float().reshape(local)) & (position > 0), 0.0)
+    cumulative = probability.cumsum(-1)
     users = values.shape[-2]
-    drawn = draws(users, seed).reshape(users, 1) if not values.is_meta else chance.new_empty((users, 1))
-    chosen = (edges <= drawn.to(edges.device) * edges[..., -1:]).sum(-1, keepdim=True).clamp(max=values.shape[-1] - 1)
-    found = torch.gather(indices.expand_as(order), -1, torch.gather(order, -1, chosen))
-    return found.transpose(-1, -2)
+    uniform = draw_uniform(users, seed).reshape(users, 1) if not values.is_meta else probability.new_empty((users, 1))
+    sampled = (
+        (cumulative <= uniform.to(cumulative.device) * cumulative[..., -1:])
+        .sum(-1, keepdim=True)
+        .clamp(max=values.shape[-1] - 1)
+    )
+    tokens = torch.gather(indices.expand_as(order), -1, torch.gather(order, -1, sampled))
+    return tokens.transpose(-1, -2)

@@ -1,4 +1,4 @@
-"""Which numbers a range [low, high) of random numbers holds in a format: the smallest and the largest, no subnormals."""
+"""The smallest and largest number of a range [low, high) that a format represents, without subnormals."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import struct
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import require
 
-NORMAL = 0x0080_0000  # place of the smallest normal float32 among all of them; bfloat16 has the same
+NORMAL = 0x0080_0000  # the ordinal of the smallest normal float32, which is also bfloat16's
 SMALLEST = 2.0**-126
-BFLOAT16_STEP = 1 << 16  # so many float32 from one bfloat16 to the next
+BFLOAT16_STEP = 1 << 16  # float32 numbers from one bfloat16 to the next
 
 
-def _place(value: float) -> int:
-    """The position of a float32 in the order of all float32 numbers; 0 for zero."""
+def _to_ordinal(value: float) -> int:
+    """The ordinal of a float32 among all float32 numbers; 0 for zero."""
     (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    size = int(bits & 0x7FFF_FFFF)
-    return -size if bits >> 31 else size
+    magnitude = int(bits & 0x7FFF_FFFF)
+    return -magnitude if bits >> 31 else magnitude
 
 
-def _at(place: int) -> float:
-    (value,) = struct.unpack("<f", struct.pack("<I", abs(place)))
-    return -float(value) if place < 0 else float(value)
+def _from_ordinal(ordinal: int) -> float:
+    (value,) = struct.unpack("<f", struct.pack("<I", abs(ordinal)))
+    return -float(value) if ordinal < 0 else float(value)
 
 
-def _first(place: int, step: int) -> int:
-    if -NORMAL < place < NORMAL:
-        return NORMAL if place > 0 else 0
-    return -(-place // step) * step
+def _round_up(ordinal: int, step: int) -> int:
+    if -NORMAL < ordinal < NORMAL:
+        return NORMAL if ordinal > 0 else 0
+    return -(-ordinal // step) * step
 
 
-def _last(place: int, step: int) -> int:
-    """The last one before a place."""
-    if -NORMAL < place <= NORMAL:
-        return 0 if place > 0 else -NORMAL
-    return (place - 1) // step * step
+def _round_below(ordinal: int, step: int) -> int:
+    """The largest ordinal in the format below this one."""
+    if -NORMAL < ordinal <= NORMAL:
+        return 0 if ordinal > 0 else -NORMAL
+    return (ordinal - 1) // step * step
 
 
 def inclusive_range(low: float, high: float, dtype: DataType) -> tuple[float, float]:
@@ -44,9 +44,9 @@ def inclusive_range(low: float, high: float, dtype: DataType) -> tuple[float, fl
     finite = math.isfinite(low) and math.isfinite(high)
     require(finite, f"Uniform range endpoints must be finite, got {span}", "two numbers", "Choose other bounds.")
     wrong = f"Uniform range lower bound must be less than upper bound, got {span}"
-    require(low < high, wrong, "low < high", "Swap them.")
+    require(low < high, wrong, "low < high", "Swap the bounds.")
     step = BFLOAT16_STEP if dtype is DataType.BFLOAT16 else 1
-    first, last = _at(_first(_place(low), step)), _at(_last(_place(high), step))
+    first, last = _from_ordinal(_round_up(_to_ordinal(low), step)), _from_ordinal(_round_below(_to_ordinal(high), step))
     wrong = f"Requested range {span} contains no value representable in the output dtype without subnormals"
     require(first <= last, wrong, "a wider range", "Choose other bounds.")
     scale = last - first

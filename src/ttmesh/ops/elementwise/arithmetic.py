@@ -1,4 +1,4 @@
-"""Arithmetic that TT-NN composes of binary operations: scaled sums, guarded quotients, polynomials, outer products."""
+"""Arithmetic that TT-NN composes of binary operations: addalpha, div_no_nan, floor_div, polyval, outer and others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.elementwise.binary import OPERANDS, fuse_activations
 from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast
-from ttmesh.ops.elementwise.ternary import together
+from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.tensor.calls.launch_op import Call
@@ -26,7 +26,7 @@ def _check(call: Call) -> None:
     check_broadcast(*(spec.shape for spec in call.specs))
 
 
-def _scaled_sum(a: Tensor, b: Tensor, alpha: float) -> Tensor:
+def _add_scaled(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return torch.add(to_float32(a), to_float32(b), alpha=alpha)
 
 
@@ -39,11 +39,11 @@ def _scaled_sum(a: Tensor, b: Tensor, alpha: float) -> Tensor:
 )
 def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
     """a + alpha · b."""
-    a, b = together(lane_axes, input_tensor_a, input_tensor_b)
-    return _scaled_sum(a, b, alpha)
+    a, b = equalize_operands(lane_axes, input_tensor_a, input_tensor_b)
+    return _add_scaled(a, b, alpha)
 
 
-def _scaled_difference(a: Tensor, b: Tensor, alpha: float) -> Tensor:
+def _subtract_scaled(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return torch.sub(to_float32(a), to_float32(b), alpha=alpha)
 
 
@@ -56,8 +56,8 @@ def _scaled_difference(a: Tensor, b: Tensor, alpha: float) -> Tensor:
 )
 def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
     """a - alpha · b."""
-    a, b = together(lane_axes, input_tensor_a, input_tensor_b)
-    return _scaled_difference(a, b, alpha)
+    a, b = equalize_operands(lane_axes, input_tensor_a, input_tensor_b)
+    return _subtract_scaled(a, b, alpha)
 
 
 def _div_no_nan(a: Tensor, b: Any) -> Tensor:
@@ -78,7 +78,7 @@ def _floor_div(a: Tensor, b: Any) -> Tensor:
 
 
 def _nextafter(a: Tensor, b: Tensor) -> Tensor:
-    """TT-NN's own: a step of the chip's epsilon, in the direction opposite to torch's."""
+    """TT-NN's definition: a step of the chip's epsilon, in the direction opposite to torch's."""
     a = to_float32(a)
     return torch.where(a < b, a - EPSILON, torch.where(a > b, a + EPSILON, a))
 
@@ -105,7 +105,12 @@ def _polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
 
 
 def _check_polyval(call: Call) -> None:
-    require(len(call["coeffs"]) > 0, "coeffs should be 1 or more coefficients", "a polynomial", "Give a coefficient.")
+    require(
+        len(call["coeffs"]) > 0,
+        "coeffs should be 1 or more coefficients",
+        "at least one coefficient",
+        "Pass the coefficients, highest power first.",
+    )
 
 
 @op("ttnn.polyval", golden=goldens.polyval, check=_check_polyval, runtime=("coeffs",), recheck=True)
@@ -126,7 +131,7 @@ def _check_outer(call: Call) -> None:
         "Convert with ttnn.typecast.",
     )
     wrong = f"ttnn.outer: inputs must have the same dtype, but got {a.dtype} and {b.dtype}"
-    require(a.dtype is b.dtype, wrong, "one format", "Convert with ttnn.typecast.")
+    require(a.dtype is b.dtype, wrong, "equal dtypes", "Convert one with ttnn.typecast.")
 
 
 @op(
@@ -136,7 +141,7 @@ def _check_outer(call: Call) -> None:
     check=_check_outer,
 )
 def outer(input_tensor_a: Tensor, input_tensor_b: Tensor, lane_axes: int) -> Tensor:
-    """Every product of two vectors; leading dims broadcast."""
-    a, b = together(lane_axes, input_tensor_a.unsqueeze(-1), input_tensor_b.unsqueeze(-2))
-    product: Tensor = a * b
-    return product
+    """The outer product of two vectors; leading dims broadcast."""
+    a, b = equalize_operands(lane_axes, input_tensor_a.unsqueeze(-1), input_tensor_b.unsqueeze(-2))
+    result: Tensor = a * b
+    return result

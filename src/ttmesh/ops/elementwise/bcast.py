@@ -16,7 +16,7 @@ from ttmesh.tensor.calls.launch_op import Call
 
 
 class BcastOpMath(PrintedEnum):
-    """What bcast does with its operands."""
+    """The operation that bcast applies to its operands."""
 
     ADD = 0
     SUB = 1
@@ -24,22 +24,22 @@ class BcastOpMath(PrintedEnum):
 
 
 class BcastOpDim(PrintedEnum):
-    """Along which dims bcast repeats its second operand."""
+    """The dims along which bcast repeats its second operand."""
 
     H = 0
     W = 1
     HW = 2
 
 
-def _spread(b: torch.Tensor, dim: BcastOpDim) -> torch.Tensor:
-    """The row, column or corner of B that counts."""
+def _select_broadcast(b: torch.Tensor, dim: BcastOpDim) -> torch.Tensor:
+    """The row, column or corner of B that is broadcast."""
     if dim is not BcastOpDim.W:
         b = b.narrow(-2, 0, 1)
     return b if dim is BcastOpDim.H else b.narrow(-1, 0, 1)
 
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-_MATHS: dict[BcastOpMath, Function] = {
+_FUNCTIONS: dict[BcastOpMath, Function] = {
     BcastOpMath.ADD: operator.add,
     BcastOpMath.SUB: operator.sub,
     BcastOpMath.MUL: operator.mul,
@@ -58,4 +58,4 @@ def bcast(
 ) -> torch.Tensor:
     """A plus, minus or times B, whose row, column or corner is repeated."""
     a, b = equalize_ranks([input_a, input_b], lane_axes)
-    return _MATHS[math_op](a, _spread(b, dim))
+    return _FUNCTIONS[math_op](a, _select_broadcast(b, dim))

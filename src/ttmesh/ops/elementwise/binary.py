@@ -32,7 +32,7 @@ from ttmesh.ops.elementwise.binary_rules import (
     is_tensor,
 )
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
-from ttmesh.ops.elementwise.fpu_binary import in_mode
+from ttmesh.ops.elementwise.fpu_binary import specialise_addition
 from ttmesh.ops.elementwise.program_keys import binary_programs
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
@@ -40,7 +40,7 @@ from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
 
-# What overloads call the two operands.
+# Names of the two operands in TT-NN's overloads.
 OPERANDS = {
     "input_a": "input_tensor_a", "input_tensor": "input_tensor_a", "input_b": "input_tensor_b",
     "value": "input_tensor_b", "scalar": "input_tensor_b", "exponent": "input_tensor_b",
@@ -61,22 +61,22 @@ class BinaryKind(NamedTuple):
     in_place: bool = False
     takes_dtype: bool = True
     dtype: Any = None
-    also: Callable[[Call], None] | None = None  # a check of its own
+    extra_check: Callable[[Call], None] | None = None
 
 
-def _shifted_right(a: Tensor, b: Any) -> Tensor:
-    """Zero-filled: the bits of int32 seen as unsigned."""
+def _shift_right_logical(a: Tensor, b: Any) -> Tensor:
+    """Shift in zeros: the bits of int32 are treated as unsigned."""
     return torch.bitwise_right_shift(a.long() & 0xFFFFFFFF, b)
 
 
-def _shift_right(a: Tensor, b: Any) -> Tensor:
-    """Sign-filled: uint32 is shifted as if it were int32, as the chip does."""
+def _shift_right_arithmetic(a: Tensor, b: Any) -> Tensor:
+    """Shift in the sign bit; uint32 is shifted as int32, as the chip does."""
     if a.dtype is torch.int64:
         a, b = a.to(torch.int32), b.to(torch.int32) if isinstance(b, Tensor) else b
     return torch.bitwise_right_shift(a, b)
 
 
-def _cut_to_bfloat16(number: float) -> float:
+def _truncate_to_bfloat16(number: float) -> float:
     """Truncate to the upper half of a float32, which is how the chip receives scalars."""
     with contextlib.suppress(OverflowError):
         (bits,) = struct.unpack("<I", struct.pack("<f", number))
@@ -84,23 +84,23 @@ def _cut_to_bfloat16(number: float) -> float:
     return number
 
 
-def _make_extremum(pick: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
-    """The maximum or minimum of two operands; a scalar may be outside the range of the tensor's format."""
+def _make_extremum(choose: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
+    """A function for the maximum or minimum; a scalar may be outside the range of the tensor's format."""
 
-    def bound(a: Tensor, b: Any) -> Tensor:
+    def compute(a: Tensor, b: Any) -> Tensor:
         if isinstance(b, Tensor):
-            return pick(a, b)
+            return choose(a, b)
         if isinstance(b, float) and a.dtype is torch.bfloat16:
-            b = _cut_to_bfloat16(b)
-        if a.requires_grad:  # at the bound half of the gradient passes, as for two tensors
-            return pick(to_float32(a), torch.full((), b, device=a.device))
+            b = _truncate_to_bfloat16(b)
+        if a.requires_grad:  # at the bound half of the gradient flows to each operand, as for two tensors
+            return choose(to_float32(a), torch.full((), b, device=a.device))
         return (to_float32(a) if isinstance(b, float) else a).clamp(**{side: b})
 
-    return bound
+    return compute
 
 
 def _pow(a: Any, b: Any) -> Tensor:
-    """Negative powers of 0 are NaN where the chip takes logarithms: for all exponents but whole numbers."""
+    """Negative powers of 0 are NaN if the chip computes with logarithms: for all exponents but integers."""
     base, exponent = (to_float32(value) if isinstance(value, Tensor) else value for value in (a, b))
     result = torch.pow(base, exponent)
     if not isinstance(a, Tensor) or not (isinstance(b, Tensor) or (b < 0 and b != int(b))):
@@ -112,8 +112,8 @@ def _ldexp(a: Tensor, b: Any) -> Tensor:
     return to_float32(a) * torch.exp2(to_float32(b) if isinstance(b, Tensor) else torch.tensor(float(b)))
 
 
-def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
-    """A function of two tensors that also takes a number."""
+def _accept_number(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """Make a function of two tensors accept a number as its second operand."""
     return lambda a, b: function(a, b if isinstance(b, Tensor) else torch.full_like(a, b))
 
 
@@ -136,18 +136,18 @@ BINARY = {
     "ge": BinaryKind(torch.ge, "GE", RELATIONAL, mixed=True, in_place=True),
     "lt": BinaryKind(torch.lt, "LT", RELATIONAL, mixed=True, in_place=True),
     "le": BinaryKind(torch.le, "LE", RELATIONAL, mixed=True, in_place=True),
-    "logical_and": BinaryKind(_pair(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
-    "logical_or": BinaryKind(_pair(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
-    "logical_xor": BinaryKind(_pair(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
+    "logical_and": BinaryKind(_accept_number(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
+    "logical_or": BinaryKind(_accept_number(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
+    "logical_xor": BinaryKind(_accept_number(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
     "logaddexp": BinaryKind(
-        _pair(lambda a, b: torch.logaddexp(to_float32(a), to_float32(b))), "LOGADDEXP", FLOAT, in_place=True
+        _accept_number(lambda a, b: torch.logaddexp(to_float32(a), to_float32(b))), "LOGADDEXP", FLOAT, in_place=True
     ),
     "logaddexp2": BinaryKind(
-        _pair(lambda a, b: torch.logaddexp2(to_float32(a), to_float32(b))), "LOGADDEXP2", FLOAT, in_place=True
+        _accept_number(lambda a, b: torch.logaddexp2(to_float32(a), to_float32(b))), "LOGADDEXP2", FLOAT, in_place=True
     ),
     "ldexp": BinaryKind(_ldexp, "LDEXP", FLOAT, in_place=True),
     "bias_gelu": BinaryKind(lambda a, b: functional.gelu(to_float32(a) + b), "BIAS_GELU", FLOAT, in_place=True),
-    "xlogy": BinaryKind(_pair(torch.xlogy), "XLOGY", FLOAT),
+    "xlogy": BinaryKind(_accept_number(torch.xlogy), "XLOGY", FLOAT),
     "atan2": BinaryKind(torch.atan2, "ATAN2", FLOAT),
     "hypot": BinaryKind(lambda a, b: torch.hypot(to_float32(a), to_float32(b)), "HYPOT", FLOAT),
     "maximum": BinaryKind(_make_extremum(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
@@ -156,21 +156,21 @@ BINARY = {
     "lcm": BinaryKind(torch.lcm, "LCM", INT32, takes_dtype=False),
     "pow": BinaryKind(_pow, "POWER", FLOAT, takes_dtype=False),
     "remainder": BinaryKind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else to_float32(a), b),
-                      "REMAINDER", FLOAT_32_BIT, also=lambda call: _check_divisor(call)),
+                      "REMAINDER", FLOAT_32_BIT, extra_check=lambda call: _check_divisor(call)),
     "fmod": BinaryKind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else to_float32(a), b),
                        "FMOD", FLOAT_INT32),
     "bitwise_and": BinaryKind(lambda a, b: a & b, "BITWISE_AND", BITS),
     "bitwise_or": BinaryKind(lambda a, b: a | b, "BITWISE_OR", BITS),
     "bitwise_xor": BinaryKind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
     "bitwise_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "bitwise_right_shift": BinaryKind(_shift_right, "RIGHT_SHIFT", BITS),
+    "bitwise_right_shift": BinaryKind(_shift_right_arithmetic, "RIGHT_SHIFT", BITS),
     "logical_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "logical_right_shift": BinaryKind(_shifted_right, "LOGICAL_RIGHT_SHIFT", BITS_32),
+    "logical_right_shift": BinaryKind(_shift_right_logical, "LOGICAL_RIGHT_SHIFT", BITS_32),
 }  # fmt: skip
 
 
 def fuse_activations(function: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
-    """The lane function around one of two operands: rank alignment, a number for either, activations."""
+    """Make a lane function of a function of two operands: it aligns ranks, accepts numbers, applies activations."""
 
     def lane(
         input_tensor_a: Any,
@@ -198,16 +198,16 @@ def fuse_activations(function: Callable[[Any, Any], Tensor]) -> Callable[..., Te
     return lane
 
 
-def alone(function: Callable[[Any, Any], Tensor]) -> Specialise:
-    """The function itself, where nothing is fused around it; ranks that differ by one are made equal."""
+def specialise_plain(function: Callable[[Any, Any], Tensor]) -> Specialise:
+    """Specialise to the bare function if no activation is fused; ranks that differ by one are made equal."""
 
     def specialise(case: Case) -> Callable[..., Tensor] | None:
-        wider = case["dtype"] is float32 and case.specs[0].dtype is not float32
-        alone = "input_tensor_a" in case.tensors and not any(map(case.arguments.get, FUSED))
-        missing = len(case.specs[0].shape) - len(case.specs[-1].shape)
-        if not alone or wider or case["rounding_mode"] is not None or missing not in (0, 1):
+        widens = case["dtype"] is float32 and case.specs[0].dtype is not float32
+        is_plain = "input_tensor_a" in case.tensors and not any(map(case.arguments.get, FUSED))
+        rank_difference = len(case.specs[0].shape) - len(case.specs[-1].shape)
+        if not is_plain or widens or case["rounding_mode"] is not None or rank_difference not in (0, 1):
             return None
-        if missing:
+        if rank_difference:
             axes = case.lane_axes
             return lambda a, b: function(a, b.unsqueeze(axes))
         if function in COMPARISONS and case.one_format(bfloat16, float32, int32):
@@ -218,7 +218,7 @@ def alone(function: Callable[[Any, Any], Tensor]) -> Specialise:
 
 
 def _compare(compare: Callable[..., Tensor], a: Tensor, b: Any) -> Tensor:
-    """1 and 0 in the operands' own format, which torch writes several times faster than it makes them of bools."""
+    """Write 1 and 0 in the operands' format directly, which is several times faster than converting bools."""
     return compare(a, b, out=a.new_empty(0))
 
 
@@ -226,21 +226,21 @@ in_place: dict[str, OpFunction] = {}
 
 
 def _check_divisor(call: Call) -> None:
-    """Unsigned integers are divided by positive whole numbers only."""
+    """Raise unless unsigned integers are divided by a positive integer."""
     divisor = call["input_tensor_b"]
     if call.specs[0].dtype is not uint32 or is_tensor(divisor):
         return
     wrong = "Expected integer scalar divisor (uint32 or int32)"
-    require(not isinstance(divisor, float), wrong, "a whole number", "Convert the tensor to a float format.")
+    require(not isinstance(divisor, float), wrong, "an integer", "Convert the tensor to a float format.")
     require(divisor > 0, f"Divisor must be positive, got {divisor}", "a positive number", "Pass a divisor above 0.")
 
 
-def _enter(name: str, kind: BinaryKind) -> OpFunction:
+def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
     lane = fuse_activations(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
-    check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, also=kind.also)
+    check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, extra_check=kind.extra_check)
     programs = binary_programs(kind.op_type)
-    specialise = in_mode(kind.op_type, alone(kind.function))
+    specialise = specialise_addition(kind.op_type, specialise_plain(kind.function))
     if kind.in_place:
         in_place[name] = op(
             f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=("input_tensor_b",),
@@ -250,11 +250,11 @@ def _enter(name: str, kind: BinaryKind) -> OpFunction:
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
-        scratch=binary_buffers, names=OPERANDS, specialise=specialise, recheck=kind.also is not None,
+        scratch=binary_buffers, names=OPERANDS, specialise=specialise, recheck=kind.extra_check is not None,
     )(lane)  # fmt: skip
 
 
-binary = {name: _enter(name, kind) for name, kind in BINARY.items()}
+binary = {name: _define_binary(name, kind) for name, kind in BINARY.items()}
 
 
 @op(
@@ -273,7 +273,7 @@ def isclose(
         if not 0 <= value < float("inf"):
             raise MeshError(
                 f"isclose: {name} must be a finite, non-negative value, got {value}",
-                expected="a tolerance",
+                expected="a finite number of 0 or more",
                 fix="Use a small positive number.",
             )
     a, b = equalize_ranks((input_tensor_a, input_tensor_b), lane_axes)
@@ -289,11 +289,11 @@ def _divide(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
     return torch.div(a if integers else to_float32(a), b, rounding_mode=rounding_mode)
 
 
-def _divided_on_chip(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
+def _divide_on_chip(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
     return pack_nan(_divide(a, b, rounding_mode), a.dtype)
 
 
-_quotient = alone(lambda a, b: _divided_on_chip(a, b, None))
+_specialise_division = specialise_plain(lambda a, b: _divide_on_chip(a, b, None))
 
 
 def _is_integer_division(call: Call) -> bool:
@@ -304,7 +304,7 @@ _check_div = check_binary("DIV", FLOAT_32_BIT, mixed=True)
 
 
 def check_div(call: Call) -> None:
-    """TT-NN's refusals around integer division and rounding modes."""
+    """Raise TT-NN's errors for integer division and rounding modes."""
     mode = call["rounding_mode"]
     wrong = None
     if mode not in (None, "trunc", "floor"):
@@ -320,7 +320,7 @@ def check_div(call: Call) -> None:
         elif mode is None and call.outputs and call.outputs[0] is not None and call.outputs[0].dtype is not float32:
             wrong = "For integer division, supported output dtype is FLOAT32"
     if wrong:
-        raise MeshError(wrong, expected="what TT-NN divides", fix="Change rounding_mode, dtype or the operands.")
+        raise MeshError(wrong, expected="a supported division", fix="Change rounding_mode, dtype or the operands.")
     if len(call.specs) > 1:
         _check_div(call)
     else:
@@ -340,8 +340,8 @@ def _div_lane(
     input_tensor_a_activations: Sequence[Activation] = (),
     input_tensor_b_activations: Sequence[Activation] = (),
 ) -> Tensor:
-    """The quotient, rounded towards zero or down on request."""
-    return fuse_activations(lambda a, b: _divided_on_chip(a, b, rounding_mode))(
+    """The quotient, rounded as rounding_mode says."""
+    return fuse_activations(lambda a, b: _divide_on_chip(a, b, rounding_mode))(
         input_tensor_a, input_tensor_b, lane_axes, None, activations, input_tensor_a_activations,
         input_tensor_b_activations,
     )  # fmt: skip
@@ -350,12 +350,13 @@ def _div_lane(
 div = op(
     "ttnn.div", golden=goldens.div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
     programs=binary_programs("DIV"), scratch=binary_buffers, runtime=("input_tensor_b",), names=OPERANDS,
-    specialise=_quotient,
+    specialise=_specialise_division,
 )(_div_lane)  # fmt: skip
 alias("ttnn.divide", div)
 divide_ = op(
     "ttnn.divide_", golden=goldens.div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
-    programs=binary_programs("DIV"), scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS, specialise=_quotient,
+    programs=binary_programs("DIV"), scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
+    specialise=_specialise_division,
 )(_div_lane)  # fmt: skip
 
 for _short, _name in {"sub": "subtract", "mul": "multiply"}.items():

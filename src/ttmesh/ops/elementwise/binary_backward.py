@@ -12,14 +12,14 @@ from torch import Tensor
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
-from ttmesh.ops.elementwise.ternary import together
+from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.elementwise.unary_backward import GRADIENTS
 from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
-# What overloads call the operands and the tensors for the results.
+# Names of the operands and of the output tensors in TT-NN's overloads.
 NAMES = {
     "input_tensor_a": "input_tensor", "input_tensor_b": "other_tensor", "scalar": "other_tensor",
     "bias": "other_tensor", "input_a_grad": "input_grad", "input_b_grad": "other_grad",
@@ -28,8 +28,8 @@ Gradients = Callable[..., Sequence[Tensor]]  # of (grad, a, b, options…)
 ALL = (True, True)
 
 
-def summed_to(grad: Tensor, operand: Tensor, lane_axes: int) -> Tensor:
-    """A gradient summed over the local dims that the operand was broadcast along; mesh dims are left alone."""
+def sum_to_operand(grad: Tensor, operand: Tensor, lane_axes: int) -> Tensor:
+    """Sum a gradient over the local dims along which the operand was broadcast; mesh dims are not summed."""
     extra = grad.dim() - operand.dim()
     if extra:
         grad = grad.sum(tuple(range(lane_axes, lane_axes + extra)))
@@ -43,11 +43,11 @@ def _div(g: Tensor, a: Tensor, b: Any, rounding_mode: str | None = None) -> Sequ
     return g / b, -g * a / (b * b)
 
 
-def _pick(g: Tensor, a: Tensor, b: Tensor, larger: bool) -> Sequence[Tensor]:
-    """To the operand that was taken, half to each where they are equal."""
-    ahead = (a > b) if larger else (a < b)
-    share = torch.where(a == b, 0.5, ahead.to(g.dtype))
-    return g * share, g * (1 - share)
+def _extremum(g: Tensor, a: Tensor, b: Tensor, larger: bool) -> Sequence[Tensor]:
+    """The gradient goes to the operand that was chosen, half to each if they are equal."""
+    first_chosen = (a > b) if larger else (a < b)
+    weight = torch.where(a == b, 0.5, first_chosen.to(g.dtype))
+    return g * weight, g * (1 - weight)
 
 
 def _bias_gelu(g: Tensor, a: Tensor, b: Any, approximate: str = "none") -> Sequence[Tensor]:
@@ -96,8 +96,8 @@ BINARY: dict[str, Gradients] = {
     "ldexp": _ldexp,
     "logaddexp": lambda g, a, b: (g * torch.sigmoid(a - b), g * torch.sigmoid(b - a)),
     "logaddexp2": _logaddexp2,
-    "max": lambda g, a, b: _pick(g, a, b, larger=True),
-    "min": lambda g, a, b: _pick(g, a, b, larger=False),
+    "max": lambda g, a, b: _extremum(g, a, b, larger=True),
+    "min": lambda g, a, b: _extremum(g, a, b, larger=False),
     "remainder": lambda g, a, b: (g, -g * torch.floor(a / b)),
     "squared_difference": _squared_difference,
     "xlogy": lambda g, a, b: (g * torch.log(b), g * a / b),
@@ -105,9 +105,9 @@ BINARY: dict[str, Gradients] = {
 
 
 def gradient_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Every gradient is like the operand it belongs to: the first tensor is the incoming gradient."""
-    asked = call["are_required_outputs"] or ALL
-    sources = [i + 1 for i, _ in enumerate(call.specs[1:]) if i >= len(asked) or asked[i]]
+    """Every gradient has the spec of its operand; the first tensor is the incoming gradient."""
+    required = call["are_required_outputs"] or ALL
+    sources = [i + 1 for i, _ in enumerate(call.specs[1:]) if i >= len(required) or required[i]]
     sources = sources if len(sources) == len(inferred) else list(range(1, 1 + len(inferred)))
     return [
         make_output_spec(call, shape, source=source if source < len(call.specs) else 1, result=i)
@@ -116,27 +116,29 @@ def gradient_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _check(call: Call) -> None:
-    asked = call["are_required_outputs"]
+    required = call["are_required_outputs"]
     wrong = "At least one gradient is expected to be calculated."
-    require(asked is None or any(asked), wrong, "are_required_outputs with a True", "Ask for at least one gradient.")
+    require(
+        required is None or any(required), wrong, "are_required_outputs with a True", "Ask for at least one gradient."
+    )
     rounding, approximation = call["rounding_mode"], call["approximate"]
     wrong = "Incorrect rounding mode (expected None, 'trunc', or 'floor')"
     require(
         rounding in (None, "trunc", "floor"),
         wrong,
-        f"one of these, not {rounding!r}",
-        "Pass one of them as rounding_mode.",
+        f"None, 'trunc' or 'floor', not {rounding!r}",
+        "Change rounding_mode.",
     )
     wrong = "Incorrect approximation type (expected 'none', 'tanh')"
     require(
         approximation in (None, "none", "tanh"),
         wrong,
-        f"one of these, not {approximation!r}",
-        "Pass one of them as approximate.",
+        f"'none' or 'tanh', not {approximation!r}",
+        "Change approximate.",
     )
 
 
-def _enter(name: str, gradients: Gradients) -> OpFunction:
+def _define_gradients(name: str, gradients: Gradients) -> OpFunction:
     def lane(
         grad_tensor: Tensor,
         input_tensor: Tensor,
@@ -146,18 +148,25 @@ def _enter(name: str, gradients: Gradients) -> OpFunction:
         **options: Any,
     ) -> list[Tensor | None]:
         operands = [input_tensor] + ([other_tensor] if isinstance(other_tensor, Tensor) else [])
-        g, a, b = together(
+        g, a, b = equalize_operands(
             lane_axes,
             *(to_float32(x) if isinstance(x, Tensor) else x for x in (grad_tensor, input_tensor, other_tensor)),
         )
-        found = gradients(g, a, b, **options)
+        computed = gradients(g, a, b, **options)
         return [
-            summed_to(part, operand, lane_axes) if wanted else None
-            for part, operand, wanted in zip(found, operands, are_required_outputs, strict=False)
+            sum_to_operand(gradient, operand, lane_axes) if is_required else None
+            for gradient, operand, is_required in zip(computed, operands, are_required_outputs, strict=False)
         ]
 
-    own = [option for option in ("alpha", "rounding_mode", "approximate") if option in _parameters(gradients)]
-    taken = ["grad_tensor", "input_tensor", "lane_axes", "other_tensor", "are_required_outputs", *own]
+    options_taken = [option for option in ("alpha", "rounding_mode", "approximate") if option in _parameters(gradients)]
+    arguments_taken = [
+        "grad_tensor",
+        "input_tensor",
+        "lane_axes",
+        "other_tensor",
+        "are_required_outputs",
+        *options_taken,
+    ]
     lane.__doc__ = f"Gradients of {name}, in a list."
     return op(
         f"ttnn.{name}_bw",
@@ -167,7 +176,7 @@ def _enter(name: str, gradients: Gradients) -> OpFunction:
         runtime=("alpha",) if name not in ("div_no_nan",) else (),
         outputs=("input_grad", "other_grad"),
         names=NAMES,
-        takes=taken,
+        takes=arguments_taken,
     )(lane)
 
 
@@ -175,7 +184,7 @@ def _parameters(function: Callable[..., Any]) -> Sequence[str]:
     return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
-binary_bw = {name: _enter(name, gradients) for name, gradients in BINARY.items()}
+binary_bw = {name: _define_gradients(name, gradients) for name, gradients in BINARY.items()}
 
 
 def _addcmul(g: Tensor, a: Tensor, b: Tensor, c: Tensor, alpha: float) -> list[Tensor]:
@@ -202,9 +211,11 @@ for _name, _gradients, _golden in (
     ) -> list[Tensor]:
         """Gradients of all three operands."""
         operands = (input_tensor_a, input_tensor_b, input_tensor_c)
-        g, a, b, c = together(lane_axes, *map(to_float32, (grad_tensor, *operands)))
-        parts = _gradients(g, a, b, c, alpha)
-        return [summed_to(part, operand, lane_axes) for part, operand in zip(parts, operands, strict=True)]
+        g, a, b, c = equalize_operands(lane_axes, *map(to_float32, (grad_tensor, *operands)))
+        computed = _gradients(g, a, b, c, alpha)
+        return [
+            sum_to_operand(gradient, operand, lane_axes) for gradient, operand in zip(computed, operands, strict=True)
+        ]
 
     op(f"ttnn.{_name}_bw", golden=_golden, out=gradient_specs, runtime=("alpha",))(_lane)
 
@@ -222,16 +233,16 @@ def lerp_bw(
     """Gradients of start and end, and of the weight where it is a tensor."""
     operands = [x for x in (input_tensor_a, input_tensor_b, input_tensor_c) if isinstance(x, Tensor)]
     weight = to_float32(input_tensor_c) if isinstance(input_tensor_c, Tensor) else input_tensor_c
-    g, a, b, w = together(
+    g, a, b, w = equalize_operands(
         lane_axes, to_float32(grad_tensor), to_float32(input_tensor_a), to_float32(input_tensor_b), weight
     )
-    parts = [g * (1 - w), g * w, g * (b - a)]
-    return [summed_to(part, operand, lane_axes) for part, operand in zip(parts, operands, strict=False)]
+    computed = [g * (1 - w), g * w, g * (b - a)]
+    return [sum_to_operand(gradient, operand, lane_axes) for gradient, operand in zip(computed, operands, strict=False)]
 
 
 def _where_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    asked = call["are_required_outputs"]
-    sources = [i + 2 for i, wanted in enumerate(asked) if wanted]
+    required = call["are_required_outputs"]
+    sources = [i + 2 for i, is_required in enumerate(required) if is_required]
     return [
         make_output_spec(call, shape, source=source, result=i)
         for i, (source, (shape, _)) in enumerate(zip(sources, inferred, strict=True))
@@ -254,10 +265,10 @@ def where_bw(
     lane_axes: int,
 ) -> list[Tensor | None]:
     """Gradients of the two values."""
-    g, chosen = together(lane_axes, to_float32(grad_tensor), input_tensor_a)
-    parts = (torch.where(chosen != 0, g, 0.0), torch.where(chosen == 0, g, 0.0))
+    g, predicate = equalize_operands(lane_axes, to_float32(grad_tensor), input_tensor_a)
+    computed = (torch.where(predicate != 0, g, 0.0), torch.where(predicate == 0, g, 0.0))
     operands = (input_tensor_b, input_tensor_c)
     return [
-        summed_to(part, operand, lane_axes) if wanted else None
-        for part, operand, wanted in zip(parts, operands, are_required_outputs, strict=True)
+        sum_to_operand(gradient, operand, lane_axes) if is_required else None
+        for gradient, operand, is_required in zip(computed, operands, are_required_outputs, strict=True)
     ]

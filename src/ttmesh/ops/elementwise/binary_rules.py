@@ -42,14 +42,14 @@ INT32 = frozenset({int32})
 
 
 def check_binary(
-    op_type: str, formats: frozenset[DataType], *, mixed: bool, also: Callable[[Call], None] | None = None
+    op_type: str, formats: frozenset[DataType], *, mixed: bool, extra_check: Callable[[Call], None] | None = None
 ) -> Callable[[Call], None]:
     """The checks of one operation.
 
     Args:
         op_type: TT-NN's BinaryOpType, for the messages.
-        mixed: whether two different float formats may meet.
-        also: one more check.
+        mixed: whether the operands may have different float formats.
+        extra_check: a further check of this operation.
     """
     name = f"BinaryOpType.{op_type}"
 
@@ -68,14 +68,14 @@ def check_binary(
             )
             _check_shapes(call)
         check_options(call)
-        if also is not None:
-            also(call)
+        if extra_check is not None:
+            extra_check(call)
 
     return check
 
 
 def _check_shapes(call: Call) -> None:
-    """The operands broadcast; with an output tensor TT-NN blames that one when they do not."""
+    """Raise unless the operands broadcast; if there is an output tensor, TT-NN's error names that one."""
     given = call.outputs[0] if call.outputs else None
     try:
         check_broadcast(call.specs[0].shape, call.specs[1].shape)
@@ -91,7 +91,7 @@ def _check_shapes(call: Call) -> None:
 
 
 def check_options(call: Call) -> None:
-    """What holds for the options of every binary operation."""
+    """Check the options that all binary operations share."""
     require(
         call["sub_core_grids"] is None or call["sub_device_id"] is None,
         "Cannot specify both sub_core_grids and sub_device_id",
@@ -112,21 +112,21 @@ def check_options(call: Call) -> None:
 
 
 def check_broadcast(*shapes: Sequence[int]) -> None:
-    """Refuse shapes that do not broadcast, in TT-NN's words."""
+    """Raise TT-NN's error for shapes that do not broadcast."""
     rank = max(map(len, shapes))
     for i, dims in enumerate(zip_longest(*map(reversed, shapes), fillvalue=1), start=1):
         lengths = {dim for dim in dims if dim != 1}
-        told = ", ".join(f"dim {letter}: {dim}" for letter, dim in zip("abc", dims, strict=False))
+        lengths_text = ", ".join(f"dim {letter}: {dim}" for letter, dim in zip("abc", dims, strict=False))
         if len(lengths) > 1:
             raise ShapeError(
-                f"Broadcasting rule violation at dimension index {-i} (output rank {rank}), {told}",
+                f"Broadcasting rule violation at dimension index {-i} (output rank {rank}), {lengths_text}",
                 expected="equal lengths, or 1",
                 fix="Reshape one of the operands.",
             )
         if i > 6 and len(set(dims)) > 1:
             raise ShapeError(
                 f"Broadcasting rule violation for rank >= 7 at dimension index {-i} (output rank {rank}). "
-                f"Broadcast is supported up to rank 6. {told}",
+                f"Broadcast is supported up to rank 6. {lengths_text}",
                 expected="equal lengths beyond rank 6",
                 fix="Reshape to at most 6 dims.",
             )
@@ -135,23 +135,23 @@ def check_broadcast(*shapes: Sequence[int]) -> None:
 def binary_spec(
     dtype: Callable[[Call], DataType | None] | DataType | None = None, *, takes_dtype: bool = True
 ) -> SpecRule:
-    """The result of a binary operation.
+    """A rule for the output spec of a binary operation.
 
     Args:
-        dtype: the format that the operation itself chooses, where it is not the first operand's.
-        takes_dtype: False where TT-NN accepts dtype= and ignores it.
+        dtype: the format that the operation chooses, if it is not the first operand's.
+        takes_dtype: False if TT-NN accepts dtype= and ignores it.
     """
 
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
-        own = dtype(call) if callable(dtype) else dtype
-        wanted = call["dtype"] if takes_dtype else None
-        return [result_spec(call, shape, wanted or own or promoted_dtype(call)) for shape, _ in inferred]
+        default_dtype = dtype(call) if callable(dtype) else dtype
+        requested = call["dtype"] if takes_dtype else None
+        return [result_spec(call, shape, requested or default_dtype or promoted_dtype(call)) for shape, _ in inferred]
 
     return rule
 
 
 def promoted_dtype(call: Call) -> DataType:
-    """The first operand's format; a float meeting an integer makes a float, uint8 counts in uint16."""
+    """The first operand's format; an integer and a float give a float, uint8 gives uint16."""
     first = call.specs[0].dtype
     if first is uint8:
         return uint16
@@ -161,7 +161,7 @@ def promoted_dtype(call: Call) -> DataType:
 
 
 def result_spec(call: Call, shape: Sequence[int], dtype: DataType) -> TensorSpec:
-    """Layout and memory of the result as TT-NN chooses them; an output tensor decides everything."""
+    """The output spec with the layout and memory that TT-NN chooses, or the spec of the given output tensor."""
     given = call.outputs[0] if call.outputs else None
     if given is not None:
         if tuple(given.shape) != tuple(shape):
@@ -179,35 +179,37 @@ def result_spec(call: Call, shape: Sequence[int], dtype: DataType) -> TensorSpec
         dtype,
         layout,
         tile=tiled.tile if tiled is not None else None,
-        memory_config=_memory(call, shape, layout),
+        memory_config=_choose_memory(call, shape, layout),
     )
 
 
-def _memory(call: Call, shape: Sequence[int], layout: Layout) -> MemoryConfig:
-    asked: MemoryConfig | None = call["memory_config"]
+def _choose_memory(call: Call, shape: Sequence[int], layout: Layout) -> MemoryConfig:
+    requested: MemoryConfig | None = call["memory_config"]
     sources = [spec for spec in call.specs if not spec.memory_config.interleaved]
-    if asked is None:
+    if requested is None:
         config = call.specs[0].memory_config
         for spec in call.specs[1:]:
             other = spec.memory_config
             if not other.interleaved and (
-                (config.interleaved and config.is_dram()) or _cores(other) > _cores(config) > 0
+                (config.interleaved and config.is_dram()) or _count_cores(other) > _count_cores(config) > 0
             ):
                 config = other
         if config.interleaved:
             return config
-        asked = MemoryConfig(config.memory_layout, config.buffer_type)
+        requested = MemoryConfig(config.memory_layout, config.buffer_type)
         sources = [spec for spec in sources if spec.memory_config is config or spec.memory_config == config]
         if sources and tuple(sources[0].shape) == tuple(shape):
             return config
-    if asked.interleaved or asked.shard_spec is not None or asked.nd_shard_spec is not None:
-        return asked
+    if requested.interleaved or requested.shard_spec is not None or requested.nd_shard_spec is not None:
+        return requested
     padded = TensorSpec(shape, DataType.BFLOAT16, layout).padded_shape
     for spec in sources:
         if spec.memory_config.shard_spec is not None:
             shards = scale_shards(spec.memory_config.shard_spec, spec.padded_shape, padded)
-            return MemoryConfig(asked.memory_layout, asked.buffer_type, shards)
-    return MemoryConfig(asked.memory_layout, asked.buffer_type, _over_all_cores(call, asked.memory_layout, padded))
+            return MemoryConfig(requested.memory_layout, requested.buffer_type, shards)
+    return MemoryConfig(
+        requested.memory_layout, requested.buffer_type, _shard_over_all_cores(call, requested.memory_layout, padded)
+    )
 
 
 def scale_shards(shards: ShardSpec, before: Sequence[int], after: Sequence[int]) -> ShardSpec:
@@ -217,22 +219,25 @@ def scale_shards(shards: ShardSpec, before: Sequence[int], after: Sequence[int])
     return ShardSpec(shards.grid, [rows, columns], shards.orientation)
 
 
-def _over_all_cores(call: Call, memory_layout: TensorMemoryLayout, padded: Sequence[int]) -> ShardSpec:
+def _shard_over_all_cores(call: Call, memory_layout: TensorMemoryLayout, padded: Sequence[int]) -> ShardSpec:
     grid = call.mesh.compute_with_storage_grid_size()
     cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(grid.x - 1, grid.y - 1))])
     height, width = prod(padded[:-1]), padded[-1]
     rows = {TensorMemoryLayout.HEIGHT_SHARDED: grid.x * grid.y, TensorMemoryLayout.WIDTH_SHARDED: 0}
     columns = {TensorMemoryLayout.HEIGHT_SHARDED: 0, TensorMemoryLayout.WIDTH_SHARDED: grid.x * grid.y}
-    shape = [_share(height, rows.get(memory_layout, grid.y)), _share(width, columns.get(memory_layout, grid.x))]
+    shape = [
+        _shard_extent(height, rows.get(memory_layout, grid.y)),
+        _shard_extent(width, columns.get(memory_layout, grid.x)),
+    ]
     return ShardSpec(cores, shape, ShardOrientation.ROW_MAJOR)
 
 
-def _share(length: int, parts: int) -> int:
+def _shard_extent(length: int, shards: int) -> int:
     """A length divided by a number of shards, rounded up to tiles; the length itself for 0 shards."""
-    return length if not parts else -(-length // (parts * TILE_ROWS)) * TILE_ROWS
+    return length if not shards else -(-length // (shards * TILE_ROWS)) * TILE_ROWS
 
 
-def _cores(config: MemoryConfig) -> int:
+def _count_cores(config: MemoryConfig) -> int:
     return config.shard_spec.num_cores() if config.shard_spec is not None else 0
 
 

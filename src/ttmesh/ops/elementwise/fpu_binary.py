@@ -25,8 +25,8 @@ OP_TYPES = ("ADD", "SUB", "RSUB", "MUL")
 Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def in_mode(op_type: str, ideal: Specialise) -> Specialise:
-    """Computes ideally, or by the chip's arithmetic in the mode that the call was made in."""
+def specialise_addition(op_type: str, ideal: Specialise) -> Specialise:
+    """Specialise an addition to ideal arithmetic, or to the chip's in the numerics mode that was set when it was made."""
     if op_type not in OP_TYPES:
         return ideal
 

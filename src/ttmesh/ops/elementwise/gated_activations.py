@@ -1,4 +1,4 @@
-"""Gated and learned activations: the glu family, prelu, snake, and what clamps."""
+"""Gated and learned activations (the glu family, prelu, snake_beta), clamp, normalize_hw, var_hw, tril and triu."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, bfloat16, float32,
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.elementwise.binary_rules import binary_spec, is_tensor
-from ttmesh.ops.elementwise.ternary import together
+from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import movement, reduction
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
@@ -22,32 +22,32 @@ from ttmesh.tensor.calls.launch_op import Call
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": torch.sigmoid, "reglu": torch.relu, "geglu": functional.gelu, "swiglu": functional.silu,
 }  # fmt: skip
-HALVES = 64  # two halves of whole tiles
+TWO_TILES = 64  # so that each half fills tiles
 
 
 def _check_halves(call: Call) -> None:
     spec, dim = call.specs[0], call["dim"]
     if len(spec.shape) != 4:
         raise ShapeError("Cannot support non-rank 4 Tensor", expected="4 dims", fix="Use ttnn.unsqueeze_to_4D.")
-    if dim not in (-1, 3) or spec.shape[-1] % HALVES:
+    if dim not in (-1, 3) or spec.shape[-1] % TWO_TILES:
         raise ShapeError(
             "Split tensor dimension should be in full tile",
-            expected=f"dim -1 or 3 of a multiple of {HALVES}, not dim {dim} of {spec.shape[-1]}",
+            expected=f"dim -1 or 3 of a multiple of {TWO_TILES}, not dim {dim} of {spec.shape[-1]}",
             fix="Pad the last dim.",
         )
 
 
-def _enter_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
+def _define_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
     def lane(input_tensor: Tensor) -> Tensor:
-        whole = to_float32(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
-        value, open_ = whole.chunk(2, dim=-1)
-        return value * gate(open_)
+        widened = to_float32(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
+        value, gate_input = widened.chunk(2, dim=-1)
+        return value * gate(gate_input)
 
     lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
     return op(f"ttnn.{name}", golden=goldens.GATES[name], check=_check_halves)(lane)
 
 
-gates = {name: _enter_gate(name, gate) for name, gate in GATES.items()}
+gates = {name: _define_gate(name, gate) for name, gate in GATES.items()}
 
 
 def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
@@ -56,13 +56,18 @@ def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
 
 
 def _check_betas(call: Call) -> None:
-    require(bool(call["beta1"] and call["beta2"]), "situ_glu: beta1 and beta2 must be non-zero", "caps", "Raise them.")
+    require(
+        bool(call["beta1"] and call["beta2"]),
+        "situ_glu: beta1 and beta2 must be non-zero",
+        "nonzero numbers",
+        "Pass the bounds of gate and up.",
+    )
 
 
 @op("ttnn.situ_glu", golden=goldens.situ_glu, out=binary_spec(), check=_check_betas)
 def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float, lane_axes: int) -> Tensor:
-    """A softly capped silu of the gate times a softly capped value."""
-    gate, up = together(lane_axes, gate, up)
+    """A soft-capped silu of the gate times a soft-capped value."""
+    gate, up = equalize_operands(lane_axes, gate, up)
     return _situ_glu(gate, up, beta1, beta2)
 
 
@@ -73,7 +78,7 @@ def _clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
 @op("ttnn.clamped_silu_glu", golden=goldens.clamped_silu_glu, out=binary_spec(), runtime=("limit",))
 def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float, lane_axes: int) -> Tensor:
     """silu of the gate, clamped above, times the value clamped on both sides."""
-    gate, up = together(lane_axes, gate, up)
+    gate, up = equalize_operands(lane_axes, gate, up)
     return _clamped_silu_glu(gate, up, limit)
 
 
@@ -105,12 +110,12 @@ def _check_snake_beta(call: Call) -> None:
         (
             len(shape) >= 2,
             f"snake_beta requires input rank >= 2, got rank {len(shape)} (shape {x.shape!r})",
-            "Give it a first dim with ttnn.unsqueeze.",
+            "Add a dim with ttnn.unsqueeze.",
         ),
         (
             columns == tuple(beta.shape),
             f"snake_beta requires alpha.shape == beta.shape, got {alpha.shape!r} vs {beta.shape!r}",
-            "Give both parameters one shape.",
+            "Give both parameters the same shape.",
         ),
         (
             shape[-1] == columns[-1],
@@ -125,7 +130,9 @@ def _check_snake_beta(call: Call) -> None:
         ),
     )  # fmt: skip
     for ok, wrong, fix in rules:
-        require(ok, wrong, "x, alpha and beta of one format in tiles, parameters per column or per element", fix)
+        require(
+            ok, wrong, "x, alpha and beta of one dtype in TILE layout, with parameters per column or per element", fix
+        )
 
 
 @op(
@@ -136,7 +143,7 @@ def _check_snake_beta(call: Call) -> None:
 )
 def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor, lane_axes: int) -> Tensor:
     """x + sin²(alpha·x) / beta, parameters per column."""
-    return _snake_beta(*together(lane_axes, input_tensor, alpha, beta))
+    return _snake_beta(*equalize_operands(lane_axes, input_tensor, alpha, beta))
 
 
 def _check_prelu(call: Call) -> None:
@@ -173,7 +180,7 @@ def _bounds(call: Call) -> tuple[Any, Any]:
 
 
 def _check_clamp(call: Call) -> None:
-    # With both left out TT-NN picks the overload for tensors, whose message this is.
+    # Without bounds TT-NN chooses the overload for tensors, whose message this is.
     if all(bound is None for bound in _bounds(call)):
         raise MeshError(
             "Only one of 'min' or 'max' can be None. Please provide one value",
@@ -187,29 +194,29 @@ def _clamp_dtype(call: Call) -> DataType | None:
     return float32 if call.specs[0].dtype is int32 and floats else None
 
 
-def _clamp(x: Tensor, low: Any, high: Any) -> Tensor:
-    if any(isinstance(bound, float) for bound in (low, high)):
+def _clamp(x: Tensor, lower: Any, upper: Any) -> Tensor:
+    if any(isinstance(bound, float) for bound in (lower, upper)):
         x = to_float32(x)
-    if isinstance(low, Tensor):
-        x = torch.maximum(x, low)
-    elif low is not None:
-        x = x.clamp(min=low)
-    if isinstance(high, Tensor):
-        return torch.minimum(x, high)
-    return x if high is None else x.clamp(max=high)
+    if isinstance(lower, Tensor):
+        x = torch.maximum(x, lower)
+    elif lower is not None:
+        x = x.clamp(min=lower)
+    if isinstance(upper, Tensor):
+        return torch.minimum(x, upper)
+    return x if upper is None else x.clamp(max=upper)
 
 
-def _enter_clamp(name: str) -> OpFunction:
+def _define_clamp(name: str) -> OpFunction:
     def lane(input_tensor: Tensor, min: Any, max: Any, lane_axes: int) -> Tensor:
-        """Between two bounds, numbers or tensors; the upper one wins."""
-        return _clamp(*together(lane_axes, input_tensor, min, max))
+        """Values clamped between two bounds, numbers or tensors; the upper bound is applied last."""
+        return _clamp(*equalize_operands(lane_axes, input_tensor, min, max))
 
     return op(
         f"ttnn.{name}", golden=goldens.clamp, out=binary_spec(_clamp_dtype), check=_check_clamp, runtime=("min", "max")
     )(lane)
 
 
-clamp, clip = _enter_clamp("clamp"), _enter_clamp("clip")
+clamp, clip = _define_clamp("clamp"), _define_clamp("clip")
 
 
 def _check_square_tiles(call: Call) -> None:
@@ -246,7 +253,7 @@ def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
     return _normalize(input_tensor, tuple(range(lane_axes, input_tensor.dim())))
 
 
-def _spread_hw(x: Tensor, *, root: bool) -> Tensor:
+def _variance_hw(x: Tensor, *, root: bool) -> Tensor:
     variance = to_float32(x).var((-2, -1), correction=0, keepdim=True)
     return variance.sqrt() if root else variance
 
@@ -258,13 +265,13 @@ def _spread_hw(x: Tensor, *, root: bool) -> Tensor:
 )
 def var_hw(input_tensor: Tensor) -> Tensor:
     """The variance over the last two dims, biased; the dims stay with length 1."""
-    return _spread_hw(input_tensor, root=False)
+    return _variance_hw(input_tensor, root=False)
 
 
 @op("ttnn.std_hw", golden=reduction.std_hw, check=_check_square_tiles)
 def std_hw(input_tensor: Tensor) -> Tensor:
     """The standard deviation over the last two dims, biased; the dims stay with length 1."""
-    return _spread_hw(input_tensor, root=True)
+    return _variance_hw(input_tensor, root=True)
 
 
 @op("ttnn.tril", golden=movement.tril, least_rank=2)

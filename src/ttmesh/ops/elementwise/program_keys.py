@@ -16,7 +16,7 @@ CHAINS = ("activations", "input_tensor_a_activations", "input_tensor_b_activatio
 
 
 def unary_programs(call: Call) -> tuple[Hashable, ...]:
-    """Tiles of any volume share a program; rows share it with equal padded shapes."""
+    """Tiled tensors of any volume share a program; ROW_MAJOR tensors share it if their padded shapes are equal."""
     spec = call.specs[0]
     shape = tuple(spec.padded_shape) if spec.layout is Layout.ROW_MAJOR else None
     options = tuple(call[name] for name in ("variant", "rounding_mode"))
@@ -28,7 +28,7 @@ def unary_programs(call: Call) -> tuple[Hashable, ...]:
 
 
 def binary_programs(op_type: str) -> Programs:
-    """Volumes do not count; formats, memory, layouts, the kind of broadcast and activations do."""
+    """A rule for the program key: formats, memory, layouts, broadcasting and activations, but not volumes."""
 
     def programs(call: Call) -> tuple[Hashable, ...]:
         given = call.outputs[0] if call.outputs else None
@@ -39,7 +39,7 @@ def binary_programs(op_type: str) -> Programs:
         dtype = given.dtype if given is not None else call["dtype"] or call.specs[0].dtype
         options = tuple(call[name] for name in ("rounding_mode", "fast_and_approximate_mode", "equal_nan"))
         return ((
-            op_type, operands, chains, dtype, options, output_memory(call), call["sub_core_grids"], _broadcast(call),
+            op_type, operands, chains, dtype, options, output_memory(call), call["sub_core_grids"], _broadcast_key(call),
         ),)  # fmt: skip
 
     return programs
@@ -53,12 +53,12 @@ def output_memory(call: Call) -> MemoryConfig:
     return call["memory_config"] or call.specs[0].memory_config
 
 
-def _broadcast(call: Call) -> Hashable:
-    return spread_operands(call) if len(call.specs) > 1 else "number"
+def _broadcast_key(call: Call) -> Hashable:
+    return find_broadcast_operands(call) if len(call.specs) > 1 else "number"
 
 
-def spread_operands(call: Call) -> tuple[bool, bool, bool, bool]:
-    """Whether the first operand is one row or one column inside a tile where the other is not, and the second."""
+def find_broadcast_operands(call: Call) -> tuple[bool, bool, bool, bool]:
+    """Whether the first and the second operand are broadcast along rows and along columns within a tile."""
     (a_h, a_w), (b_h, b_w) = (((1, 1, *spec.shape)[-2:]) for spec in call.specs[:2])
     return (a_h == 1 and b_h != 1, a_w == 1 and b_w != 1, b_h == 1 and a_h != 1, b_w == 1 and a_w != 1)
 

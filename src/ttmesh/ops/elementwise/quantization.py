@@ -22,7 +22,7 @@ RANGES: dict[DataType | None, tuple[int, int]] = {DataType.UINT8: (0, 255), Data
 QUANTIZED = {DataType.INT32, DataType.INT8, DataType.UINT8}
 
 
-def _gives(default: DataType) -> SpecRule:
+def _make_spec_rule(default: DataType) -> SpecRule:
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
         return [make_output_spec(call, inferred[0][0], dtype=default)]
 
@@ -122,14 +122,14 @@ def _quantize(x: Lanes, scale: Any, zero: Any) -> Lanes:
 
 
 def _saturate(values: Lanes, dtype: DataType | None) -> Lanes:
-    """Narrow formats keep the nearest number they hold."""
+    """Clamp to the range of a narrow format."""
     return values if dtype not in RANGES else values.clamp(*RANGES[dtype])
 
 
 @op(
     "ttnn.quantize",
     golden=goldens.quantize,
-    out=_gives(DataType.INT32),
+    out=_make_spec_rule(DataType.INT32),
     check=_check("Quantize", "scale", "zero_point"),
     runtime=("scale", "zero_point"),
 )
@@ -137,8 +137,8 @@ def quantize(
     input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, dtype: DataType | None, lane_axes: int
 ) -> Lanes:
     """round(x / scale) + zero_point."""
-    parts = (_broadcast_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point))
-    return _saturate(_quantize(input_tensor, *parts), dtype)
+    operands = (_broadcast_along(v, input_tensor, axis, lane_axes) for v in (scale, zero_point))
+    return _saturate(_quantize(input_tensor, *operands), dtype)
 
 
 def _dequantize(x: Lanes, scale: Any, zero: Any) -> Lanes:
@@ -149,7 +149,7 @@ def _dequantize(x: Lanes, scale: Any, zero: Any) -> Lanes:
 @op(
     "ttnn.dequantize",
     golden=goldens.dequantize,
-    out=_gives(DataType.BFLOAT16),
+    out=_make_spec_rule(DataType.BFLOAT16),
     check=_check("Dequantize", "scale", "zero_point"),
     runtime=("scale", "zero_point"),
 )
@@ -166,7 +166,7 @@ def _requantize(x: Lanes, in_scale: Any, in_zero: Any, out_scale: Any, out_zero:
 @op(
     "ttnn.requantize",
     golden=goldens.requantize,
-    out=_gives(DataType.INT32),
+    out=_make_spec_rule(DataType.INT32),
     check=_check("Requantize", "in_scale", "in_zero_point", "out_scale", "out_zero_point"),
     runtime=("in_scale", "in_zero_point", "out_scale", "out_zero_point"),
 )
@@ -180,8 +180,8 @@ def requantize(
     dtype: DataType | None,
     lane_axes: int,
 ) -> Lanes:
-    """Integers of one scale and zero point in another."""
-    given = (in_scale, in_zero_point, out_scale, out_zero_point)
+    """Convert integers from one scale and zero point to another."""
+    operands = (in_scale, in_zero_point, out_scale, out_zero_point)
     return _saturate(
-        _requantize(input_tensor, *(_broadcast_along(v, input_tensor, axis, lane_axes) for v in given)), dtype
+        _requantize(input_tensor, *(_broadcast_along(v, input_tensor, axis, lane_axes) for v in operands)), dtype
     )

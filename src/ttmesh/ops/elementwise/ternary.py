@@ -21,14 +21,14 @@ from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
-def together(lane_axes: int, *values: Any) -> list[Any]:
-    """Operands with equal local ranks; numbers stay."""
+def equalize_operands(lane_axes: int, *values: Any) -> list[Any]:
+    """Equalize the local ranks of tensor operands; numbers stay as they are."""
     tensors = iter(equalize_ranks([value for value in values if isinstance(value, Tensor)], lane_axes))
     return [next(tensors) if isinstance(value, Tensor) else value for value in values]
 
 
-def of_one_rank(function: Callable[..., Tensor], *formats: DataType) -> Specialise:
-    """The function itself, where all operands are tensors of one rank, and of one of these formats if some are named."""
+def specialise_equal_ranks(function: Callable[..., Tensor], *formats: DataType) -> Specialise:
+    """Specialise to the bare function if all operands are tensors of one rank (and of one of these formats)."""
 
     def specialise(case: Case) -> Callable[..., Tensor] | None:
         fits = not formats or case.one_format(*formats)
@@ -51,7 +51,7 @@ def _where_dtype(call: Call) -> DataType | None:
 
 
 def _where_spec(call: Call, inferred: Inferred) -> Sequence[TensorSpec]:
-    """As for binary operations; beside a number the other value, not the predicate, decides where the result lies."""
+    """As for binary operations; if one value is a number, the result gets the memory of the other, not the predicate's."""
     specs = binary_spec(_where_dtype)(call, inferred)
     if len(call.specs) != 2 or call["memory_config"] is not None or call["output_tensor"] is not None:
         return specs
@@ -66,14 +66,14 @@ def _where_spec(call: Call, inferred: Inferred) -> Sequence[TensorSpec]:
     out=_where_spec,
     check=_check_shapes,
     runtime=("true_value", "false_value"),
-    specialise=of_one_rank(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),
+    specialise=specialise_equal_ranks(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),
 )
 def where(predicate: Tensor, true_value: Any, false_value: Any, lane_axes: int) -> Tensor:
     """The first value where the predicate is not 0, else the second; either may be a number."""
-    chosen, yes, no = together(lane_axes, predicate, true_value, false_value)
-    result = torch.where(chosen.bool(), yes, no)
+    condition, yes, no = equalize_operands(lane_axes, predicate, true_value, false_value)
+    result = torch.where(condition.bool(), yes, no)
     numbers = [value for value in (yes, no) if isinstance(value, float)]
-    return pack_nan(result, chosen.dtype) if any(map(math.isnan, numbers)) else result
+    return pack_nan(result, condition.dtype) if any(map(math.isnan, numbers)) else result
 
 
 def _check_addcmul(call: Call) -> None:
@@ -81,14 +81,14 @@ def _check_addcmul(call: Call) -> None:
     require(
         dtypes[0] in (bfloat16, bfloat8_b, float32, int32, uint32),
         f"Addcmul supports only BFLOAT16, BFLOAT8_B, FLOAT32, INT32, and UINT32 dtypes. Got {dtypes[0]}",
-        "one of those formats",
+        "a supported dtype",
         "Convert with ttnn.typecast.",
     )
     require(
         len(set(dtypes)) == 1,
         f"Addcmul TTT requires all input tensors to have the same dtype. Got input_a={dtypes[0]}, input_b={dtypes[1]}, "
         f"input_c={dtypes[2]}",
-        "one format",
+        "equal dtypes",
         "Convert with ttnn.typecast.",
     )
     _check_shapes(call)
@@ -109,11 +109,11 @@ def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     check=_check_addcmul,
     runtime=("value",),
     # torch's own kernel computes bfloat16 in float32 and rounds once.
-    specialise=of_one_rank(lambda a, b, c, value: torch.addcmul(a, b, c, value=value), bfloat16, float32),
+    specialise=specialise_equal_ranks(lambda a, b, c, value: torch.addcmul(a, b, c, value=value), bfloat16, float32),
 )
 def addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
     """a + value · b · c."""
-    a, b, c = together(lane_axes, input_a, input_b, input_c)
+    a, b, c = equalize_operands(lane_axes, input_a, input_b, input_c)
     return _addcmul(a, b, c, value)
 
 
@@ -136,7 +136,7 @@ def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
 )
 def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
     """a + value · b / c."""
-    a, b, c = together(lane_axes, input_a, input_b, input_c)
+    a, b, c = equalize_operands(lane_axes, input_a, input_b, input_c)
     return _addcdiv(a, b, c, value)
 
 
@@ -167,7 +167,7 @@ def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 )
 def lerp(input: Tensor, end: Tensor, weight: Any, lane_axes: int) -> Tensor:
     """start + weight · (end - start)."""
-    return _lerp(*together(lane_axes, input, end, weight))
+    return _lerp(*equalize_operands(lane_axes, input, end, weight))
 
 
 # Overloads with numbers in place of the second or third operand.
@@ -192,4 +192,4 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
 )
 def mac(input_tensor_a: Tensor, input_tensor_b: Any, input_tensor_c: Any, lane_axes: int) -> Tensor:
     """a · b + c with one rounding."""
-    return _mac(*together(lane_axes, input_tensor_a, input_tensor_b, input_tensor_c))
+    return _mac(*equalize_operands(lane_axes, input_tensor_a, input_tensor_b, input_tensor_c))

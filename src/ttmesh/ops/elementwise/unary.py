@@ -28,7 +28,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def check_output(call: Call) -> None:
-    """Refuse an output tensor of another shape or layout."""
+    """Raise for an output tensor of another shape or layout."""
     given = call.outputs[0] if call.outputs else None
     if given is None:
         return
@@ -49,12 +49,12 @@ def check_output(call: Call) -> None:
         )
 
 
-def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> OpFunction:
+def _define_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> OpFunction:
     def lane(input_tensor: torch.Tensor) -> torch.Tensor:
         return function(input_tensor)
 
-    told = inspect.getdoc(function) if inspect.isfunction(function) else None
-    lane.__doc__ = told or f"{name} of every element."
+    docstring = inspect.getdoc(function) if inspect.isfunction(function) else None
+    lane.__doc__ = docstring or f"{name} of every element."
     return op(
         f"ttnn.{name}",
         golden=goldens.UNARY[name],
@@ -65,9 +65,9 @@ def _enter_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) ->
     )(lane)
 
 
-def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
-    """Lanes get the tensor and the parameters; parameters are values, so they are not part of the key."""
-    _, *rest = inspect.signature(function).parameters
+def _define_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
+    """Define an operation with number parameters, which are not part of the call's key."""
+    _, *parameter_names = inspect.signature(function).parameters
 
     def lane(input_tensor: torch.Tensor, **parameters: Any) -> torch.Tensor:
         return function(input_tensor, **parameters)
@@ -77,8 +77,8 @@ def _enter_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> 
         f"ttnn.{name}",
         golden=goldens.UNARY[name],
         check=CHECKS.get(name, check_output),
-        runtime=[name for name in rest if name not in STATIC],
-        takes=["input_tensor", *rest],
+        runtime=[name for name in parameter_names if name not in STATIC],
+        takes=["input_tensor", *parameter_names],
         programs=unary_programs,
         scratch=unary_buffers,
         recheck=name in ("polygamma", "softcap"),
@@ -89,7 +89,7 @@ def _check_polygamma(call: Call) -> None:
     if not 1 <= call["k"] <= 11:
         raise MeshError(
             f"polygamma order must be in range [1, 11], got {call['k']}",
-            expected="an order the chip computes",
+            expected="an order from 1 to 11",
             fix="Use ttnn.digamma for order 0.",
         )
 
@@ -104,7 +104,9 @@ def _check_softcap(call: Call) -> None:
     elif not call["beta"]:
         wrong = "Unary: SOFTCAP requires a non-zero beta"
     if wrong:
-        raise MeshError(wrong, expected="what the kernel takes", fix="Write it as beta * tanh(x / beta).")
+        raise MeshError(
+            wrong, expected="an input that TT-NN's kernel supports", fix="Compute beta * tanh(x / beta) instead."
+        )
     check_output(call)
 
 
@@ -112,7 +114,7 @@ def _check_rounding(call: Call) -> None:
     if call["rounding_mode"] not in (None, "trunc", "floor"):
         raise MeshError(
             "Incorrect rounding mode (expected None, 'trunc', or 'floor')",
-            expected=f"one of those, not {call['rounding_mode']!r}",
+            expected=f"None, 'trunc' or 'floor', not {call['rounding_mode']!r}",
             fix="Leave rounding_mode out for a plain quotient.",
         )
     check_output(call)
@@ -120,8 +122,8 @@ def _check_rounding(call: Call) -> None:
 
 CHECKS = {"polygamma": _check_polygamma, "softcap": _check_softcap, "rdiv": _check_rounding}
 
-unary = {name: _enter_plain(name, function) for name, function in PLAIN.items()} | {
-    name: _enter_with_parameters(name, function) for name, function in WITH_PARAMETERS.items()
+unary = {name: _define_plain(name, function) for name, function in PLAIN.items()} | {
+    name: _define_with_parameters(name, function) for name, function in WITH_PARAMETERS.items()
 }
 
 
@@ -165,7 +167,7 @@ def bitcast(input_tensor: torch.Tensor, dtype: DataType, specs: Sequence[TensorS
     """The same bits as another format of the same size."""
     source, bits = specs[0].dtype, BITS[ELEMENT_BYTES[dtype]]
     raw = input_tensor.to(bits) if not input_tensor.dtype.is_floating_point else input_tensor.view(bits)
-    assert source in ELEMENT_BYTES, "checked"
+    assert source in ELEMENT_BYTES, "_check_bitcast allows no other format"
     return raw.view(lane_dtype(dtype)) if lane_dtype(dtype).is_floating_point else raw
 
 
@@ -174,7 +176,7 @@ def bitcast(input_tensor: torch.Tensor, dtype: DataType, specs: Sequence[TensorS
     writes="input_tensor",
 )  # fmt: skip
 def logical_not_(input_tensor: torch.Tensor) -> torch.Tensor:
-    """logical_not into the input."""
+    """logical_not in place."""
     return torch.logical_not(input_tensor)
 
 
@@ -189,5 +191,5 @@ def composite_example(input_tensor: Tensor) -> Tensor:
 def composite_example_multiple_return(
     input_tensor: Tensor, return_output1: bool, return_output2: bool
 ) -> list[Tensor | None]:
-    """TT-NN's example of a composite with several results: copies, or None where not asked for."""
-    return [unary["identity"](input_tensor) if wanted else None for wanted in (return_output1, return_output2)]
+    """TT-NN's example of a composite with several results: copies, or None for those not requested."""
+    return [unary["identity"](input_tensor) if requested else None for requested in (return_output1, return_output2)]

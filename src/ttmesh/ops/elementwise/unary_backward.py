@@ -28,7 +28,7 @@ def _zero(g: Tensor, x: Tensor) -> Tensor:
 def _gelu(g: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
         density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-        # erfc, for 1 + erf of a negative number loses every digit
+        # erfc, because 1 + erf of a negative number cancels
         return g * (0.5 * torch.erfc(-x / math.sqrt(2)) + x * density)
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     tanh = torch.tanh(inner)
@@ -47,13 +47,13 @@ def _silu(g: Tensor, x: Tensor) -> Tensor:
     return g * sigmoid * (1 + x * (1 - sigmoid))
 
 
-def _within(g: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
+def _within(g: Tensor, x: Tensor, lower: Any, upper: Any) -> Tensor:
     """grad where x is between two bounds, else 0."""
     inside = torch.ones_like(x, dtype=torch.bool)
-    if low is not None:
-        inside = inside & (x >= low)
-    if high is not None:
-        inside = inside & (x <= high)
+    if lower is not None:
+        inside = inside & (x >= lower)
+    if upper is not None:
+        inside = inside & (x <= upper)
     return torch.where(inside, g, 0.0)
 
 
@@ -75,7 +75,7 @@ def _logit(g: Tensor, x: Tensor) -> Tensor:
 
 
 def _rpow(g: Tensor, x: Tensor, exponent: float) -> Tensor:
-    if not exponent:  # the gradient of 0**x is taken for 0
+    if not exponent:  # TT-NN defines the gradient of 0**x as 0
         return torch.zeros_like(g)
     return g * torch.pow(exponent, x) * math.log(exponent)
 
@@ -202,8 +202,8 @@ def _check_experimental_gelu(call: Call) -> None:
 CHECKS = {"gelu": _check_gelu, "pow": _check_exponent}
 
 
-def _enter(name: str, gradient: Gradient) -> OpFunction:
-    _, _, *rest = inspect.signature(gradient).parameters.values()
+def _define_gradient(name: str, gradient: Gradient) -> OpFunction:
+    _, _, *options = inspect.signature(gradient).parameters.values()
 
     def lane(grad_tensor: Tensor, input_tensor: Tensor, **parameters: Any) -> list[Tensor]:
         return [gradient(to_float32(grad_tensor), to_float32(input_tensor), **parameters)]
@@ -215,13 +215,13 @@ def _enter(name: str, gradient: Gradient) -> OpFunction:
         out=make_like_rule(1),
         check=CHECKS.get(name),
         recheck=name == "pow",
-        runtime=[p.name for p in rest if p.name not in ("approximate", "rounding_mode")],
+        runtime=[p.name for p in options if p.name not in ("approximate", "rounding_mode")],
         outputs=("input_grad",),
-        takes=["grad_tensor", "input_tensor", *(p.name for p in rest)],
+        takes=["grad_tensor", "input_tensor", *(p.name for p in options)],
     )(lane)
 
 
-unary_bw = {name: _enter(name, gradient) for name, gradient in GRADIENTS.items()}
+unary_bw = {name: _define_gradient(name, gradient) for name, gradient in GRADIENTS.items()}
 
 
 @op(

@@ -1,4 +1,4 @@
-"""Goldens: what each operation means, in plain torch, for comparisons.
+"""Goldens: a reference implementation of each operation in plain torch, for comparisons.
 
 A golden is written from torch's documentation or from the definition of the operation. It imports torch and the standard
 library, the number formats of `base` where an argument is one, other goldens, and nothing else of ttmesh: it shares no

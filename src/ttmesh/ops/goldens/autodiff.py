@@ -1,4 +1,4 @@
-"""Gradients: torch's automatic differentiation of what the forward operation means."""
+"""Gradients by torch's automatic differentiation of the forward operations."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Function = Callable[..., Tensor]
 Golden = Callable[..., list[Tensor]]
 
 
-def gradients_of(forward: Function, grad: Tensor, *operands: Any, **options: Any) -> list[Tensor]:
-    """Gradients of the tensor operands; the two parts of complex ones side by side, as TT-NN gives them."""
+def compute_gradients(forward: Function, grad: Tensor, *operands: Any, **options: Any) -> list[Tensor]:
+    """Gradients of the tensor operands; real and imaginary parts are concatenated, as TT-NN returns them."""
     with torch.enable_grad():
         leaves = [x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for x in operands]
         out = forward(*leaves, **options)
-        product = out * grad.conj()  # torch's own argument for it checks shapes, which imports a symbolic solver
-        torch.autograd.backward((product.real if product.is_complex() else product).sum())
-    found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves if isinstance(leaf, Tensor)]
-    return [torch.cat((part.real, part.imag), -1) if part.is_complex() else part for part in found]
+        weighted = out * grad.conj()  # backward's gradient argument would check shapes, which imports a symbolic solver
+        torch.autograd.backward((weighted.real if weighted.is_complex() else weighted).sum())
+    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves if isinstance(leaf, Tensor)]
+    return [torch.cat((g.real, g.imag), -1) if g.is_complex() else g for g in grads]
 
 
-# What each operation of one operand computes; parameters by the names of the backward operation.
+# Forward functions of one operand; parameters have the names of the backward operation.
 FORWARD: dict[str, Function] = {
     "celu": lambda x, alpha=1.0: F.celu(x, alpha),
     "clamp": lambda x, min=None, max=None: torch.clamp(x, min, max),
@@ -64,14 +64,14 @@ PARAMETERS = (
 )  # fmt: skip
 
 
-def _meant(options: dict[str, Any]) -> dict[str, Any]:
+def _select_parameters(options: dict[str, Any]) -> dict[str, Any]:
     """The options that change a value."""
     return {name: value for name, value in options.items() if name in PARAMETERS}
 
 
 def _unary_gradient(forward: Function) -> Golden:
     def golden(grad_tensor: Tensor, input_tensor: Tensor, *args: Any, **options: Any) -> list[Tensor]:
-        return gradients_of(lambda x: forward(x, *args, **_meant(options)), grad_tensor, input_tensor)
+        return compute_gradients(lambda x: forward(x, *args, **_select_parameters(options)), grad_tensor, input_tensor)
 
     return golden
 
@@ -80,7 +80,7 @@ UNARY_BW: dict[str, Golden] = {name: _unary_gradient(forward) for name, forward 
 
 
 def experimental_gelu_bw(grad: Tensor, x: Tensor, approximate: str = "none", **_: Any) -> list[Tensor]:
-    return gradients_of(lambda y: F.gelu(y, approximate=approximate), grad, x)
+    return compute_gradients(lambda y: F.gelu(y, approximate=approximate), grad, x)
 
 
 FORWARD_OF_TWO: dict[str, Function] = {
@@ -110,8 +110,8 @@ FORWARD_OF_TWO: dict[str, Function] = {
 
 def _binary_gradient(forward: Function) -> Golden:
     def golden(grad_tensor: Tensor, *operands: Any, **options: Any) -> list[Tensor]:
-        pair, rest = operands[:2], operands[2:]
-        return gradients_of(lambda *x: forward(*x, *rest, **_meant(options)), grad_tensor, *pair)
+        pair, parameters = operands[:2], operands[2:]
+        return compute_gradients(lambda *x: forward(*x, *parameters, **_select_parameters(options)), grad_tensor, *pair)
 
     return golden
 
@@ -120,52 +120,52 @@ BINARY_BW: dict[str, Golden] = {name: _binary_gradient(forward) for name, forwar
 
 
 def addcmul_bw(grad_tensor: Tensor, a: Tensor, b: Tensor, c: Tensor, alpha: float) -> list[Tensor]:
-    return gradients_of(lambda x, y, z: torch.addcmul(x, y, z, value=alpha), grad_tensor, a, b, c)
+    return compute_gradients(lambda x, y, z: torch.addcmul(x, y, z, value=alpha), grad_tensor, a, b, c)
 
 
 def addcdiv_bw(grad_tensor: Tensor, a: Tensor, b: Tensor, c: Tensor, alpha: float) -> list[Tensor]:
-    return gradients_of(lambda x, y, z: torch.addcdiv(x, y, z, value=alpha), grad_tensor, a, b, c)
+    return compute_gradients(lambda x, y, z: torch.addcdiv(x, y, z, value=alpha), grad_tensor, a, b, c)
 
 
 def lerp_bw(grad_tensor: Tensor, a: Tensor, b: Tensor, weight: Any) -> list[Tensor]:
-    return gradients_of(torch.lerp, grad_tensor, a, b, weight)
+    return compute_gradients(torch.lerp, grad_tensor, a, b, weight)
 
 
-def where_bw(grad: Tensor, chosen: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
-    return gradients_of(lambda x, y: torch.where(chosen != 0, x, y), grad, a, b)
+def where_bw(grad: Tensor, predicate: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
+    return compute_gradients(lambda x, y: torch.where(predicate != 0, x, y), grad, a, b)
 
 
 def concat_bw(grad_tensor: Tensor, input_tensor_a: Tensor, input_tensor_b: Tensor, dim: int = 0) -> list[Tensor]:
-    return gradients_of(lambda *x: torch.cat(x, dim), grad_tensor, input_tensor_a, input_tensor_b)
+    return compute_gradients(lambda *x: torch.cat(x, dim), grad_tensor, input_tensor_a, input_tensor_b)
 
 
 def repeat_bw(grad_tensor: Tensor, input_tensor: Tensor, shape: Sequence[int]) -> list[Tensor]:
     if 0 in tuple(shape):
         return [torch.zeros_like(input_tensor)]
-    return gradients_of(lambda x: x.repeat(*shape), grad_tensor, input_tensor)
+    return compute_gradients(lambda x: x.repeat(*shape), grad_tensor, input_tensor)
 
 
 def prod_bw(grad_tensor: Tensor, input_tensor: Tensor, dim: int | None = None) -> list[Tensor]:
     if dim is None:
-        return gradients_of(torch.prod, grad_tensor.flatten()[0], input_tensor)
-    return gradients_of(lambda x: x.prod(dim, keepdim=True), grad_tensor.narrow(dim, 0, 1), input_tensor)
+        return compute_gradients(torch.prod, grad_tensor.flatten()[0], input_tensor)
+    return compute_gradients(lambda x: x.prod(dim, keepdim=True), grad_tensor.narrow(dim, 0, 1), input_tensor)
 
 
 def real_bw(grad: Tensor, z: Tensor) -> list[Tensor]:
-    return gradients_of(torch.real, grad, z)
+    return compute_gradients(torch.real, grad, z)
 
 
 def imag_bw(grad: Tensor, z: Tensor) -> list[Tensor]:
-    return gradients_of(torch.imag, grad, z)
+    return compute_gradients(torch.imag, grad, z)
 
 
 def conj_bw(grad: Tensor, *z: Tensor) -> list[Tensor]:
-    return gradients_of(torch.conj, grad, *(z or (grad,)))
+    return compute_gradients(torch.conj, grad, *(z or (grad,)))
 
 
 def angle_bw(grad: Tensor, z: Tensor) -> list[Tensor]:
-    return gradients_of(torch.angle, grad, z)
+    return compute_gradients(torch.angle, grad, z)
 
 
 def polar_bw(grad: Tensor, z: Tensor) -> list[Tensor]:
-    return gradients_of(lambda x: torch.polar(torch.real(x), torch.imag(x)), grad, z)
+    return compute_gradients(lambda x: torch.polar(torch.real(x), torch.imag(x)), grad, z)

@@ -1,4 +1,4 @@
-"""Key-value caches: filling and updating, whole and in pages."""
+"""Filling and updating of key-value caches, contiguous and paged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions: [n, h, w, c] rows in, rows out, around those of torch."""
+"""torch's convolutions on channels-last rows [n, h, w, c]."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ttmesh.ops.goldens.elementwise import activate
 Numbers = int | Sequence[int]
 
 
-def _two(value: Numbers) -> tuple[int, int]:
+def _to_pair(value: Numbers) -> tuple[int, int]:
     """Height and width, of one number or two."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
 
 
-def _four(padding: Numbers) -> tuple[int, int, int, int]:
+def _to_borders(padding: Numbers) -> tuple[int, int, int, int]:
     """Top, bottom, left and right, of one number, two or four."""
     if isinstance(padding, int) or len(padding) != 4:
-        down, across = _two(padding)
-        return down, down, across, across
+        pad_h, pad_w = _to_pair(padding)
+        return pad_h, pad_h, pad_w, pad_w
     top, bottom, left, right = padding
     return int(top), int(bottom), int(left), int(right)
 
 
-def _rows(images: Tensor, config: Any) -> Tensor:
-    """[n, c, ...] as [1, 1, rows, c], activated as the configuration says."""
+def _to_rows(images: Tensor, config: Any) -> Tensor:
+    """[n, c, ...] as [1, 1, rows, c], after the config's activation."""
     rows = images.movedim(1, -1).reshape(1, 1, -1, images.shape[1])
     activation = getattr(config, "activation", None)
     return rows if activation is None else activate(rows, [activation])
@@ -50,10 +50,10 @@ def conv2d(
     **_: Any,
 ) -> Tensor:
     images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
-    top, bottom, left, right = _four(padding)
+    top, bottom, left, right = _to_borders(padding)
     bias = None if bias_tensor is None else bias_tensor.flatten()
-    framed = F.pad(images, (left, right, top, bottom))
-    return _rows(F.conv2d(framed, weight_tensor, bias, _two(stride), 0, _two(dilation), groups), conv_config)
+    padded = F.pad(images, (left, right, top, bottom))
+    return _to_rows(F.conv2d(padded, weight_tensor, bias, _to_pair(stride), 0, _to_pair(dilation), groups), conv_config)
 
 
 def conv1d(
@@ -73,7 +73,7 @@ def conv1d(
     rows = input_tensor.reshape(batch_size, input_length, -1).permute(0, 2, 1)
     ends = (padding, padding) if isinstance(padding, int) else (int(padding[0]), int(padding[-1]))
     bias = None if bias_tensor is None else bias_tensor.flatten()
-    return _rows(F.conv1d(F.pad(rows, ends), weight_tensor, bias, stride, 0, dilation, groups), conv_config)
+    return _to_rows(F.conv1d(F.pad(rows, ends), weight_tensor, bias, stride, 0, dilation, groups), conv_config)
 
 
 def conv_transpose2d(
@@ -94,11 +94,13 @@ def conv_transpose2d(
     **_: Any,
 ) -> Tensor:
     images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
-    top, bottom, left, right = _four(padding)
+    top, bottom, left, right = _to_borders(padding)
     weight = weight_tensor if mirror_kernel else weight_tensor.flip(-1, -2)
     bias = None if bias_tensor is None else bias_tensor.flatten()
-    out = F.conv_transpose2d(images, weight, bias, _two(stride), 0, _two(output_padding), groups, _two(dilation))
-    return _rows(out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right], conv_config)
+    out = F.conv_transpose2d(
+        images, weight, bias, _to_pair(stride), 0, _to_pair(output_padding), groups, _to_pair(dilation)
+    )
+    return _to_rows(out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right], conv_config)
 
 
 def conv3d(
@@ -113,9 +115,9 @@ def conv3d(
     groups: int = 1,
     **_: Any,
 ) -> Tensor:
-    depth, down, across = padding
+    depth, pad_h, pad_w = padding
     mode = "constant" if padding_mode == "zeros" else padding_mode
-    x = F.pad(input_tensor.permute(0, 4, 1, 2, 3), (across, across, down, down, depth, depth), mode=mode)
+    x = F.pad(input_tensor.permute(0, 4, 1, 2, 3), (pad_w, pad_w, pad_h, pad_h, depth, depth), mode=mode)
     bias = None if bias_tensor is None else bias_tensor.flatten()
     out = F.conv3d(x, weight_tensor, bias, tuple(stride), 0, tuple(dilation), groups)
     return out.permute(0, 2, 3, 4, 1)

@@ -35,10 +35,10 @@ def _is_bfloat16(x: Any) -> bool:
 
 
 def keep_dtype(golden: Function) -> Function:
-    """A golden that computes bfloat16 in float32 and rounds its result once, as torch's own functions do."""
+    """Make a golden compute bfloat16 in float32 and round its result once, as torch's own functions do."""
 
     @functools.wraps(golden)
-    def answer(*args: Any, **options: Any) -> Any:
+    def rounded_golden(*args: Any, **options: Any) -> Any:
         result = golden(*(x.float() if _is_bfloat16(x) else x for x in args), **options)
         dtypes = {x.dtype for x in args if isinstance(x, Tensor)}
         if isinstance(result, Tensor) and result.dtype is torch.float32 and len(dtypes) == 1:
@@ -46,7 +46,7 @@ def keep_dtype(golden: Function) -> Function:
             return result.to(dtype) if dtype.is_floating_point else result
         return result
 
-    return answer
+    return rounded_golden
 
 
 def gelu(x: Tensor, variant: Any = None) -> Tensor:
@@ -65,7 +65,7 @@ def leaky_relu(x: Tensor, negative_slope: float) -> Tensor:
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """Log odds; with eps above one half the upper bound wins."""
+    """Log odds; with eps above one half the upper bound is applied."""
     bounded = x if eps is None else torch.minimum(torch.maximum(x, torch.tensor(eps)), torch.tensor(1 - eps))
     return torch.log(bounded) - torch.log1p(-bounded)
 
@@ -98,7 +98,7 @@ def xielu(x: Tensor, alpha_p: float = 0.8, alpha_n: float = 0.8) -> Tensor:
 
 
 def bitcast(input_tensor: Tensor, dtype: torch.dtype | DataType) -> Tensor:
-    """The same bits as another format; unsigned ones that torch lacks are the numbers they mean."""
+    """The same bits as another format; unsigned formats that torch lacks are returned as their values."""
     if isinstance(dtype, torch.dtype):
         return input_tensor.view(dtype)
     if dtype in BITS:
@@ -108,7 +108,7 @@ def bitcast(input_tensor: Tensor, dtype: torch.dtype | DataType) -> Tensor:
     return torch.remainder(raw.long(), 2**bits)
 
 
-# One argument; the names are the operations'.
+# Functions of one argument, by the names of the operations.
 PLAIN: dict[str, Function] = {
     "alt_complex_rotate90": rotate90,
     "cbrt": exact(lambda x: torch.copysign(torch.exp(torch.log(x.abs()) / 3), x)),
@@ -176,11 +176,11 @@ PARAMETRIC: dict[str, Function] = {
 
 
 def _operation(function: Function) -> Function:
-    """A golden that takes an operation's arguments: parameters of other names have no meaning in torch."""
-    _, *own = inspect.signature(function).parameters
+    """A golden that accepts all arguments of an operation and ignores those that have no meaning in torch."""
+    _, *names = inspect.signature(function).parameters
 
     def golden(input_tensor: Tensor, *args: Any, **options: Any) -> Tensor:
-        return function(input_tensor, *args, **{name: value for name, value in options.items() if name in own})
+        return function(input_tensor, *args, **{name: value for name, value in options.items() if name in names})
 
     return keep_dtype(golden)
 
@@ -244,8 +244,8 @@ def activation_function(activation: Any) -> Callable[[Tensor], Tensor]:
     """The function of an activation: a string, a type, a type with its parameters, or a list of these."""
     kind, parameters = getattr(activation, "op_type", activation), tuple(getattr(activation, "params", ()))
     if isinstance(activation, (tuple, list)):
-        kind, *rest = activation
-        parameters = tuple(rest)
+        kind, *values = activation
+        parameters = tuple(values)
     name = (kind if isinstance(kind, str) else kind.name).lower().removesuffix("_approx")
     if name in CHAINED:
         return functools.partial(_with_parameters, CHAINED[name], parameters)
@@ -259,7 +259,7 @@ def _with_parameters(function: Function, parameters: tuple[Any, ...], x: Tensor)
 
 
 def activate(x: Tensor, activations: Iterable[Any]) -> Tensor:
-    """Fused activations, left to right; what comparisons give counts as 1 and 0."""
+    """Apply fused activations, left to right; results of comparisons become 1 and 0."""
     for activation in activations:
         x = activation_function(activation)(x.float() if x.dtype is torch.bool else x)
     return x
@@ -280,5 +280,5 @@ def is_imag(input_tensor: Tensor) -> Tensor:
 
 
 def polar(input_tensor: Tensor) -> Tensor:
-    """The number whose size and angle are the parts of the input."""
+    """The complex number with the input's real part as magnitude and its imaginary part as angle."""
     return torch.polar(torch.real(input_tensor), torch.imag(input_tensor))

@@ -38,10 +38,10 @@ def indexed_fill(batch_id: Tensor, input_tensor_a: Tensor, input_tensor_b: Tenso
 
 
 def nonzero(input_tensor: Tensor) -> Any:
-    places = torch.nonzero(input_tensor)
-    count, listed = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 4 * input_tensor.numel())
-    count[..., 0], listed[..., : places.numel()] = len(places), places.flatten()
-    return count, listed
+    indices = torch.nonzero(input_tensor)
+    count, padded_indices = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 4 * input_tensor.numel())
+    count[..., 0], padded_indices[..., : indices.numel()] = len(indices), indices.flatten()
+    return count, padded_indices
 
 
 def isin(elements: Tensor, test_elements: Tensor, *, invert: bool = False, **_: Any) -> Tensor:
@@ -53,17 +53,17 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def tosa_gather(input: Tensor, index: Tensor) -> Tensor:
-    return torch.stack([rows[picks.long()] for rows, picks in zip(input, index, strict=True)])
+    return torch.stack([rows[row_indices.long()] for rows, row_indices in zip(input, index, strict=True)])
 
 
 def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str | None = None) -> Tensor:
-    where = index.long()
-    kept = src[tuple(map(slice, where.shape))].to(input.dtype)
+    indices = index.long()
+    source_slice = src[tuple(map(slice, indices.shape))].to(input.dtype)
     if reduce is None:
-        return torch.scatter(input, dim, where, kept)
+        return torch.scatter(input, dim, indices, source_slice)
     if reduce == "add":
-        return input.scatter_add(dim, where, kept)
-    return input.scatter_reduce(dim, where, kept, reduce.replace("multiply", "prod"))
+        return input.scatter_add(dim, indices, source_slice)
+    return input.scatter_reduce(dim, indices, source_slice, reduce.replace("multiply", "prod"))
 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Products of matrices, with bias and activation."""
+"""Matmuls with bias and activation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TILE = 32
 
 
 def attn_matmul(input_tensor_a: Tensor, input_tensor_b: Tensor, compute_with_storage_grid_size: Any = None) -> Tensor:
-    own = torch.repeat_interleave(input_tensor_b, input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
-    return torch.einsum("xhuk,uhkn->xhun", input_tensor_a, own)
+    matrices = torch.repeat_interleave(input_tensor_b, input_tensor_a.shape[1] // input_tensor_b.shape[1], 1)
+    return torch.einsum("xhuk,uhkn->xhun", input_tensor_a, matrices)
 
 
 def attn_matmul_from_cache(
     input_tensor_a: Tensor, input_tensor_b: Tensor, *, num_tokens: int, transpose_hw: bool, **_: Any
 ) -> Tensor:
-    own = input_tensor_b[:, 0, : -(-num_tokens // TILE) * TILE]
-    return torch.einsum("xhuk,unk->xhun" if transpose_hw else "xhuk,ukn->xhun", input_tensor_a, own)
+    matrices = input_tensor_b[:, 0, : -(-num_tokens // TILE) * TILE]
+    return torch.einsum("xhuk,unk->xhun" if transpose_hw else "xhuk,ukn->xhun", input_tensor_a, matrices)
 
 
 def matmul_decode(
@@ -31,13 +31,13 @@ def matmul_decode(
     rows = a.shape[-1]
     batch = a.shape[0] * a.shape[1] if a.dim() == 4 else 1
     if batch > 1:
-        per_block, plain = b.shape[-2] // rows, b.reshape(b.shape[-2:])
-        wide = plain.shape[1] // (batch // per_block)
-        parts = []
+        per_block, matrix = b.shape[-2] // rows, b.reshape(b.shape[-2:])
+        width = matrix.shape[1] // (batch // per_block)
+        blocks = []
         for i in range(batch):
             block, row = divmod(i, per_block)
-            parts.append(plain[row * rows : (row + 1) * rows, block * wide : (block + 1) * wide])
-        return (a.reshape(batch, *a.shape[2:]) @ torch.stack(parts)).reshape(*a.shape[:-1], wide)
+            blocks.append(matrix[row * rows : (row + 1) * rows, block * width : (block + 1) * width])
+        return (a.reshape(batch, *a.shape[2:]) @ torch.stack(blocks)).reshape(*a.shape[:-1], width)
     if partial_width_sharded and rows > b.shape[-2]:
         b = torch.cat(b.chunk(rows // b.shape[-2], dim=-1), dim=-2)
     return a @ b
@@ -107,10 +107,10 @@ def linear(
     activation: Any = None,
     program_config: Any = None,
 ) -> Tensor:
-    a, b = (x.mT if flip else x for x, flip in ((input_tensor_a, transpose_a), (input_tensor_b, transpose_b)))
+    a, b = (x.mT if transpose else x for x, transpose in ((input_tensor_a, transpose_a), (input_tensor_b, transpose_b)))
     result = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
-    last = getattr(program_config, "fused_activation", None) or activation
-    return result if last is None else activate(result, [last])
+    final_activation = getattr(program_config, "fused_activation", None) or activation
+    return result if final_activation is None else activate(result, [final_activation])
 
 
 def addmm(

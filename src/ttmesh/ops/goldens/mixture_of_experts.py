@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a token takes, with which weight, and what becomes of it."""
+"""Mixtures of experts: routing, gates, and the experts' feed-forward networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 TILE = 32
-MOE_EXPERTS = 32  # that TT-NN's moe kernel keeps, whatever k says
+MOE_EXPERTS = 32  # that TT-NN's moe kernel selects, independent of k
 NO_INDEX = 2**32 - 1
 ALIGNMENT = 8  # rows of the fused router are padded to a multiple
 
@@ -19,12 +19,12 @@ ALIGNMENT = 8  # rows of the fused router are padded to a multiple
 def moe(
     input_tensor: Tensor, expert_mask_tensor: Tensor, topk_mask_tensor: Tensor, k: int = MOE_EXPERTS, **_: Any
 ) -> Tensor:
-    shares = []
+    expert_weights = []
     for row in (input_tensor + expert_mask_tensor).flatten(0, -2):
         order = sorted(range(len(row)), key=lambda expert: -float(row[expert]))[:MOE_EXPERTS]
         weights = torch.exp(row[order] + topk_mask_tensor.flatten()[:MOE_EXPERTS])
-        shares.append(weights[order.index(0)] / weights.sum() if 0 in order else torch.zeros(()))
-    return torch.stack(shares).reshape(*input_tensor.shape[:-1], 1)
+        expert_weights.append(weights[order.index(0)] / weights.sum() if 0 in order else torch.zeros(()))
+    return torch.stack(expert_weights).reshape(*input_tensor.shape[:-1], 1)
 
 
 def grouped_gate(
@@ -39,22 +39,22 @@ def grouped_gate(
     epsilon: float = 1e-20,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    weights, chosen = [], []
+    weights, chosen_experts = [], []
     size = scores.shape[-1] // n_groups
     for row, offset in zip(scores.flatten(0, -2), bias.expand_as(scores).flatten(0, -2), strict=True):
-        plain = [1 / (1 + math.exp(-float(score))) for score in row]
-        biased = [probability + float(extra) for probability, extra in zip(plain, offset, strict=True)]
-        groups = [range(start, start + size) for start in range(0, len(plain), size)]
+        probabilities = [1 / (1 + math.exp(-float(score))) for score in row]
+        biased = [probability + float(extra) for probability, extra in zip(probabilities, offset, strict=True)]
+        groups = [range(start, start + size) for start in range(0, len(probabilities), size)]
         best = sorted(
             groups, key=lambda g: -sum(sorted((biased[e] for e in g), reverse=True)[:summed_experts_per_group])
         )
         allowed = sorted(expert for group in best[:topk_groups] for expert in group)
         experts = sorted(allowed, key=lambda expert: -biased[expert])[:n_activated_experts]
-        total = sum(plain[expert] for expert in experts) + epsilon
-        weights.append(torch.tensor([plain[expert] / total * route_scale for expert in experts]))
-        chosen.append(torch.tensor(experts))
+        total = sum(probabilities[expert] for expert in experts) + epsilon
+        weights.append(torch.tensor([probabilities[expert] / total * route_scale for expert in experts]))
+        chosen_experts.append(torch.tensor(experts))
     shape = (*scores.shape[:-1], n_activated_experts)
-    return torch.stack(weights).reshape(shape), torch.stack(chosen).reshape(shape)
+    return torch.stack(weights).reshape(shape), torch.stack(chosen_experts).reshape(shape)
 
 
 def topk_large_indices(input_tensor: Tensor, *, k: int, valid_length: int | None = None) -> Tensor:
@@ -71,11 +71,11 @@ def topk_router(
     logits = torch.addmm(bias_tensor.float(), input_tensor.float(), weight_tensor.float()).bfloat16().float()
     experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :k]
     weights = torch.exp(logits.gather(1, experts) - logits.max(1, keepdim=True).values)
-    room = -(-k // ALIGNMENT) * ALIGNMENT - k
-    return F.pad(experts, (0, room)), F.pad(weights / weights.sum(1, keepdim=True), (0, room))
+    padding = -(-k // ALIGNMENT) * ALIGNMENT - k
+    return F.pad(experts, (0, padding)), F.pad(weights / weights.sum(1, keepdim=True), (0, padding))
 
 
-def _whole_tiles(counts: Tensor, expert: int) -> int:
+def _round_to_tiles(counts: Tensor, expert: int) -> int:
     """Rows of an expert, rounded up to tiles."""
     return -(-int(counts.flatten()[expert]) // TILE) * TILE
 
@@ -90,7 +90,7 @@ def extract(
     max_dispatched_tokens_per_expert: int,
 ) -> Tensor:
     expert = int(global_expert_idx_table.flatten()[local_expert_id])
-    first, rows = int(start.flatten()[expert]), _whole_tiles(counts, expert)
+    first, rows = int(start.flatten()[expert]), _round_to_tiles(counts, expert)
     result = torch.zeros(max_dispatched_tokens_per_expert, global_tensor.shape[1])
     result[:rows] = global_tensor[first : first + rows]
     return result
@@ -106,7 +106,7 @@ def insert(
     local_expert_id: int,
 ) -> Tensor:
     expert = int(global_expert_idx_table.flatten()[local_expert_id])
-    first, rows = int(start.flatten()[expert]), _whole_tiles(counts, expert)
+    first, rows = int(start.flatten()[expert]), _round_to_tiles(counts, expert)
     result = global_tensor.clone()
     result[first : first + rows] = local_tensor[:rows]
     return result
@@ -132,7 +132,7 @@ def unified_expert_moe(
     for i, matrices in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
         expert = int(global_expert_idx_table.flatten()[i])
         first = int(expert_region_offsets.flatten()[expert])
-        rows = slice(first, first + _whole_tiles(expert_token_counts, expert))
+        rows = slice(first, first + _round_to_tiles(expert_token_counts, expert))
         result[rows] = expert_ffn(dispatched_buffer[rows], *matrices)
     return result
 
@@ -148,11 +148,11 @@ def post_combine_reduce(
 ) -> Tensor:
     total: Tensor = torch.zeros(())
     for i in range(combine_output.shape[expert_dim]):
-        share = weights.select(expert_dim, i)
+        weight = weights.select(expert_dim, i)
         if indices is not None and expert_dispatch_table is not None:
-            chosen = indices.reshape(weights.shape).select(expert_dim, i).long()
-            share = share * (expert_dispatch_table.flatten()[chosen] != -1)
-        total = total + torch.where(share != 0, combine_output.select(expert_dim, i) * share, 0.0)
+            expert_ids = indices.reshape(weights.shape).select(expert_dim, i).long()
+            weight = weight * (expert_dispatch_table.flatten()[expert_ids] != -1)
+        total = total + torch.where(weight != 0, combine_output.select(expert_dim, i) * weight, 0.0)
     return total
 
 
@@ -165,16 +165,16 @@ def _affinity(x: Tensor, name: str) -> Tensor:
 
 
 def _normalize_rows(
-    weights: Tensor, scale: float, epsilon: float, padding: Tensor | None, chosen: Tensor, count: int
+    weights: Tensor, scale: float, epsilon: float, padding: Tensor | None, expert_ids: Tensor, count: int
 ) -> Any:
     weights = scale * weights / (weights.sum(-1, keepdim=True) + epsilon)
     if padding is not None:
         real, side = (int(n) for n in padding.flatten()[:2])
-        flat, experts = weights.flatten(0, -2).clone(), chosen.flatten(0, -2).clone()
+        flat, experts = weights.flatten(0, -2).clone(), expert_ids.flatten(0, -2).clone()
         rows = slice(real, None) if side == 0 else slice(0, len(flat) - real)
         flat[rows], experts[rows] = 0, count
-        return flat.reshape(weights.shape), experts.reshape(chosen.shape)
-    return weights, chosen
+        return flat.reshape(weights.shape), experts.reshape(expert_ids.shape)
+    return weights, expert_ids
 
 
 def grouped_topk(
@@ -191,20 +191,20 @@ def grouped_topk(
     padding_config: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    plain = _affinity(scores, score_func)
+    affinities = _affinity(scores, score_func)
     size = scores.shape[-1] // n_groups
-    chosen = []
-    for row in (plain + bias).flatten(0, -2).tolist():
+    expert_rows = []
+    for row in (affinities + bias).flatten(0, -2).tolist():
         groups = [range(start, start + size) for start in range(0, len(row), size)]
         if n_groups > 1:
             groups.sort(key=lambda g: -sum(sorted((row[e] for e in g), reverse=True)[:summed_experts_per_group]))
             groups = groups[:topk_groups]
         experts = sorted((e for group in groups for e in group), key=lambda e: (-row[e], e))
-        chosen.append(experts[:n_activated_experts])
-    picked = torch.tensor(chosen).reshape(*scores.shape[:-1], n_activated_experts)
-    weights = torch.take_along_dim(plain, picked, -1)
+        expert_rows.append(experts[:n_activated_experts])
+    expert_ids = torch.tensor(expert_rows).reshape(*scores.shape[:-1], n_activated_experts)
+    weights = torch.take_along_dim(affinities, expert_ids, -1)
     result: tuple[Tensor, Tensor] = _normalize_rows(
-        weights, route_scale, epsilon, padding_config, picked, scores.shape[-1]
+        weights, route_scale, epsilon, padding_config, expert_ids, scores.shape[-1]
     )
     return result
 
@@ -221,12 +221,14 @@ def hash_gate(
     padding_config: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    plain = _affinity(scores, score_func).flatten(0, -2)
-    picked = torch.stack([tid2eid[int(t), :n_activated_experts].long() for t in input_ids.flatten()[: len(plain)]])
-    weights = torch.stack([row[experts] for row, experts in zip(plain, picked, strict=True)])
+    affinities = _affinity(scores, score_func).flatten(0, -2)
+    expert_ids = torch.stack(
+        [tid2eid[int(t), :n_activated_experts].long() for t in input_ids.flatten()[: len(affinities)]]
+    )
+    weights = torch.stack([row[experts] for row, experts in zip(affinities, expert_ids, strict=True)])
     shape = (*scores.shape[:-1], n_activated_experts)
     result: tuple[Tensor, Tensor] = _normalize_rows(
-        weights.reshape(shape), route_scale, epsilon, padding_config, picked.reshape(shape), scores.shape[-1]
+        weights.reshape(shape), route_scale, epsilon, padding_config, expert_ids.reshape(shape), scores.shape[-1]
     )
     return result
 
@@ -234,5 +236,5 @@ def hash_gate(
 def masked_bincount(
     input_tensor: Tensor, expert_mask: Tensor, n_routed_experts: int, num_experts_per_token: int
 ) -> Tensor:
-    found = [int(e) for e in input_tensor[:, :num_experts_per_token].flatten()]
-    return torch.tensor([found.count(e) if expert_mask.flatten()[e] >= 0 else 0 for e in range(n_routed_experts)])
+    expert_ids = [int(e) for e in input_tensor[:, :num_experts_per_token].flatten()]
+    return torch.tensor([expert_ids.count(e) if expert_mask.flatten()[e] >= 0 else 0 for e in range(n_routed_experts)])

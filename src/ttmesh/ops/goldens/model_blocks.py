@@ -1,4 +1,4 @@
-"""Pieces of particular models: delta rule, state space, diffusion, Kimi, colour planes."""
+"""Blocks of particular models: delta rule, state space, diffusion, Kimi, colour conversion."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from ttmesh.ops.goldens.elementwise import activation_function
 
 LATENT = 32  # states per channel
-MAMBA_CHANNELS = 5120  # of the one model that repeat_and_interleave_eltwise_mul was made for
+MAMBA_CHANNELS = 5120  # of the model that TT-NN made repeat_and_interleave_eltwise_mul for
 
 
-LUMA = {"BT601": (0.299, 0.114), "BT709": (0.2126, 0.0722), "BT2020": (0.2627, 0.0593)}  # shares of red and blue
+LUMA = {"BT601": (0.299, 0.114), "BT709": (0.2126, 0.0722), "BT2020": (0.2627, 0.0593)}  # weights of red and blue
 
 
 def rgb_to_yuv(
@@ -26,7 +26,7 @@ def rgb_to_yuv(
     coefficients: Any = None,
     **_: Any,
 ) -> tuple[Tensor, ...]:
-    """Luma, and chroma of half the size, of [3, h, w, t] by the standard's formulas; or by given weights."""
+    """Luma, and chroma of half the size, of [3, h, w, t] by the standard's formulas or by given weights."""
     coarse = F.avg_pool2d(input.float().permute(3, 0, 1, 2), 2).permute(1, 2, 3, 0)
     if coefficients is not None:
         pairs = ((input.float(), coefficients.y), (coarse, coefficients.cb), (coarse, coefficients.cr))
@@ -55,22 +55,22 @@ def gated_delta_rule(
     output_head_major: bool = False,
     **_: Any,
 ) -> tuple[Tensor, ...]:
-    """Token by token: the state decays, then learns what it did not foresee of v under the key k."""
+    """Token by token: the state decays, then the error of its prediction of v for the key k is added."""
     batch, rows = q.shape[:2]
     value_heads = beta.shape[-1]
     values = v.reshape(batch, rows, value_heads, -1)
     value_dim = values.shape[-1]
-    key_dim = q.shape[-1] if q.dim() == 4 else value_dim  # flat keys are as long as values
+    key_dim = q.shape[-1] if q.dim() == 4 else value_dim  # flat keys have the length of values
     queries, keys = (x.float().reshape(batch, rows, -1, key_dim) for x in (q, k))
-    if q.dim() == 3:  # flat ones are normalised here
+    if q.dim() == 3:  # flat queries and keys are normalized first
         queries, keys = (x / torch.sqrt(torch.square(x).sum(-1, keepdim=True) + 1e-6) for x in (queries, keys))
     queries, keys = (x.repeat_interleave(value_heads // x.shape[2], 2) for x in (queries, keys))
     state = torch.zeros(batch, value_heads, key_dim, value_dim) if initial_state is None else initial_state.float()
     out = torch.zeros(batch, rows, value_heads, value_dim)
     for t in range(rows):
         state = state * torch.exp(g[:, t].float())[..., None, None]
-        surprise = values[:, t].float() - torch.einsum("bhk,bhkv->bhv", keys[:, t], state)
-        state = state + torch.einsum("bhk,bhv->bhkv", keys[:, t], surprise * beta[:, t, :, None].float())
+        error = values[:, t].float() - torch.einsum("bhk,bhkv->bhv", keys[:, t], state)
+        state = state + torch.einsum("bhk,bhv->bhkv", keys[:, t], error * beta[:, t, :, None].float())
         out[:, t] = torch.einsum("bhk,bhkv->bhv", queries[:, t], state) * (key_dim**-0.5 if scale is None else scale)
     if output_head_major:
         out = out.transpose(1, 2).flatten(0, 1)
@@ -93,9 +93,9 @@ def gated_delta_scan(
     state = torch.zeros(len(L_unit), k_bd_sc.shape[-1], v_beta_sc.shape[-1]) if initial_state is None else initial_state
     out = torch.zeros_like(v_beta_sc)
     for i in range(L_unit.shape[1]):
-        learnt = torch.linalg.inv(L_unit[:, i]) @ (v_beta_sc[:, i] - k_bd_sc[:, i] @ state)
-        out[:, i] = q_decay[:, i] @ state + intra_attn[:, i] @ learnt
-        state = state * dl_exp[:, i] + k_decay_t[:, i] @ learnt
+        new_values = torch.linalg.inv(L_unit[:, i]) @ (v_beta_sc[:, i] - k_bd_sc[:, i] @ state)
+        out[:, i] = q_decay[:, i] @ state + intra_attn[:, i] @ new_values
+        state = state * dl_exp[:, i] + k_decay_t[:, i] @ new_values
     return out, state
 
 
@@ -125,8 +125,8 @@ def matmul_addcmul(
     **_: Any,
 ) -> Tensor:
     weight = matmul_weight_tensor.reshape(matmul_weight_tensor.shape[-2:])
-    product = F.linear(matmul_input_tensor, weight.T, None if bias_tensor is None else bias_tensor.flatten())
-    return torch.addcmul(addcmul_input_tensor1, product, addcmul_input_tensor2, value=scalar)
+    result = F.linear(matmul_input_tensor, weight.T, None if bias_tensor is None else bias_tensor.flatten())
+    return torch.addcmul(addcmul_input_tensor1, result, addcmul_input_tensor2, value=scalar)
 
 
 def qkv_causal_conv1d_silu(
@@ -144,8 +144,8 @@ def qkv_causal_conv1d_silu(
     channels = input.shape[-1]
     kernel = torch.stack([tap.flatten() for tap in (tap0, tap1, tap2, tap3)], -1).unsqueeze(1)
     window = torch.cat([history, input], 1).float().transpose(1, 2)
-    mixed = F.conv1d(window, kernel.float(), groups=channels).transpose(1, 2)
-    return torch.split((mixed * torch.sigmoid(mixed)), [q_width, k_width, v_width], dim=-1)
+    convolved = F.conv1d(window, kernel.float(), groups=channels).transpose(1, 2)
+    return torch.split((convolved * torch.sigmoid(convolved)), [q_width, k_width, v_width], dim=-1)
 
 
 def sigmoid_gated_rms_norm(
@@ -157,18 +157,18 @@ def sigmoid_gated_rms_norm(
 
 
 def repeat_and_interleave_mul(a: Tensor, b: Tensor, **_: Any) -> Tensor:
-    wide = b if b.shape[-1] == LATENT * MAMBA_CHANNELS else b.repeat_interleave(LATENT, dim=-1)
-    return a.repeat(1, 1, 1, wide.shape[-1] // a.shape[-1]) * wide
+    expanded = b if b.shape[-1] == LATENT * MAMBA_CHANNELS else b.repeat_interleave(LATENT, dim=-1)
+    return a.repeat(1, 1, 1, expanded.shape[-1] // a.shape[-1]) * expanded
 
 
 def prefix_scan(a: Tensor, bx: Tensor, h_prev: Tensor, **_: Any) -> Tensor:
-    """By sums of what every earlier row still contributes."""
+    """The sum of all earlier rows' decayed contributions."""
     decay = torch.cat([torch.ones_like(a[..., :1, :]), a], dim=-2).double()
-    given = torch.cat([h_prev, bx], dim=-2).double()
+    inputs = torch.cat([h_prev, bx], dim=-2).double()
     rows = []
-    for row in range(1, given.shape[-2]):
-        left = [decay[..., i + 1 : row + 1, :].prod(-2) * given[..., i, :] for i in range(row + 1)]
-        rows.append(torch.stack(left).sum(0))
+    for row in range(1, inputs.shape[-2]):
+        contributions = [decay[..., i + 1 : row + 1, :].prod(-2) * inputs[..., i, :] for i in range(row + 1)]
+        rows.append(torch.stack(contributions).sum(0))
     return torch.stack(rows, dim=-2).float()
 
 

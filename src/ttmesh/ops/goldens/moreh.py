@@ -1,4 +1,4 @@
-"""Moreh's operations: reductions, products, normalisation and softmax with their gradients."""
+"""Moreh's reductions, matmuls, norms and softmax with their gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ttmesh.ops.goldens.autodiff import gradients_of
+from ttmesh.ops.goldens.autodiff import compute_gradients
 
 Dims = int | Sequence[int] | None
 
@@ -39,8 +39,11 @@ def group_norm(
     scale, shift = (None if p is None else p.flatten() for p in (gamma, beta))
     out = F.group_norm(input, num_groups, scale, shift, eps)
     flat = input.reshape(input.shape[0], num_groups, -1)
-    rest = flat.mean(-1)[None, None], torch.rsqrt(flat.var(-1, unbiased=False) + eps)[None, None]
-    return [part if want else None for part, want in zip((out, *rest), are_required_outputs, strict=True)]
+    statistics = flat.mean(-1)[None, None], torch.rsqrt(flat.var(-1, unbiased=False) + eps)[None, None]
+    return [
+        value if is_required else None
+        for value, is_required in zip((out, *statistics), are_required_outputs, strict=True)
+    ]
 
 
 def group_norm_backward(
@@ -56,12 +59,12 @@ def group_norm_backward(
 ) -> list[Tensor | None]:
     n, c, h, w = input.shape
     scale = None if gamma is None else gamma.flatten()
-    statistics = (part.reshape(n, num_groups) for part in (mean, rstd))
+    statistics = (value.reshape(n, num_groups) for value in (mean, rstd))
     grads = torch.ops.aten.native_group_norm_backward(
         output_grad, input, *statistics, scale, n, c, h * w, num_groups, [True, True, True]
     )
-    shaped = (grads[0], *(None if part is None else part.reshape(1, 1, 1, c) for part in grads[1:]))
-    return [part if want else None for part, want in zip(shaped, are_required_outputs, strict=True)]
+    shaped = (grads[0], *(None if value is None else value.reshape(1, 1, 1, c) for value in grads[1:]))
+    return [value if is_required else None for value, is_required in zip(shaped, are_required_outputs, strict=True)]
 
 
 def layer_norm(
@@ -86,7 +89,7 @@ def layer_norm_backward(
     **_: Any,
 ) -> list[Tensor]:
     first = input.dim() - normalized_dims
-    statistics = (part.reshape(*input.shape[:first], *[1] * normalized_dims) for part in (mean, rstd))
+    statistics = (value.reshape(*input.shape[:first], *[1] * normalized_dims) for value in (mean, rstd))
     scale = None if gamma is None else gamma.reshape(input.shape[first:])
     grads = torch.ops.aten.native_layer_norm_backward(
         output_grad, input, input.shape[first:], *statistics, scale, None, [True, False, False]
@@ -111,19 +114,19 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def matmul_backward(output_grad: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
-    return gradients_of(torch.matmul, output_grad, a, b)
+    return compute_gradients(torch.matmul, output_grad, a, b)
 
 
 def linear_backward(output_grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
     operands = [input, weight] if bias is None else [input, weight, bias]
-    return gradients_of(linear, output_grad, *operands)
+    return compute_gradients(linear, output_grad, *operands)
 
 
 def getitem(input: Tensor, index_tensors: Sequence[Tensor], index_dims: Sequence[int]) -> Tensor:
-    where: list[Any] = [slice(None)] * input.dim()
+    indices: list[Any] = [slice(None)] * input.dim()
     for dim, index in zip(index_dims, index_tensors, strict=True):
-        where[dim] = index.flatten().long()
-    return input[tuple(where)]
+        indices[dim] = index.flatten().long()
+    return input[tuple(indices)]
 
 
 def fold(
@@ -146,7 +149,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def dot_backward(output_grad: Tensor, input: Tensor, other: Tensor) -> list[Tensor]:
-    return gradients_of(dot, output_grad, input, other)
+    return compute_gradients(dot, output_grad, input, other)
 
 
 def _dims(dim: Dims, values: Tensor) -> tuple[int, ...]:
@@ -157,21 +160,21 @@ def _dims(dim: Dims, values: Tensor) -> tuple[int, ...]:
 
 def sum_backward(output_grad: Tensor, input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     total = torch.sum(input, _dims(dim, input), keepdim)
-    return gradients_of(lambda x: torch.sum(x, _dims(dim, x), keepdim), output_grad.reshape(total.shape), input)[0]
+    return compute_gradients(lambda x: torch.sum(x, _dims(dim, x), keepdim), output_grad.reshape(total.shape), input)[0]
 
 
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, divisor: int | None = None) -> Tensor:
     dims = _dims(dim, input)
-    kept = torch.mean(input, dims, True) if divisor is None else torch.sum(input, dims, True) / divisor
-    return _drop_dims(kept, dims, keepdim)
+    averaged = torch.mean(input, dims, True) if divisor is None else torch.sum(input, dims, True) / divisor
+    return _drop_dims(averaged, dims, keepdim)
 
 
 def mean_backward(
     output_grad: Tensor, dim: Dims = None, keepdim: bool = False, input_grad_shape: Sequence[int] | None = None
 ) -> Tensor:
-    whole = torch.zeros(tuple(output_grad.shape if input_grad_shape is None else input_grad_shape))
-    reduced = mean(whole, dim, keepdim)
-    return gradients_of(lambda x: mean(x, dim, keepdim), output_grad.reshape(reduced.shape), whole)[0]
+    zeros = torch.zeros(tuple(output_grad.shape if input_grad_shape is None else input_grad_shape))
+    reduced = mean(zeros, dim, keepdim)
+    return compute_gradients(lambda x: mean(x, dim, keepdim), output_grad.reshape(reduced.shape), zeros)[0]
 
 
 def norm(input: Tensor, p: float, dim: Dims = None, keepdim: bool = False) -> Tensor:
@@ -187,12 +190,12 @@ def norm_backward(
     dim: Dims = None,
     keepdim: bool = False,
 ) -> Tensor:
-    """torch's gradient of the sum of powers, over the norm that the caller gives."""
-    size, grad = (part.reshape(norm(input, p, dim, keepdim).shape) for part in (output, output_grad))
+    """torch's gradient of the sum of powers, divided by a power of the given norm."""
+    norm_, grad = (value.reshape(norm(input, p, dim, keepdim).shape) for value in (output, output_grad))
     if p == 0 or abs(p) == float("inf"):
-        return gradients_of(lambda x: norm(x, p, dim, keepdim), grad, input)[0]
+        return compute_gradients(lambda x: norm(x, p, dim, keepdim), grad, input)[0]
     dims = _dims(dim, input)
-    return gradients_of(lambda x: (x.abs() ** p).sum(dims, keepdim) / p, grad / size ** (p - 1), input)[0]
+    return compute_gradients(lambda x: (x.abs() ** p).sum(dims, keepdim) / p, grad / norm_ ** (p - 1), input)[0]
 
 
 def sum_(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
@@ -200,10 +203,10 @@ def sum_(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return _drop_dims(torch.sum(input, dims, True), dims, keepdim)
 
 
-def _drop_dims(kept: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """Without the reduced dims, but with height and width."""
-    outer = [n for i, n in enumerate(kept.shape[:-2]) if keepdim or i not in dims]
-    return kept.reshape(*outer, *kept.shape[-2:])
+def _drop_dims(values: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """Remove the reduced dims except height and width."""
+    outer = [n for i, n in enumerate(values.shape[:-2]) if keepdim or i not in dims]
+    return values.reshape(*outer, *values.shape[-2:])
 
 
 def cumsum(input: Tensor, dim: int) -> Tensor:
@@ -211,7 +214,7 @@ def cumsum(input: Tensor, dim: int) -> Tensor:
 
 
 def cumsum_backward(grad: Tensor, dim: int) -> Tensor:
-    return gradients_of(lambda x: torch.cumsum(x, dim), grad, torch.zeros_like(grad))[0]
+    return compute_gradients(lambda x: torch.cumsum(x, dim), grad, torch.zeros_like(grad))[0]
 
 
 def abs_pow(input: Tensor, p: float) -> Tensor:
@@ -219,7 +222,7 @@ def abs_pow(input: Tensor, p: float) -> Tensor:
 
 
 def clip_grad_norm(inputs: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    return norm(torch.cat([part.flatten() for part in inputs]), norm_type, 0, True)
+    return norm(torch.cat([tensor.flatten() for tensor in inputs]), norm_type, 0, True)
 
 
 def softmax(input_tensor: Tensor, dim: int, **_: Any) -> Tensor:
@@ -237,11 +240,11 @@ def logsoftmax(input_tensor: Tensor, dim: int, **_: Any) -> Tensor:
     return result
 
 
-def _through_jacobian(jacobian: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+def _make_backward(jacobian: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """The gradient of the input from a result [.., i] and the matrix of its derivatives, [.., i, j]."""
 
     def golden(output_tensor: Tensor, output_grad_tensor: Tensor, dim: int, **_: Any) -> Tensor:
-        y, dy = (part.movedim(dim, -1) for part in (output_tensor, output_grad_tensor))
+        y, dy = (value.movedim(dim, -1) for value in (output_tensor, output_grad_tensor))
         return torch.einsum("...i,...ij->...j", dy, jacobian(y)).movedim(-1, dim)
 
     return golden
@@ -251,6 +254,6 @@ def _softmax_jacobian(y: Tensor) -> Tensor:
     return torch.diag_embed(y) - y[..., :, None] * y[..., None, :]
 
 
-softmax_backward = _through_jacobian(_softmax_jacobian)
-softmin_backward = _through_jacobian(lambda y: -_softmax_jacobian(y))
-logsoftmax_backward = _through_jacobian(lambda y: torch.eye(y.shape[-1]) - y.exp()[..., None, :])
+softmax_backward = _make_backward(_softmax_jacobian)
+softmin_backward = _make_backward(lambda y: -_softmax_jacobian(y))
+logsoftmax_backward = _make_backward(lambda y: torch.eye(y.shape[-1]) - y.exp()[..., None, :])

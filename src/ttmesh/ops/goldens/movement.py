@@ -1,4 +1,4 @@
-"""Movement and creation: what changes places or shapes, and never a value."""
+"""Data movement and creation: operations that change positions or shapes but no values."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def triu(input_tensor: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def _diagonals(x: Tensor) -> Tensor:
-    """How far each element of a matrix lies above the main diagonal."""
+    """The distance of each element of a matrix above the main diagonal."""
     rows, columns = x.shape[-2:]
     return torch.arange(columns) - torch.arange(rows)[:, None]
 
@@ -88,8 +88,10 @@ def _diagonals(x: Tensor) -> Tensor:
 def concat(tensors: Sequence[Tensor], dim: int = 0, groups: int = 1) -> Tensor:
     if groups == 1:
         return torch.cat(list(tensors), dim)
-    at = dim % tensors[0].dim()
-    return torch.cat([torch.unflatten(tensor, at, (groups, -1)) for tensor in tensors], at + 1).flatten(at, at + 1)
+    position = dim % tensors[0].dim()
+    return torch.cat([torch.unflatten(tensor, position, (groups, -1)) for tensor in tensors], position + 1).flatten(
+        position, position + 1
+    )
 
 
 def split(input_tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
@@ -113,10 +115,10 @@ def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int) -> Tensor:
 
 
 def bcast(input_a: Tensor, input_b: Tensor, math_op: Any, dim: Any) -> Tensor:
-    """The first row, column or element of the second operand serves along H, W or both."""
-    first = {"H": input_b[..., :1, :], "W": input_b[..., :, :1], "HW": input_b[..., :1, :1]}[dim.name]
-    computes: dict[str, Callable[..., Tensor]] = {"ADD": torch.add, "SUB": torch.sub, "MUL": torch.mul}
-    return computes[math_op.name](input_a, first.expand(input_a.shape))
+    """The first row, column or element of the second operand is broadcast along H, W or both."""
+    broadcast = {"H": input_b[..., :1, :], "W": input_b[..., :, :1], "HW": input_b[..., :1, :1]}[dim.name]
+    functions: dict[str, Callable[..., Tensor]] = {"ADD": torch.add, "SUB": torch.sub, "MUL": torch.mul}
+    return functions[math_op.name](input_a, broadcast.expand(input_a.shape))
 
 
 def fill_corner(
@@ -137,10 +139,10 @@ def fold(
     **_: Any,
 ) -> Tensor:
     images = input if use_transpose_as_fold else input.permute(0, 3, 1, 2)
-    margins = [int(n) for n in padding]
-    if len(margins) == 2:
-        margins = [margins[0], margins[0], margins[1], margins[1]]
-    top, bottom, left, right, front, back = (*margins, 0, 0)[:6]
+    borders = [int(n) for n in padding]
+    if len(borders) == 2:
+        borders = [borders[0], borders[0], borders[1], borders[1]]
+    top, bottom, left, right, front, back = (*borders, 0, 0)[:6]
     images = F.pad(images, (left, right, top, bottom, front, back))
     channels = images.shape[1]
     blocks = F.unfold(images.float(), (stride_h, stride_w), stride=(stride_h, stride_w))
@@ -159,8 +161,8 @@ def broadcast_to(input: Tensor, output_shape: Sequence[int]) -> Tensor:
 
 def roll(input_tensor: Tensor, shifts: int | Sequence[int], dim: int | Sequence[int] | None = None) -> Tensor:
     if dim is None:
-        moved = torch.roll(input_tensor.flatten(), shifts if isinstance(shifts, int) else sum(shifts))
-        return moved.reshape(input_tensor.shape)
+        rolled = torch.roll(input_tensor.flatten(), shifts if isinstance(shifts, int) else sum(shifts))
+        return rolled.reshape(input_tensor.shape)
     return torch.roll(input_tensor, shifts, dim if isinstance(dim, int) else tuple(dim))
 
 
@@ -189,13 +191,15 @@ def pad(
 ) -> Tensor:
     if output_padded_shape:
         sizes = zip(input_tensor.shape, output_padded_shape, input_tensor_start, strict=True)
-        padding = [(start, whole - start - own) for own, whole, start in sizes]
-    pairs = [(0, one) if isinstance(one, int) else tuple(one) for one in padding]
+        padding = [(start, padded_length - start - length) for length, padded_length, start in sizes]
+    pairs = [(0, amount) if isinstance(amount, int) else tuple(amount) for amount in padding]
     pairs = [(0, 0)] * (input_tensor.dim() - len(pairs)) + pairs
     lengths = zip(input_tensor.shape, pairs, strict=True)
-    result = torch.full([low + have + high for have, (low, high) in lengths], value, dtype=input_tensor.dtype)
+    result = torch.full(
+        [before + length + after for length, (before, after) in lengths], value, dtype=input_tensor.dtype
+    )
     inside = zip(input_tensor.shape, pairs, strict=True)
-    result[tuple(slice(low, low + have) for have, (low, _) in inside)] = input_tensor
+    result[tuple(slice(before, before + length) for length, (before, _) in inside)] = input_tensor
     return result
 
 

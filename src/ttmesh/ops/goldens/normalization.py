@@ -170,6 +170,6 @@ def rms_norm(
     normed = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + epsilon)
     if weight is not None:
         row = weight.reshape(-1)[: x.shape[-1]]
-        half = row.dtype in (torch.float16, torch.bfloat16)  # TT-NN's golden multiplies in the weight's type
-        normed = (normed.to(row.dtype) if half else normed) * row
+        is_half = row.dtype in (torch.float16, torch.bfloat16)  # TT-NN's golden multiplies in the weight's type
+        normed = (normed.to(row.dtype) if is_half else normed) * row
     return normed if bias is None else normed + bias.reshape(-1)[: x.shape[-1]]

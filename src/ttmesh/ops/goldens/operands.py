@@ -30,31 +30,31 @@ def fuse_activations(function: Function) -> Function:
 
 
 def _in_place(golden: Function) -> Function:
-    def answer(input_tensor_a: Tensor, *args: Any, **options: Any) -> Tensor:
+    def golden_in_place(input_tensor_a: Tensor, *args: Any, **options: Any) -> Tensor:
         return golden(input_tensor_a, *args, **options).to(input_tensor_a.dtype)
 
-    return answer
+    return golden_in_place
 
 
 def _scalar_to_tensor(function: Function) -> Function:
-    """For functions of torch that take no plain numbers."""
+    """Make a torch function of two tensors accept a number as its second operand."""
 
     def golden(a: Tensor, b: Any) -> Tensor:
         if isinstance(b, Tensor):
             return function(a, b)
-        whole = not a.is_floating_point() and isinstance(b, int)
-        return function(a, torch.tensor(b, dtype=a.dtype if a.is_floating_point() or whole else torch.float32))
+        both_integers = not a.is_floating_point() and isinstance(b, int)
+        return function(a, torch.tensor(b, dtype=a.dtype if a.is_floating_point() or both_integers else torch.float32))
 
     return golden
 
 
-def _halve(a: Tensor, times: Any) -> Tensor:
-    """Divided by a power of two, rounded down; from 32 on nothing is left."""
-    by = torch.as_tensor(times).long().clamp(max=62)
-    return torch.div(a.long(), 2**by, rounding_mode="floor")
+def _shift_right(a: Tensor, bits: Any) -> Tensor:
+    """Divide by a power of two, rounding down; shifts of 62 or more are clamped."""
+    shift = torch.as_tensor(bits).long().clamp(max=62)
+    return torch.div(a.long(), 2**shift, rounding_mode="floor")
 
 
-_TWO: dict[str, Function] = {
+_FUNCTIONS: dict[str, Function] = {
     "add": torch.add,
     "subtract": torch.sub,
     "multiply": torch.mul,
@@ -88,12 +88,12 @@ _TWO: dict[str, Function] = {
     "bitwise_xor": torch.bitwise_xor,
     "bitwise_left_shift": torch.bitwise_left_shift,
     "logical_left_shift": torch.bitwise_left_shift,
-    "bitwise_right_shift": lambda a, b: _halve(a.to(torch.int32), b).to(a.dtype),
-    "logical_right_shift": lambda a, b: _halve(a.long() % 2**32, b),
+    "bitwise_right_shift": lambda a, b: _shift_right(a.to(torch.int32), b).to(a.dtype),
+    "logical_right_shift": lambda a, b: _shift_right(a.long() % 2**32, b),
     "div_no_nan": lambda a, b: torch.nan_to_num(torch.div(a, b), 0.0, 0.0, 0.0),
     "floor_div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
 }
-BINARY: dict[str, Function] = {name: fuse_activations(function) for name, function in _TWO.items()}
+BINARY: dict[str, Function] = {name: fuse_activations(function) for name, function in _FUNCTIONS.items()}
 IN_PLACE: dict[str, Function] = {name: _in_place(golden) for name, golden in BINARY.items()}
 nextafter = torch.nextafter
 
@@ -116,7 +116,7 @@ def subalpha(a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 @exact
 def polyval(x: Tensor, coeffs: Sequence[float]) -> Tensor:
-    """The sum of powers, each written out."""
+    """The sum of all powers."""
     powers = range(len(coeffs) - 1, -1, -1)
     return torch.stack([coefficient * x**power for coefficient, power in zip(coeffs, powers, strict=True)]).sum(0)
 
@@ -151,8 +151,8 @@ def _gate(gate: Callable[[Tensor], Tensor]) -> Function:
     """The first half of the last dim times a function of the second."""
 
     def golden(input_tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-        value, opening = torch.tensor_split(input_tensor, 2, -1)
-        return torch.mul(value, gate(opening))
+        value, gate_input = torch.tensor_split(input_tensor, 2, -1)
+        return torch.mul(value, gate(gate_input))
 
     return keep_dtype(golden)
 
@@ -167,15 +167,15 @@ GATES: dict[str, Function] = {
 
 @keep_dtype
 def situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
-    """A softly capped silu of the gate times a softly capped value."""
+    """A soft-capped silu of the gate times a soft-capped value."""
     return exact(softcap)(gate, beta1) * torch.sigmoid(gate) * exact(softcap)(up, beta2)
 
 
 @keep_dtype
 def clamped_silu_glu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """silu of the gate, bounded above, times the bounded value."""
-    low = torch.minimum(gate, torch.tensor(limit))
-    return low * torch.sigmoid(low) * F.hardtanh(up, -limit, limit)
+    bounded = torch.minimum(gate, torch.tensor(limit))
+    return bounded * torch.sigmoid(bounded) * F.hardtanh(up, -limit, limit)
 
 
 @exact

@@ -1,4 +1,4 @@
-"""Pooling, resampling and sampling of images [n, h, w, c]."""
+"""Pooling and resampling of images [n, h, w, c]."""
 
 from __future__ import annotations
 
@@ -13,52 +13,55 @@ from torch.nn import functional as F
 Numbers = int | Sequence[int]
 
 
-def _images(input_tensor: Tensor, batch_size: int, input_h: int, input_w: int, channels: int) -> Tensor:
+def _to_images(input_tensor: Tensor, batch_size: int, input_h: int, input_w: int, channels: int) -> Tensor:
     """[1, 1, n·h·w, c] as [n, c, h, w]."""
     return input_tensor.reshape(batch_size, input_h, input_w, channels).permute(0, 3, 1, 2)
 
 
-def _rows(images: Tensor) -> Tensor:
+def _to_rows(images: Tensor) -> Tensor:
     """[n, c, h, w] as [1, 1, n·h·w, c]."""
     return images.permute(0, 2, 3, 1).reshape(1, 1, -1, images.shape[1])
 
 
-def _two(value: Numbers) -> tuple[int, int]:
+def _to_pair(value: Numbers) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
 
 
-def _ends(padding: Numbers) -> tuple[tuple[int, int], tuple[int, int]]:
+def _to_borders(padding: Numbers) -> tuple[tuple[int, int], tuple[int, int]]:
     """Before and after the rows, and before and after the columns."""
     if isinstance(padding, int) or len(padding) != 4:
-        down, across = _two(padding)
-        return (down, down), (across, across)
+        pad_h, pad_w = _to_pair(padding)
+        return (pad_h, pad_h), (pad_w, pad_w)
     top, bottom, left, right = padding
     return (top, bottom), (left, right)
 
 
-def _starts(length: int, window: int, stride: int, ends: tuple[int, int], ceil_mode: bool) -> range:
-    """Where windows begin along a padded side; ceil_mode adds one that is cut off, unless it begins in the padding."""
-    room = length + sum(ends) - window
-    count = room // stride + 1
-    if ceil_mode and room % stride and count * stride < length + ends[0]:
+def _find_window_starts(length: int, window: int, stride: int, ends: tuple[int, int], ceil_mode: bool) -> range:
+    """The starts of windows along a padded dim; ceil_mode adds a partial one, unless it begins in the padding."""
+    span = length + sum(ends) - window
+    count = span // stride + 1
+    if ceil_mode and span % stride and count * stride < length + ends[0]:
         count += 1
     return range(0, count * stride, stride)
 
 
-def _windows(
-    x: Tensor, outside: float, kernel: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers, ceil_mode: bool
+def _collect_windows(
+    x: Tensor, pad_value: float, kernel: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers, ceil_mode: bool
 ) -> Tensor:
-    """[n, c, rows, columns, taps] of all windows; NaN beyond the padding."""
-    (height, width), (down, across) = x.shape[-2:], _two(stride)
-    ends, reach = _ends(padding), [d * (k - 1) + 1 for d, k in zip(_two(dilation), _two(kernel), strict=True)]
-    rows = _starts(height, reach[0], down, ends[0], ceil_mode)
-    columns = _starts(width, reach[1], across, ends[1], ceil_mode)
-    framed = F.pad(x.double(), (*ends[1], *ends[0]), value=outside)
-    framed = F.pad(framed, (0, reach[1], 0, reach[0]), value=math.nan)
+    """[n, c, rows, columns, taps] of all windows; NaN outside the padding."""
+    (height, width), (stride_h, stride_w) = x.shape[-2:], _to_pair(stride)
+    ends, extents = (
+        _to_borders(padding),
+        [d * (k - 1) + 1 for d, k in zip(_to_pair(dilation), _to_pair(kernel), strict=True)],
+    )
+    rows = _find_window_starts(height, extents[0], stride_h, ends[0], ceil_mode)
+    columns = _find_window_starts(width, extents[1], stride_w, ends[1], ceil_mode)
+    padded = F.pad(x.double(), (*ends[1], *ends[0]), value=pad_value)
+    padded = F.pad(padded, (0, extents[1], 0, extents[0]), value=math.nan)
     taps = [
-        framed[..., torch.tensor(rows)[:, None] + i, torch.tensor(columns) + j]
-        for i in range(0, reach[0], _two(dilation)[0])
-        for j in range(0, reach[1], _two(dilation)[1])
+        padded[..., torch.tensor(rows)[:, None] + i, torch.tensor(columns) + j]
+        for i in range(0, extents[0], _to_pair(dilation)[0])
+        for j in range(0, extents[1], _to_pair(dilation)[1])
     ]
     return torch.stack(taps, -1)
 
@@ -78,17 +81,17 @@ def max_pool2d(
     return_indices: bool = False,
     **_: Any,
 ) -> Any:
-    """The largest value of every window, and where it lies in its image."""
-    x = _images(input_tensor, batch_size, input_h, input_w, channels)
+    """The largest value of every window, and its index in the image."""
+    x = _to_images(input_tensor, batch_size, input_h, input_w, channels)
     size = (kernel_size, stride, padding, dilation, ceil_mode)
-    seen = torch.nan_to_num(_windows(x, -math.inf, *size), -math.inf, math.inf, -math.inf)
-    best, tap = seen.max(-1)
-    values = _rows(best).to(input_tensor.dtype)
+    windows = torch.nan_to_num(_collect_windows(x, -math.inf, *size), -math.inf, math.inf, -math.inf)
+    largest, tap = windows.max(-1)
+    values = _to_rows(largest).to(input_tensor.dtype)
     if not return_indices:
         return values
-    places = torch.arange(input_h * input_w).reshape(1, 1, input_h, input_w).expand(x.shape)
-    where = _windows(places, -1.0, *size).gather(-1, tap[..., None])[..., 0]
-    return [values, _rows(where).long()]
+    pixel_indices = torch.arange(input_h * input_w).reshape(1, 1, input_h, input_w).expand(x.shape)
+    indices = _collect_windows(pixel_indices, -1.0, *size).gather(-1, tap[..., None])[..., 0]
+    return [values, _to_rows(indices).long()]
 
 
 def avg_pool2d(
@@ -105,36 +108,36 @@ def avg_pool2d(
     divisor_override: int | None = None,
     **_: Any,
 ) -> Tensor:
-    """The mean of every window; what a window reaches beyond the padding never counts."""
-    x = _images(input_tensor, batch_size, input_h, input_w, channels)
+    """The mean of every window; elements outside the padding do not count."""
+    x = _to_images(input_tensor, batch_size, input_h, input_w, channels)
     size = (kernel_size, stride, padding, 1, ceil_mode)
-    total = torch.nansum(_windows(x, 0.0, *size), -1)
-    count = torch.nansum(_windows(torch.ones_like(x), float(count_include_pad), *size), -1)
-    return _rows(total / (count if divisor_override is None else divisor_override)).to(input_tensor.dtype)
+    total = torch.nansum(_collect_windows(x, 0.0, *size), -1)
+    count = torch.nansum(_collect_windows(torch.ones_like(x), float(count_include_pad), *size), -1)
+    return _to_rows(total / (count if divisor_override is None else divisor_override)).to(input_tensor.dtype)
 
 
-def _adaptive_edges(length: int, wanted: int) -> list[slice]:
-    """Windows of nearly equal length that cover a side."""
-    return [slice(i * length // wanted, -(-(i + 1) * length // wanted)) for i in range(wanted)]
+def _adaptive_edges(length: int, count: int) -> list[slice]:
+    """Windows of nearly equal length that cover a dim."""
+    return [slice(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
 
 
 def _adaptive_windows(x: Tensor, output_size: Numbers) -> list[list[Tensor]]:
-    rows, columns = (_adaptive_edges(length, n) for length, n in zip(x.shape[-2:], _two(output_size), strict=True))
+    rows, columns = (_adaptive_edges(length, n) for length, n in zip(x.shape[-2:], _to_pair(output_size), strict=True))
     return [[x[..., row, column].flatten(-2) for column in columns] for row in rows]
 
 
 def adaptive_avg_pool2d(
     input_tensor: Tensor, batch_size: int, input_h: int, input_w: int, channels: int, output_size: Numbers, **_: Any
 ) -> Tensor:
-    windows = _adaptive_windows(_images(input_tensor, batch_size, input_h, input_w, channels), output_size)
-    return _rows(torch.stack([torch.stack([window.mean(-1) for window in row], -1) for row in windows], -2))
+    windows = _adaptive_windows(_to_images(input_tensor, batch_size, input_h, input_w, channels), output_size)
+    return _to_rows(torch.stack([torch.stack([window.mean(-1) for window in row], -1) for row in windows], -2))
 
 
 def adaptive_max_pool2d(
     input_tensor: Tensor, batch_size: int, input_h: int, input_w: int, channels: int, output_size: Numbers, **_: Any
 ) -> Tensor:
-    windows = _adaptive_windows(_images(input_tensor, batch_size, input_h, input_w, channels), output_size)
-    return _rows(torch.stack([torch.stack([window.amax(-1) for window in row], -1) for row in windows], -2))
+    windows = _adaptive_windows(_to_images(input_tensor, batch_size, input_h, input_w, channels), output_size)
+    return _to_rows(torch.stack([torch.stack([window.amax(-1) for window in row], -1) for row in windows], -2))
 
 
 def global_avg_pool2d(input_tensor: Tensor, **_: Any) -> Tensor:
@@ -144,18 +147,18 @@ def global_avg_pool2d(input_tensor: Tensor, **_: Any) -> Tensor:
 def multi_scale_deformable_attn(
     value: Tensor, grid: Tensor, attn: Tensor, *, align_corners: bool = False, **_: Any
 ) -> Tensor:
-    batch, high, wide, _depth = value.shape
+    batch, height, width, _depth = value.shape
     result = torch.zeros(batch, attn.shape[1], value.shape[-1])
-    size = torch.tensor([wide, high])
-    at = (grid[:, :, 0] + 1) / 2 * (size - 1) if align_corners else ((grid[:, :, 0] + 1) * size - 1) / 2
-    corner = at.floor()
+    size = torch.tensor([width, height])
+    points = (grid[:, :, 0] + 1) / 2 * (size - 1) if align_corners else ((grid[:, :, 0] + 1) * size - 1) / 2
+    corner = points.floor()
     for dx in (0, 1):
         for dy in (0, 1):
             x, y = corner[..., 0].long() + dx, corner[..., 1].long() + dy
-            near = (1 - (at[..., 0] - x).abs()) * (1 - (at[..., 1] - y).abs())
-            inside = (x >= 0) & (x < wide) & (y >= 0) & (y < high)
-            pixel = value[torch.arange(batch)[:, None], y.clamp(0, high - 1), x.clamp(0, wide - 1)]
-            weight = (near * inside).reshape(attn.shape) * attn
+            interpolation = (1 - (points[..., 0] - x).abs()) * (1 - (points[..., 1] - y).abs())
+            inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+            pixel = value[torch.arange(batch)[:, None], y.clamp(0, height - 1), x.clamp(0, width - 1)]
+            weight = (interpolation * inside).reshape(attn.shape) * attn
             result += (torch.unflatten(pixel, 1, tuple(attn.shape[1:])) * weight[..., None]).sum(2)
     return result
 
@@ -165,7 +168,7 @@ def upsample(input_tensor: Tensor, scale_factor: float | Sequence[float], *, mod
         images = input_tensor.permute(0, 3, 1, 2)
         return F.interpolate(images, scale_factor=_two_factors(scale_factor), mode="nearest").permute(0, 2, 3, 1)
     height, width = (
-        _blend(length, factor)
+        _interpolation_matrix(length, factor)
         for length, factor in zip(input_tensor.shape[1:3], _two_factors(scale_factor), strict=True)
     )
     return torch.einsum("ih,nhwc,jw->nijc", height, input_tensor.float(), width).to(input_tensor.dtype)
@@ -175,14 +178,14 @@ def _two_factors(scale: float | Sequence[float]) -> tuple[float, float]:
     return (float(scale), float(scale)) if isinstance(scale, (int, float)) else (float(scale[0]), float(scale[1]))
 
 
-def _blend(length: int, factor: float) -> Tensor:
-    """How much of each old pixel every new one holds, along one side."""
+def _interpolation_matrix(length: int, factor: float) -> Tensor:
+    """The weight of each old pixel in every new one, along one dim."""
     weights = torch.zeros(int(length * factor), length)
     for i, row in enumerate(weights):
-        at = max((i + 0.5) / factor - 0.5, 0.0)  # pixel centres stand in the middle
-        low = min(int(at), length - 1)
-        row[low] += 1 - (at - low)
-        row[min(low + 1, length - 1)] += at - low
+        source = max((i + 0.5) / factor - 0.5, 0.0)  # pixel centres have half-integer coordinates
+        lower = min(int(source), length - 1)
+        row[lower] += 1 - (source - lower)
+        row[min(lower + 1, length - 1)] += source - lower
     return weights
 
 
@@ -198,30 +201,38 @@ def grid_sample(
     **_: Any,
 ) -> Tensor:
     batch, height, width = input_tensor.shape[:3]
-    cut = grid.float().reshape(batch, grid.shape[1], -1, 6 if use_precomputed_grid else 2)
+    points = grid.float().reshape(batch, grid.shape[1], -1, 6 if use_precomputed_grid else 2)
     if use_precomputed_grid:
-        row, column, weights = cut[..., 0], cut[..., 1], cut[..., 2:]
+        row, column, weights = points[..., 0], points[..., 1], points[..., 2:]
     else:
-        row, column = (_pixel(cut[..., i], side, align_corners) for i, side in ((1, height), (0, width)))
+        row, column = (_to_pixel(points[..., i], side, align_corners) for i, side in ((1, height), (0, width)))
         if padding_mode == "border":
             row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
         if mode == "nearest":
             row, column = row.round(), column.round()
-        down, across = row - row.floor(), column - column.floor()
-        weights = torch.stack([(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across], -1)
-    framed = F.pad(input_tensor.float(), (0, 0, 1, 1, 1, 1))  # points outside fall on the frame of zeros
-    pictures = torch.arange(batch)[:, None, None]
-    parts = []
+        row_fraction, column_fraction = row - row.floor(), column - column.floor()
+        weights = torch.stack(
+            [
+                (1 - row_fraction) * (1 - column_fraction),
+                (1 - row_fraction) * column_fraction,
+                row_fraction * (1 - column_fraction),
+                row_fraction * column_fraction,
+            ],
+            -1,
+        )
+    padded = F.pad(input_tensor.float(), (0, 0, 1, 1, 1, 1))  # points outside read the zero padding
+    image_index = torch.arange(batch)[:, None, None]
+    corners = []
     for i in range(4):
         y = (row.floor() + i // 2 + 1).clamp(0, height + 1).long()
         x = (column.floor() + i % 2 + 1).clamp(0, width + 1).long()
-        parts.append(framed[pictures, y, x] * weights[..., i : i + 1])
-    out = torch.stack(parts).sum(0).to(input_tensor.dtype)
+        corners.append(padded[image_index, y, x] * weights[..., i : i + 1])
+    out = torch.stack(corners).sum(0).to(input_tensor.dtype)
     return out.reshape(batch, out.shape[1], grid.shape[2], -1) if batch_output_channels else out
 
 
-def _pixel(point: Tensor, side: int, align_corners: bool) -> Tensor:
-    """Where a point of [-1, 1] lies along a side, in pixels."""
+def _to_pixel(point: Tensor, side: int, align_corners: bool) -> Tensor:
+    """Convert a coordinate of [-1, 1] to pixels."""
     return (point + 1) / 2 * (side - 1) if align_corners else (point + 1) / 2 * side - 0.5
 
 
@@ -236,13 +247,17 @@ def rotate(
 ) -> Tensor:
     height, width = input_tensor.shape[1:3]
     cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else center
-    turn = math.radians(angle)
+    radians = math.radians(angle)
     y, x = torch.meshgrid(torch.arange(height) - cy, torch.arange(width) - cx, indexing="ij")
-    source = torch.complex(x, y) * complex(math.cos(turn), math.sin(turn))
+    source = torch.complex(x, y) * complex(math.cos(radians), math.sin(radians))
     column, row = source.real + cx, source.imag + cy
     if interpolation_mode == "nearest":
         column, row = column.round(), row.round()
     points = torch.stack([(2 * column.double() + 1) / width - 1, (2 * row.double() + 1) / height - 1], dim=-1)
-    images = input_tensor.permute(0, 3, 1, 2).double() - fill  # so that what lies outside, 0, is the fill
-    turned = F.grid_sample(images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=False)
-    return (turned + fill).permute(0, 2, 3, 1).to(input_tensor.dtype)
+    images = (
+        input_tensor.permute(0, 3, 1, 2).double() - fill
+    )  # so that grid_sample's zeros outside the image become the fill
+    rotated = F.grid_sample(
+        images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=False
+    )
+    return (rotated + fill).permute(0, 2, 3, 1).to(input_tensor.dtype)

@@ -1,4 +1,4 @@
-"""Heads of projections: splitting and concatenating them, head by head."""
+"""Splitting projections into heads and concatenating heads, head by head."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 TILE = 32
-Three = tuple[Tensor, Tensor, Tensor]
+QueryKeyValue = tuple[Tensor, Tensor, Tensor]
 
 
-def _heads_at(x: Tensor, starts: Iterable[int], size: int) -> Tensor:
+def _slice_heads(x: Tensor, starts: Iterable[int], size: int) -> Tensor:
     """Heads that begin at these columns of [.., rows, width]: [.., heads, rows, size]."""
     return torch.stack([x[..., start : start + size] for start in starts], dim=-3)
 
@@ -30,50 +30,52 @@ def _split(
     *,
     transpose_k: bool,
     tied: bool = False,
-    whole_tiles: bool = True,
-) -> Three:
+    pad_to_tiles: bool = True,
+) -> QueryKeyValue:
     """Heads of [.., rows, Q | K | V], or of Q and K | V: all queries, then all keys, then all values."""
     count = heads if kv_heads is None else kv_heads
     size = x.shape[-1] // (heads + (1 if tied else 2) * count) if kv is None else x.shape[-1] // heads
     other, first = (x, heads) if kv is None else (kv, 0)
-    key = _heads_at(other, ((first + head) * size for head in range(count)), size)
-    value = key if tied else _heads_at(other, ((first + count + head) * size for head in range(count)), size)
-    query = _heads_at(x, (head * size for head in range(heads)), size)
-    if not whole_tiles:
+    key = _slice_heads(other, ((first + head) * size for head in range(count)), size)
+    value = key if tied else _slice_heads(other, ((first + count + head) * size for head in range(count)), size)
+    query = _slice_heads(x, (head * size for head in range(heads)), size)
+    if not pad_to_tiles:
         return query, key.mT if transpose_k else key, value
     return _pad_to_tiles(query, key, value, transpose_k=transpose_k)
 
 
-def _split_by_group(x: Tensor, heads: int, kv_heads: int | None, *, transpose_k: bool) -> Three:
-    """Heads of [.., rows, width] in which every group holds its queries, its key and its value."""
+def _split_by_group(x: Tensor, heads: int, kv_heads: int | None, *, transpose_k: bool) -> QueryKeyValue:
+    """Heads of [.., rows, width] whose columns are (queries, key, value) per group."""
     groups = heads if kv_heads is None else kv_heads
-    own = heads // groups
-    size = x.shape[-1] // (groups * (own + 2))
-    starts = [group * (own + 2) * size for group in range(groups)]
-    query = _heads_at(x, (start + i * size for start in starts for i in range(own)), size)
-    key, value = (_heads_at(x, (start + (own + i) * size for start in starts), size) for i in range(2))
+    queries_per_group = heads // groups
+    size = x.shape[-1] // (groups * (queries_per_group + 2))
+    starts = [group * (queries_per_group + 2) * size for group in range(groups)]
+    query = _slice_heads(x, (start + i * size for start in starts for i in range(queries_per_group)), size)
+    key, value = (_slice_heads(x, (start + (queries_per_group + i) * size for start in starts), size) for i in range(2))
     return _pad_to_tiles(query, key, value, transpose_k=transpose_k)
 
 
-def _split_pairs(x: Tensor, kv: Tensor, heads: int, kv_heads: int | None, *, transpose_k: bool) -> Three:
-    """Query heads of one projection, and of another that holds every key beside its value."""
+def _split_pairs(x: Tensor, kv: Tensor, heads: int, kv_heads: int | None, *, transpose_k: bool) -> QueryKeyValue:
+    """Query heads of one projection, and key and value heads of another, whose columns are (key, value) per head."""
     count = heads if kv_heads is None else kv_heads
     size, pair = x.shape[-1] // heads, kv.shape[-1] // (2 * count)
-    query = _heads_at(x, (head * size for head in range(heads)), size)
-    key, value = (_heads_at(kv, ((2 * head + i) * pair for head in range(count)), pair) for i in range(2))
+    query = _slice_heads(x, (head * size for head in range(heads)), size)
+    key, value = (_slice_heads(kv, ((2 * head + i) * pair for head in range(count)), pair) for i in range(2))
     return query, key.mT if transpose_k else key, value
 
 
-def _split_tokens(x: Tensor, heads: int, kv_heads: int | None, offset: int, users: int | None) -> Three:
+def _split_tokens(x: Tensor, heads: int, kv_heads: int | None, offset: int, users: int | None) -> QueryKeyValue:
     """Heads of one token per user, [1, 1, users, width] → [1, users, heads, dim] each."""
     count = heads if kv_heads is None else kv_heads
     size = x.shape[-1] // (heads + 2 * count)
     rows = x[0, 0, offset:] if users is None else x[0, 0, offset : offset + users]
-    parts, start = [], 0
+    split_heads, start = [], 0
     for number in (heads, count, count):
-        parts.append(torch.stack([row[start : start + number * size].reshape(number, size) for row in rows])[None])
+        split_heads.append(
+            torch.stack([row[start : start + number * size].reshape(number, size) for row in rows])[None]
+        )
         start += number * size
-    return parts[0], parts[1], parts[2]
+    return split_heads[0], split_heads[1], split_heads[2]
 
 
 def concat_heads_decode(input_tensor: Tensor, *, num_heads: int, **_: Any) -> Tensor:
@@ -85,16 +87,16 @@ def concat_heads_decode(input_tensor: Tensor, *, num_heads: int, **_: Any) -> Te
     return result
 
 
-def _pad_to_tiles(query: Tensor, key: Tensor, value: Tensor, *, transpose_k: bool) -> Three:
-    """TT-NN's heads have whole tiles of columns."""
+def _pad_to_tiles(query: Tensor, key: Tensor, value: Tensor, *, transpose_k: bool) -> QueryKeyValue:
+    """Pad the columns of heads to full tiles, as TT-NN does."""
 
-    def wide(x: Tensor) -> Tensor:
+    def pad(x: Tensor) -> Tensor:
         result = x.new_zeros(*x.shape[:-1], -(-x.shape[-1] // TILE) * TILE)
         result[..., : x.shape[-1]] = x
         return result
 
-    key = wide(key)
-    return wide(query), key.mT if transpose_k else key, wide(value)
+    key = pad(key)
+    return pad(query), key.mT if transpose_k else key, pad(value)
 
 
 def create_qkv_heads_of_nlp(
@@ -106,22 +108,22 @@ def create_qkv_heads_of_nlp(
     transpose_k_heads: bool = True,
     kv_tied: bool = False,
     **_: Any,
-) -> Three:
+) -> QueryKeyValue:
     other = None if input_kv is None else input_kv[:, 0]
     return _split(input[:, 0], other, num_heads, num_kv_heads, transpose_k=transpose_k_heads, tied=kv_tied)
 
 
-def split_fixed(heads: int, kv_heads: int) -> Callable[..., Three]:
+def split_fixed(heads: int, kv_heads: int) -> Callable[..., QueryKeyValue]:
     """A fixed number of heads."""
 
-    def split(input: Tensor, **_: Any) -> Three:
+    def split(input: Tensor, **_: Any) -> QueryKeyValue:
         return _split(input[:, 0], None, heads, kv_heads, transpose_k=False)
 
     return split
 
 
-def create_qkv_heads_segformer(input: Tensor, **_: Any) -> Three:
-    heads = _heads_at(input[:, 0], range(0, input.shape[-1], TILE), TILE)
+def create_qkv_heads_segformer(input: Tensor, **_: Any) -> QueryKeyValue:
+    heads = _slice_heads(input[:, 0], range(0, input.shape[-1], TILE), TILE)
     return heads, heads, heads
 
 
@@ -133,10 +135,10 @@ def create_qkv_heads_boltz(
     num_kv_heads: int | None = None,
     transpose_k_heads: bool = True,
     **_: Any,
-) -> Three:
+) -> QueryKeyValue:
     other = None if input_kv is None else input_kv[0]
     q, k, v = _split(input[0], other, num_heads, num_kv_heads, transpose_k=False)
-    q, k, v = (part.transpose(0, 1) for part in (q, k, v))  # [rows, heads, rows, dim] so far
+    q, k, v = (heads.transpose(0, 1) for heads in (q, k, v))  # from [rows, heads, rows, dim]
     return q, k.mT if transpose_k_heads else k, v
 
 
@@ -160,7 +162,7 @@ def create_qkv_heads_decode(
     batch_offset: Tensor | None = None,
     slice_size: int | None = None,
     **_: Any,
-) -> Three:
+) -> QueryKeyValue:
     offset = 0 if batch_offset is None else int(batch_offset.flatten()[0])
     return _split_tokens(input_tensor, num_heads, num_kv_heads, offset, slice_size)
 
@@ -177,13 +179,13 @@ def split_query_key_value(
     num_kv_heads: int | None = None,
     transpose_key: bool = True,
     **_: Any,
-) -> Three:
-    return _split(input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_k=transpose_key, whole_tiles=False)
+) -> QueryKeyValue:
+    return _split(input_tensor, kv_input_tensor, num_heads, num_kv_heads, transpose_k=transpose_key, pad_to_tiles=False)
 
 
 def create_qkv_heads(
     input: Tensor, *, num_heads: int, num_kv_heads: int | None = None, transpose_k_heads: bool = True, **_: Any
-) -> Three:
+) -> QueryKeyValue:
     return _split_by_group(input[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
 
 
@@ -195,11 +197,11 @@ def create_qkv_heads_from_separate_tensors(
     num_kv_heads: int | None = None,
     transpose_k_heads: bool = True,
     **_: Any,
-) -> Three:
+) -> QueryKeyValue:
     return _split_pairs(input[:, 0], input_kv[:, 0], num_heads, num_kv_heads, transpose_k=transpose_k_heads)
 
 
 def split_thirds(
     input_tensor: Tensor, compute_with_storage_grid_size: object, *, num_heads: int = 16, **_: Any
-) -> Three:
+) -> QueryKeyValue:
     return _split(input_tensor[:, 0], None, num_heads, num_heads, transpose_k=True)

@@ -1,4 +1,4 @@
-"""Integers for numbers and back: quantisation, casts between formats, and tiles that change no value."""
+"""Quantisation, casts between formats, and tilize and untilize."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ttmesh.base.dtypes import FLOATS, DataType
 
-FP8_BLOCK, FP8_LARGEST, FP8_LEAST = 128, 448.0, 1e-4  # numbers that share a scale; e4m3's largest; the least maximum
+FP8_BLOCK, FP8_LARGEST, FP8_MIN_AMAX = 128, 448.0, 1e-4  # values per scale; largest e4m3; lower bound of a block's amax
 
 
 def typecast(
@@ -19,17 +19,17 @@ def typecast(
     input_dtype: DataType | None = None,
     output_dtype: DataType | None = None,
 ) -> Tensor:
-    wanted = dtype if output_dtype is None else output_dtype
-    assert wanted is not None, "an overload has one of them"
-    if wanted in FLOATS:
+    target = dtype if output_dtype is None else output_dtype
+    assert target is not None, "every overload has dtype or output_dtype"
+    if target in FLOATS:
         return input_tensor
     values = input_tensor.double()
-    if wanted is DataType.UINT16:
+    if target is DataType.UINT16:
         return torch.round(values + 1e-9).clamp(0, 2**16 - 1).long()
-    whole = torch.trunc(values).long()
-    if wanted is DataType.UINT8:
-        return whole % 2**8
-    return whole.clamp(min=0) if wanted is DataType.UINT32 and input_tensor.is_floating_point() else whole
+    truncated = torch.trunc(values).long()
+    if target is DataType.UINT8:
+        return truncated % 2**8
+    return truncated.clamp(min=0) if target is DataType.UINT32 and input_tensor.is_floating_point() else truncated
 
 
 def identity(input_tensor: Tensor) -> Tensor:
@@ -51,8 +51,8 @@ def quantize(
         steps = torch.round(input_tensor.double() / float(scale)) + float(zero_point)
     else:
         scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
-        parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
-        steps = torch.stack([torch.round(channel / s) + z for channel, s, z in parts], dim=axis)
+        channels = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
+        steps = torch.stack([torch.round(channel / s) + z for channel, s, z in channels], dim=axis)
     if dtype is DataType.INT8:
         steps = steps.clamp(-128, 127)
     return (steps.clamp(0, 255) if dtype is DataType.UINT8 else steps).int()
@@ -69,8 +69,8 @@ def dequantize(input_tensor: Tensor, scale: Any, zero_point: Any, *, axis: int |
     if axis is None:
         return ((input_tensor.double() - float(zero_point)) * float(scale)).float()
     scales, zeros = (_per_channel(v, input_tensor, axis) for v in (scale, zero_point))
-    parts = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
-    return torch.stack([(channel - z) * s for channel, s, z in parts], dim=axis).float()
+    channels = zip(input_tensor.double().unbind(axis), scales, zeros, strict=True)
+    return torch.stack([(channel - z) * s for channel, s, z in channels], dim=axis).float()
 
 
 def requantize(
@@ -84,8 +84,8 @@ def requantize(
     dtype: DataType | None = None,
     **_: Any,
 ) -> Tensor:
-    plain = dequantize(input_tensor, in_scale, in_zero_point, axis=axis)
-    return quantize(plain, out_scale, out_zero_point, axis=axis, dtype=dtype)
+    values = dequantize(input_tensor, in_scale, in_zero_point, axis=axis)
+    return quantize(values, out_scale, out_zero_point, axis=axis, dtype=dtype)
 
 
 def per_token_cast_to_fp8(
@@ -93,12 +93,12 @@ def per_token_cast_to_fp8(
 ) -> tuple[Tensor, Tensor]:
     scales, rows = [], []
     for block in torch.split(input_tensor.float(), FP8_BLOCK, dim=-1):
-        scale = block.abs().max(-1, keepdim=True).values.clamp_min(FP8_LEAST) / FP8_LARGEST
+        scale = block.abs().max(-1, keepdim=True).values.clamp_min(FP8_MIN_AMAX) / FP8_LARGEST
         if round_scale_to_power_of_two:
             scale = 2.0 ** torch.ceil(torch.log2(scale))
         scales.append(scale)
         small = block / scale
-        step = 2.0 ** (torch.floor(torch.log2(small.abs().clamp_min(2.0**-6))) - 3)  # e4m3: three bits behind the first
+        step = 2.0 ** (torch.floor(torch.log2(small.abs().clamp_min(2.0**-6))) - 3)  # e4m3 has three mantissa bits
         rows.append(torch.trunc(small / step) * step)
     return torch.cat(rows, -1), torch.cat(scales, -1)
 

@@ -31,10 +31,10 @@ def sort(input_tensor: Tensor, dim: int = -1, descending: bool = False) -> Any:
 
 
 def cumsum(input: Tensor, dim: int, reverse_order: bool = False) -> Tensor:
-    running = torch.cumsum(input.double() if input.is_floating_point() else input.long(), dim)
-    if reverse_order:  # what is still to come, and the element itself
-        running = running.select(dim, -1).unsqueeze(dim) - running + input
-    return running.to(input.dtype) if input.is_floating_point() else running
+    total = torch.cumsum(input.double() if input.is_floating_point() else input.long(), dim)
+    if reverse_order:  # the sum of this element and all later ones
+        total = total.select(dim, -1).unsqueeze(dim) - total + input
+    return total.to(input.dtype) if input.is_floating_point() else total
 
 
 def cumprod(input_tensor: Tensor, dim: int, reverse_order: bool = False) -> Tensor:
@@ -44,7 +44,7 @@ def cumprod(input_tensor: Tensor, dim: int, reverse_order: bool = False) -> Tens
 
 
 def ema(input_tensor: Tensor, alpha: float) -> Tensor:
-    """All weights at once: x[s] counts (1 - alpha) alpha^(t - s) in y[t]."""
+    """By a matrix of weights: x[s] has the weight (1 - alpha) alpha^(t - s) in y[t]."""
     steps = torch.arange(input_tensor.shape[-1], dtype=torch.float64)
     weights = torch.tril((1 - alpha) * alpha ** (steps[:, None] - steps).clamp(min=0))
     return (input_tensor.double() @ weights.T).to(input_tensor.dtype)
@@ -88,7 +88,7 @@ def _extreme(reduce: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return golden
 
 
-def _spread(reduce: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _variance(reduce: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def golden(input_tensor: Tensor, dim: Dims = None, keepdim: bool = False, correction: bool = True) -> Tensor:
         dims = tuple(range(input_tensor.dim())) if dim is None else dim
         return reduce(input_tensor, dims, correction=int(correction), keepdim=keepdim)
@@ -98,8 +98,8 @@ def _spread(reduce: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def prod(input_tensor: Tensor, dim: int | None = None, keepdim: bool = False, dims: Sequence[int] = ()) -> Tensor:
     if dims:
-        for one in dims:
-            input_tensor = input_tensor.prod(one, keepdim=True)
+        for position in dims:
+            input_tensor = input_tensor.prod(position, keepdim=True)
         return input_tensor
     if dim is not None:
         return input_tensor.prod(dim, keepdim=keepdim)
@@ -108,7 +108,7 @@ def prod(input_tensor: Tensor, dim: int | None = None, keepdim: bool = False, di
 
 sum_, mean = _reduce(torch.sum), _reduce(torch.mean)
 max_, min_ = _extreme(torch.amax), _extreme(torch.amin)
-var, std = _spread(torch.var), _spread(torch.std)
+var, std = _variance(torch.var), _variance(torch.std)
 
 
 def fast_reduce_nc(input: Tensor, dims: Sequence[int] = ()) -> Tensor:
@@ -116,10 +116,10 @@ def fast_reduce_nc(input: Tensor, dims: Sequence[int] = ()) -> Tensor:
 
 
 def fast_reduce_experts(input_tensor: Tensor, dim: int, *, split_size: int, **_: Any) -> list[Tensor]:
-    """The sum over a dim that stays with length 1, its columns in several tensors."""
+    """The sum over a dim that stays with length 1, split along the columns."""
     total = torch.zeros_like(input_tensor.select(dim, 0))
-    for part in input_tensor.unbind(dim):
-        total = total + part
+    for term in input_tensor.unbind(dim):
+        total = total + term
     return list(torch.split(total.unsqueeze(dim), split_size, dim=-1))
 
 

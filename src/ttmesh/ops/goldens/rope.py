@@ -11,7 +11,7 @@ TILE = 32
 
 
 def rotate_half(input: Tensor, **_: Any) -> Tensor:
-    """The second half with its sign changed, then the first."""
+    """The negated second half, then the first half."""
     first, second = input.chunk(2, -1)
     return torch.cat([-second, first], -1)
 
@@ -22,9 +22,9 @@ def rotary_embedding(
     rows, half = input_tensor.shape[-2], rotate_half(input_tensor)
     result = input_tensor.new_zeros(*input_tensor.shape[:-2], -(-rows // TILE) * TILE, input_tensor.shape[-1])
     for row in range(rows):
-        at = row if token_index is None else token_index
+        position = row if token_index is None else token_index
         result[..., row, :] = (
-            input_tensor[..., row, :] * cos_cache[..., at, :] + half[..., row, :] * sin_cache[..., at, :]
+            input_tensor[..., row, :] * cos_cache[..., position, :] + half[..., row, :] * sin_cache[..., position, :]
         )
     return result
 

@@ -1,4 +1,4 @@
-"""Attention of whole sequences, chunks and single tokens: the weights written out by exponentials, in float64."""
+"""Attention of sequences, chunks and single tokens, with the softmax as explicit exponentials in float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def weighted_values(
     bias: Tensor | None = None,
     sink: Tensor | None = None,
 ) -> Tensor:
-    """exp(q·k) over its sum, times v, for [batch, heads, rows, dim]; a head of k and v serves a group of query heads.
+    """softmax(q·k)·v for [batch, heads, rows, dim]; a group of query heads shares a head of k and v.
 
     Args:
         visible: which keys a row sees, [.., rows, keys].
@@ -37,32 +37,32 @@ def weighted_values(
     if bias is not None:
         scores = scores + bias.double()
     largest = scores.amax(-1, keepdim=True)
-    resting = torch.full((heads,), NEVER) if sink is None else sink.double() * factor
-    largest = torch.maximum(largest, resting.reshape(-1, 1, 1))
+    sink_scores = torch.full((heads,), NEVER) if sink is None else sink.double() * factor
+    largest = torch.maximum(largest, sink_scores.reshape(-1, 1, 1))
     powers = torch.exp(scores - largest)
-    total = powers.sum(-1, keepdim=True) + torch.exp(resting.reshape(-1, 1, 1) - largest)
+    total = powers.sum(-1, keepdim=True) + torch.exp(sink_scores.reshape(-1, 1, 1) - largest)
     grouped = (powers / total).reshape(batch, v.shape[1], -1, rows, k.shape[-2])
     return torch.einsum("bgnrk,bgkd->bgnrd", grouped, v.double()).flatten(1, 2).float()
 
 
-def _earlier(rows: int, keys: int, start: int = 0) -> Tensor:
-    """Row i stands at position start + i and sees the keys up to itself."""
+def _causal_mask(rows: int, keys: int, start: int = 0) -> Tensor:
+    """Row i has position start + i and sees the keys up to that position."""
     return torch.ones(rows, keys).tril(start).bool()
 
 
-def _window(rows: int, keys: int, size: int, *, causal: bool) -> Tensor:
+def _window_mask(rows: int, keys: int, size: int, *, causal: bool) -> Tensor:
     """The last `size` keys of a causal row; else those at most half the size away on both sides."""
     if causal:
         return torch.ones(rows, keys).tril().triu(1 - size).bool()
     return torch.ones(rows, keys).tril(size // 2).triu(-(size // 2)).bool()
 
 
-def _same_sequence(ends: Sequence[int], rows: int, keys: int) -> Tensor:
-    """Sequences packed one behind the other, by their cumulative lengths: each sees itself alone."""
-    seen = torch.zeros(rows, keys, dtype=torch.bool)
+def _sequence_mask(ends: Sequence[int], rows: int, keys: int) -> Tensor:
+    """A mask for packed sequences, by their cumulative lengths: each row sees its own sequence only."""
+    visible = torch.zeros(rows, keys, dtype=torch.bool)
     for first, last in zip([0, *ends], [*ends, max(rows, keys)], strict=True):
-        seen[first:last, first:last] = True
-    return seen
+        visible[first:last, first:last] = True
+    return visible
 
 
 def sdpa(
@@ -81,35 +81,35 @@ def sdpa(
     rows, keys = input_tensor_q.shape[-2], input_tensor_k.shape[-2]
     visible = torch.ones(rows, keys, dtype=torch.bool)
     if sliding_window_size:
-        visible = _window(rows, keys, sliding_window_size, causal=is_causal)
+        visible = _window_mask(rows, keys, sliding_window_size, causal=is_causal)
     elif is_causal and cu_window_seqlens is None:
-        visible = _earlier(rows, keys)
+        visible = _causal_mask(rows, keys)
     if cu_window_seqlens is not None:
-        visible = visible & _same_sequence([int(end) for end in cu_window_seqlens.flatten()], rows, keys)
+        visible = visible & _sequence_mask([int(end) for end in cu_window_seqlens.flatten()], rows, keys)
     sink = None if attention_sink is None else attention_sink.flatten()
     qkv = (input_tensor_q, input_tensor_k, input_tensor_v)
     return weighted_values(*qkv, visible=visible, scale=scale, bias=attn_mask, sink=sink)
 
 
-def in_order(cache: Tensor, table: Tensor) -> Tensor:
-    """Pages [pages, heads, page, dim] put behind each other as every user's table [users, n] lists them."""
+def gather_pages(cache: Tensor, table: Tensor) -> Tensor:
+    """Concatenate pages [pages, heads, page, dim] in the order of every user's page table [users, n]."""
     empty = torch.zeros_like(cache[0])
     return torch.stack([torch.cat([cache[p] if p >= 0 else empty for p in pages], 1) for pages in table.long()])
 
 
 def _regroup(cache: Tensor, geometry: Any, head_dim: int) -> Tensor:
-    """The tiles of each page, in memory order, as pages of other heads, lengths and widths."""
+    """Copy the tiles of each page, in memory order, to pages of other heads, lengths and widths."""
     if geometry is None:
         return cache
-    wanted = cache.new_zeros(len(cache), geometry.num_kv_heads, geometry.block_size, head_dim)
-    for old, new in zip(cache, wanted, strict=True):
+    regrouped = cache.new_zeros(len(cache), geometry.num_kv_heads, geometry.block_size, head_dim)
+    for old, new in zip(cache, regrouped, strict=True):
         for source, target in zip(_tiles(old), _tiles(new), strict=True):
             target.copy_(source)
-    return wanted
+    return regrouped
 
 
 def _tiles(page: Tensor) -> list[Tensor]:
-    """Views of the tiles of [heads, rows, columns], as they lie in memory."""
+    """Views of the tiles of [heads, rows, columns], in memory order."""
     heads, rows, columns = page.shape
     return [
         page[head, row : row + TILE, column : column + TILE]
@@ -133,8 +133,8 @@ def chunked_sdpa(
 ) -> Tensor:
     start = int(chunk_start_idx_tensor.flatten()[0]) if chunk_start_idx_tensor is not None else chunk_start_idx or 0
     caches = (_regroup(x, paged_cache_geometry, input_tensor_q.shape[-1]) for x in (input_tensor_k, input_tensor_v))
-    k, v = (in_order(cache, page_table_tensor) for cache in caches)
-    visible = _earlier(input_tensor_q.shape[-2], k.shape[-2], start)
+    k, v = (gather_pages(cache, page_table_tensor) for cache in caches)
+    visible = _causal_mask(input_tensor_q.shape[-2], k.shape[-2], start)
     return weighted_values(input_tensor_q, k, v, visible=visible, scale=scale)
 
 
@@ -151,9 +151,9 @@ def joint_sdpa(
 ) -> tuple[Tensor, Tensor]:
     k = torch.cat([input_tensor_k, joint_tensor_k], -2)
     v = torch.cat([input_tensor_v, joint_tensor_v], -2)
-    everything = torch.ones(k.shape[-2], dtype=torch.bool)
-    own, joint = (weighted_values(q, k, v, visible=everything, scale=scale) for q in (input_tensor_q, joint_tensor_q))
-    return own, joint
+    all_keys = torch.ones(k.shape[-2], dtype=torch.bool)
+    first, joint = (weighted_values(q, k, v, visible=all_keys, scale=scale) for q in (input_tensor_q, joint_tensor_q))
+    return first, joint
 
 
 def ring_distributed_sdpa(
@@ -168,13 +168,13 @@ def ring_distributed_sdpa(
     chunk_start_idx: int | None = None,
     **_: Any,
 ) -> Tensor:
-    """A device's chunk from the front of the sequence and the one as far from its end."""
+    """A device's chunk counted from the front of the sequence and the one counted from its end."""
     qkv = (input_tensor_q, input_tensor_k, input_tensor_v)
     if page_table is None:
-        whole = sdpa(*qkv, scale=scale)
+        output = sdpa(*qkv, scale=scale)
     else:
-        whole = chunked_sdpa(*qkv, page_table, chunk_start_idx, scale=scale)
-    chunks = whole.chunk(2 * ring_size, -2)
+        output = chunked_sdpa(*qkv, page_table, chunk_start_idx, scale=scale)
+    chunks = output.chunk(2 * ring_size, -2)
     return torch.cat([chunks[ring_id or 0], chunks[-1 - (ring_id or 0)]], -2)
 
 
@@ -186,7 +186,7 @@ def mla_prefill(
     input_tensor_v: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Values are the first columns of the keys, or a tensor in the place of their count."""
+    """Values are the first columns of the keys, or a tensor passed instead of head_dim_v."""
     if isinstance(head_dim_v, Tensor):
         return sdpa(input_tensor_q, input_tensor_k, head_dim_v, **options)
     values = input_tensor_k if input_tensor_v is None else input_tensor_v
@@ -222,7 +222,7 @@ def sdpa_decode(
     cache_position_modulo: int | None = None,
     **_: Any,
 ) -> Tensor:
-    """One token per user, [1, users, heads, dim], user by user; one at a negative position gets zeros."""
+    """One token per user, [1, users, heads, dim], user by user; users at negative positions get zeros."""
     q, keys = input_tensor_q, input_tensor_k.shape[-2]
     positions = [int(p) for p in (cur_pos if cur_pos_tensor is None else cur_pos_tensor.flatten())]
     positions = [p - 2**32 if p >= 2**31 else p for p in positions]
@@ -238,13 +238,13 @@ def sdpa_decode(
             ring = cache_position_modulo or last + 1
             first = max(0, last + 1 - (sliding_window_size or last + 1))
             visible = torch.zeros(keys, dtype=torch.bool)
-            visible[sorted({place % ring for place in range(max(first, last + 1 - ring), last + 1)})] = True
-        own = 0 if len(input_tensor_k) == 1 else user
+            visible[sorted({position % ring for position in range(max(first, last + 1 - ring), last + 1)})] = True
+        cache_user = 0 if len(input_tensor_k) == 1 else user
         bias = None if attn_mask is None else attn_mask[0 if len(attn_mask) == 1 else user, 0][None, :, None]
         token = q[0, user][None, :, None]
-        k, v = input_tensor_k[own][None], input_tensor_v[own][None]
-        answer = weighted_values(token, k, v, visible=visible, scale=scale, bias=bias, sink=sink)
-        rows.append(answer[0, :, 0])
+        k, v = input_tensor_k[cache_user][None], input_tensor_v[cache_user][None]
+        attended = weighted_values(token, k, v, visible=visible, scale=scale, bias=bias, sink=sink)
+        rows.append(attended[0, :, 0])
     return torch.stack(rows)[None]
 
 
@@ -258,7 +258,7 @@ def paged_sdpa_decode(
     **options: Any,
 ) -> Tensor:
     caches = (_regroup(x, paged_cache_geometry, input_tensor_q.shape[-1]) for x in (input_tensor_k, input_tensor_v))
-    k, v = (in_order(cache, page_table_tensor) for cache in caches)
+    k, v = (gather_pages(cache, page_table_tensor) for cache in caches)
     return sdpa_decode(input_tensor_q, k, v, **options)
 
 

@@ -1,4 +1,4 @@
-"""Attention over chosen keys, and the scores that choose them: row by row."""
+"""Attention over selected keys, and the scores that select them, row by row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, scale: float | None) -> Tensor:
-    """Queries [heads, dim] of one row over the same keys; nothing to see gives zeros."""
+    """Queries [heads, dim] of one row over the same keys; zeros without keys."""
     if not len(keys):
         return torch.zeros(len(queries), values.shape[-1])
     logits = queries.double() @ keys.double().T * (queries.shape[-1] ** -0.5 if scale is None else scale)
@@ -27,12 +27,12 @@ def sparse_sdpa(
     cache_batch_idx: int | None = None,
     **_: Any,
 ) -> Tensor:
-    """Every row over the keys named for it, whose first columns are the values; too large numbers name none."""
+    """Every row over the keys at its indices, whose first columns are the values; too large indices select none."""
     keys = kv[cache_batch_idx or 0, 0]
     result = torch.zeros(*q.shape[:3], v_dim)
     for row in range(q.shape[2]):
-        named = [int(i) for i in indices[0, 0, row] if 0 <= int(i) < len(keys)]
-        result[0, :, row] = _attend(q[0, :, row], keys[named], keys[named, :v_dim], scale)
+        selected = [int(i) for i in indices[0, 0, row] if 0 <= int(i) < len(keys)]
+        result[0, :, row] = _attend(q[0, :, row], keys[selected], keys[selected, :v_dim], scale)
     return result
 
 
@@ -48,11 +48,11 @@ def sparse_sdpa_msa(
     cache_batch_idx: int | None = None,
     **_: Any,
 ) -> Tensor:
-    """Every row over the blocks of keys that its group of heads named, up to its own position."""
-    slot, total, own = cache_batch_idx or 0, k.shape[2], q.shape[1] // k.shape[1]
+    """Every row over the blocks of keys at its group's indices, up to its own position."""
+    slot, total, heads_per_group = cache_batch_idx or 0, k.shape[2], q.shape[1] // k.shape[1]
     out = torch.zeros(*q.shape[:3], v.shape[-1])
     for group in range(k.shape[1]):
-        heads = slice(group * own, (group + 1) * own)
+        heads = slice(group * heads_per_group, (group + 1) * heads_per_group)
         for row in range(q.shape[2]):
             blocks = [int(b) for b in indices[0, group, row] if int(b) < total // block_size]
             tokens = [t for b in blocks for t in range(b * block_size, (b + 1) * block_size)]
@@ -61,8 +61,8 @@ def sparse_sdpa_msa(
     return out
 
 
-def _hide_later(scores: Tensor, chunk_start_idx: int, kv_len: int | None) -> Tensor:
-    """-inf behind every row's own position, and behind the keys in use."""
+def _mask_later(scores: Tensor, chunk_start_idx: int, kv_len: int | None) -> Tensor:
+    """Set scores after every row's position, and after the keys in use, to -inf."""
     for row in range(scores.shape[-2]):
         scores[..., row, chunk_start_idx + row + 1 :] = float("-inf")
     if kv_len is not None:
@@ -80,9 +80,9 @@ def indexer_score_dsa(
     kv_len: int | None = None,
     **_: Any,
 ) -> Tensor:
-    """relu of the products of every head, weighted and summed."""
-    products = torch.relu(torch.einsum("bhsd,td->bhst", q, k[cache_batch_idx or 0, 0]))
-    return _hide_later((products * weights).sum(1, keepdim=True), chunk_start_idx, kv_len)
+    """relu of every head's query-key scores, weighted and summed."""
+    scores = torch.relu(torch.einsum("bhsd,td->bhst", q, k[cache_batch_idx or 0, 0]))
+    return _mask_later((scores * weights).sum(1, keepdim=True), chunk_start_idx, kv_len)
 
 
 def indexer_score_msa(
@@ -97,13 +97,13 @@ def indexer_score_msa(
     kv_len: int | None = None,
     **_: Any,
 ) -> Tensor:
-    """Products of a group's heads, summed (without relu the heads may be summed first); per block the largest."""
+    """Query-key scores of a group's heads, summed (without relu the queries can be summed first); per block the maximum."""
     groups = torch.stack(q.chunk(num_groups, 1), 1).sum(2)
-    products = torch.einsum("bgsd,td->bgst", groups, k[cache_batch_idx or 0, 0]) * scale
-    scores = _hide_later(products, chunk_start_idx, kv_len)
+    group_scores = torch.einsum("bgsd,td->bgst", groups, k[cache_batch_idx or 0, 0]) * scale
+    scores = _mask_later(group_scores, chunk_start_idx, kv_len)
     if not block_size:
         return scores
-    best = torch.stack([part.max(-1).values for part in torch.split(scores, block_size, dim=-1)], -1)
+    best = torch.stack([block.max(-1).values for block in torch.split(scores, block_size, dim=-1)], -1)
     for row in range(best.shape[-2]):
         best[..., row, (chunk_start_idx + row) // block_size] = float("inf")
     return best

@@ -1,4 +1,4 @@
-"""Losses and steps of optimisers."""
+"""Losses and optimiser steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ttmesh.ops.goldens.autodiff import gradients_of
+from ttmesh.ops.goldens.autodiff import compute_gradients
 
 
 def nll_loss(
@@ -44,7 +44,7 @@ def nll_loss_backward(
     divisor = 1.0 if divisor_tensor is None or not reduction_mean else divisor_tensor.flatten()[0]
     grad = output_grad_tensor.float().flatten()[0] / divisor
     x = torch.zeros(input_grad_tensor.shape)
-    return gradients_of(lambda x: F.nll_loss(x, target_tensor.long(), weight, **options), grad, x)[0]
+    return compute_gradients(lambda x: F.nll_loss(x, target_tensor.long(), weight, **options), grad, x)[0]
 
 
 def nll_loss_unreduced_backward(
@@ -60,12 +60,12 @@ def nll_loss_unreduced_backward(
     weight = None if weight_tensor is None else weight_tensor.flatten().float()
     options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": "none"}
     x = torch.zeros(input_grad_tensor.shape)
-    return gradients_of(
+    return compute_gradients(
         lambda x: F.nll_loss(x, target_tensor.long(), weight, **options), output_grad_tensor.float(), x
     )[0]
 
 
-def _loss(measure: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _make_loss(measure: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Reductions by name, by TT-NN's enumeration, or by its numbers."""
 
     def golden(reference: Tensor, prediction: Tensor, *, reduction: Any = None) -> Tensor:
@@ -76,11 +76,11 @@ def _loss(measure: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 MODES = ("none", "mean", "sum")
-mse_loss, l1_loss = _loss(F.mse_loss), _loss(F.l1_loss)
+mse_loss, l1_loss = _make_loss(F.mse_loss), _make_loss(F.l1_loss)
 
 
-def _adam(default_decay: float, *, decoupled: bool) -> Callable[..., list[Tensor | None]]:
-    """Adam in the form that scales the rate and epsilon instead of the averages; amsgrad keeps the largest second one.
+def _make_adam(default_decay: float, *, decoupled: bool) -> Callable[..., list[Tensor | None]]:
+    """Adam, with the bias correction applied to the learning rate and epsilon; amsgrad keeps the largest second moment.
 
     torch's own optimisers are not used: their first step imports torch's compiler, which takes seconds.
     """
@@ -101,25 +101,25 @@ def _adam(default_decay: float, *, decoupled: bool) -> Callable[..., list[Tensor
         max_exp_avg_sq_in: Tensor | None = None,
         **_: Any,
     ) -> list[Tensor | None]:
-        weight, slope = param_in.double(), grad.double()
+        weight, gradient = param_in.double(), grad.double()
         if not decoupled:
-            slope = torch.add(slope, weight, alpha=weight_decay)
-        first = torch.lerp(exp_avg_in.double(), slope, 1 - beta1)
-        second = torch.lerp(exp_avg_sq_in.double(), torch.square(slope), 1 - beta2)
+            gradient = torch.add(gradient, weight, alpha=weight_decay)
+        first = torch.lerp(exp_avg_in.double(), gradient, 1 - beta1)
+        second = torch.lerp(exp_avg_sq_in.double(), torch.square(gradient), 1 - beta2)
         largest = (
             None if not amsgrad or max_exp_avg_sq_in is None else torch.maximum(max_exp_avg_sq_in.double(), second)
         )
         correction = math.sqrt(1 - beta2**step)
         rate = lr * correction / (1 - beta1**step)
-        size = torch.sqrt(second if largest is None else largest) + eps * correction
-        shrunk = weight - lr * weight_decay * weight if decoupled else weight
-        results = (torch.addcdiv(shrunk, first, size, value=-rate), first, second, largest)
-        return [None if part is None else part.float() for part in results]
+        denominator = torch.sqrt(second if largest is None else largest) + eps * correction
+        decayed = weight - lr * weight_decay * weight if decoupled else weight
+        results = (torch.addcdiv(decayed, first, denominator, value=-rate), first, second, largest)
+        return [None if value is None else value.float() for value in results]
 
     return golden
 
 
-adam, adamw = _adam(0.0, decoupled=False), _adam(1e-2, decoupled=True)
+adam, adamw = _make_adam(0.0, decoupled=False), _make_adam(1e-2, decoupled=True)
 
 
 def sgd(
@@ -137,13 +137,13 @@ def sgd(
     momentum_initialized: bool,
     **_: Any,
 ) -> list[Tensor | None]:
-    """The first step with momentum takes the gradient undampened."""
-    slope = torch.add(grad.double(), param_in.double(), alpha=weight_decay)
+    """SGD; the first step with momentum uses the gradient without dampening."""
+    gradient = torch.add(grad.double(), param_in.double(), alpha=weight_decay)
     buffer = None
     if momentum:
-        buffer = slope
+        buffer = gradient
         if momentum_initialized and momentum_buffer_in is not None:
-            buffer = torch.add((1 - dampening) * slope, momentum_buffer_in.double(), alpha=momentum)
-        slope = torch.add(slope, buffer, alpha=momentum) if nesterov else buffer
-    weight = torch.sub(param_in.double(), slope, alpha=lr)
+            buffer = torch.add((1 - dampening) * gradient, momentum_buffer_in.double(), alpha=momentum)
+        gradient = torch.add(gradient, buffer, alpha=momentum) if nesterov else buffer
+    weight = torch.sub(param_in.double(), gradient, alpha=lr)
     return [weight.float(), None if buffer is None else buffer.float()]

@@ -1,1 +1,1 @@
-"""ttnn.graph: recording what a program calls, and questions to the record."""
+"""ttnn.graph: capture of a program's calls, and queries of the captured graph."""

@@ -1,6 +1,6 @@
-"""ttnn.graph: what a program calls, makes and holds, recorded as TT-NN's graph of nodes.
+"""ttnn.graph: a program's calls, tensors and buffers captured as TT-NN's graph of nodes.
 
-The recorder is a watcher of calls and a listener to memory's records; nothing of it runs outside a capture.
+The recorder watches calls and listens to memory records; outside a capture it does nothing.
 Both run modes allocate and record real addresses; with NO_DISPATCH no
 program runs and nothing is written (open the mesh on the `meta` backend for models larger than memory).
 """
@@ -61,12 +61,12 @@ class GraphRecorder(Watcher):
         if run_mode is RunMode.NO_DISPATCH:
             dispatch.enabled = False
         # Asking for commands keeps programs from running without one.
-        self._stop_hearing = signals.listen(self._hear, commands=not dispatch.enabled)
+        self._stop_listening = signals.listen(self._handle_record, commands=not dispatch.enabled)
         observer.add(self)
 
     def stop(self) -> list[Node]:
         """Stop recording and return the graph."""
-        self._stop_hearing()
+        self._stop_listening()
         dispatch.enabled = self._dispatched
         observer.remove(self)
         while len(self.stack) > 1:  # an operation that raised never ended
@@ -76,7 +76,7 @@ class GraphRecorder(Watcher):
         return self.nodes
 
     def function_start(self, name: str, arguments: list[str]) -> int:
-        """Open a function inside the current one."""
+        """Start a function inside the current one."""
         node = self._add("function_start", {"name": name, "inputs": str(len(arguments))}, level=len(self.stack))
         self.nodes[node]["arguments"] = arguments
         self.nodes[self.stack[-1]]["connections"].append(node)
@@ -85,7 +85,7 @@ class GraphRecorder(Watcher):
         return node
 
     def function_end(self) -> int:
-        """Close the current function."""
+        """End the current function."""
         start = self.stack.pop()
         duration = time.perf_counter_ns() - self._starts.pop()
         end = self._add(
@@ -96,17 +96,17 @@ class GraphRecorder(Watcher):
         )
         self.nodes[start]["connections"].append(end)
         if len(self.stack) == 1 and graph_report.is_detailed_buffer_tracing_enabled():
-            held = [buffer for mesh in self.meshes() for buffer in graph_report.live_buffers(mesh)]
-            self.buffers_by_operation[start] = held
+            live = [buffer for mesh in self.meshes() for buffer in graph_report.list_live_buffers(mesh)]
+            self.buffers_by_operation[start] = live
         return end
 
     def meshes(self) -> list[MeshDevice]:
         """The meshes that the capture saw and that are open."""
         return [mesh for mesh in list_open_meshes() if mesh.id() in self.devices]
 
-    def _saw(self, mesh: MeshDevice) -> None:
+    def _note_mesh(self, mesh: MeshDevice) -> None:
         if mesh.id() not in self.devices:
-            self.devices[mesh.id()] = graph_report.device_facts(mesh)
+            self.devices[mesh.id()] = graph_report.describe_device(mesh)
 
     def _add(self, kind: str, params: dict[str, Any], *, level: int | None = None, duration_ns: int = 0) -> int:
         counter = len(self.nodes)
@@ -125,18 +125,18 @@ class GraphRecorder(Watcher):
         return counter
 
     def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Open the operation's function."""
-        assert isinstance(operation, OpFunction), "only these have a name"
-        given: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
-        start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in given.values()])
-        for tensor in tensors_in(given):
+        """Start the operation's function."""
+        assert isinstance(operation, OpFunction), "watchers of calls see operations only"
+        arguments: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in arguments.values()])
+        for tensor in tensors_in(arguments):
             self._complete(tensor)
             node = self._tensor(tensor)
             self.nodes[node]["connections"].append(start)
             self.nodes[start]["input_tensors"].append(node)
 
     def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Close it, with its results."""
+        """End it, with its results."""
         tensors = tensors_in({"result": result})
         for tensor in tensors:
             self._complete(tensor)
@@ -162,7 +162,7 @@ class GraphRecorder(Watcher):
         facts = {"size": size, "address": start, "core_range_set": cores, "globally_allocated": "0", **device}
         inside.append(self._add("circular_buffer_allocate", facts))
 
-    def _hear(self, record: Record) -> None:
+    def _handle_record(self, record: Record) -> None:
         if isinstance(record, Allocated):
             start = self.function_start(CREATE, []) if len(self.stack) > 1 else self._transfer(record)
             self._records[record.buffer_id] = record
@@ -170,26 +170,26 @@ class GraphRecorder(Watcher):
             node = self._add("buffer_allocate", _describe_allocation(record))
             self.nodes[node]["connections"].append(buffer)
             self.nodes[start]["connections"].append(node)
-            self._placed_at(record, node)
+            self._note_address(record, node)
             self._created[record.buffer_id] = start, self.function_end()
         elif isinstance(record, Freed) and record.buffer_id in self._records:
-            made = self._records.pop(record.buffer_id)
-            node = self._add("buffer_deallocate", _describe_allocation(made))
-            self.nodes[node]["connections"].append(self._buffer(made))
+            allocated = self._records.pop(record.buffer_id)
+            node = self._add("buffer_deallocate", _describe_allocation(allocated))
+            self.nodes[node]["connections"].append(self._buffer(allocated))
             self.nodes[self.stack[-1]]["connections"].append(node)
 
     def _transfer(self, record: Allocated) -> int:
-        """Allocations outside an operation are transfers; the label says which."""
+        """Start a function for an allocation outside an operation: a transfer, named by its label."""
         return self.function_start(f"ttnn.{'from_torch' if record.label == 'to_device' else record.label}", [])
 
-    def _placed_at(self, record: Allocated, node: int) -> None:
+    def _note_address(self, record: Allocated, node: int) -> None:
         """Record the mesh and, if enabled, the pages, because the address may be reused later."""
         for mesh in list_open_meshes():
             if mesh.id() == record.mesh_id:
-                self._saw(mesh)
+                self._note_mesh(mesh)
                 if graph_report.is_detailed_buffer_tracing_enabled():
-                    found = {"alloc_counter": node, "pages": graph_report.pages(mesh, record.address)}
-                    self.pages_by_address.setdefault(record.address, []).append(found)
+                    pages = {"alloc_counter": node, "pages": graph_report.list_buffer_pages(mesh, record.address)}
+                    self.pages_by_address.setdefault(record.address, []).append(pages)
 
     def after_upload(self, tensor: Tensor) -> None:
         """Add a tensor created by a transfer; tensors of operations are added when the operation returns."""
@@ -213,8 +213,8 @@ class GraphRecorder(Watcher):
         if created is None:
             return
         start, end = (self.nodes[i] for i in created)
-        parts = (tensor.shape, cpp(tensor.dtype), cpp(tensor.layout), tensor.device(), tensor.memory_config())
-        start["arguments"] = [str(part) for part in parts]
+        values = (tensor.shape, cpp(tensor.dtype), cpp(tensor.layout), tensor.device(), tensor.memory_config())
+        start["arguments"] = [str(value) for value in values]
         end["connections"].append(self._tensor(tensor))
 
     def _tensor(self, tensor: Tensor) -> int:
@@ -228,7 +228,7 @@ class GraphRecorder(Watcher):
         mesh = tensor.device() if tensor.is_allocated() else None
         if mesh is None:
             return self._add("tensor", params)
-        self._saw(mesh)
+        self._note_mesh(mesh)
         cell = tensor.buffer.cell
         params["memory_config"] = str(tensor.memory_config())
         params |= {"device_id": mesh.id(), "address": cell.address, "buffer_type": cell.buffer_type.value}
@@ -237,7 +237,7 @@ class GraphRecorder(Watcher):
         node = self._add("tensor", params)
         if cell.buffer_id in self._buffers:
             buffer = self._buffers[cell.buffer_id]
-        else:  # it was there before the capture
+        else:  # it was allocated before the capture
             facts = cell.buffer_type.name, cell.address, cell.size_bytes, cell.bank_bytes, cell.banks, cell.page_bytes
             buffer = self._buffer(Allocated(mesh.id(), cell.buffer_id, (), *facts, cell.label, 0))
         self.nodes[buffer]["connections"].append(node)
@@ -267,21 +267,21 @@ def begin_graph_capture(run_mode: RunMode = RunMode.NORMAL) -> None:
 
 
 def end_graph_capture() -> list[Node]:
-    """Stop the innermost capture and give back its nodes."""
+    """Stop the innermost capture and return its nodes."""
     if not _active:
         raise MeshError(
             "no graph capture is active",
             expected="end_graph_capture() after begin_graph_capture()",
-            fix="Begin one first.",
+            fix="Call begin_graph_capture() first.",
         )
     return _active.pop().stop()
 
 
 def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
-    """Stop the innermost capture, write its report (nodes and facts about the run) as JSON, give back the nodes."""
+    """Stop the innermost capture, write its report (nodes and metadata) as JSON, and return the nodes."""
     recorder = _active[-1] if _active else None
     nodes = end_graph_capture()
-    assert recorder is not None, "there was a capture to end"
+    assert recorder is not None, "end_graph_capture raises without a capture"
     ranks = distributed_context.distributed_context_is_initialized()
     report = {
         "version": REPORT_VERSION,
@@ -296,7 +296,7 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
     }
     meshes = recorder.meshes()
     if graph_report.is_detailed_buffer_tracing_enabled() and meshes:
-        report["buffer_pages"] = [page for mesh in meshes for page in graph_report.pages(mesh)]
+        report["buffer_pages"] = [page for mesh in meshes for page in graph_report.list_buffer_pages(mesh)]
     if recorder.buffers_by_operation:
         report["per_operation_buffers"] = recorder.buffers_by_operation
     if recorder.pages_by_address:
@@ -306,17 +306,17 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
 
 
 def is_graph_capture_active() -> bool:
-    """Whether a capture records."""
+    """Whether a capture is active."""
     return bool(_active)
 
 
 def track_function_start(function_name: str) -> None:
-    """Open a function of the caller's own in the active capture."""
+    """Start a function of the caller in the active capture."""
     if _active:
         _active[-1].function_start(function_name, [])
 
 
 def track_function_end() -> None:
-    """Close it."""
+    """End the function that track_function_start started."""
     if _active:
         _active[-1].function_end()

@@ -27,17 +27,17 @@ class GraphTracerUtils:
 
     @staticmethod
     def serialize_arguments_to_json(operation_name: str, arguments: list[str]) -> dict[str, Any]:
-        """One operation's arguments; what cannot be read as a value is kept as text in `UnparsedElement`."""
+        """One operation's arguments; text that cannot be parsed becomes an `UnparsedElement`."""
         return {
             "operation": operation_name,
-            "arguments": [_argument(f"arg{i}", text) for i, text in enumerate(arguments)],
+            "arguments": [_parse_argument(f"arg{i}", text) for i, text in enumerate(arguments)],
         }
 
 
-def _argument(name: str, text: str) -> dict[str, Any]:
+def _parse_argument(name: str, text: str) -> dict[str, Any]:
     tokens = [match["text"] or match["sign"] for match in TOKEN.finditer(text)]
     try:
-        value = _value(tokens)
+        value = _parse_value(tokens)
     except IndexError:
         value = None
     if value is None or tokens:
@@ -45,27 +45,27 @@ def _argument(name: str, text: str) -> dict[str, Any]:
     return {name: text if isinstance(value, (str, int)) else value}
 
 
-def _value(tokens: list[str]) -> Any:
-    """Read one value off the front: a word, a list, or a name with what its brackets hold."""
-    word = tokens.pop(0)
-    if word in CLOSING:
-        return _items(tokens, CLOSING[word])
+def _parse_value(tokens: list[str]) -> Any:
+    """Parse the value at the front of the tokens: a token, a list, or a name with arguments in brackets."""
+    token = tokens.pop(0)
+    if token in CLOSING:
+        return _parse_items(tokens, CLOSING[token])
     if tokens and tokens[0] == "(":
-        inner = _items(tokens, CLOSING[tokens.pop(0)])
-        return {word: inner[0] if isinstance(inner, list) and len(inner) == 1 else inner}
-    return int(word) if re.fullmatch(r"-?\d+", word) else word
+        inner = _parse_items(tokens, CLOSING[tokens.pop(0)])
+        return {token: inner[0] if isinstance(inner, list) and len(inner) == 1 else inner}
+    return int(token) if re.fullmatch(r"-?\d+", token) else token
 
 
-def _items(tokens: list[str], end: str) -> list[Any] | dict[str, Any]:
-    """The items before the closing bracket; a dictionary if every item is `key=value`."""
+def _parse_items(tokens: list[str], end: str) -> list[Any] | dict[str, Any]:
+    """Parse the items up to the closing bracket; a dictionary if every item is `key=value`."""
     items: list[Any] = []
     keys: list[str] = []
     while tokens[0] != end:
-        value = _value(tokens)
+        value = _parse_value(tokens)
         if tokens[0] == "=":
             tokens.pop(0)
             keys.append(str(value))
-            value = _value(tokens)
+            value = _parse_value(tokens)
             value = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
         items.append(value)
         if tokens[0] == ",":

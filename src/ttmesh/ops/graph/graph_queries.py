@@ -1,4 +1,4 @@
-"""Questions to a captured graph (ttnn.graph): what was called, what it held at its peak, what came out, how it looks.
+"""Queries of a captured graph (ttnn.graph): calls, peak memory, outputs, and drawings.
 
 A graph is a list of nodes in the order of events; the fields are TT-NN's (tt-metal e4f9f0b, graph_consts.hpp):
 counter, node_type, params, arguments, connections, input_tensors, stacking_level, and duration_ns on ends.
@@ -35,7 +35,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class PeakMemoryUsagePerCore:
-    """The most that any moment of a graph needs of one core's L1, by kind, in bytes."""
+    """The peak use of one core's L1 during a graph, by kind of buffer, in bytes."""
 
     peak_cb: int
     peak_l1: int
@@ -63,19 +63,19 @@ def extract_calltrace(trace: Graph) -> list[str]:
 
 def extract_peak_L1_memory_usage(trace: Graph) -> int:
     """The peak of L1 bytes on one chip, buffers and programs together."""
-    made = {i for node in trace if node["node_type"] == "buffer_allocate" for i in node["connections"]}
-    before = [
-        n for n in trace if n["node_type"] == "buffer" and n["params"]["type"] == "L1" and n["counter"] not in made
+    allocated = {i for node in trace if node["node_type"] == "buffer_allocate" for i in node["connections"]}
+    earlier = [
+        n for n in trace if n["node_type"] == "buffer" and n["params"]["type"] == "L1" and n["counter"] not in allocated
     ]
-    return sum(int(n["params"]["size"]) for n in before) + max(
-        (sum(use.values()) for use in _l1_use(trace, "size")), default=0
+    return sum(int(n["params"]["size"]) for n in earlier) + max(
+        (sum(use.values()) for use in _track_l1_use(trace, "size")), default=0
     )
 
 
 def extract_resource_usage_per_core(
     trace: Graph, interleaved_storage_cores: int | None = None
 ) -> PeakMemoryUsagePerCore:
-    """The most that any moment needs of one core, from the bytes per bank that each allocation took."""
+    """The peak memory use of one core, from the bytes per bank of each allocation."""
     if interleaved_storage_cores is not None:
         warnings.warn("interleaved_storage_cores is no longer used", DeprecationWarning, stacklevel=2)
     for i, node in enumerate(trace):
@@ -86,13 +86,13 @@ def extract_resource_usage_per_core(
                 fix="Pass the list that end_graph_capture() returned.",
             )
     peaks = dict.fromkeys((*PROGRAM_KINDS.values(), "l1", "total"), 0)
-    for use in _l1_use(trace, "max_size_per_bank"):
+    for use in _track_l1_use(trace, "max_size_per_bank"):
         for kind, size in {**use, "total": sum(use.values())}.items():
             peaks[kind] = max(peaks[kind], size)
     return PeakMemoryUsagePerCore(**{f"peak_{kind}": size for kind, size in peaks.items()})
 
 
-# What a program holds while it runs: the next one starts with none of it.
+# Memory that a program holds while it runs; it is released before the next program.
 PROGRAM_KINDS = {
     "circular_buffer_allocate": "cb",
     "dataflow_buffer_allocate": "dataflow_buffer",
@@ -100,13 +100,16 @@ PROGRAM_KINDS = {
 }
 
 
-def _l1_use(trace: Graph, buffer_size: str) -> Iterator[dict[str, int]]:
-    """L1 in use by kind after every node that changes it; buffers count by the named parameter."""
+def _track_l1_use(trace: Graph, buffer_size: str) -> Iterator[dict[str, int]]:
+    """L1 in use by kind after every node that changes it; `buffer_size` names the parameter with a buffer's size."""
     use = dict.fromkeys((*PROGRAM_KINDS.values(), "l1"), 0)
     for node in trace:
         kind, params = node["node_type"], node["params"]
         if kind in PROGRAM_KINDS:
-            if "1" not in (str(params.get("globally_allocated")), str(params.get("borrows_memory"))):  # a tensor's own
+            if "1" not in (
+                str(params.get("globally_allocated")),
+                str(params.get("borrows_memory")),
+            ):  # in a tensor's memory
                 use[PROGRAM_KINDS[kind]] += int(params["size"])
         elif kind == "circular_buffer_deallocate_all":
             use.update(dict.fromkeys(PROGRAM_KINDS.values(), 0))
@@ -120,15 +123,15 @@ def _l1_use(trace: Graph, buffer_size: str) -> Iterator[dict[str, int]]:
 
 
 def extract_output_tensors(trace: Graph) -> set[int]:
-    """The counters of the tensor nodes that the last function with results gave back."""
+    """The counters of the tensor nodes that the last function with results returned."""
     for node in reversed(trace):
         if node["node_type"] == "function_end":
-            found = {i for i in node["connections"] if trace[i]["node_type"] == "tensor"}
-            if found:
-                return found
+            outputs = {i for i in node["connections"] if trace[i]["node_type"] == "tensor"}
+            if outputs:
+                return outputs
     raise MeshError(
         "No function_end node with tensor connections found in the trace",
-        expected="a capture in which an operation gave back a tensor",
+        expected="a capture in which an operation returned a tensor",
         fix="Call the operations between begin_graph_capture() and end_graph_capture().",
     )
 
@@ -137,7 +140,7 @@ def extract_output_info(trace: Graph) -> list[TensorInfo]:
     """Shape, bytes and memory of the device tensors that the last function returned."""
     outputs = extract_output_tensors(trace)
     return [
-        TensorInfo(_shape(trace[i]), node["params"]["size"], BufferType[node["params"]["type"]])
+        TensorInfo(_parse_shape(trace[i]), node["params"]["size"], BufferType[node["params"]["type"]])
         for node in trace
         if node["node_type"] == "buffer"
         for i in node["connections"]
@@ -145,29 +148,29 @@ def extract_output_info(trace: Graph) -> list[TensorInfo]:
     ]
 
 
-def _shape(node: Node) -> Shape:
+def _parse_shape(node: Node) -> Shape:
     return Shape([int(size) for size in re.findall(r"\d+", node["params"]["shape"])])
 
 
 def count_intermediate_and_output_tensors(trace: Graph) -> tuple[int, int]:
     """The number of intermediate tensors and of output tensors."""
     outputs = {trace[i]["params"]["tensor_id"] for i in extract_output_tensors(trace)}
-    made = {
+    created = {
         trace[i]["params"]["tensor_id"]
         for node in trace
         if node["node_type"] == "function_end" and node["params"]["name"] == "tt::tt_metal::create_device_tensor"
         for i in node["connections"]
         if trace[i]["node_type"] == "tensor"
     }
-    return len(made - outputs), len(outputs)
+    return len(created - outputs), len(outputs)
 
 
 def extract_levelized_graph(trace: Graph, max_level: int = 1) -> list[Node]:
-    """Functions down to a depth as vertices, with edges from who made a tensor to who read it."""
+    """Functions down to a depth as vertices, with edges from a tensor's producer to its consumers."""
     starts = [n for n in trace if n["node_type"] == "function_start" and n["stacking_level"] <= max_level]
     number = {node["counter"]: i for i, node in enumerate(starts)}
-    ends = {node["counter"]: _end_of(trace, node) for node in starts}
-    makers: dict[int, int] = {}  # tensor id -> vertex; the outermost maker comes last and wins
+    ends = {node["counter"]: _find_end(trace, node) for node in starts}
+    producers: dict[int, int] = {}  # tensor id -> vertex; the outermost producer is set last
     vertices: list[Node] = []
     for node in starts:
         results = [trace[i] for i in ends[node["counter"]]["connections"] if trace[i]["node_type"] == "tensor"]
@@ -188,28 +191,28 @@ def extract_levelized_graph(trace: Graph, max_level: int = 1) -> list[Node]:
     for node in sorted(starts, key=lambda node: -node["stacking_level"]):
         for i in ends[node["counter"]]["connections"]:
             if trace[i]["node_type"] == "tensor":
-                makers[trace[i]["params"]["tensor_id"]] = number[node["counter"]]
+                producers[trace[i]["params"]["tensor_id"]] = number[node["counter"]]
     for node in starts:
-        reader = number[node["counter"]]
+        consumer = number[node["counter"]]
         for i in node["input_tensors"]:
-            maker = makers.get(trace[i]["params"]["tensor_id"])
-            if maker is not None and maker != reader and reader not in vertices[maker]["out_edges"]:
-                vertices[maker]["out_edges"].append(reader)
-                vertices[reader]["in_edges"].append(maker)
+            producer = producers.get(trace[i]["params"]["tensor_id"])
+            if producer is not None and producer != consumer and consumer not in vertices[producer]["out_edges"]:
+                vertices[producer]["out_edges"].append(consumer)
+                vertices[consumer]["in_edges"].append(producer)
         inner = (i for i in node["connections"] if trace[i]["node_type"] == "function_start")
-        vertices[reader]["internals"] = [number[i] for i in inner if i in number]
+        vertices[consumer]["internals"] = [number[i] for i in inner if i in number]
     return vertices
 
 
-def _end_of(trace: Graph, start: Node) -> Node:
+def _find_end(trace: Graph, start: Node) -> Node:
     return next(trace[i] for i in start["connections"] if trace[i]["node_type"] == "function_end")
 
 
 def pretty_format(captured_graph: Graph) -> str:
-    """The graph as an indented text: functions with their time, and what they allocated and freed."""
+    """The graph as indented text: functions and the memory they allocate and free."""
     lines = []
     for node in captured_graph:
-        text = _line(node)
+        text = _format_node(node)
         if text:
             lines.append("    " * max(node["stacking_level"] - (node["node_type"] == "function_start"), 0) + text)
     return "\n".join(lines)
@@ -220,7 +223,7 @@ def pretty_print(captured_graph: Graph) -> None:
     print(pretty_format(captured_graph))
 
 
-def _line(node: Node) -> str:
+def _format_node(node: Node) -> str:
     kind, params = node["node_type"], node["params"]
     if kind in ("capture_start", "capture_end"):
         return str(kind).replace("_", " ")
@@ -234,23 +237,23 @@ def _line(node: Node) -> str:
 
 
 def visualize(captured_graph: Graph, *, file_name: str | Path | None = None) -> str:
-    """The graph in Graphviz' language; with a file name also drawn by `dot`, in the format its suffix says."""
+    """The graph in Graphviz' language; with a file name it is also drawn by `dot`, in the suffix's format."""
     text = "digraph capture {\n  node [shape=box, fontname=monospace];\n"
-    text += "".join(f"  {line};\n" for line in _draw(captured_graph)) + "}\n"
+    text += "".join(f"  {line};\n" for line in _format_edges(captured_graph)) + "}\n"
     if file_name is not None:
         path = Path(file_name)
-        drawer = shutil.which("dot")
-        if drawer is None:
+        dot = shutil.which("dot")
+        if dot is None:
             raise MeshError(
                 "the graph cannot be drawn: Graphviz' dot is not installed",
                 expected="the command `dot` on the path",
                 fix="Install Graphviz, or use the text that visualize() returns without file_name=.",
             )
-        subprocess.run([drawer, f"-T{path.suffix[1:] or 'svg'}", "-o", str(path)], input=text.encode(), check=True)
+        subprocess.run([dot, f"-T{path.suffix[1:] or 'svg'}", "-o", str(path)], input=text.encode(), check=True)
     return text
 
 
-def _draw(graph: Graph) -> Iterable[str]:
+def _format_edges(graph: Graph) -> Iterable[str]:
     for vertex in extract_levelized_graph(graph):
         yield f"n{vertex['counter']} [label={json.dumps(vertex['name'])}]"
         for to in vertex["out_edges"]:

@@ -11,28 +11,28 @@ from ttmesh.mesh.functions.memory_reports import BufferPageInfo, list_pages
 
 
 class _Detail:
-    """Whether reports list buffers and pages."""
+    """The flag of detailed buffer tracing."""
 
     enabled = False
 
 
 def enable_detailed_buffer_tracing() -> None:
-    """From now on captures note every live buffer after each operation, and every page when it is allocated."""
+    """Make captures record every live buffer after each operation, and every page when it is allocated."""
     _Detail.enabled = True
 
 
 def disable_detailed_buffer_tracing() -> None:
-    """Captures note allocations alone."""
+    """Make captures record allocations only."""
     _Detail.enabled = False
 
 
 def is_detailed_buffer_tracing_enabled() -> bool:
-    """Whether captures note live buffers and pages."""
+    """Whether captures record live buffers and pages."""
     return _Detail.enabled
 
 
-def device_facts(mesh: MeshDevice) -> dict[str, Any]:
-    """A mesh in the words of TT-NN's reports: no core only stores, and one bank is one core's L1."""
+def describe_device(mesh: MeshDevice) -> dict[str, Any]:
+    """A mesh with the keys of TT-NN's reports; ttmesh has no storage cores, and one bank is one core's L1."""
     grid, banks = mesh.compute_with_storage_grid_size(), mesh.heap.map.banks[BufferType.L1]
     cores, worker_bytes = grid.x * grid.y, mesh.heap.map.l1_bytes
     return {
@@ -60,13 +60,13 @@ def device_facts(mesh: MeshDevice) -> dict[str, Any]:
     }
 
 
-def live_cells(mesh: MeshDevice) -> list[Cell]:
-    """Every buffer of a mesh, oldest first; read directly, because captures ask while the heap reports an allocation."""
+def list_live_cells(mesh: MeshDevice) -> list[Cell]:
+    """Every buffer of a mesh, oldest first; read without a lock, because captures call it during an allocation."""
     return sorted((cell for kind in mesh.heap.live.values() for cell in kind.values()), key=lambda c: c.buffer_id)
 
 
-def live_buffers(mesh: MeshDevice) -> list[dict[str, Any]]:
-    """Every buffer of a mesh in the words of TT-NN's reports."""
+def list_live_buffers(mesh: MeshDevice) -> list[dict[str, Any]]:
+    """Every buffer of a mesh with the keys of TT-NN's reports."""
     return [
         {
             "device_id": mesh.id(),
@@ -75,19 +75,19 @@ def live_buffers(mesh: MeshDevice) -> list[dict[str, Any]]:
             "buffer_type": cell.buffer_type.value,
             "buffer_layout": 0,
         }
-        for cell in live_cells(mesh)
+        for cell in list_live_cells(mesh)
     ]
 
 
-def pages(mesh: MeshDevice, address: int | None = None) -> list[dict[str, Any]]:
+def list_buffer_pages(mesh: MeshDevice, address: int | None = None) -> list[dict[str, Any]]:
     """Every page of a mesh's buffers, or of those at an address; addresses are the same on all its chips."""
     chip = mesh.local_ids()[0]
-    cells = (cell for cell in live_cells(mesh) if address is None or cell.address == address)
-    found = (page for cell in cells for page in list_pages(mesh, cell) if page.device_id == chip)
-    return [_page(mesh, page) for page in found]
+    cells = (cell for cell in list_live_cells(mesh) if address is None or cell.address == address)
+    pages = (page for cell in cells for page in list_pages(mesh, cell) if page.device_id == chip)
+    return [_describe_page(mesh, page) for page in pages]
 
 
-def _page(mesh: MeshDevice, page: BufferPageInfo) -> dict[str, Any]:
+def _describe_page(mesh: MeshDevice, page: BufferPageInfo) -> dict[str, Any]:
     facts = {name: getattr(page, name) for name in PAGE_FIELDS}
     return {"device_id": mesh.id(), **facts, "buffer_type": page.buffer_type.value}
 

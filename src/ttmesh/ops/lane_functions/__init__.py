@@ -1,1 +1,1 @@
-"""Plain functions on lanes that several operations share; nothing here enters the catalogue."""
+"""Plain functions on lanes that several operations share; none of them is an operation of the catalogue."""

@@ -13,33 +13,33 @@ from ttmesh.chip.numerics import engine
 LARGE = 1 << 22
 
 
-def _one_dnn() -> Callable[..., torch.Tensor] | None:
-    """torch's private door to oneDNN's float32 GEMM, which is faster than MKL on AMD; None where torch lacks it."""
+def _find_one_dnn() -> Callable[..., torch.Tensor] | None:
+    """torch's private function for oneDNN's float32 GEMM, which is faster than MKL on AMD; None if torch lacks it."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
-_linear_pointwise = _one_dnn()
+_linear_pointwise = _find_one_dnn()
 
 
 def matmul_lanes(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """a @ b per device, with TT-NN's rules for ranks: behind the mesh dims the ranks are aligned at the end."""
+    """a @ b per device, with TT-NN's rules for ranks: local dims are aligned at the last one."""
     drop_row, drop_column = a.dim() - lane_axes == 1, b.dim() - lane_axes == 1
     if drop_row:
         a = a.unsqueeze(-2)
     if drop_column:
         b = b.unsqueeze(-1)
-    a, b = same_rank(a, b, lane_axes)
+    a, b = equalize_pair(a, b, lane_axes)
     chip = engine.engine_for(a, b)
-    result = _multiply_batches(*_same_kind(a, b)) if chip is None else engine.engine_matmul(chip, a, b)
+    result = _multiply_batches(*_to_common_float(a, b)) if chip is None else engine.engine_matmul(chip, a, b)
     if drop_column:
         result = result.squeeze(-1)
     return result.squeeze(-1 if drop_column else -2) if drop_row else result
 
 
-def same_rank(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with as many dims, aligned at the end behind the mesh dims."""
+def equalize_pair(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give both tensors the same rank by inserting dims of length 1 after the mesh dims."""
     missing = a.dim() - b.dim()
     if missing > 0:
         b = b.reshape(*b.shape[:lane_axes], *[1] * missing, *b.shape[lane_axes:])
@@ -48,7 +48,7 @@ def same_rank(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> tuple[torch.T
     return a, b
 
 
-def _same_kind(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _to_common_float(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if a.dtype == b.dtype and a.is_floating_point():
         return a, b
     return a.float(), b.float()
@@ -56,32 +56,32 @@ def _same_kind(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def _multiply_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """[..., M, K] @ [..., K, N]. Dims along which B is broadcast become rows of one larger matmul."""
-    shared = [i for i in range(a.dim() - 2) if b.shape[i] == 1]
-    if len(shared) == a.dim() - 2:
+    shared_dims = [i for i in range(a.dim() - 2) if b.shape[i] == 1]
+    if len(shared_dims) == a.dim() - 2:
         rows = multiply_matrices(a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2], b.shape[-1]))
         return rows.reshape(*a.shape[:-1], b.shape[-1])
-    folded = [i for i in shared if a.shape[i] != 1]
-    if not folded:
+    merged_dims = [i for i in shared_dims if a.shape[i] != 1]
+    if not merged_dims:
         return torch.matmul(a, b)
-    kept = [i for i in range(a.dim() - 2) if i not in folded]
-    order = [*kept, *folded, a.dim() - 2, a.dim() - 1]
-    turned = a.permute(order)  # only A is copied, never the expanded B
-    wide = turned.reshape(*(a.shape[i] for i in kept), -1, a.shape[-1])
-    weights = b.reshape(*(b.shape[i] for i in kept), *b.shape[-2:])
-    result = torch.matmul(wide, weights)
-    lengths = [*result.shape[: len(kept)], *(a.shape[i] for i in folded), a.shape[-2], b.shape[-1]]
-    return result.reshape(lengths).permute(_inverse(order))
+    batch_dims = [i for i in range(a.dim() - 2) if i not in merged_dims]
+    order = [*batch_dims, *merged_dims, a.dim() - 2, a.dim() - 1]
+    permuted = a.permute(order)  # only A is copied, never the expanded B
+    large_a = permuted.reshape(*(a.shape[i] for i in batch_dims), -1, a.shape[-1])
+    weights = b.reshape(*(b.shape[i] for i in batch_dims), *b.shape[-2:])
+    result = torch.matmul(large_a, weights)
+    lengths = [*result.shape[: len(batch_dims)], *(a.shape[i] for i in merged_dims), a.shape[-2], b.shape[-1]]
+    return result.reshape(lengths).permute(_invert_permutation(order))
 
 
-def _inverse(order: Sequence[int]) -> list[int]:
-    places = [0] * len(order)
-    for place, source in enumerate(order):
-        places[source] = place
-    return places
+def _invert_permutation(order: Sequence[int]) -> list[int]:
+    inverse = [0] * len(order)
+    for position, source in enumerate(order):
+        inverse[source] = position
+    return inverse
 
 
 def multiply_matrices(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Two matrices; large float32 ones through oneDNN."""
+    """Multiply two matrices; large float32 ones with oneDNN."""
     if (
         _linear_pointwise is None
         or a.dtype is not torch.float32

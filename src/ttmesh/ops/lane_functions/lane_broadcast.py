@@ -9,18 +9,18 @@ import torch
 
 
 def equalize_ranks(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torch.Tensor]:
-    """The tensors with local ranks made equal by dims of length 1 behind the mesh dims, ready to broadcast."""
+    """The tensors with equal local ranks, by dims of length 1 inserted after the mesh dims, ready to broadcast."""
     rank = max(tensor.dim() for tensor in tensors)
     return [_with_rank(tensor, rank, lane_axes) for tensor in tensors]
 
 
 def common_mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[int, ...]:
-    """The mesh dims after broadcasting: 1 where all tensors are replicated."""
+    """The mesh dims after broadcasting: 1 along axes on which all tensors are replicated."""
     return tuple(max(lengths) for lengths in zip(*(tensor.shape[:lane_axes] for tensor in tensors), strict=True))
 
 
 def align_mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torch.Tensor]:
-    """The tensors with equal mesh dims, for operations that do not broadcast; views, nothing is copied."""
+    """Views of the tensors with equal mesh dims, for operations that do not broadcast."""
     dims = common_mesh_dims(tensors, lane_axes)
     return [
         tensor if tensor.shape[:lane_axes] == dims else tensor.expand(*dims, *tensor.shape[lane_axes:])
@@ -29,7 +29,7 @@ def align_mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[tor
 
 
 def flatten_lanes(tensor: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """Mesh dims folded into one: [lanes, *local]. A view unless the tensor was expanded along some mesh dims only."""
+    """Merge the mesh dims into one: [lanes, *local]; a view unless the tensor is expanded along some mesh dims only."""
     return tensor.flatten(0, lane_axes - 1) if lane_axes > 1 else tensor
 
 
@@ -39,13 +39,13 @@ def unflatten_lanes(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 
 def align_and_flatten(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-    """The tensors aligned and flattened, and the mesh dims to give back to `unflatten_lanes`."""
+    """The tensors aligned and flattened, and the mesh dims for `unflatten_lanes`."""
     dims = common_mesh_dims(tensors, lane_axes)
     return [flatten_lanes(tensor, lane_axes) for tensor in align_mesh_dims(tensors, lane_axes)], dims
 
 
 def fold_into_batch(tensor: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """Mesh dims and the first local dim in one batch dim: [lanes * n, ...], for torch functions with one batch dim."""
+    """Merge the mesh dims and the first local dim: [lanes * n, ...], for torch functions with one batch dim."""
     return tensor.flatten(0, lane_axes)
 
 

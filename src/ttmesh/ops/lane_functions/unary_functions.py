@@ -16,7 +16,7 @@ from torch.nn import functional
 
 Function = Callable[..., Tensor]
 
-FLAT = 30.0  # beyond it gelu is x or 0 in every format
+FLAT = 30.0  # for larger |x| gelu is x or 0 in every format
 SMALLEST_NORMAL = 2.0**-126  # of float32 and bfloat16
 SELU_SCALE, SELU_ALPHA = 1.0507, 1.67326  # TT-NN's defaults, shorter than torch's
 
@@ -60,16 +60,16 @@ def hardmish(x: Tensor) -> Tensor:
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """x between two bounds; on them it has no slope, unlike clamp."""
+    """x clamped between two bounds; unlike clamp's, its gradient at the bounds is 0."""
     return functional.hardtanh(x, min_val, max_val) if x.requires_grad else x.clamp(min_val, max_val)
 
 
 def gelu(x: Tensor, variant: Any = None) -> Tensor:
-    """Exact, or through tanh."""
+    """gelu, exact or with the tanh approximation."""
     if getattr(variant, "name", "") == "Tanh":
         return functional.gelu(x, approximate="tanh")
     result = functional.gelu(x)
-    # torch's vector code for the cpu makes NaN of infinities; a sum tells whether there are any and costs one read.
+    # torch's vector code for the CPU returns NaN for infinities; a sum finds them with one pass over the values.
     if x.device.type == "cpu" and torch.isnan(result.sum()):
         result = torch.where(x > FLAT, x, torch.where(x < -FLAT, 0.0, result))
     return result
@@ -100,7 +100,7 @@ def selu(x: Tensor, scale: float = SELU_SCALE, alpha: float = SELU_ALPHA) -> Ten
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), x kept away from 0 and 1 by eps; with eps above 1/2 the upper bound wins, as in TT-NN."""
+    """log(x / (1 - x)), x clamped to [eps, 1 - eps]; with eps above 1/2 the upper bound is applied, as in TT-NN."""
     x = to_float32(x)
     if eps is not None:
         x = x.clamp(eps, 1 - eps)
@@ -118,22 +118,22 @@ def softcap(x: Tensor, beta: float) -> Tensor:
 
 
 def tanhshrink(x: Tensor) -> Tensor:
-    """x - tanh(x); in float64, for the difference cancels near 0."""
+    """x - tanh(x); in float64, because the difference cancels near 0."""
     return (x.double() - torch.tanh(x.double())).float()
 
 
 def cosh(x: Tensor) -> Tensor:
-    """In float64: the float32 version overflows before the result does."""
+    """cosh in float64: the float32 version overflows before the result does."""
     return torch.cosh(x.double()).float()
 
 
 def sinh(x: Tensor) -> Tensor:
-    """In float64: the float32 version overflows before the result does."""
+    """sinh in float64: the float32 version overflows before the result does."""
     return torch.sinh(x.double()).float()
 
 
 def leaky_relu(x: Tensor, negative_slope: float) -> Tensor:
-    """x, times a slope where negative; unsigned integers stay as they are."""
+    """x, or slope · x for negative x; unsigned integers are unchanged."""
     if not x.dtype.is_floating_point:
         return torch.where(x < 0, x * negative_slope, x.double()).to(x.dtype)
     return functional.leaky_relu(to_float32(x), negative_slope)
@@ -151,11 +151,11 @@ def rdiv(x: Tensor, value: float, rounding_mode: str | None = None) -> Tensor:
 
 
 def round_to(x: Tensor, decimals: int = 0) -> Tensor:
-    """Rounded half to even."""
+    """Round half to even."""
     return torch.round(to_float32(x), decimals=decimals) if x.dtype.is_floating_point else x
 
 
-# No parameters: the names of TT-NN operations.
+# Functions without parameters, by the names of TT-NN's operations.
 PLAIN: dict[str, Function] = {
     "abs": torch.abs, "acos": torch.acos, "acosh": torch.acosh, "alt_complex_rotate90": rotate90, "asin": torch.asin,
     "asinh": torch.asinh, "atan": torch.atan, "atanh": torch.atanh, "bitwise_not": torch.bitwise_not, "cbrt": cbrt,
@@ -177,7 +177,7 @@ PLAIN: dict[str, Function] = {
     "tanhshrink": tanhshrink, "trunc": torch.trunc,
 }  # fmt: skip
 
-# With parameters, in TT-NN's order; the names are the operations'.
+# Functions with parameters in TT-NN's order, by the names of TT-NN's operations.
 WITH_PARAMETERS: dict[str, Function] = {
     "celu": lambda x, alpha=1.0: functional.celu(to_float32(x), alpha),
     "elu": lambda x, alpha=1.0: functional.elu(to_float32(x), alpha),

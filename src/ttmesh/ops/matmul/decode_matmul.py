@@ -1,4 +1,4 @@
-"""Products of decoding, one row per user: with users' own matrices, from caches, and with weights that stay in L1."""
+"""Matmuls of decoding, one row per user: with one matrix per user, from caches, and with weights that stay in L1."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 TILE = 32
 MOST_ROWS = 8  # tiles of a column that fit into the registers
 
-# -- attention's products ----------------------------------------------------------------------------------------------
+# -- attention's matmuls -----------------------------------------------------------------------------------------------
 
 
-def _per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[1, heads, users, K] x [users, kv heads, K, N] → [1, heads, users, N]: every user with his own matrix."""
+def _matmul_per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """[1, heads, users, K] x [users, kv heads, K, N] → [1, heads, users, N]: every user's rows times that user's matrix."""
     heads, groups = a.shape[-3], b.shape[-3]
     rows = a.squeeze(-4).transpose(-3, -2)  # [users, heads, K]
-    grouped = rows.reshape(*rows.shape[:-2], groups, heads // groups, rows.shape[-1])
-    result = engine.matmul(grouped, b)  # [users, groups, heads / groups, N]
-    joined = result.reshape(*result.shape[:-3], heads, result.shape[-1])
-    return joined.transpose(-3, -2).unsqueeze(-4)
+    rows_of_groups = rows.reshape(*rows.shape[:-2], groups, heads // groups, rows.shape[-1])
+    result = engine.matmul(rows_of_groups, b)  # [users, groups, heads / groups, N]
+    merged = result.reshape(*result.shape[:-3], heads, result.shape[-1])
+    return merged.transpose(-3, -2).unsqueeze(-4)
 
 
 @op("ttnn.experimental.attn_matmul", golden=goldens.attn_matmul, out=make_like_rule(layout=Layout.TILE))
 def attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
-    """Attention of one new token: every user's heads times his own matrix."""
-    return _per_user(input_tensor_a, input_tensor_b)
+    """Attention of one new token: every user's heads times that user's matrix."""
+    return _matmul_per_user(input_tensor_a, input_tensor_b)
 
 
 @op("ttnn.experimental.group_attn_matmul", golden=goldens.attn_matmul, out=make_like_rule(layout=Layout.TILE))
 def group_attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
-    """The same with heads that share kv heads in groups."""
-    return _per_user(input_tensor_a, input_tensor_b)
+    """attn_matmul with groups of heads that share one kv head."""
+    return _matmul_per_user(input_tensor_a, input_tensor_b)
 
 
 def _check_cached(call: Call) -> None:
     a, b = (spec.shape for spec in call.specs[:2])
-    tokens = call["num_tokens"]
+    num_tokens = call["num_tokens"]
     require_tiles(call, "Inputs to matmul must be tilized")
-    require(tokens > 0, "Number of tokens must be at least 1!", "a number of tokens", "Count the new token.")
+    require(num_tokens > 0, "Number of tokens must be at least 1!", "a number of tokens", "Count the new token.")
     wrong = "Number of tokens must be smaller or equal to the max cache length (B.shape[2])!"
-    require(tokens <= b[2], wrong, f"at most {b[2]}", "Allocate a longer cache.")
+    require(num_tokens <= b[2], wrong, f"at most {b[2]}", "Allocate a longer cache.")
     require(a[0] == 1, "Input q_len must be 1!", "one new token", "Use ttnn.matmul.")
     require(b[1] == 1, "Number of kv_heads must be 1!", "one kv head", "Use group_attn_matmul.")
     require(
@@ -69,7 +69,12 @@ def _check_cached(call: Call) -> None:
             "For post-attention matmul, dimension K (A.shape[3]) is the kv_seq_len in this case and must match the "
             "length of the cache we read"
         )
-        require(round_up(a[3], TILE) == round_up(tokens, TILE), wrong, f"{round_up(tokens, TILE)}", "Pad the scores.")
+        require(
+            round_up(a[3], TILE) == round_up(num_tokens, TILE),
+            wrong,
+            f"{round_up(num_tokens, TILE)}",
+            "Pad the scores.",
+        )
 
 
 @op(
@@ -81,9 +86,9 @@ def _check_cached(call: Call) -> None:
 def attn_matmul_from_cache(
     input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, num_tokens: int, transpose_hw: bool
 ) -> torch.Tensor:
-    """The same with the first tokens, rounded up to tiles, of every user's cache, or with their transpose."""
-    read = input_tensor_b[..., : round_up(num_tokens, TILE), :]
-    return _per_user(input_tensor_a, read.transpose(-2, -1) if transpose_hw else read)
+    """attn_matmul with the first tokens (rounded up to tiles) of every user's cache, or with their transpose."""
+    tokens = input_tensor_b[..., : round_up(num_tokens, TILE), :]
+    return _matmul_per_user(input_tensor_a, tokens.transpose(-2, -1) if transpose_hw else tokens)
 
 
 # -- weights that stay in L1 -------------------------------------------------------------------------------------------
@@ -93,8 +98,8 @@ def _unfold_weights(b: torch.Tensor, rows: int, batch: int, *, partial: bool) ->
     """Reshape weights that are stored as blocks side by side to [.., K, N] or [.., batch, K, N]."""
     if batch > 1:  # [Bc · K, blocks · N] → [blocks · Bc, K, N]
         per_block = b.shape[-2] // rows
-        cut = torch.unflatten(torch.unflatten(b, -2, (per_block, rows)), -1, (batch // per_block, -1))
-        return cut.movedim(-2, -4).flatten(-4, -3)
+        blocks = torch.unflatten(torch.unflatten(b, -2, (per_block, rows)), -1, (batch // per_block, -1))
+        return blocks.movedim(-2, -4).flatten(-4, -3)
     if partial and rows >= b.shape[-2]:  # [Kc, blocks · N] → [blocks · Kc, N]
         return torch.unflatten(b, -1, (rows // b.shape[-2], -1)).transpose(-3, -2).flatten(-3, -2)
     return b
@@ -110,19 +115,19 @@ def _check_decode(call: Call) -> None:
     for name, spec in (("A", a), ("B", b)):
         wrong = f"Input tensor {name} must be in tile layout"
         require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
-        where = spec.memory_config.memory_layout
-        wrong = f"Input tensor {name} must be in width sharded memory layout, but got {where}"
-        wide = where is TensorMemoryLayout.WIDTH_SHARDED
-        require(wide, wrong, "WIDTH_SHARDED memory", "Use create_sharded_memory_config.")
-    high = div_up(a.shape[-2], a.tile.tile_shape[0])
-    form = "batched" if batch > 1 else "partial_width_sharded" if call["partial_width_sharded"] else ""
+        memory_layout = spec.memory_config.memory_layout
+        wrong = f"Input tensor {name} must be in width sharded memory layout, but got {memory_layout}"
+        width_sharded = memory_layout is TensorMemoryLayout.WIDTH_SHARDED
+        require(width_sharded, wrong, "WIDTH_SHARDED memory", "Use create_sharded_memory_config.")
+    m_tiles = div_up(a.shape[-2], a.tile.tile_shape[0])
+    variant = "batched" if batch > 1 else "partial_width_sharded" if call["partial_width_sharded"] else ""
     limit = (
-        f"{form or 'full_width_sharded'} matmul_decode requires {'M_tiles' if form else 'out_block_h'} (= "
-        f"{'ceil(M / tile_height)' if form else 'M_tiles'}) <= {MOST_ROWS}"
+        f"{variant or 'full_width_sharded'} matmul_decode requires {'M_tiles' if variant else 'out_block_h'} (= "
+        f"{'ceil(M / tile_height)' if variant else 'M_tiles'}) <= {MOST_ROWS}"
     )
     require(
-        high <= MOST_ROWS,
-        f"{limit}, but got M_tiles={high}",
+        m_tiles <= MOST_ROWS,
+        f"{limit}, but got M_tiles={m_tiles}",
         f"at most {MOST_ROWS} tiles of rows",
         "Slice the rows with ttnn.slice.",
     )
@@ -156,20 +161,20 @@ def _check_decode(call: Call) -> None:
 def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     a, b = call.specs[:2]
     shape, dtype = inferred[0][0], call["dtype"] or a.dtype
-    where = call["output_mem_config"]
-    if where is None and len(a.shape) == 4:
-        where = DRAM_MEMORY_CONFIG
-    if where is None:
-        shards = b.memory_config.shard_spec
-        assert shards is not None, "the weights are sharded"
-        cores = shards.grid
+    memory_config = call["output_mem_config"]
+    if memory_config is None and len(a.shape) == 4:
+        memory_config = DRAM_MEMORY_CONFIG
+    if memory_config is None:
+        shard_spec = b.memory_config.shard_spec
+        assert shard_spec is not None, "the weights are sharded"
+        cores = shard_spec.grid
         if call["partial_width_sharded"]:
-            size = call.mesh.compute_with_storage_grid_size()
-            blocks = div_up(shape[-1], TILE) // (shards.shape[1] // TILE)
-            cores = num_cores_to_corerangeset(blocks, size, row_wise=True)
-        extent = (round_up(shape[-2], a.tile.tile_shape[0]), div_up(shape[-1], cores.num_cores()))
-        where = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(cores, extent))
-    return [TensorSpec(shape, dtype, Layout.TILE, tile=a.tile, memory_config=where)]
+            grid_size = call.mesh.compute_with_storage_grid_size()
+            blocks = div_up(shape[-1], TILE) // (shard_spec.shape[1] // TILE)
+            cores = num_cores_to_corerangeset(blocks, grid_size, row_wise=True)
+        shard_shape = (round_up(shape[-2], a.tile.tile_shape[0]), div_up(shape[-1], cores.num_cores()))
+        memory_config = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(cores, shard_shape))
+    return [TensorSpec(shape, dtype, Layout.TILE, tile=a.tile, memory_config=memory_config)]
 
 
 @op("ttnn.experimental.matmul_decode", golden=goldens.matmul_decode, check=_check_decode, out=_decode_spec)

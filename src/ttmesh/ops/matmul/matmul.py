@@ -1,4 +1,4 @@
-"""matmul, linear, addmm and the batched form. Accumulated in float32, or as TTMESH_NUMERICS says."""
+"""matmul, linear, addmm and matmul with several weights; accumulated in float32, or as TTMESH_NUMERICS says."""
 
 from __future__ import annotations
 
@@ -58,31 +58,33 @@ def activations_of(activation: Activation | None, program_config: ProgramConfig 
 # -- matmul and linear -------------------------------------------------------------------------------------------------
 
 
-def _in_mode(case: Case) -> Callable[..., torch.Tensor] | None:
-    """Computes ideally, or by the chip's arithmetic in the mode that the call was made in."""
-    ideal, mode = _product_once(case), numerics_mode.current()
+def _choose_arithmetic(case: Case) -> Callable[..., torch.Tensor] | None:
+    """A function for this call: ideal arithmetic, or the chip's in the numerics mode that was set when it was made."""
+    ideal, mode = _specialise_ideal(case), numerics_mode.current()
     if mode == numerics_mode.IDEAL:
         return ideal
     chosen = activations_of(case["activation"], case["program_config"])
     on_engine = engine_matmul_of(case, function_of(chosen[0]) if chosen else None, exact=mode == numerics_mode.EXACT)
     if on_engine is None:
         return ideal
-    otherwise = ideal or _ideal_of(case)
+    fallback = ideal or _make_ideal(case)
 
     def compute(*operands: torch.Tensor) -> torch.Tensor:
-        return otherwise(*operands) if operands[0].is_meta or engine.differentiates(*operands) else on_engine(*operands)
+        return fallback(*operands) if operands[0].is_meta or engine.differentiates(*operands) else on_engine(*operands)
 
     return compute
 
 
-def _ideal_of(case: Case) -> Callable[..., torch.Tensor]:
-    """What the lane function does with the options of this call."""
-    turn_a, turn_b, dtype, axes = case["transpose_a"], case["transpose_b"], case["dtype"], case.lane_axes
+def _make_ideal(case: Case) -> Callable[..., torch.Tensor]:
+    """A function that does what the lane function does with the options of this call."""
+    transpose_a, transpose_b, dtype, axes = case["transpose_a"], case["transpose_b"], case["dtype"], case.lane_axes
     chosen = activations_of(case["activation"], case["program_config"])
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         result = matmul_lanes(
-            widen_for_result(transpose_if(a, turn_a), dtype), widen_for_result(transpose_if(b, turn_b), dtype), axes
+            widen_for_result(transpose_if(a, transpose_a), dtype),
+            widen_for_result(transpose_if(b, transpose_b), dtype),
+            axes,
         )
         if bias is not None:
             left, right = equalize_ranks([result, bias], axes)
@@ -92,33 +94,40 @@ def _ideal_of(case: Case) -> Callable[..., torch.Tensor]:
     return compute
 
 
-def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
-    """Matrices of one float format; a bias of as many values as a row, and an activation worked out."""
+def _specialise_ideal(case: Case) -> Callable[..., torch.Tensor] | None:
+    """A faster function for matrices of one float format with a bias of one row; None for other calls."""
     a, b = case.specs[:2]
-    ranks = len(a.shape) >= len(b.shape) >= 2 and case.tensors[:2] == ("input_tensor_a", "input_tensor_b")
-    if not ranks or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
+    has_matrices = len(a.shape) >= len(b.shape) >= 2 and case.tensors[:2] == ("input_tensor_a", "input_tensor_b")
+    if not has_matrices or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
         return None
-    (high, wide), axes = b.shape[-2:], case.lane_axes
-    turn_a, turn_b = case["transpose_a"], case["transpose_b"]
-    width = high if turn_b else wide
-    bias_ = case.specs[2].shape if len(case.specs) > 2 else None
-    if bias_ is not None and (bias_.volume() != width or len(bias_) > len(a.shape)):  # more dims give the result more
+    (height_b, width_b), axes = b.shape[-2:], case.lane_axes
+    transpose_a, transpose_b = case["transpose_a"], case["transpose_b"]
+    output_width = height_b if transpose_b else width_b
+    bias_shape = case.specs[2].shape if len(case.specs) > 2 else None
+    if bias_shape is not None and (
+        bias_shape.volume() != output_width or len(bias_shape) > len(a.shape)
+    ):  # more dims give the result more
         return None
-    half, shared = a.dtype is DataType.BFLOAT16, high * wide  # values in B where all devices and batches share it
+    is_bfloat16, size_of_one_matrix = (
+        a.dtype is DataType.BFLOAT16,
+        height_b * width_b,
+    )  # B's size if all devices and batches share it
     chosen = activations_of(case["activation"], case["program_config"])
     act = function_of(chosen[0]) if chosen else None
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if half and b.numel() == shared:
-            left, right = transpose_if(a, turn_a), transpose_if(b.view(high, wide), turn_b)
+        if is_bfloat16 and b.numel() == size_of_one_matrix:
+            left, right = transpose_if(a, transpose_a), transpose_if(b.view(height_b, width_b), transpose_b)
             if a.device.type == "cpu" and not FAST_BFLOAT16:  # torch's own loop is a hundred times slower than float32
                 result = torch.matmul(left.float(), right.float()).to(a.dtype)
             else:
                 result = torch.matmul(left, right)
         else:
-            result = matmul_lanes(transpose_if(a, turn_a), transpose_if(b, turn_b), axes)
+            result = matmul_lanes(transpose_if(a, transpose_a), transpose_if(b, transpose_b), axes)
         if bias is not None:
-            result = result + (bias.reshape(-1) if bias.numel() == width else equalize_ranks([result, bias], axes)[1])
+            result = result + (
+                bias.reshape(-1) if bias.numel() == output_width else equalize_ranks([result, bias], axes)[1]
+            )
         return result if act is None else act(result)
 
     return compute
@@ -130,7 +139,7 @@ def _product_once(case: Case) -> Callable[..., torch.Tensor] | None:
     out=matmul_spec,
     check=check_matmul,
     scratch=circular_buffers,
-    specialise=_in_mode,
+    specialise=_choose_arithmetic,
 )
 def matmul(
     input_tensor_a: torch.Tensor,
@@ -142,7 +151,7 @@ def matmul(
     program_config: ProgramConfig | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    """The matrix product."""
+    """Matrix multiplication."""
     a, b = transpose_if(input_tensor_a, transpose_a), transpose_if(input_tensor_b, transpose_b)
     result = matmul_lanes(widen_for_result(a, dtype), widen_for_result(b, dtype), lane_axes)
     return apply(result, activations_of(activation, program_config))
@@ -152,9 +161,10 @@ def _check_linear(call: Call) -> None:
     check_matmul(call)
     if isinstance(call["bias"], Tensor) and len(call["bias"].shape) > 1:
         bias, height = call["bias"].spec, shape_of(call.specs[0], call["transpose_a"])[-2:][0]
-        tall = div_up(height, 32) * 32
+        padded_height = div_up(height, 32) * 32
         wrong = (
-            f"padded second last dimension of bias, {bias.padded_shape[-2]}, not equal to expected bias height, {tall}"
+            f"padded second last dimension of bias, {bias.padded_shape[-2]}, not equal to expected bias height, "
+            f"{padded_height}"
         )
         require(height == 1 or bias.shape[-2] in (1, height), wrong, f"1 or {height} rows", "Give the bias one row.")
 
@@ -165,7 +175,7 @@ def _check_linear(call: Call) -> None:
     out=matmul_spec,
     check=_check_linear,
     scratch=circular_buffers,
-    specialise=_in_mode,
+    specialise=_choose_arithmetic,
 )
 def linear(
     input_tensor_a: torch.Tensor,
@@ -178,7 +188,7 @@ def linear(
     program_config: ProgramConfig | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    """The matrix product plus a bias, then an activation."""
+    """Matrix multiplication plus a bias, then an activation."""
     a, b = transpose_if(input_tensor_a, transpose_a), transpose_if(input_tensor_b, transpose_b)
     result = matmul_lanes(widen_for_result(a, dtype), widen_for_result(b, dtype), lane_axes)
     if bias is not None:

@@ -1,4 +1,4 @@
-"""How many tiles of K a matmul takes at a time, by TT-NN's choice of a program where the call names none.
+"""How many tiles of K a matmul processes at a time; follows TT-NN's choice of a program if the call names none.
 
 The sizes were compared with the circular buffers that TT-NN 0.81.1 lays out.
 """
@@ -17,13 +17,13 @@ from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
-NARROW = 8  # one side this many times the other: cores stand in one line
+NARROW = 8  # if one side is more than this many times the other, the cores form one row or column
 LARGEST_FACTOR = 16
 
 
 @dataclass(frozen=True)
 class MatmulCase:
-    """What decides: operands, result, the room in L1 and what the call names."""
+    """What the choice depends on: operands, result, free L1 and the options of the call."""
 
     a: TensorSpec
     b: TensorSpec
@@ -35,11 +35,11 @@ class MatmulCase:
     bias_dtype: DataType | None
     core_grid: CoreGrid | None
     device_grid: CoreCoord
-    l1_room: int
+    l1_bytes: int
 
     @property
     def m(self) -> int:
-        """Rows in tiles, batches apart."""
+        """Rows of one matrix in tiles."""
         return self.a.padded_shape[-1 if self.transpose_a else -2] // TILE
 
     @property
@@ -63,17 +63,19 @@ class MatmulCase:
         return prod(self.b.padded_shape[:-2])
 
     def fits(self, m: int, n: int, k: int) -> bool:
-        """Whether blocks of so many tiles have room, by TT-NN's estimate."""
+        """Whether blocks of so many tiles fit into L1, by TT-NN's estimate."""
         tile = Tile((TILE, TILE))
         in_a, in_b = tile_bytes(self.a.dtype, tile), tile_bytes(self.b.dtype, tile)
-        half, wide = tile_bytes(DataType.BFLOAT16, tile), tile_bytes(DataType.FLOAT32, tile)
-        between = wide if self.fp32_dest else max(half, tile_bytes(self.out_dtype, tile))
+        bfloat16_bytes, float32_bytes = tile_bytes(DataType.BFLOAT16, tile), tile_bytes(DataType.FLOAT32, tile)
+        partial_bytes = float32_bytes if self.fp32_dest else max(bfloat16_bytes, tile_bytes(self.out_dtype, tile))
         bias = tile_bytes(self.bias_dtype, tile) if self.bias_dtype is not None else 0
         shard = self.a.memory_config.shard_spec
-        held = m * (shard.shape[1] // TILE) * in_a if shard is not None else 0
-        turned = 0 if not self.transpose_a else held or 2 * m * k * in_a
-        needed = 2 * k * (m * in_a + n * in_b) + m * n * (in_a + between) + n * bias + held + turned
-        return needed < self.l1_room
+        shard_bytes = m * (shard.shape[1] // TILE) * in_a if shard is not None else 0
+        transposed_bytes = 0 if not self.transpose_a else shard_bytes or 2 * m * k * in_a
+        needed = (
+            2 * k * (m * in_a + n * in_b) + m * n * (in_a + partial_bytes) + n * bias + shard_bytes + transposed_bytes
+        )
+        return needed < self.l1_bytes
 
 
 def tiles_per_block(case: MatmulCase, program_config: ProgramConfig | None) -> int | None:
@@ -81,15 +83,15 @@ def tiles_per_block(case: MatmulCase, program_config: ProgramConfig | None) -> i
     if program_config is not None:
         return None if isinstance(program_config, MatmulMultiCoreProgramConfig) else program_config.in0_block_w
     if case.a.memory_config.shard_spec is not None:
-        return _of_shards(case)
+        return _block_of_sharded(case)
     if case.core_grid is not None:
-        return _of_core_grid(case, case.core_grid)
-    return _of_interleaved(case, case.device_grid)
+        return _block_of_core_grid(case, case.core_grid)
+    return _block_of_interleaved(case, case.device_grid)
 
 
-def _of_shards(case: MatmulCase) -> int:
+def _block_of_sharded(case: MatmulCase) -> int:
     memory = case.a.memory_config
-    assert memory.shard_spec is not None, "asked of sharded tensors alone"
+    assert memory.shard_spec is not None, "the caller checks that A is sharded"
     width = max(1, memory.shard_spec.shape[1] // TILE)
     if case.batch_b > 1:
         return width
@@ -101,16 +103,16 @@ def _of_shards(case: MatmulCase) -> int:
     return gcd(width, case.k)
 
 
-def _of_core_grid(case: MatmulCase, grid: CoreGrid) -> int | None:
+def _block_of_core_grid(case: MatmulCase, grid: CoreGrid) -> int | None:
     if case.batch_b > 1:
-        return 1 if case.fits(case.m, case.n, 1) else _of_interleaved(case, CoreCoord(grid.x, grid.y))
+        return 1 if case.fits(case.m, case.n, 1) else _block_of_interleaved(case, CoreCoord(grid.x, grid.y))
     height, width = case.batch_a * case.m, case.n
     if _is_narrow(height, width, all_dram=False) or 1 in (case.k, case.m, case.n):
         return _divisor(case.k, div_up(case.k, grid.x * grid.y))
     return _divisor(case.k, 4)
 
 
-def _of_interleaved(case: MatmulCase, grid: CoreCoord) -> int | None:
+def _block_of_interleaved(case: MatmulCase, grid: CoreCoord) -> int | None:
     memories = (case.a.memory_config, case.b.memory_config, case.out)
     interleaved = all(memory.memory_layout is TensorMemoryLayout.INTERLEAVED for memory in memories)
     all_dram = all(memory.buffer_type is BufferType.DRAM for memory in memories)
@@ -118,15 +120,15 @@ def _of_interleaved(case: MatmulCase, grid: CoreCoord) -> int | None:
     if interleaved and (_is_narrow(case.m, case.n, all_dram=all_dram) or (case.batch_a == 1 and case.batch_b > 1)):
         return two
     if interleaved and all_dram:
-        wanted = case.k // grid.x if case.k % grid.x == 0 else 1
-        return _that_fits(case, div_up(case.m, grid.y), div_up(case.n, grid.x), wanted)
+        preferred = case.k // grid.x if case.k % grid.x == 0 else 1
+        return _largest_that_fits(case, div_up(case.m, grid.y), div_up(case.n, grid.x), preferred)
     factor = LARGEST_FACTOR
     while factor > 1 and not case.fits(factor, factor, 2):
         factor //= 2
-    down, across = div_up(case.m, factor), div_up(case.n, factor)
-    several = down > 1 or across > 1
-    room = down <= grid.y and across <= grid.x
-    if case.out.is_sharded() or (several and room):
+    blocks_down, blocks_across = div_up(case.m, factor), div_up(case.n, factor)
+    several_blocks = blocks_down > 1 or blocks_across > 1
+    fits_grid = blocks_down <= grid.y and blocks_across <= grid.x
+    if case.out.is_sharded() or (several_blocks and fits_grid):
         return two
     return None
 
@@ -142,19 +144,19 @@ def _divisor(number: int, most: int) -> int:
     return next(size for size in range(min(most, number), 0, -1) if number % size == 0)
 
 
-def _that_fits(case: MatmulCase, m: int, n: int, k: int) -> int:
-    """The block of K that has room beside the largest block of the result."""
+def _largest_that_fits(case: MatmulCase, m: int, n: int, k: int) -> int:
+    """The largest block of K that fits beside the largest possible block of the result."""
     if case.fits(m, n, k):
         return k
-    squarest: dict[int, tuple[int, int]] = {}
+    squarest_blocks: dict[int, tuple[int, int]] = {}
     for rows in _factors(m):
         for columns in _factors(n):
-            held = squarest.get(rows * columns)
-            if held is None or _ratio(*held) >= _ratio(rows, columns):
-                squarest[rows * columns] = rows, columns
-    for size in sorted(squarest, reverse=True):
+            best = squarest_blocks.get(rows * columns)
+            if best is None or _ratio(*best) >= _ratio(rows, columns):
+                squarest_blocks[rows * columns] = rows, columns
+    for size in sorted(squarest_blocks, reverse=True):
         for depth in range(k, 0, -1):
-            if k % depth == 0 and case.fits(*squarest[size], depth):
+            if k % depth == 0 and case.fits(*squarest_blocks[size], depth):
                 return depth
     return 1
 

@@ -14,7 +14,7 @@ from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements
 from ttmesh.chip.numerics.packer import pack, pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
-from ttmesh.ops.lane_functions.gemm import multiply_matrices, same_rank
+from ttmesh.ops.lane_functions.gemm import equalize_pair, multiply_matrices
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase, tiles_per_block
 from ttmesh.tensor.calls.launch_op import Case
@@ -27,18 +27,18 @@ Matmul = Callable[..., torch.Tensor]
 def engine_matmul_of(
     case: Case, activation: Callable[[torch.Tensor], torch.Tensor] | None, *, exact: bool
 ) -> Matmul | None:
-    """The matmul of a call by the engine's arithmetic; None where the engine has no part in it."""
+    """The matmul of a call in the matrix engine's arithmetic; None if the engine does not compute it."""
     formats = {spec.dtype for spec in (*case.specs, *case.results)}
     if not formats <= FORMATS or min(len(spec.shape) for spec in case.specs[:2]) < 2:
         return None
     if any(0 in spec.shape for spec in case.specs):
         return None
     config, axes = resolve(case), case.lane_axes
-    turn_a, turn_b = bool(case["transpose_a"]), bool(case["transpose_b"])
+    transpose_a, transpose_b = bool(case["transpose_a"]), bool(case["transpose_b"])
     bias_dtype = case.specs[2].dtype if len(case.specs) > 2 else None
 
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        left, right = same_rank(a.mT if turn_a else a, b.mT if turn_b else b, axes)
+        left, right = equalize_pair(a.mT if transpose_a else a, b.mT if transpose_b else b, axes)
         if exact:
             dest = exact_matmul.dest_of_lanes(left, right, config)
         else:
@@ -58,9 +58,9 @@ def _gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _add_bias(dest: torch.Tensor, bias: torch.Tensor, dtype: DataType, config: EngineConfig) -> torch.Tensor:
-    """What was packed beforehand comes back through SrcA, the bias through SrcB."""
-    form = exact_matmul.partial_dtype(config)
-    partial = unpack(pack(dest, form), form, fp32_dest=config.fp32_dest)
+    """Add the bias: the packed result is unpacked into SrcA, the bias into SrcB."""
+    partial_format = exact_matmul.partial_dtype(config)
+    partial = unpack(pack(dest, partial_format), partial_format, fp32_dest=config.fp32_dest)
     return add_elements(partial, unpack(bias, dtype, fp32_dest=config.fp32_dest), config)
 
 
@@ -68,8 +68,8 @@ def resolve(case: Case) -> EngineConfig:
     """Fidelity, destination, partials and blocks as TT-NN 0.81.1 resolves them for this call."""
     a, b, out = case.specs[0], case.specs[1], case.results[0]
     config = _with_compute_config(case, a.dtype, b.dtype, out.dtype)
-    room = case.memory.banks[BufferType.L1].size
-    described = MatmulCase(
+    l1_bytes = case.memory.banks[BufferType.L1].size
+    matmul_case = MatmulCase(
         a,
         b,
         bool(case["transpose_a"]),
@@ -80,9 +80,9 @@ def resolve(case: Case) -> EngineConfig:
         case.specs[2].dtype if len(case.specs) > 2 else None,
         case["core_grid"],
         case.memory.compute_grid,
-        room,
+        l1_bytes,
     )
-    tiles = tiles_per_block(described, case["program_config"])
+    tiles = tiles_per_block(matmul_case, case["program_config"])
     if tiles is None:  # one tile of the output at a time, all of K in the destination
         return replace(config, packer_l1_acc=False)
     return replace(config, k_block=tiles * TILE)
@@ -111,11 +111,11 @@ def _with_compute_config(case: Case, a: DataType, b: DataType, out: DataType) ->
     if given is not None:
         fidelity = given.math_fidelity if given.math_fidelity in PHASES else MathFidelity.HiFi4
         return EngineConfig(case.arch, fidelity, given.fp32_dest_acc_en, given.packer_l1_acc, **formats)
-    wide = out is float32
+    fp32_dest = out is float32
     if a is float32 and b is float32:
         fidelity = MathFidelity.HiFi4 if case.arch is Arch.BLACKHOLE else MathFidelity.HiFi3
     elif {a, b} <= BLOCK_FLOATS or case["core_grid"] is not None or case["program_config"] is not None:
         fidelity = MathFidelity.LoFi
     else:
         fidelity = MathFidelity.HiFi2
-    return EngineConfig(case.arch, fidelity, wide, not wide, **formats)
+    return EngineConfig(case.arch, fidelity, fp32_dest, not fp32_dest, **formats)

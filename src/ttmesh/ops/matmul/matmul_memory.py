@@ -1,7 +1,7 @@
 """L1 memory of a matmul: circular buffers per core, and the shards of a sharded output.
 
-Read off the program factories of tt-metal e4f9f0b. A product without a program config is laid out by TT-NN so that it
-fits; then only the double buffers of single tiles are counted.
+Sizes as in the program factories of tt-metal e4f9f0b. Without a program config TT-NN chooses blocks that fit; then only
+the double buffers of single tiles are counted.
 """
 
 from __future__ import annotations
@@ -50,13 +50,20 @@ def extents(a: TensorSpec, b: TensorSpec, transpose_a: bool, transpose_b: bool) 
     rows, inner = a.padded_shape[-2:] if not transpose_a else reversed(a.padded_shape[-2:])
     width = b.padded_shape[-2] if transpose_b else b.padded_shape[-1]
     (height_a, width_a), (height_b, width_b) = a.tile.tile_shape, b.tile.tile_shape
-    tall, deep = (width_a, height_a) if transpose_a else (height_a, width_a)
-    wide = height_b if transpose_b else width_b
-    return Extents(prod(a.padded_shape[:-2]), rows // tall, inner // deep, width // wide, tall, wide)
+    tile_height, tile_depth = (width_a, height_a) if transpose_a else (height_a, width_a)
+    tile_width = height_b if transpose_b else width_b
+    return Extents(
+        prod(a.padded_shape[:-2]),
+        rows // tile_height,
+        inner // tile_depth,
+        width // tile_width,
+        tile_height,
+        tile_width,
+    )
 
 
 def check_blocks(config: ProgramConfig | None, e: Extents) -> None:
-    """Refuse block sizes that do not divide, in TT-NN's words."""
+    """Raise TT-NN's errors for block sizes that do not divide."""
     if config is None or isinstance(config, MatmulMultiCoreProgramConfig):
         return
     wrong = f"Kt ({e.k}) must be divisible by in0_block_w ({config.in0_block_w})"
@@ -75,21 +82,22 @@ def check_blocks(config: ProgramConfig | None, e: Extents) -> None:
         "blocks of a tile or more",
         "Use blocks of at least one tile.",
     )
-    for whole, part, name in ((config.per_core_M, height, "h"), (config.per_core_N, width, "w")):
+    for total, block, name in ((config.per_core_M, height, "h"), (config.per_core_N, width, "w")):
         side = "per_core_M" if name == "h" else "per_core_N"
         require(
-            whole % part == 0,
-            f"{side} ({whole}) must be divisible by out_block_{name} ({part})",
-            "a divisor",
-            "Choose a number that divides it.",
+            total % block == 0,
+            f"{side} ({total}) must be divisible by out_block_{name} ({block})",
+            f"a divisor of {total}",
+            f"Choose an out_block_{name} that divides {side}.",
         )
-    for whole, part, name in ((height, config.out_subblock_h, "h"), (width, config.out_subblock_w, "w")):
-        wrong = f"out_block_{name} ({whole}) must be divisible by out_subblock_{name} ({part})"
-        require(part > 0 and whole % part == 0, wrong, "a divisor", "Choose a number that divides it.")
+    for block, subblock, name in ((height, config.out_subblock_h, "h"), (width, config.out_subblock_w, "w")):
+        wrong = f"out_block_{name} ({block}) must be divisible by out_subblock_{name} ({subblock})"
+        fix = f"Choose an out_subblock_{name} that divides out_block_{name}."
+        require(subblock > 0 and block % subblock == 0, wrong, f"a divisor of {block}", fix)
 
 
 def _block(config: Blocked) -> tuple[int, int]:
-    """Rows and columns in tiles of what a core computes at a time."""
+    """Rows and columns, in tiles, of the block that a core computes at a time."""
     if isinstance(config, Multicast):
         height, width = config.out_block_h, config.out_block_w
         return config.per_core_M if height is None else height, config.per_core_N if width is None else width
@@ -123,17 +131,19 @@ def circular_buffer_bytes(
     in_place = by_rows or isinstance(config, MatmulMultiCoreReuseProgramConfig)
     in0 = 0 if in_place and _in_l1_shards(a) else height * config.in0_block_w * depth * tile_a
     in1 = 0 if _in_l1_shards(b) else width * config.in0_block_w * depth_b * tile_b
-    wide = kernel is not None and kernel.fp32_dest_acc_en
-    between = DataType.FLOAT32 if wide else out_dtype
-    if not wide and kernel is not None and kernel.packer_l1_acc and steps > 1:
-        between = DataType.BFLOAT16
-    blocks = height * width
-    own = between is not out_dtype or (out_sharded and config.per_core_M != height)  # not over the output's buffer
-    partial = blocks * tile_bytes(between, tile) if own else 0
-    result = 0 if out_sharded else blocks * tile_out  # a sharded output is its own circular buffer
-    terms = 0 if bias is None or _in_l1_shards(bias) else width * tile_bytes(bias.dtype, bias.tile)
-    turned = in0 if transpose_a else 0
-    return in0 + in1 + partial + result + terms + turned
+    fp32_dest = kernel is not None and kernel.fp32_dest_acc_en
+    partial_dtype = DataType.FLOAT32 if fp32_dest else out_dtype
+    if not fp32_dest and kernel is not None and kernel.packer_l1_acc and steps > 1:
+        partial_dtype = DataType.BFLOAT16
+    block_tiles = height * width
+    own_buffer = partial_dtype is not out_dtype or (
+        out_sharded and config.per_core_M != height
+    )  # not over the output's buffer
+    partial = block_tiles * tile_bytes(partial_dtype, tile) if own_buffer else 0
+    result = 0 if out_sharded else block_tiles * tile_out  # a sharded output is its own circular buffer
+    bias_bytes = 0 if bias is None or _in_l1_shards(bias) else width * tile_bytes(bias.dtype, bias.tile)
+    transposed_bytes = in0 if transpose_a else 0
+    return in0 + in1 + partial + result + bias_bytes + transposed_bytes
 
 
 def _in_l1_shards(spec: TensorSpec) -> bool:
@@ -142,51 +152,59 @@ def _in_l1_shards(spec: TensorSpec) -> bool:
 
 
 def output_shards(
-    config: ProgramConfig | None, wanted: MemoryConfig, e: Extents, a: MemoryConfig, device_grid: CoreCoord
+    config: ProgramConfig | None, requested: MemoryConfig, e: Extents, a: MemoryConfig, device_grid: CoreCoord
 ) -> MemoryConfig:
-    """The memory of a sharded output as TT-NN computes it from the program config; else what was asked for."""
-    if not wanted.is_sharded() or config is None or isinstance(config, MatmulMultiCoreProgramConfig):
-        return wanted
+    """The memory of a sharded output as TT-NN computes it from the program config; else the requested one."""
+    if not requested.is_sharded() or config is None or isinstance(config, MatmulMultiCoreProgramConfig):
+        return requested
     if isinstance(config, MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig):
-        return wanted
+        return requested
     one_dimensional = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig)
     if isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and config.gather_in0:
-        return wanted
-    if one_dimensional and (line := _one_line(wanted)) is not None:
-        return MemoryConfig(line, wanted.buffer_type, wanted.shard_spec)
+        return requested
+    if one_dimensional and (line_layout := _line_layout(requested)) is not None:
+        return MemoryConfig(line_layout, requested.buffer_type, requested.shard_spec)
     rows = e.m * e.batch
-    high, wide = div_up(rows, config.per_core_M), div_up(e.n, config.per_core_N)
+    blocks_down, blocks_across = div_up(rows, config.per_core_M), div_up(e.n, config.per_core_N)
     shard = config.per_core_M * e.tile_height, config.per_core_N * e.tile_width
     orientation = ShardOrientation.ROW_MAJOR
     if isinstance(config, MatmulMultiCoreReuseMultiCastProgramConfig):
         start = _start(config.allowed_worker_cores)
-        columns, lines = (high, wide) if config.transpose_mcast else (wide, high)
+        grid_columns, grid_rows = (
+            (blocks_down, blocks_across) if config.transpose_mcast else (blocks_across, blocks_down)
+        )
         if config.transpose_mcast:
             orientation = ShardOrientation.COL_MAJOR
-        last = CoreCoord(start.x + columns - 1, start.y + lines - 1)
+        last = CoreCoord(start.x + grid_columns - 1, start.y + grid_rows - 1)
         cores = CoreRangeSet(CoreRange(start, last))
     elif isinstance(config, MatmulMultiCoreReuseProgramConfig):
         orientation = ShardOrientation.COL_MAJOR if a.shard_spec is None else a.shard_spec.orientation
         by_rows = orientation is ShardOrientation.ROW_MAJOR
         grid = corner(config.compute_with_storage_grid_size)
-        given = wanted.shard_spec
-        cores = given.grid if given is not None else num_cores_to_corerangeset(high * wide, grid, by_rows)
+        requested_shards = requested.shard_spec
+        cores = (
+            requested_shards.grid
+            if requested_shards is not None
+            else num_cores_to_corerangeset(blocks_down * blocks_across, grid, by_rows)
+        )
     elif isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig):
-        cores = num_cores_to_corerangeset(high * wide, corner(config.compute_with_storage_grid_size), True)
+        cores = num_cores_to_corerangeset(
+            blocks_down * blocks_across, corner(config.compute_with_storage_grid_size), True
+        )
     else:
-        cores = num_cores_to_corerangeset(high * wide, device_grid, True)
-    return MemoryConfig(wanted.memory_layout, wanted.buffer_type, ShardSpec(cores, shard, orientation))
+        cores = num_cores_to_corerangeset(blocks_down * blocks_across, device_grid, True)
+    return MemoryConfig(requested.memory_layout, requested.buffer_type, ShardSpec(cores, shard, orientation))
 
 
 def _start(cores: CoreRangeSet | None) -> CoreCoord:
     return CoreCoord(0, 0) if cores is None else cores.bounding_box().start
 
 
-def _one_line(wanted: MemoryConfig) -> TensorMemoryLayout | None:
+def _line_layout(requested: MemoryConfig) -> TensorMemoryLayout | None:
     """Block sharding over one column or one row of cores is height or width sharding."""
-    if wanted.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or wanted.shard_spec is None:
+    if requested.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or requested.shard_spec is None:
         return None
-    size = wanted.shard_spec.grid.bounding_box().grid_size()
+    size = requested.shard_spec.grid.bounding_box().grid_size()
     if size.x == 1:
         return TensorMemoryLayout.HEIGHT_SHARDED
     return TensorMemoryLayout.WIDTH_SHARDED if size.y == 1 else None

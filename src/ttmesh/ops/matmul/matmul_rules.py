@@ -29,7 +29,7 @@ def shape_of(spec: TensorSpec, transpose: bool) -> tuple[int, ...]:
 
 
 def check_matmul(call: Call) -> None:
-    """What TT-NN refuses of two operands."""
+    """Raise TT-NN's errors for operands that cannot be multiplied."""
     spec_a, spec_b = call.specs[:2]
     a, b = shape_of(spec_a, call["transpose_a"]), shape_of(spec_b, call["transpose_b"])
     wrong = f"ttnn.matmul: Both arguments to matmul need to be at least 1D, but got shapes {list(a)} and {list(b)}"
@@ -107,9 +107,9 @@ def matmul_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = call["dtype"] or a.dtype
     config: ProgramConfig | None = call["program_config"]
     memory: MemoryConfig = call["memory_config"] or DRAM_MEMORY_CONFIG
-    rows = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and config.untilize_out
-    layout = Layout.ROW_MAJOR if rows else Layout.TILE
-    tile = None if rows else output_tile(call, a, b)
+    untilize = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and config.untilize_out
+    layout = Layout.ROW_MAJOR if untilize else Layout.TILE
+    tile = None if untilize else output_tile(call, a, b)
     if memory.is_sharded():
         if min(len(a.shape), len(b.shape)) > 1:
             e = extents(a, b, call["transpose_a"], call["transpose_b"])
@@ -128,8 +128,8 @@ def shards_over_grid(memory: MemoryConfig, spec: TensorSpec, call: Call) -> Memo
     grid = call.mesh.compute_with_storage_grid_size()
     rows, columns = (extent // 32 for extent in spec.physical_shape)
     if memory.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
-        high, wide = div_up(rows, div_up(rows, grid.y)), div_up(columns, div_up(columns, grid.x))
-        cores = CoreRangeSet(CoreRange(CoreCoord(0, 0), CoreCoord(wide - 1, high - 1)))
+        grid_rows, grid_columns = div_up(rows, div_up(rows, grid.y)), div_up(columns, div_up(columns, grid.x))
+        cores = CoreRangeSet(CoreRange(CoreCoord(0, 0), CoreCoord(grid_columns - 1, grid_rows - 1)))
     else:
         tiles = rows if memory.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED else columns
         count = div_up(tiles, div_up(tiles, grid.x * grid.y))
@@ -139,7 +139,7 @@ def shards_over_grid(memory: MemoryConfig, spec: TensorSpec, call: Call) -> Memo
 
 
 def output_tile(call: Call, a: TensorSpec, b: TensorSpec) -> Tile | None:
-    """The tile that was asked for, else as high as A's and as wide as B's; None for the usual one."""
+    """The requested tile, else one of A's height and B's width; None for the default of 32 × 32."""
     if call["output_tile"] is not None:
         tile: Tile = call["output_tile"]
         return tile

@@ -29,7 +29,7 @@ def _minimal_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0], layout=Layout.TILE)]
 
 
-def _minimal(
+def _compute_minimal(
     values: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -54,7 +54,7 @@ def _check_minimal(call: Call) -> None:
     require(call["fused_activation"] is None, wrong, "no fused_activation", "Leave fused_activation out.")
     columns = call.specs[1].shape[-1]
     wrong = f"minimal_matmul fuse_swiglu requires weight width N={columns} to be a multiple of 2*TILE_WIDTH={2 * TILE}"
-    require(columns % (2 * TILE) == 0, wrong, "tiles of gate and up in turn", "Pad both to whole tiles.")
+    require(columns % (2 * TILE) == 0, wrong, "alternating tiles of gate and up", "Pad both to whole tiles.")
 
 
 @op("ttnn.experimental.minimal_matmul", golden=goldens.minimal_matmul, out=_minimal_spec, check=_check_minimal)
@@ -69,7 +69,7 @@ def minimal_matmul(
 ) -> torch.Tensor:
     """The matmul plus bias, then an activation, or silu(gate) * up where tiles of gate and up alternate."""
     values, weight = widen_for_result(input_tensor, dtype), widen_for_result(weight_tensor, dtype)
-    return _minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
+    return _compute_minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
 
 
 @composite("ttnn.experimental.minimal_matmul_split", golden=goldens.minimal_matmul_split)
@@ -89,14 +89,14 @@ def minimal_matmul_split(
     """The matmul split into equal chunks along its last dim."""
     columns = weight_tensor.shape[-1]
     wrong = f"Output width N={columns} must be divisible by chunks={chunks}"
-    require(columns % chunks == 0, wrong, "a divisor", "Choose a number that divides it.")
+    require(columns % chunks == 0, wrong, f"a divisor of {columns}", "Choose a number of chunks that divides N.")
     wrong = (
         f"minimal_matmul fuse_swiglu requires per-chunk weight width N/chunks={columns // chunks} to be a multiple of "
         f"2*TILE_WIDTH={2 * TILE}"
     )
-    whole_pairs = columns // chunks % (2 * TILE) == 0
-    require(not fuse_swiglu or whole_pairs, wrong, "whole pairs of tiles", "Choose fewer chunks.")
-    whole = minimal_matmul(
+    has_full_pairs = columns // chunks % (2 * TILE) == 0
+    require(not fuse_swiglu or has_full_pairs, wrong, "an even number of tiles per chunk", "Choose fewer chunks.")
+    full_output = minimal_matmul(
         input_tensor,
         weight_tensor,
         bias_tensor=bias_tensor,
@@ -107,7 +107,7 @@ def minimal_matmul_split(
         compute_kernel_config=compute_kernel_config,
         fuse_swiglu=fuse_swiglu,
     )
-    shape = list(whole.shape)
+    shape = list(full_output.shape)
     require(
         normalize_dim(dim, len(shape)) == -1,
         "minimal_matmul_split splits the last dim only",
@@ -116,4 +116,4 @@ def minimal_matmul_split(
     )
     size = shape[-1] // chunks
     front = [0] * (len(shape) - 1)
-    return [slice_(whole, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]
+    return [slice_(full_output, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]

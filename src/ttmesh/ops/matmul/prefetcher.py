@@ -1,4 +1,4 @@
-"""The DRAM prefetcher: matmuls read weights in place here, so it checks its arguments and moves nothing."""
+"""The DRAM prefetcher: emulated matmuls read weights from DRAM, so it checks its arguments and copies nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _check(call: Call) -> None:
     require(
         len(counts) == 1,
         "Global circular buffer must have same number of receivers for each sender core",
-        "one number of receivers",
+        "the same number of receivers for every sender",
         f"Change the mapping, which has {sorted(counts)}.",
     )
     (receivers_per_sender,) = counts
@@ -85,7 +85,7 @@ def _check_weight(spec: TensorSpec, receivers: int) -> None:
 
 def _check_addresses(spec: TensorSpec) -> None:
     config = spec.memory_config
-    for so, wrong in (
+    for ok, wrong in (
         (spec.layout is Layout.ROW_MAJOR, "Tensor containing addresses must be row major"),
         (
             config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED,
@@ -94,15 +94,20 @@ def _check_addresses(spec: TensorSpec) -> None:
         (config.buffer_type is BufferType.L1, "Tensor containing addresses must be in L1"),
         (spec.dtype is DataType.UINT32, "Tensor containing addresses must be of type UInt32"),
     ):
-        require(so, wrong, "uint32 in ROW_MAJOR layout, HEIGHT_SHARDED in L1", "It is the last of the tensors.")
+        require(
+            ok,
+            wrong,
+            "uint32 in ROW_MAJOR layout, HEIGHT_SHARDED in L1",
+            "Convert the last tensor, which holds the addresses.",
+        )
 
 
-def _one_tile(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _output_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     first = call.specs[0]
     return [TensorSpec((32, 32), first.dtype, first.layout, memory_config=DRAM_MEMORY_CONFIG)]
 
 
-@op("ttnn.dram_prefetcher", out=_one_tile, check=_check)
+@op("ttnn.dram_prefetcher", out=_output_spec, check=_check)
 def dram_prefetcher(tensors: Sequence[torch.Tensor], lane_axes: int) -> torch.Tensor:
-    """A tile without meaning, as TT-NN's; the following matmuls read the weights from DRAM."""
+    """A placeholder tile, as in TT-NN; the matmuls that follow read the weights from DRAM."""
     return tensors[0].new_zeros([1] * lane_axes + [32, 32])

@@ -22,7 +22,7 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFI
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
-HALVES = {DataType.BFLOAT8_B, DataType.BFLOAT16}
+TOKEN_FORMATS = {DataType.BFLOAT8_B, DataType.BFLOAT16}
 PREFILL = "ttnn.experimental.deepseek_prefill"
 
 
@@ -34,28 +34,28 @@ class RoutedExpertActivation(PrintedEnum):
     SituGlu = 2
 
 
-def _check_numbers(call: Call, *names: str) -> None:
+def _check_index_tensors(call: Call, *names: str) -> None:
     for name in names:
         spec = call[name].spec
         require_dtype(spec, DataType.UINT32, f"{name} must be UINT32, got {spec.dtype}")
-        rows = spec.layout is Layout.ROW_MAJOR
+        row_major = spec.layout is Layout.ROW_MAJOR
         wrong = f"{name} must be ROW_MAJOR layout, got {spec.layout}"
-        require(rows, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+        require(row_major, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
         require(
             spec.memory_config == DRAM_MEMORY_CONFIG,
             f"{name} must be DRAM interleaved",
             "DRAM_MEMORY_CONFIG",
             "Move it with ttnn.to_memory_config.",
         )
-        flat = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[0] == 1)
+        is_row = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[0] == 1)
         wrong = f"{name} must be 1D or 2D with first dimension == 1, got shape {spec.shape!r}"
-        require(flat, wrong, "one row", "Reshape it to one row.")
+        require(is_row, wrong, "one row", "Reshape it to one row.")
 
 
 def _check_tokens(call: Call, name: str) -> None:
     spec = call[name].spec
     wrong = f"{name} must be BFLOAT8_B or BFLOAT16, got {spec.dtype}"
-    require(spec.dtype in HALVES, wrong, "bfloat8_b or bfloat16", "Convert it with ttnn.typecast.")
+    require(spec.dtype in TOKEN_FORMATS, wrong, "bfloat8_b or bfloat16", "Convert it with ttnn.typecast.")
     require_layout(spec, Layout.TILE, f"{name} must be TILE layout, got {spec.layout}")
     require(
         spec.memory_config == DRAM_MEMORY_CONFIG,
@@ -73,7 +73,7 @@ def _check_tokens(call: Call, name: str) -> None:
 
 
 def _check_slice(call: Call) -> None:
-    _check_numbers(call, "start", "counts", "global_expert_idx_table")
+    _check_index_tensors(call, "start", "counts", "global_expert_idx_table")
     start, counts = (call[name].shape[-1] for name in ("start", "counts"))
     wrong = f"start and counts must have the same last dimension, got start={start} and counts={counts}"
     require(start == counts, wrong, "equal lengths", "Give the tensors the same number of experts.")
@@ -85,31 +85,36 @@ def _check_slice(call: Call) -> None:
 def _check_extract(call: Call) -> None:
     _check_tokens(call, "global_tensor")
     _check_slice(call)
-    most = call["max_dispatched_tokens_per_expert"]
+    max_tokens = call["max_dispatched_tokens_per_expert"]
     wrong = "max_dispatched_tokens_per_expert must be > 0"
-    require(most > 0, wrong, "1 or more", "Pass the most rows that one expert can get.")
-    wrong = f"max_dispatched_tokens_per_expert ({most}) must be a multiple of TILE_HEIGHT ({TILE})"
-    require(most % TILE == 0, wrong, f"a multiple of {TILE}", "Round it up to whole tiles.")
+    require(max_tokens > 0, wrong, "1 or more", "Pass the largest number of rows of one expert.")
+    wrong = f"max_dispatched_tokens_per_expert ({max_tokens}) must be a multiple of TILE_HEIGHT ({TILE})"
+    require(max_tokens % TILE == 0, wrong, f"a multiple of {TILE}", "Round it up to whole tiles.")
 
 
 def _check_insert(call: Call) -> None:
     _check_tokens(call, "global_tensor")
     _check_tokens(call, "local_tensor")
-    whole, own = call["global_tensor"].spec, call["local_tensor"].spec
-    wrong = f"global_tensor and local_tensor must have the same dtype, got global={whole.dtype} local={own.dtype}"
-    require(whole.dtype is own.dtype, wrong, "equal formats", "Convert one with ttnn.typecast.")
-    wrong = f"local_tensor hidden_dim ({own.shape[1]}) must match global_tensor hidden_dim ({whole.shape[1]})"
+    buffer, expert_rows = call["global_tensor"].spec, call["local_tensor"].spec
+    wrong = (
+        f"global_tensor and local_tensor must have the same dtype, got global={buffer.dtype} local={expert_rows.dtype}"
+    )
+    require(buffer.dtype is expert_rows.dtype, wrong, "equal formats", "Convert one with ttnn.typecast.")
+    wrong = f"local_tensor hidden_dim ({expert_rows.shape[1]}) must match global_tensor hidden_dim ({buffer.shape[1]})"
     require(
-        own.shape[1] == whole.shape[1], wrong, f"{whole.shape[1]} columns", "Reshape local_tensor to that many columns."
+        expert_rows.shape[1] == buffer.shape[1],
+        wrong,
+        f"{buffer.shape[1]} columns",
+        "Reshape local_tensor to that many columns.",
     )
     _check_slice(call)
 
 
 def _find_region(starts: Lanes, counts: Lanes, table: Lanes, expert: int, lane_axes: int) -> tuple[Lanes, Lanes]:
-    """A local expert's first row and its number of rows, rounded up to whole tiles: [*mesh, 1] each."""
+    """A local expert's first row and its number of rows, rounded up to full tiles: [*mesh, 1] each."""
     starts, counts, table = align_mesh_dims([x.flatten(lane_axes).long() for x in (starts, counts, table)], lane_axes)
-    at = table[..., expert, None]
-    return starts.gather(-1, at), -(-counts.gather(-1, at) // TILE) * TILE
+    expert_index = table[..., expert, None]
+    return starts.gather(-1, expert_index), -(-counts.gather(-1, expert_index) // TILE) * TILE
 
 
 @op(f"{PREFILL}.extract", golden=goldens.extract, check=_check_extract)
@@ -122,13 +127,15 @@ def extract(
     max_dispatched_tokens_per_expert: int,
     lane_axes: int,
 ) -> Lanes:
-    """An expert's rows at the front of a new buffer; zeros after them, where the chip leaves the old contents."""
+    """An expert's rows at the front of a new buffer, then zeros; the chip does not write those rows."""
     first, rows = _find_region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
     row = torch.arange(max_dispatched_tokens_per_expert, device=global_tensor.device)
-    at = (first + row).clamp(max=global_tensor.shape[-2] - 1)
-    whole, at, rows = align_mesh_dims([global_tensor, at, rows], lane_axes)
-    picked = torch.take_along_dim(whole, at[..., None], dim=-2)
-    return torch.where((row < rows)[..., None], picked, torch.zeros((), dtype=picked.dtype, device=picked.device))
+    source_rows = (first + row).clamp(max=global_tensor.shape[-2] - 1)
+    buffer, source_rows, rows = align_mesh_dims([global_tensor, source_rows, rows], lane_axes)
+    expert_rows = torch.take_along_dim(buffer, source_rows[..., None], dim=-2)
+    return torch.where(
+        (row < rows)[..., None], expert_rows, torch.zeros((), dtype=expert_rows.dtype, device=expert_rows.device)
+    )
 
 
 @op(f"{PREFILL}.insert", golden=goldens.insert, check=_check_insert, out=like_written, writes="global_tensor")
@@ -141,23 +148,23 @@ def insert(
     local_expert_id: int,
     lane_axes: int,
 ) -> Lanes:
-    """Write an expert's rows back to their region of the buffer of all experts, in place."""
+    """Write an expert's rows to its region of the buffer of all experts, in place."""
     first, rows = _find_region(start, counts, global_expert_idx_table, local_expert_id, lane_axes)
     return _write_rows(global_tensor, local_tensor, first, rows, lane_axes)
 
 
-def _write_rows(whole: Lanes, own: Lanes, first: Lanes, rows: Lanes, lane_axes: int) -> Lanes:
-    row = torch.arange(whole.shape[-2], device=whole.device)
-    whole, own, at, rows = align_mesh_dims([whole, own, row - first, rows], lane_axes)
-    inside = ((at >= 0) & (at < rows))[..., None]
-    picked = torch.take_along_dim(own, at.clamp(0, own.shape[-2] - 1)[..., None], dim=-2)
-    return torch.where(inside, picked.to(whole.dtype), whole)
+def _write_rows(buffer: Lanes, expert_rows: Lanes, first: Lanes, rows: Lanes, lane_axes: int) -> Lanes:
+    row = torch.arange(buffer.shape[-2], device=buffer.device)
+    buffer, expert_rows, local_rows, rows = align_mesh_dims([buffer, expert_rows, row - first, rows], lane_axes)
+    inside = ((local_rows >= 0) & (local_rows < rows))[..., None]
+    aligned_rows = torch.take_along_dim(expert_rows, local_rows.clamp(0, expert_rows.shape[-2] - 1)[..., None], dim=-2)
+    return torch.where(inside, aligned_rows.to(buffer.dtype), buffer)
 
 
 # -- feed-forward networks ---------------------------------------------------------------------------------------------
 
-LIMIT, STEEPNESS = 7.0, 1.702  # of gpt-oss's clamped activation
-KIMI_GATE, KIMI_UP = 4.0, 25.0  # Kimi's caps (tt-metal e4f9f0b, unified_routed_expert_ffn_types.hpp)
+LIMIT, STEEPNESS = 7.0, 1.702  # constants of gpt-oss's clamped activation
+KIMI_GATE, KIMI_UP = 4.0, 25.0  # Kimi's bounds (tt-metal e4f9f0b, unified_routed_expert_ffn_types.hpp)
 
 
 def _apply_activation(gate: Lanes, up: Lanes, activation: RoutedExpertActivation | None) -> Lanes:
@@ -170,16 +177,16 @@ def _apply_activation(gate: Lanes, up: Lanes, activation: RoutedExpertActivation
     return F.silu(gate) * up
 
 
-def _add_bias(product: Lanes, bias: Lanes | None, lane_axes: int) -> Lanes:
+def _add_bias(values: Lanes, bias: Lanes | None, lane_axes: int) -> Lanes:
     if bias is None:
-        return product
-    return product + bias.float().flatten(lane_axes).unsqueeze(-2)
+        return values
+    return values + bias.float().flatten(lane_axes).unsqueeze(-2)
 
 
 def _check_ffn(call: Call) -> None:
     x = call.specs[0]
     wrong = f"routed_expert_ffn: x must be BFLOAT16 or BFLOAT8_B, got {x.dtype}"
-    require(x.dtype in HALVES, wrong, "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast.")
+    require(x.dtype in TOKEN_FORMATS, wrong, "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast.")
     wrong = f"routed_expert_ffn_chunked: x must have rank >= 2, got {len(x.shape)}"
     require(len(x.shape) >= 2, wrong, "rows", "Reshape it to two dims or more.")
     for i, length in enumerate(x.shape[:-2]):
@@ -191,12 +198,12 @@ def _check_ffn(call: Call) -> None:
 def routed_expert_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, lane_axes: int) -> Lanes:
     """silu(x @ gate) · (x @ up) @ down, of one expert."""
     rows = x.float().reshape(*x.shape[:lane_axes], -1, x.shape[-1])
-    gate, up = (engine.matmul(rows, _matrix(weights, lane_axes)) for weights in (gate_proj, up_proj))
-    out = engine.matmul(engine.keep(F.silu(gate) * up), _matrix(down_proj, lane_axes))
+    gate, up = (engine.matmul(rows, _to_matrix(weights, lane_axes)) for weights in (gate_proj, up_proj))
+    out = engine.matmul(engine.keep(F.silu(gate) * up), _to_matrix(down_proj, lane_axes))
     return out.reshape(*out.shape[:lane_axes], *x.shape[lane_axes:-1], out.shape[-1])
 
 
-def _matrix(weights: Lanes, lane_axes: int) -> Lanes:
+def _to_matrix(weights: Lanes, lane_axes: int) -> Lanes:
     return weights.float().reshape(*weights.shape[:lane_axes], *weights.shape[-2:])
 
 
@@ -207,10 +214,15 @@ def _check_moe(call: Call) -> None:
         "a Blackhole system",
         "Choose a Blackhole system with TTMESH_SYSTEM or --system.",
     )
-    _check_numbers(call, "expert_region_offsets", "expert_token_counts", "global_expert_idx_table")
+    _check_index_tensors(call, "expert_region_offsets", "expert_token_counts", "global_expert_idx_table")
     gates, ups, downs = (call[name] for name in ("gate_projs", "up_projs", "down_projs"))
     wrong = f"gate_projs, up_projs and down_projs have {len(gates)}, {len(ups)} and {len(downs)} experts"
-    require(len(gates) == len(ups) == len(downs) > 0, wrong, "one of each per expert", "Pass equally long lists.")
+    require(
+        len(gates) == len(ups) == len(downs) > 0,
+        wrong,
+        "lists of equal length",
+        "Pass one gate, up and down projection per expert.",
+    )
 
 
 @op(f"{PREFILL}.unified_routed_expert_moe", golden=goldens.unified_expert_moe, check=_check_moe)
@@ -228,21 +240,21 @@ def unified_routed_expert_moe(
     down_biases: Sequence[Lanes] | None,
     lane_axes: int,
 ) -> Lanes:
-    """Every local expert's network on its rows of the buffer; zeros elsewhere, where the chip keeps the old contents."""
+    """Every local expert's feed-forward network on its rows of the buffer; other rows, which the chip keeps, are zeros."""
     rows = dispatched_buffer.float()
     out = torch.zeros_like(rows)
     for i, (gate, up, down) in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
-        biases = [None if group is None else group[i] for group in (gate_biases, up_biases, down_biases)]
-        opened = _add_bias(engine.matmul(rows, _matrix(gate, lane_axes)), biases[0], lane_axes)
-        value = _add_bias(engine.matmul(rows, _matrix(up, lane_axes)), biases[1], lane_axes)
-        hidden = engine.keep(_apply_activation(opened, value, activation))
-        own = _add_bias(engine.matmul(hidden, _matrix(down, lane_axes)), biases[2], lane_axes)
+        biases = [None if bias_list is None else bias_list[i] for bias_list in (gate_biases, up_biases, down_biases)]
+        gated = _add_bias(engine.matmul(rows, _to_matrix(gate, lane_axes)), biases[0], lane_axes)
+        value = _add_bias(engine.matmul(rows, _to_matrix(up, lane_axes)), biases[1], lane_axes)
+        hidden = engine.keep(_apply_activation(gated, value, activation))
+        expert_output = _add_bias(engine.matmul(hidden, _to_matrix(down, lane_axes)), biases[2], lane_axes)
         region = _find_region(expert_region_offsets, expert_token_counts, global_expert_idx_table, i, lane_axes)
         first, count = region
         row = torch.arange(rows.shape[-2], device=rows.device)
         inside = ((row >= first) & (row < first + count))[..., None]
-        out, own, inside = align_mesh_dims([out, own, inside], lane_axes)
-        out = torch.where(inside, own, out)
+        out, expert_output, inside = align_mesh_dims([out, expert_output, inside], lane_axes)
+        out = torch.where(inside, expert_output, out)
     return out
 
 
@@ -262,9 +274,11 @@ def _check_reduce(call: Call) -> None:
     require(rank >= 2, wrong, "two dims or more", "Reshape it with ttnn.reshape.")
     wrong = f"expert_dim {dim} must be less than combine_output rank {rank}"
     require(dim < rank, wrong, f"a dim below {rank}", "Choose a dim of combine_output.")
-    own = len(weights.shape)
-    wrong = f"weights rank must match combine_output rank: got weights rank {own} and combine_output rank {rank}"
-    require(own == rank, wrong, "equal ranks", "Reshape one with ttnn.reshape.")
+    weights_rank = len(weights.shape)
+    wrong = (
+        f"weights rank must match combine_output rank: got weights rank {weights_rank} and combine_output rank {rank}"
+    )
+    require(weights_rank == rank, wrong, "equal ranks", "Reshape one with ttnn.reshape.")
     for name, spec in (("combine_output", combined), ("weights", weights)):
         require_layout(spec, Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR")
         require_dtype(spec, DataType.BFLOAT16, f"{name} must be bfloat16")
@@ -273,14 +287,14 @@ def _check_reduce(call: Call) -> None:
         wrong = f"indices must be uint16 (matching moe_grouped_topk output), got {indices.dtype}"
         require_dtype(indices, DataType.UINT16, wrong)
         require_dtype(table, DataType.INT32, "expert_dispatch_table must be int32")
-    wide = combined.shape[-1]
-    wrong = f"Embedding dimension {wide} must be divisible by tile width ({TILE}); remainder is {wide % TILE}"
-    require(wide % TILE == 0, wrong, f"a multiple of {TILE}", "Pad the embedding with ttnn.pad.")
+    width = combined.shape[-1]
+    wrong = f"Embedding dimension {width} must be divisible by tile width ({TILE}); remainder is {width % TILE}"
+    require(width % TILE == 0, wrong, f"a multiple of {TILE}", "Pad the embedding with ttnn.pad.")
 
 
 def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where = call["output_memory_config"] or L1_MEMORY_CONFIG
-    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=where)]
+    memory_config = call["output_memory_config"] or L1_MEMORY_CONFIG
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=memory_config)]
 
 
 @op(f"{PREFILL}.post_combine_reduce", golden=goldens.post_combine_reduce, check=_check_reduce, out=_reduce_spec)
@@ -292,17 +306,17 @@ def post_combine_reduce(
     expert_dim: int,
     lane_axes: int,
 ) -> Lanes:
-    """The weighted sum of experts' results; those of experts on other devices, or with weight 0, are not read."""
-    combined, share = align_mesh_dims([combine_output.float(), weights.float()], lane_axes)
-    open_ = share != 0
+    """The weighted sum of the experts' results, without experts on other devices or with weight 0."""
+    combined, factors = align_mesh_dims([combine_output.float(), weights.float()], lane_axes)
+    included = factors != 0
     if indices is not None and expert_dispatch_table is not None:
-        table, chosen = align_mesh_dims(
+        table, expert_ids = align_mesh_dims(
             [expert_dispatch_table.flatten(lane_axes), indices.flatten(lane_axes).long()], lane_axes
         )
-        local = table.gather(-1, chosen) != -1
-        open_ = local.reshape(*local.shape[:lane_axes], *weights.shape[lane_axes:])
-    kept = torch.where(open_, engine.multiply(combined, share), 0.0)
-    return engine.add_up(kept, (expert_dim - (combined.dim() - lane_axes),)).squeeze(
+        local = table.gather(-1, expert_ids) != -1
+        included = local.reshape(*local.shape[:lane_axes], *weights.shape[lane_axes:])
+    weighted = torch.where(included, engine.multiply(combined, factors), 0.0)
+    return engine.add_up(weighted, (expert_dim - (combined.dim() - lane_axes),)).squeeze(
         expert_dim - (combined.dim() - lane_axes)
     )
 
@@ -311,21 +325,21 @@ def post_combine_reduce(
 
 
 def _check_tiles(call: Call) -> None:
-    x, where, name = call.specs[0], call["output_memory_config"], "DeepseekMoEPostCombineTilize"
+    x, memory_config, name = call.specs[0], call["output_memory_config"], "DeepseekMoEPostCombineTilize"
     wrong = f"{name} requires rank >= 2, but has {len(x.shape)}"
     require(len(x.shape) >= 2, wrong, "rows", "Reshape it to two dims or more.")
     require_dtype(x, DataType.BFLOAT16, f"{name} requires dtype to be bfloat16, but has {x.dtype}")
     require_interleaved(x, f"{name} requires input to be interleaved")
     require_layout(x, Layout.ROW_MAJOR, f"{name} requires input layout to be ROW_MAJOR")
-    shards = where.nd_shard_spec
+    shards = memory_config.nd_shard_spec
     require(
-        where.is_sharded() and shards is not None,
+        memory_config.is_sharded() and shards is not None,
         f"{name} requires sharded output",
         "an NdShardSpec",
         "Pass a memory_config with an NdShardSpec.",
     )
     require(
-        where.buffer_type is BufferType.L1,
+        memory_config.buffer_type is BufferType.L1,
         f"{name} requires L1 output",
         "an L1 memory_config",
         "Use ttnn.BufferType.L1 in memory_config.",
@@ -342,7 +356,7 @@ def _check_tiles(call: Call) -> None:
         "Choose another shard width.",
     )
     wrong = f"{name} requires output shard height to be a single tile high"
-    require(shape[0] == TILE and rows % TILE == 0, wrong, f"{TILE} rows", "Set the shard height to that.")
+    require(shape[0] == TILE and rows % TILE == 0, wrong, f"{TILE} rows", f"Set the shard height to {TILE}.")
     wrong = f"{name} requires one output shard per core"
     require(
         columns // shape[1] * (rows // TILE) == shards.grid.num_cores(),

@@ -21,8 +21,8 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-TILE, COUNTERS = 32, 64  # cores that count tokens
-WIDE = {DataType.FLOAT32, DataType.BFLOAT16}
+TILE, COUNTING_CORES = 32, 64  # cores over which masked_bincount splits the tokens
+SCORE_FORMATS = {DataType.FLOAT32, DataType.BFLOAT16}
 AFFINITIES: dict[str, Callable[[Lanes], Lanes]] = {
     "sigmoid": torch.sigmoid,
     "sqrtsoftplus": lambda x: torch.sqrt(F.softplus(x)),
@@ -30,20 +30,20 @@ AFFINITIES: dict[str, Callable[[Lanes], Lanes]] = {
 
 
 def _check_common(call: Call) -> None:
-    experts, chosen, func = call.specs[0].shape[-1], call["n_activated_experts"], call["score_func"]
+    experts, activated, func = call.specs[0].shape[-1], call["n_activated_experts"], call["score_func"]
     wrong = f"Unsupported score_func '{func}'. Expected 'sigmoid' or 'sqrtsoftplus'."
     require(func in AFFINITIES, wrong, one_of(AFFINITIES), "Pass one of these names.")
     wrong = f"Number of experts must be a multiple of the tile width (32). Got {experts}"
     require(experts % TILE == 0, wrong, f"a multiple of {TILE}", "Pad the experts with ttnn.pad.")
-    require(chosen > 0, "n_activated_experts must be > 0", "a number of experts", "Pass 1 or more.")
-    wrong = f"n_activated_experts ({chosen}) must be <= experts ({experts})"
-    require(chosen <= experts, wrong, f"at most {experts}", "Lower n_activated_experts.")
+    require(activated > 0, "n_activated_experts must be > 0", "a number of experts", "Pass 1 or more.")
+    wrong = f"n_activated_experts ({activated}) must be <= experts ({experts})"
+    require(activated <= experts, wrong, f"at most {experts}", "Lower n_activated_experts.")
     padding = call["padding_config"]
     if padding is not None:
         require_dtype(padding, DataType.UINT32, "Padding config tensor must be UINT32")
-        rows = padding.layout is Layout.ROW_MAJOR
+        row_major = padding.layout is Layout.ROW_MAJOR
         wrong = "Padding config tensor must be ROW_MAJOR layout"
-        require(rows, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+        require(row_major, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
         wrong = "Padding config tensor must contain at least [num_real_tokens, pad_side]"
         require(padding.shape.volume() >= 2, wrong, "two numbers", "Pass [num_real_tokens, pad_side].")
 
@@ -52,25 +52,25 @@ def _check_topk(call: Call) -> None:
     scores, bias = call["scores"].spec, call["bias"].spec
     for name, spec in (("Scores", scores), ("Bias", bias)):
         wrong = f"{name} tensor must be FLOAT32 or BFLOAT16"
-        require(spec.dtype in WIDE, wrong, "float32 or bfloat16", "Convert it with ttnn.typecast.")
+        require(spec.dtype in SCORE_FORMATS, wrong, "float32 or bfloat16", "Convert it with ttnn.typecast.")
         require_layout(spec, Layout.TILE, f"{name} tensor must be TILE layout")
     wrong = "Scores and bias must have the same shape"
     require(tuple(scores.shape) == tuple(bias.shape), wrong, "equal shapes", "Reshape one with ttnn.reshape.")
     _check_common(call)
-    experts, chosen, groups = scores.shape[-1], call["n_activated_experts"], call["n_groups"]
-    wrong = f"n_activated_experts must be <= 64 (topk limit). Got {chosen}"
-    require(chosen <= 2 * TILE, wrong, f"at most {2 * TILE}", "Lower n_activated_experts.")
+    experts, activated, groups = scores.shape[-1], call["n_activated_experts"], call["n_groups"]
+    wrong = f"n_activated_experts must be <= 64 (topk limit). Got {activated}"
+    require(activated <= 2 * TILE, wrong, f"at most {2 * TILE}", "Lower n_activated_experts.")
     if groups != 1:
-        summed, kept = call["summed_experts_per_group"], call["topk_groups"]
+        summed, top_groups = call["summed_experts_per_group"], call["topk_groups"]
         wrong = f"summed_experts_per_group must be 2 at the moment. Got {summed}"
         require(summed == 2, wrong, "2", "Pass summed_experts_per_group=2.")
         require(
             groups == 8, f"n_groups must be 8 at the moment. Got {groups}", "8 or 1", "Pass n_groups=8 or n_groups=1."
         )
-        require(kept == 4, f"topk_groups must be 4 at the moment. Got {kept}", "4", "Pass topk_groups=4.")
+        require(top_groups == 4, f"topk_groups must be 4 at the moment. Got {top_groups}", "4", "Pass topk_groups=4.")
         require(experts == 256, f"Experts must be 256. Got {experts}", "256 experts", "Use 256 experts, or n_groups=1.")
-        wrong = f"n_activated_experts must be 8 at the moment. Got {chosen}"
-        require(chosen == 8, wrong, "8", "Pass n_activated_experts=8.")
+        wrong = f"n_activated_experts must be 8 at the moment. Got {activated}"
+        require(activated == 8, wrong, "8", "Pass n_activated_experts=8.")
 
 
 def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -81,14 +81,14 @@ def _gate_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-def _shared_out(weights: Lanes, scale: float, epsilon: float) -> Lanes:
+def _normalize_weights(weights: Lanes, scale: float, epsilon: float) -> Lanes:
     return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale
 
 
 def _mask_padding(
     weights: Lanes, experts: Lanes, padding: Lanes | None, count: int, lane_axes: int
 ) -> tuple[Lanes, Lanes]:
-    """Padding rows get the index after the last expert and weight 0, so that they go to no expert."""
+    """Give padding rows the index after the last expert and weight 0, so that no expert gets them."""
     if padding is None:
         return weights, experts
     real, side = padding.flatten(lane_axes)[..., :2].long().unbind(-1)
@@ -115,16 +115,16 @@ def _topk(
     score_func: str,
     lane_axes: int,
 ) -> tuple[Lanes, Lanes]:
-    plain = AFFINITIES[score_func](scores.float())
-    plain, biased = align_mesh_dims([plain, plain + bias.float()], lane_axes)
+    affinities = AFFINITIES[score_func](scores.float())
+    affinities, biased = align_mesh_dims([affinities, affinities + bias.float()], lane_axes)
     if n_groups > 1:
         grouped = torch.unflatten(biased, -1, (n_groups, -1))
-        strength = torch.topk(grouped, summed_experts_per_group, dim=-1).values.sum(-1)
-        best = torch.topk(strength, topk_groups, dim=-1).indices
-        open_ = torch.zeros_like(strength, dtype=torch.bool).scatter(-1, best, True)[..., None]
-        biased = grouped.masked_fill(~open_, float("-inf")).flatten(-2)
+        group_scores = torch.topk(grouped, summed_experts_per_group, dim=-1).values.sum(-1)
+        best = torch.topk(group_scores, topk_groups, dim=-1).indices
+        in_best_group = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, best, True)[..., None]
+        biased = grouped.masked_fill(~in_best_group, float("-inf")).flatten(-2)
     experts = torch.topk(biased, n_activated_experts, dim=-1).indices
-    weights = _shared_out(plain.gather(-1, experts), route_scale, epsilon)
+    weights = _normalize_weights(affinities.gather(-1, experts), route_scale, epsilon)
     return _mask_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
 
 
@@ -174,12 +174,15 @@ def _check_hash(call: Call) -> None:
     require_dtype(table, DataType.UINT16, "tid2eid tensor must be UINT16")
     require_layout(table, Layout.ROW_MAJOR, "tid2eid tensor must be ROW_MAJOR layout")
     _check_common(call)
-    chosen, rows = call["n_activated_experts"], scores.shape.volume() // scores.shape[-1]
-    wrong = f"n_activated_experts must be <= 32 (single index tile). Got {chosen}"
-    require(chosen <= TILE, wrong, f"at most {TILE}", "Lower n_activated_experts.")
-    wrong = f"tid2eid last dim ({table.shape[-1]}) must be >= n_activated_experts ({chosen})"
+    activated, rows = call["n_activated_experts"], scores.shape.volume() // scores.shape[-1]
+    wrong = f"n_activated_experts must be <= 32 (single index tile). Got {activated}"
+    require(activated <= TILE, wrong, f"at most {TILE}", "Lower n_activated_experts.")
+    wrong = f"tid2eid last dim ({table.shape[-1]}) must be >= n_activated_experts ({activated})"
     require(
-        table.shape[-1] >= chosen, wrong, f"{chosen} columns or more", "Widen the table, or lower n_activated_experts."
+        table.shape[-1] >= activated,
+        wrong,
+        f"{activated} columns or more",
+        "Widen the table, or lower n_activated_experts.",
     )
     wrong = f"input_ids ({ids.shape.volume()} ids) must supply at least one id per score token row ({rows})"
     require(ids.shape.volume() >= rows, wrong, f"{rows} ids or more", "Pass one id per row of scores.")
@@ -197,14 +200,14 @@ def moe_hash_gate(
     padding_config: Lanes | None,
     lane_axes: int,
 ) -> tuple[Lanes, Lanes]:
-    """Weights of the experts that a table lists for every token's id."""
-    plain = AFFINITIES[score_func](scores.float())
-    shape = plain.shape[lane_axes:-1]
+    """Weights of the experts that a table assigns to every token's id."""
+    affinities = AFFINITIES[score_func](scores.float())
+    shape = affinities.shape[lane_axes:-1]
     ids = input_ids.flatten(lane_axes)[..., : torch.Size(shape).numel()].long()
-    ids, table, plain = align_mesh_dims([ids, tid2eid[..., :n_activated_experts].long(), plain], lane_axes)
+    ids, table, affinities = align_mesh_dims([ids, tid2eid[..., :n_activated_experts].long(), affinities], lane_axes)
     experts = torch.take_along_dim(table, ids[..., None], dim=-2)
     experts = experts.reshape(*experts.shape[:lane_axes], *shape, n_activated_experts)
-    weights = _shared_out(plain.gather(-1, experts), route_scale, epsilon)
+    weights = _normalize_weights(affinities.gather(-1, experts), route_scale, epsilon)
     return _mask_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)
 
 
@@ -216,16 +219,16 @@ def _check_count(call: Call) -> None:
     wrong = f"Input tensor must be 2D [sp_dim, topk_dim], got {len(x.shape)} dimensions"
     require(len(x.shape) == 2, wrong, "two dims", "Reshape it to two dims.")
     require_interleaved(x, "Input tensor must be interleaved!")
-    wrong = f"Token count ({x.shape[0]}) must be divisible by the {COUNTERS}-core grid used by masked_bincount"
-    require(x.shape[0] % COUNTERS == 0, wrong, f"a multiple of {COUNTERS}", "Pad the tokens with ttnn.pad.")
+    wrong = f"Token count ({x.shape[0]}) must be divisible by the {COUNTING_CORES}-core grid used by masked_bincount"
+    require(x.shape[0] % COUNTING_CORES == 0, wrong, f"a multiple of {COUNTING_CORES}", "Pad the tokens with ttnn.pad.")
     require(experts > 0, "n_routed_experts must be > 0", "a number of experts", "Pass 1 or more.")
     wrong = f"num_experts_per_token must be in (0, {x.shape[1]}], got {per_token}"
     require(0 < per_token <= x.shape[1], wrong, f"1 to {x.shape[1]}", "Pass how many columns of the input are used.")
     require_dtype(mask, DataType.INT32, "Expert dispatch table must be INT32!")
     require_layout(mask, Layout.ROW_MAJOR, "Expert dispatch table must be ROW_MAJOR!")
     rank, last = len(mask.shape), mask.shape[-1]
-    form = f"[>={experts}] or [1, >={experts}]"
-    wrong = f"Expert dispatch table must have shape {form}, got {rank}D tensor with last dim {last}"
+    expected_shape = f"[>={experts}] or [1, >={experts}]"
+    wrong = f"Expert dispatch table must have shape {expected_shape}, got {rank}D tensor with last dim {last}"
     require(
         last >= experts and mask.shape.volume() == last and rank <= 2,
         wrong,
@@ -247,8 +250,10 @@ def _count_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def masked_bincount(
     input_tensor: Lanes, expert_mask: Lanes, n_routed_experts: int, num_experts_per_token: int, lane_axes: int
 ) -> Lanes:
-    """How many tokens chose each expert that the table has."""
-    chosen = input_tensor[..., :num_experts_per_token].flatten(lane_axes).long()
-    room = torch.zeros(*chosen.shape[:lane_axes], n_routed_experts + 1, dtype=torch.int64, device=chosen.device)
-    counts = room.scatter_add(-1, chosen.clamp(max=n_routed_experts), torch.ones_like(chosen))[..., :-1]
+    """How many tokens chose each expert of the dispatch table."""
+    expert_ids = input_tensor[..., :num_experts_per_token].flatten(lane_axes).long()
+    zeros = torch.zeros(
+        *expert_ids.shape[:lane_axes], n_routed_experts + 1, dtype=torch.int64, device=expert_ids.device
+    )
+    counts = zeros.scatter_add(-1, expert_ids.clamp(max=n_routed_experts), torch.ones_like(expert_ids))[..., :-1]
     return counts * (expert_mask.flatten(lane_axes)[..., :n_routed_experts] >= 0)

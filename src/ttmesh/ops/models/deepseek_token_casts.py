@@ -16,71 +16,74 @@ from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
-BLOCK, TILE = 128, 32  # numbers that share a scale; rows of a tile
-LARGEST, LEAST = 448.0, 1e-4  # the largest e4m3 number, and the least that a block's maximum counts as
+BLOCK, TILE = 128, 32  # values that share a scale; rows of a tile
+LARGEST, MIN_AMAX = 448.0, 1e-4  # the largest e4m3 number; the lower bound of a block's absolute maximum
 LATENT, ROPE = 512, 64
 PREFILL = "ttnn.experimental.deepseek_prefill"
-WIDE = {DataType.BFLOAT16, DataType.FLOAT32}
+FLOAT_FORMATS = {DataType.BFLOAT16, DataType.FLOAT32}
 
 
-def _check_place(call: Call, operation: str) -> None:
-    arch, where = call.mesh.arch(), call["memory_config"]
+def _check_device_and_memory(call: Call, operation: str) -> None:
+    arch, memory_config = call.mesh.arch(), call["memory_config"]
     wrong = f"{operation}: FP8_E4M3 path requires Blackhole hardware, got arch {arch}"
     require(
         arch is Arch.BLACKHOLE, wrong, "a Blackhole system", "Choose a Blackhole system with TTMESH_SYSTEM or --system."
     )
     wrong = f"{operation}: output memory config must be DRAM interleaved"
     require(
-        where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG", "Move it with ttnn.to_memory_config."
+        memory_config is None or memory_config == DRAM_MEMORY_CONFIG,
+        wrong,
+        "DRAM_MEMORY_CONFIG",
+        "Move it with ttnn.to_memory_config.",
     )
 
 
-def _check_to(call: Call) -> None:
+def _check_cast_to(call: Call) -> None:
     x, name = call.specs[0], "per_token_cast_to_fp8"
-    _check_place(call, name)
+    _check_device_and_memory(call, name)
     wrong = "input_tensor must be DRAM interleaved"
     require(x.memory_config == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG", "Move it with ttnn.to_memory_config.")
     wrong = f"{name}: input dtype must be BFLOAT16 or FLOAT32, got {x.dtype}"
-    require(x.dtype in WIDE, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
+    require(x.dtype in FLOAT_FORMATS, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
     wrong = f"{name}: input rank must be >= 2, got {len(x.shape)}"
     require(len(x.shape) >= 2, wrong, "rows", "Reshape it to two dims or more.")
-    wide = x.shape[-1]
-    wrong = f"{name}: hidden dim H={wide} must be a multiple of BLOCK_W={BLOCK}"
-    require(wide > 0 and wide % BLOCK == 0, wrong, f"a multiple of {BLOCK}", "Pad the rows with ttnn.pad.")
+    width = x.shape[-1]
+    wrong = f"{name}: hidden dim H={width} must be a multiple of BLOCK_W={BLOCK}"
+    require(width > 0 and width % BLOCK == 0, wrong, f"a multiple of {BLOCK}", "Pad the rows with ttnn.pad.")
 
 
-def _to_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where = call["memory_config"] or DRAM_MEMORY_CONFIG
+def _cast_to_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory_config = call["memory_config"] or DRAM_MEMORY_CONFIG
     formats = (DataType.FP8_E4M3, DataType.FLOAT32)
     return [
-        TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=where)
+        TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=memory_config)
         for (shape, _), dtype in zip(inferred, formats, strict=True)
     ]
 
 
 def truncate_to_e4m3(values: Lanes) -> Lanes:
     """Values as e4m3, rounded towards zero, as the chip's packer truncates them."""
-    near = values.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
-    beyond = near.float().abs() > values.abs()
-    return (near.view(torch.uint8) - beyond.to(torch.uint8)).view(torch.float8_e4m3fn)
+    rounded = values.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    too_large = rounded.float().abs() > values.abs()
+    return (rounded.view(torch.uint8) - too_large.to(torch.uint8)).view(torch.float8_e4m3fn)
 
 
-@op(f"{PREFILL}.per_token_cast_to_fp8", golden=goldens.per_token_cast_to_fp8, check=_check_to, out=_to_spec)
+@op(f"{PREFILL}.per_token_cast_to_fp8", golden=goldens.per_token_cast_to_fp8, check=_check_cast_to, out=_cast_to_spec)
 def per_token_cast_to_fp8(input_tensor: Lanes, round_scale_to_power_of_two: bool) -> tuple[Lanes, Lanes]:
     """Rows in fp8, every 128 values divided by their scale, and the scales."""
     blocks = torch.unflatten(input_tensor.float(), -1, (-1, BLOCK))
-    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=LEAST) / LARGEST
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=MIN_AMAX) / LARGEST
     if round_scale_to_power_of_two:
         mantissa, exponent = torch.frexp(scale)
         scale = torch.ldexp(torch.ones_like(scale), exponent - (mantissa == 0.5).int())
     return truncate_to_e4m3(blocks / scale).flatten(-2), scale.squeeze(-1)
 
 
-def _check_back(call: Call) -> None:
+def _check_cast_back(call: Call) -> None:
     x, scale, name = call["input_e4m3"].spec, call["input_scale"], "per_token_cast_back"
-    metadata, aware = call["metadata"], call["token_count_aware"]
-    numbers = (call["expert_region_offsets"], call["expert_token_counts"], call["global_expert_idx_table"])
-    if aware:
+    metadata, count_aware = call["metadata"], call["token_count_aware"]
+    expert_tensors = (call["expert_region_offsets"], call["expert_token_counts"], call["global_expert_idx_table"])
+    if count_aware:
         wrong = f"{name}: provide exactly one of `input_scale` or `metadata`"
         require(
             (scale is None) != (metadata is None),
@@ -93,7 +96,7 @@ def _check_back(call: Call) -> None:
             "global_expert_idx_table"
         )
         require(
-            all(each is not None for each in numbers),
+            all(tensor is not None for tensor in expert_tensors),
             wrong,
             "three tensors",
             "Pass all three, or leave token_count_aware out.",
@@ -105,16 +108,16 @@ def _check_back(call: Call) -> None:
         require(scale is not None, wrong, "input_scale=", "Pass input_scale.")
         wrong = f"{name}: metadata / expert_* tensors are only valid when token_count_aware=true"
         require(
-            metadata is None and all(each is None for each in numbers),
+            metadata is None and all(tensor is None for tensor in expert_tensors),
             wrong,
             "no metadata and no expert tensors",
             "Pass token_count_aware=True, or leave them out.",
         )
-    _check_place(call, name)
+    _check_device_and_memory(call, name)
     require_dtype(x, DataType.FP8_E4M3, f"{name}: input_e4m3 dtype must be FP8_E4M3")
     dtype = call["output_dtype"]
     wrong = f"{name}: output_dtype must be BFLOAT16 or FLOAT32"
-    require(dtype is None or dtype in WIDE, wrong, "bfloat16 or float32", "Pass another output_dtype.")
+    require(dtype is None or dtype in FLOAT_FORMATS, wrong, "bfloat16 or float32", "Pass another output_dtype.")
     require(len(x.shape) >= 2, f"{name}: input_e4m3 rank must be >= 2", "rows", "Reshape it to two dims or more.")
     if scale is None:
         blocks, last = x.shape[-1] // BLOCK, metadata.shape[-1]
@@ -132,13 +135,13 @@ def _check_back(call: Call) -> None:
     require(shape[-1] == other[-1] * BLOCK, wrong, f"{other[-1] * BLOCK} columns", "Pass one scale per block.")
 
 
-def _back_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _cast_back_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = call["output_dtype"] or DataType.BFLOAT16
-    where = call["memory_config"] or DRAM_MEMORY_CONFIG
-    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=where)]
+    memory_config = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=memory_config)]
 
 
-@op(f"{PREFILL}.per_token_cast_back", golden=goldens.per_token_cast_back, check=_check_back, out=_back_spec)
+@op(f"{PREFILL}.per_token_cast_back", golden=goldens.per_token_cast_back, check=_check_cast_back, out=_cast_back_spec)
 def per_token_cast_back(
     input_e4m3: Lanes,
     input_scale: Lanes | None,
@@ -150,29 +153,31 @@ def per_token_cast_back(
     metadata: Lanes | None,
     lane_axes: int,
 ) -> Lanes:
-    """fp8 rows times their scales; with the experts' regions given, zeros after the last region."""
+    """fp8 rows times their scales; if the experts' regions are given, rows after the last region are zeros."""
     blocks = input_e4m3.shape[-1] // BLOCK
     scale = input_scale
-    if metadata is not None:  # float32 numbers, bit by bit in the tail of rows of integers
+    if metadata is not None:  # the scales are float32 bits at the end of each row of integers
         scale = metadata[..., -blocks:].to(torch.int32).contiguous().view(torch.float32)
-    assert scale is not None, "one of the two is there"
+    assert scale is not None, "the check requires input_scale or metadata"
     scale = scale.bfloat16().float() if narrow_scales_to_bf16 else scale.float()
     rows = (torch.unflatten(input_e4m3.float(), -1, (-1, BLOCK)) * scale[..., None]).flatten(-2)
     if expert_region_offsets is None or expert_token_counts is None or global_expert_idx_table is None:
         return rows
-    numbers = (expert_region_offsets, expert_token_counts, global_expert_idx_table)
-    starts, counts, table = align_mesh_dims([x.flatten(lane_axes).long() for x in numbers], lane_axes)
-    own = table[..., :experts_per_chip]
-    end = (starts.gather(-1, own) + -(-counts.gather(-1, own) // TILE) * TILE).amax(-1, keepdim=True)
+    expert_tensors = (expert_region_offsets, expert_token_counts, global_expert_idx_table)
+    starts, counts, table = align_mesh_dims([x.flatten(lane_axes).long() for x in expert_tensors], lane_axes)
+    local_experts = table[..., :experts_per_chip]
+    end = (starts.gather(-1, local_experts) + -(-counts.gather(-1, local_experts) // TILE) * TILE).amax(
+        -1, keepdim=True
+    )
     total = torch.Size(rows.shape[lane_axes:-1]).numel()
-    real = torch.arange(total, device=rows.device) < end
-    real = real.reshape(*real.shape[:-1], *rows.shape[lane_axes:-1], 1)
-    return torch.where(real, rows, 0.0)
+    in_region = torch.arange(total, device=rows.device) < end
+    in_region = in_region.reshape(*in_region.shape[:-1], *rows.shape[lane_axes:-1], 1)
+    return torch.where(in_region, rows, 0.0)
 
 
 def _check_pack(call: Call) -> None:
-    parts = (("latent", DataType.FP8_E4M3, LATENT), ("scales", DataType.FLOAT32, LATENT // BLOCK))
-    for (name, dtype, last), spec in zip((*parts, ("rope", DataType.BFLOAT16, ROPE)), call.specs, strict=True):
+    columns = (("latent", DataType.FP8_E4M3, LATENT), ("scales", DataType.FLOAT32, LATENT // BLOCK))
+    for (name, dtype, last), spec in zip((*columns, ("rope", DataType.BFLOAT16, ROPE)), call.specs, strict=True):
         require_layout(spec, Layout.ROW_MAJOR, f"{name} must be ROW_MAJOR")
         require(
             spec.memory_config == DRAM_MEMORY_CONFIG,
@@ -183,7 +188,7 @@ def _check_pack(call: Call) -> None:
         require(spec.dtype is dtype, f"{name} has the wrong dtype", str(dtype), "Convert it with ttnn.typecast.")
         wrong = f"{name} last dim must be {last}, got {spec.shape[-1]}"
         require(spec.shape[-1] == last, wrong, str(last), "Reshape it to that length.")
-    arch, where = call.mesh.arch(), call["memory_config"]
+    arch, memory_config = call.mesh.arch(), call["memory_config"]
     require(
         arch is Arch.BLACKHOLE,
         "pack_scaled_fp8_kv_cache requires Blackhole",
@@ -192,7 +197,10 @@ def _check_pack(call: Call) -> None:
     )
     wrong = "pack_scaled_fp8_kv_cache: output must be DRAM interleaved"
     require(
-        where is None or where == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG", "Move it with ttnn.to_memory_config."
+        memory_config is None or memory_config == DRAM_MEMORY_CONFIG,
+        wrong,
+        "DRAM_MEMORY_CONFIG",
+        "Move it with ttnn.to_memory_config.",
     )
     shapes = [tuple(spec.shape) for spec in call.specs]
     wrong = "all inputs must have the same rank"
@@ -206,8 +214,8 @@ def _check_pack(call: Call) -> None:
 
 
 def _pack_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where = call["memory_config"] or DRAM_MEMORY_CONFIG
-    return [TensorSpec(inferred[0][0], DataType.FP8_E4M3, Layout.ROW_MAJOR, memory_config=where)]
+    memory_config = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(inferred[0][0], DataType.FP8_E4M3, Layout.ROW_MAJOR, memory_config=memory_config)]
 
 
 @op(f"{PREFILL}.pack_scaled_fp8_kv_cache", check=_check_pack, out=_pack_spec)

@@ -22,33 +22,33 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 RULE = "chunk_gated_delta_rule"
-TINY = 1e-6  # keeps the length of a key from being zero
-Chunks = tuple[Lanes, Lanes]
+TINY = 1e-6  # avoids a division by zero when keys are normalized
+OutputAndState = tuple[Lanes, Lanes]
 
 
-def _scan(q: Lanes, k: Lanes, v: Lanes, g: Lanes, beta: Lanes, state: Lanes, chunk: int) -> Chunks:
+def _scan(q: Lanes, k: Lanes, v: Lanes, g: Lanes, beta: Lanes, state: Lanes, chunk: int) -> OutputAndState:
     """Outputs [N, T, V] and the last state [N, K, V]; T is a multiple of the chunk."""
     q, k, v, g, beta = (torch.unflatten(x, 1, (-1, chunk)) for x in (q, k, v, g, beta))
-    faded = g.cumsum(-1)  # how much of the chunk's first state is left, as a logarithm
-    lower = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
-    between = (faded[..., :, None] - faded[..., None, :]).masked_fill(~lower, float("-inf")).exp()
-    own = torch.eye(chunk, device=q.device)
-    mixing = own + (engine.matmul(k, k.mT) * between * beta[..., None]).tril(-1)
-    scaled = torch.cat([v, k * faded.exp()[..., None]], -1) * beta[..., None]
+    log_decay = g.cumsum(-1)  # logarithm of the decay since the start of the chunk
+    causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
+    decay = (log_decay[..., :, None] - log_decay[..., None, :]).masked_fill(~causal, float("-inf")).exp()
+    identity = torch.eye(chunk, device=q.device)
+    mixing = identity + (engine.matmul(k, k.mT) * decay * beta[..., None]).tril(-1)
+    scaled = torch.cat([v, k * log_decay.exp()[..., None]], -1) * beta[..., None]
     values, keys = torch.split(
         torch.linalg.solve_triangular(mixing, scaled, upper=False, unitriangular=True),
         [v.shape[-1], k.shape[-1]],
         dim=-1,
     )
-    scores = engine.matmul(q, k.mT) * between
-    asked = q * faded.exp()[..., None]
-    rest = faded[..., -1:]
-    kept = k * (rest - faded).exp()[..., None]
+    scores = engine.matmul(q, k.mT) * decay
+    decayed_q = q * log_decay.exp()[..., None]
+    chunk_decay = log_decay[..., -1:]
+    decayed_k = k * (chunk_decay - log_decay).exp()[..., None]
     outputs = []
     for i in range(q.shape[1]):
-        learnt = values[:, i] - engine.matmul(keys[:, i], state)
-        outputs.append(engine.matmul(asked[:, i], state) + engine.matmul(scores[:, i], learnt))
-        state = state * rest[:, i, :, None].exp() + engine.matmul(kept[:, i].mT, learnt)
+        new_values = values[:, i] - engine.matmul(keys[:, i], state)
+        outputs.append(engine.matmul(decayed_q[:, i], state) + engine.matmul(scores[:, i], new_values))
+        state = state * chunk_decay[:, i, :, None].exp() + engine.matmul(decayed_k[:, i].mT, new_values)
     return torch.cat(outputs, 1), state
 
 
@@ -76,7 +76,7 @@ def _check(call: Call) -> None:
     for name, spec in zip(("q", "k", "v", "g", "beta"), call.specs, strict=False):
         require_layout(spec, Layout.TILE, f"{RULE}: {name} must be TILE layout")
     wrong = f"HV ({value_heads}) must be divisible by H ({heads})"
-    require(value_heads % heads == 0, wrong, "whole groups of heads", "Choose value heads that the key heads divide.")
+    require(value_heads % heads == 0, wrong, f"a multiple of {heads}", "Choose value heads that the key heads divide.")
     wrong = "chunk_size must be a multiple of 32"
     require(chunk % TILE == 0, wrong, "a multiple of 32", "Round chunk_size up to whole tiles.")
     require(key_dim % TILE == 0, "key_dim must be a multiple of 32", "a multiple of 32", "Pad the keys with ttnn.pad.")
@@ -96,12 +96,12 @@ def _check(call: Call) -> None:
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where = call["memory_config"] or DRAM_MEMORY_CONFIG
-    rows = Layout.TILE if call["output_head_major"] else Layout.ROW_MAJOR
-    kinds = ((DataType.BFLOAT16, rows), (DataType.FLOAT32, Layout.TILE))
+    memory_config = call["memory_config"] or DRAM_MEMORY_CONFIG
+    output_layout = Layout.TILE if call["output_head_major"] else Layout.ROW_MAJOR
+    formats = ((DataType.BFLOAT16, output_layout), (DataType.FLOAT32, Layout.TILE))
     return [
-        TensorSpec(shape, dtype, layout, memory_config=where)
-        for (shape, _), (dtype, layout) in zip(inferred, kinds, strict=False)
+        TensorSpec(shape, dtype, layout, memory_config=memory_config)
+        for (shape, _), (dtype, layout) in zip(inferred, formats, strict=False)
     ]
 
 
@@ -119,49 +119,49 @@ def chunk_gated_delta_rule(
     output_head_major: bool,
     lane_axes: int,
 ) -> tuple[Lanes, Lanes | None]:
-    """Outputs of every row, computed chunk by chunk, and the state after the last row on request."""
-    given = [q, k, v, g, beta] if initial_state is None else [q, k, v, g, beta, initial_state]
-    dims = common_mesh_dims(given, lane_axes)
+    """Outputs of every row, computed chunk by chunk, and with output_final_state the last state."""
+    operands = [q, k, v, g, beta] if initial_state is None else [q, k, v, g, beta, initial_state]
+    dims = common_mesh_dims(operands, lane_axes)
     local = [tuple(x.shape[lane_axes:]) for x in (q, v, beta)]
     heads, value_heads, key_dim, value_dim = _read_dims(*local)
-    lanes = [flatten_lanes(x, lane_axes).float() for x in align_mesh_dims(given, lane_axes)]
-    normed = len(local[0]) == 3
+    lanes = [flatten_lanes(x, lane_axes).float() for x in align_mesh_dims(operands, lane_axes)]
+    flat_inputs = len(local[0]) == 3
     q, k, v = _split_by_head(lanes[0], heads), _split_by_head(lanes[1], heads), _split_by_head(lanes[2], value_heads)
-    if normed:
+    if flat_inputs:
         q, k = (x * torch.rsqrt(engine.total(x.square(), (-1,), keepdim=True) + TINY) for x in (q, k))
     group = value_heads // heads
     q, k = (x.repeat_interleave(group, 2) for x in (q * (key_dim**-0.5 if scale is None else scale), k))
     g, beta = lanes[3].transpose(-2, -1), lanes[4].transpose(-2, -1)
-    rows, front = q.shape[-2], q.shape[:3]
-    room = -rows % chunk_size
-    parts = [F.pad(x, (0, 0, 0, room)).flatten(0, 2) for x in (q, k, v)]
-    gates = [F.pad(x, (0, room)).flatten(0, 2) for x in (g, beta)]
+    rows, batch_dims = q.shape[-2], q.shape[:3]
+    padding = -rows % chunk_size
+    padded = [F.pad(x, (0, 0, 0, padding)).flatten(0, 2) for x in (q, k, v)]
+    gates = [F.pad(x, (0, padding)).flatten(0, 2) for x in (g, beta)]
     state = (
-        parts[0].new_zeros(parts[0].shape[0], key_dim, value_dim)
+        padded[0].new_zeros(padded[0].shape[0], key_dim, value_dim)
         if initial_state is None
         else lanes[5].reshape(-1, key_dim, value_dim)
     )
-    out, last = _scan(parts[0], parts[1], parts[2], gates[0], gates[1], state, chunk_size)
-    out = torch.unflatten(out[:, :rows], 0, front)
+    out, last = _scan(padded[0], padded[1], padded[2], gates[0], gates[1], state, chunk_size)
+    out = torch.unflatten(out[:, :rows], 0, batch_dims)
     out = out.flatten(1, 2) if output_head_major else out.transpose(2, 3)
     return unflatten_lanes(out, dims), unflatten_lanes(
-        torch.unflatten(last, 0, front), dims
+        torch.unflatten(last, 0, batch_dims), dims
     ) if output_final_state else None
 
 
-# -- the scan alone ----------------------------------------------------------------------------------------------------
+# -- the scan over prepared chunks -------------------------------------------------------------------------------------
 
 
 def _solve_lower(lower: Lanes, inverse: Lanes, right: Lanes) -> Lanes:
-    """x of lower · x = right, tile by tile, with the inverses of the tiles on the diagonal."""
-    found: list[Lanes] = []
+    """Solve lower · x = right tile by tile, with the inverses of the diagonal tiles."""
+    solved: list[Lanes] = []
     for i in range(lower.shape[-1] // TILE):
         rows = slice(i * TILE, (i + 1) * TILE)
-        known = right[..., rows, :]
-        for j, x in enumerate(found):
-            known = known - engine.matmul(lower[..., rows, j * TILE : (j + 1) * TILE], x)
-        found.append(engine.matmul(inverse[..., rows, :], known))
-    return torch.cat(found, dim=-2)
+        remainder = right[..., rows, :]
+        for j, x in enumerate(solved):
+            remainder = remainder - engine.matmul(lower[..., rows, j * TILE : (j + 1) * TILE], x)
+        solved.append(engine.matmul(inverse[..., rows, :], remainder))
+    return torch.cat(solved, dim=-2)
 
 
 CHUNK = 128  # rows of a chunk and lengths of keys and values that TT-NN's kernel takes
@@ -175,21 +175,21 @@ def _check_scan(call: Call) -> None:
         require_dtype(spec, DataType.FLOAT32, wrong)
         wrong = f"{name} rank mismatch: {len(spec.shape)} vs 4"
         require(len(spec.shape) == 4, wrong, "[heads, chunks, .., ..]", "Reshape it to four dims.")
-    front, values, keys = tuple(call.specs[0].shape[:2]), call.specs[1].shape[-1], call.specs[2].shape[-1]
+    batch_dims, values, keys = tuple(call.specs[0].shape[:2]), call.specs[1].shape[-1], call.specs[2].shape[-1]
     for name, length in (("chunk_size", call.specs[0].shape[-1]), ("key_dim", keys), ("val_dim", values)):
         wrong = f"{name} must be exactly {CHUNK}, got {length}"
         require(length == CHUNK, wrong, str(CHUNK), "Use ttnn.transformer.chunk_gated_delta_rule.")
     square = (CHUNK, CHUNK)
-    tails = (square, square, square, square, square, square, (1, 1), (CHUNK, TILE))
-    for name, spec, tail in zip(names, call.specs, tails, strict=False):
-        for i, (length, wanted) in enumerate(zip(spec.shape, (*front, *tail), strict=True)):
-            wrong = f"{name} dim[{i}] expected {wanted} got {length}"
-            require(length == wanted, wrong, str(wanted), "Reshape it to that length.")
+    matrix_shapes = (square, square, square, square, square, square, (1, 1), (CHUNK, TILE))
+    for name, spec, matrix_shape in zip(names, call.specs, matrix_shapes, strict=False):
+        for i, (length, expected_length) in enumerate(zip(spec.shape, (*batch_dims, *matrix_shape), strict=True)):
+            wrong = f"{name} dim[{i}] expected {expected_length} got {length}"
+            require(length == expected_length, wrong, str(expected_length), "Reshape it to that length.")
 
 
 def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where = call["memory_config"] or DRAM_MEMORY_CONFIG
-    return [TensorSpec(shape, DataType.FLOAT32, Layout.TILE, memory_config=where) for shape, _ in inferred]
+    memory_config = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(shape, DataType.FLOAT32, Layout.TILE, memory_config=memory_config) for shape, _ in inferred]
 
 
 @op("ttnn.transformer.gated_delta_attn_seq", golden=goldens.gated_delta_scan, check=_check_scan, out=_scan_spec)
@@ -204,16 +204,18 @@ def gated_delta_attn_seq(
     L_inv: Lanes,
     initial_state: Lanes | None,
     lane_axes: int,
-) -> Chunks:
+) -> OutputAndState:
     """The scan of the rule over prepared chunks: outputs and the last state."""
-    given = [L_unit, v_beta_sc, k_bd_sc, intra_attn, q_decay, k_decay_t, dl_exp, L_inv]
-    lower, values, keys, scores, asked, kept, rest, inverse = (x.float() for x in align_mesh_dims(given, lane_axes))
+    operands = [L_unit, v_beta_sc, k_bd_sc, intra_attn, q_decay, k_decay_t, dl_exp, L_inv]
+    lower, values, keys, scores, decayed_q, decayed_k, chunk_decay, inverse = (
+        x.float() for x in align_mesh_dims(operands, lane_axes)
+    )
     shape = (*values.shape[:-3], keys.shape[-1], values.shape[-1])
     state = values.new_zeros(shape) if initial_state is None else initial_state.float()
     outputs = []
     for i in range(lower.shape[-3]):
         right = values[..., i, :, :] - engine.matmul(keys[..., i, :, :], state)
-        learnt = _solve_lower(lower[..., i, :, :], inverse[..., i, :, :], right)
-        outputs.append(engine.matmul(asked[..., i, :, :], state) + engine.matmul(scores[..., i, :, :], learnt))
-        state = state * rest[..., i, :, :] + engine.matmul(kept[..., i, :, :], learnt)
+        new_values = _solve_lower(lower[..., i, :, :], inverse[..., i, :, :], right)
+        outputs.append(engine.matmul(decayed_q[..., i, :, :], state) + engine.matmul(scores[..., i, :, :], new_values))
+        state = state * chunk_decay[..., i, :, :] + engine.matmul(decayed_k[..., i, :, :], new_values)
     return torch.stack(outputs, dim=-3), state.expand(shape)

@@ -12,7 +12,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
-from ttmesh.ops.norm.layer_norm import affine, check_parameters, normalize_rms
+from ttmesh.ops.norm.layer_norm import apply_affine, check_parameters, normalize_rms
 
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}
 
@@ -36,7 +36,7 @@ def dit_rms_norm_unary_fused(
     x = input_tensor.float()
     if residual_input_tensor is not None:
         x = x + residual_input_tensor.float()
-    normed = affine(normalize_rms(x, epsilon), weight, bias, lane_axes)
+    normed = apply_affine(normalize_rms(x, epsilon), weight, bias, lane_axes)
     return normed if activation is None else apply(normed, [activation])
 
 
@@ -51,10 +51,10 @@ def dit_minimal_matmul_addcmul_fused(
     lane_axes: int,
 ) -> Lanes:
     """base + scalar · (x @ w + bias) · gate."""
-    given = [matmul_input_tensor, matmul_weight_tensor, addcmul_input_tensor1, addcmul_input_tensor2]
-    x, weight, base, gate = (t.float() for t in equalize_ranks(given, lane_axes))
-    product = engine.matmul(x, weight)
+    operands = [matmul_input_tensor, matmul_weight_tensor, addcmul_input_tensor1, addcmul_input_tensor2]
+    x, weight, base, gate = (t.float() for t in equalize_ranks(operands, lane_axes))
+    result = engine.matmul(x, weight)
     if bias_tensor is not None:
-        rank = product.dim() - lane_axes
-        product = product + bias_tensor.float().reshape(*bias_tensor.shape[:lane_axes], *[1] * (rank - 1), -1)
-    return base + scalar * product * gate
+        rank = result.dim() - lane_axes
+        result = result + bias_tensor.float().reshape(*bias_tensor.shape[:lane_axes], *[1] * (rank - 1), -1)
+    return base + scalar * result * gate

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import engine
-from ttmesh.ops.attention.attention_heads import as_heads
-from ttmesh.ops.attention.rotary_embedding import by_pairs
+from ttmesh.ops.attention.attention_heads import to_heads
+from ttmesh.ops.attention.rotary_embedding import apply_pair_rotary
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -19,11 +19,11 @@ from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
-WIDE = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
+SUPPORTED = {DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.FLOAT32}
 
 
-def _place_in_tiles(*values: Lanes) -> Lanes:
-    """Each value in the first column of a tile."""
+def _pad_to_tiles(*values: Lanes) -> Lanes:
+    """Pad each value to a tile's width and concatenate; the values are the tiles' first columns."""
     return torch.cat([F.pad(value, (0, TILE - 1)) for value in values], dim=-1)
 
 
@@ -38,14 +38,14 @@ def _check_layer_pre(call: Call) -> None:
     require(interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
     require_layout(x, Layout.TILE, "Only tilized inputs supported.")
     wrong = "Input data format not supported."
-    require(x.dtype in WIDE, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
-    _exact(call, x, "pre")
+    require(x.dtype in SUPPORTED, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
+    _check_accumulation(call, x, "pre")
 
 
-def _exact(call: Call, x: TensorSpec, when: str) -> None:
+def _check_accumulation(call: Call, x: TensorSpec, stage: str) -> None:
     config = call["compute_kernel_config"]
     wrong = (
-        f"dit_layernorm_{when}_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
+        f"dit_layernorm_{stage}_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
         "otherwise precision is silently lost in the unpacker format conversion."
     )
     require(
@@ -65,7 +65,7 @@ def _exact(call: Call, x: TensorSpec, when: str) -> None:
 def dit_layernorm_pre_allgather(input_tensor: Lanes) -> Lanes:
     """Mean and variance of each row on this device, each in the first column of a tile."""
     variance, mean = torch.var_mean(input_tensor.float(), -1, correction=0, keepdim=True)
-    return _place_in_tiles(mean, variance)
+    return _pad_to_tiles(mean, variance)
 
 
 def _check_layer_post(call: Call) -> None:
@@ -76,21 +76,21 @@ def _check_layer_post(call: Call) -> None:
     require(interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
     require_layout(x, Layout.TILE, f"Input tensor must have TILE layout, got: {x.layout}")
     wrong = f"Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {x.dtype}"
-    require(x.dtype in WIDE, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
+    require(x.dtype in SUPPORTED, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
     require_layout(stats, Layout.TILE, f"Stats tensor must have TILE layout, got: {stats.layout}")
     wrong = "Stats tensor must be BF16, BF8_B, or FLOAT32."
-    require(stats.dtype in WIDE, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
-    wide = stats.shape[-1]
+    require(stats.dtype in SUPPORTED, wrong, "bfloat16, bfloat8_b or float32", "Convert it with ttnn.typecast.")
+    width = stats.shape[-1]
     require(
-        wide % (2 * TILE) == 0,
-        f"Stats inner dimension must be multiple of 64 (two tiles), got: {wide}",
+        width % (2 * TILE) == 0,
+        f"Stats inner dimension must be multiple of 64 (two tiles), got: {width}",
         "a multiple of 64",
         "Compute the statistics with the pre_all_gather operation.",
     )
     for i, name in ((0, "batch sizes"), (1, "dim1"), (2, "dim2")):
         wrong = f"Stats and input {name} must match, got stats: {stats.shape[i]} vs input: {x.shape[i]}"
         require(
-            stats.shape[i] == x.shape[i], wrong, "statistics of these rows", "Compute the statistics from this input."
+            stats.shape[i] == x.shape[i], wrong, f"{x.shape[i]} in dim {i}", "Compute the statistics from this input."
         )
     if weight is None:
         require(
@@ -99,8 +99,8 @@ def _check_layer_post(call: Call) -> None:
     for name, term in (("Gamma", weight), ("Beta", bias)):
         if term is None:
             continue
-        form = term.spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
-        require(form, f"{name} must be BF16 or FLOAT32.", "bfloat16 or float32", "Convert it with ttnn.typecast.")
+        supported = term.spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
+        require(supported, f"{name} must be BF16 or FLOAT32.", "bfloat16 or float32", "Convert it with ttnn.typecast.")
         shape = term.spec.shape
         if term.spec.layout is Layout.TILE:
             wrong = f"{name} hidden dimension must match input. Got {shape[-1]} vs {x.shape[-1]}"
@@ -119,11 +119,11 @@ def _check_layer_post(call: Call) -> None:
     if weight is not None:
         wrong = "Beta must be provided when gamma is provided."
         require(bias is not None, wrong, "bias=", "Pass bias too, or leave both out.")
-    _exact(call, x, "post")
+    _check_accumulation(call, x, "post")
 
 
 def _expand_terms(values: Lanes, width: int, lane_axes: int) -> Lanes:
-    """A row of factors, or one per batch, reshaped to broadcast over [batch, 1, rows, width]."""
+    """Reshape one row of factors, or one per batch, to broadcast over [batch, 1, rows, width]."""
     mesh = values.shape[:lane_axes]
     rows = values.float().reshape(*mesh, -1, width)
     return rows.reshape(*mesh, 1, -1, 1, width)
@@ -138,8 +138,8 @@ def dit_layernorm_post_allgather(
     input_tensor: Lanes, stats: Lanes, epsilon: float, weight: Lanes | None, bias: Lanes | None, lane_axes: int
 ) -> Lanes:
     """Layer norm of rows with the gathered means and variances of all devices' shards."""
-    parts = torch.unflatten(stats.float(), -1, (-1, 2, TILE))[..., 0]
-    means, variances = parts[..., 0], parts[..., 1]
+    moments = torch.unflatten(stats.float(), -1, (-1, 2, TILE))[..., 0]
+    means, variances = moments[..., 0], moments[..., 1]
     mean = means.mean(-1, keepdim=True)
     variance = variances.mean(-1, keepdim=True) + (means - mean).square().mean(-1, keepdim=True)
     normed = (input_tensor.float() - mean) * torch.rsqrt(variance + epsilon)
@@ -167,9 +167,7 @@ def _check_rms_pre(call: Call) -> None:
 )
 def wan_fused_rmsnorm_pre_allgather(input_tensor: Lanes) -> Lanes:
     """Sum of squares of each row on this device, in the first column of a tile."""
-    return _place_in_tiles(
-        engine.total(engine.multiply(input_tensor.float(), input_tensor.float()), (-1,), keepdim=True)
-    )
+    return _pad_to_tiles(engine.total(engine.multiply(input_tensor.float(), input_tensor.float()), (-1,), keepdim=True))
 
 
 def _check_rms_post(call: Call) -> None:
@@ -178,10 +176,10 @@ def _check_rms_post(call: Call) -> None:
     rope = {name: call[name] for name in ("transformation_mat", "rope_cos", "rope_sin")}
     require_layout(x, Layout.TILE, f"Input tensor 0 tensor must have TILE layout, got: {x.layout}")
     require_dtype(x, DataType.BFLOAT16, f"Input tensor 0 tensor must be BFLOAT16, got: {x.dtype}")
-    wide = stats.shape[-1]
+    width = stats.shape[-1]
     require(
-        wide % TILE == 0,
-        f"Stats inner dimension must be divisible by TILE_WIDTH (32), got: {wide}",
+        width % TILE == 0,
+        f"Stats inner dimension must be divisible by TILE_WIDTH (32), got: {width}",
         f"a multiple of {TILE}",
         "Compute the statistics with the pre_all_gather operation.",
     )
@@ -190,12 +188,12 @@ def _check_rms_post(call: Call) -> None:
     for i in range(len(x.shape) - 1):
         wrong = f"Stats and input dim{i} must match, got stats: {stats.shape[i]} vs input: {x.shape[i]}"
         require(
-            stats.shape[i] == x.shape[i], wrong, "statistics of these rows", "Compute the statistics from this input."
+            stats.shape[i] == x.shape[i], wrong, f"{x.shape[i]} in dim {i}", "Compute the statistics from this input."
         )
     wrong = f"Number of heads must be greater than 0, got: {heads}"
     require(heads > 0, wrong, "a number of heads", "Pass num_heads of 1 or more.")
     wrong = f"Input last dimension must be divisible by number of heads, got hidden_dim: {x.shape[-1]} vs num_heads: {heads}"
-    require(x.shape[-1] % heads == 0, wrong, "whole heads", "Choose num_heads that divides the last dim.")
+    require(x.shape[-1] % heads == 0, wrong, f"a multiple of {heads}", "Choose num_heads that divides the last dim.")
     require(len(x.shape) == 4, f"Input must have rank 4, got: {len(x.shape)}", "rank 4", "Reshape it to four dims.")
     wrong = f"Input dim 1 must be 1, got: {x.shape[1]}"
     require(x.shape[1] == 1, wrong, "[1, 1, rows, columns]", "Reshape it to [1, 1, rows, columns].")
@@ -237,7 +235,7 @@ def wan_fused_rmsnorm_post_allgather(
     sums = torch.unflatten(stats.float(), -1, (-1, TILE))[..., 0]
     normed = input_tensor.float() * torch.rsqrt(sums.mean(-1, keepdim=True) / width + epsilon)
     scaled = normed if weight is None else normed * _expand_terms(weight, width, lane_axes)
-    heads = as_heads(scaled.squeeze(-3), num_heads_per_device)
+    heads = to_heads(scaled.squeeze(-3), num_heads_per_device)
     if transformation_mat is None or rope_cos is None or rope_sin is None:
         return heads
-    return by_pairs(heads, rope_cos.float(), rope_sin.float(), transformation_mat.float())
+    return apply_pair_rotary(heads, rope_cos.float(), rope_sin.float(), transformation_mat.float())

@@ -44,12 +44,14 @@ def _require(operation: str, ok: bool, wrong: str, expected: str, fix: str) -> N
 
 
 def _check_common(call: Call, operation: str) -> None:
-    where, config = call["memory_config"], call["compute_kernel_config"]
-    if where is not None:
-        wrong = f"output memory layout must be INTERLEAVED, got {where.memory_layout.name}"
+    memory_config, config = call["memory_config"], call["compute_kernel_config"]
+    if memory_config is not None:
+        wrong = f"output memory layout must be INTERLEAVED, got {memory_config.memory_layout.name}"
         if operation == NORM:
             wrong = "output memory configuration must be interleaved"
-        _require(operation, where.interleaved, wrong, "interleaved memory", "Pass an interleaved memory_config.")
+        _require(
+            operation, memory_config.interleaved, wrong, "interleaved memory", "Pass an interleaved memory_config."
+        )
     if config is not None:
         wrong = "packer_l1_acc=true is unsupported because the compute kernel does not accumulate through L1"
         _require(
@@ -126,10 +128,12 @@ def _check_conv(call: Call) -> None:
         f"a divisor of {channels}",
         "Choose another channel_chunk_size in program_config.",
     )
-    form = len(x.shape) == 3 and x.shape[0] == 1 and x.shape[2] == channels
-    _require(CONV, form, "input must be [1,T,Q+K+V]", f"[1, T, {channels}]", "Reshape it to that shape.")
-    past = tuple(history.shape) == (1, TAPS - 1, channels)
-    _require(CONV, past, "history must be [1,3,Q+K+V]", f"[1, {TAPS - 1}, {channels}]", "Reshape it to that shape.")
+    has_shape = len(x.shape) == 3 and x.shape[0] == 1 and x.shape[2] == channels
+    _require(CONV, has_shape, "input must be [1,T,Q+K+V]", f"[1, T, {channels}]", "Reshape it to that shape.")
+    history_fits = tuple(history.shape) == (1, TAPS - 1, channels)
+    _require(
+        CONV, history_fits, "history must be [1,3,Q+K+V]", f"[1, {TAPS - 1}, {channels}]", "Reshape it to that shape."
+    )
     _require(
         CONV,
         _is_tiled(x.shape[1]),
@@ -164,22 +168,22 @@ def _check_conv(call: Call) -> None:
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
-    """Identify the device program; TT-NN fills in the compute config before it looks for one."""
-    norm = call.name.endswith(NORM)
+    """Identify the device program; TT-NN completes the compute config before it looks up the program."""
+    is_norm = call.name.endswith(NORM)
     config = init_device_compute_kernel_config(
         call.mesh.arch(),
         call["compute_kernel_config"],
         math_fidelity=MathFidelity.HiFi4,
-        math_approx_mode=norm,
-        fp32_dest_acc_en=norm,
+        math_approx_mode=is_norm,
+        fp32_dest_acc_en=is_norm,
     )
-    rest = tuple(v for k, v in call.arguments.items() if k != "compute_kernel_config" and not isinstance(v, Tensor))
-    return ((call.name, call.specs, rest, config),)
+    options = tuple(v for k, v in call.arguments.items() if k != "compute_kernel_config" and not isinstance(v, Tensor))
+    return ((call.name, call.specs, options, config),)
 
 
 def _conv_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where = call["memory_config"] or DRAM_MEMORY_CONFIG
-    return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=where) for shape, _ in inferred]
+    memory_config = call["memory_config"] or DRAM_MEMORY_CONFIG
+    return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=memory_config) for shape, _ in inferred]
 
 
 @op(
@@ -205,9 +209,9 @@ def qkv_causal_conv1d_silu(
     window = torch.cat(align_mesh_dims([history.float(), input.float()], lane_axes), dim=-2)
     rows = input.shape[-2]
     taps = (tap.float().flatten(lane_axes)[..., None, None, :] for tap in (tap0, tap1, tap2, tap3))
-    mixed = sum(tap * window[..., i : i + rows, :] for i, tap in enumerate(taps))
-    assert isinstance(mixed, Lanes), "there are four taps"
-    return list(torch.split(F.silu(mixed), [q_width, k_width, v_width], dim=-1))
+    convolved = sum(tap * window[..., i : i + rows, :] for i, tap in enumerate(taps))
+    assert isinstance(convolved, Lanes), "there are four taps"
+    return list(torch.split(F.silu(convolved), [q_width, k_width, v_width], dim=-1))
 
 
 def _check_norm(call: Call) -> None:
@@ -238,10 +242,10 @@ def _check_norm(call: Call) -> None:
     _check_common(call, NORM)
     heads, epsilon, dtype = call["num_heads"], call["epsilon"], call["output_dtype"]
     _require(NORM, heads > 0, "num_heads must be positive", "num_heads of 1 or more", "Pass the number of heads.")
-    wide = dtype in (None, DataType.FLOAT32, DataType.BFLOAT16)
+    supported = dtype in (None, DataType.FLOAT32, DataType.BFLOAT16)
     _require(
         NORM,
-        wide,
+        supported,
         "output_dtype must be FLOAT32 or BFLOAT16",
         "float32 or bfloat16",
         "Pass one of these formats, or leave output_dtype out.",
@@ -263,9 +267,13 @@ def _check_norm(call: Call) -> None:
     )
     _require(NORM, len(gate.shape) == 3, "gate must be [B,T,H*V]", "3 dims", "Reshape it to three dims.")
     _require(NORM, len(weight.shape) == 1, "weight must be [V]", "1 dim", "Reshape it to one dim.")
-    form = (x.shape[0] // heads, x.shape[1], heads * x.shape[2])
+    gate_shape = (x.shape[0] // heads, x.shape[1], heads * x.shape[2])
     _require(
-        NORM, tuple(gate.shape) == form, "gate must have shape [B,T,H*V]", str(list(form)), "Reshape it to that shape."
+        NORM,
+        tuple(gate.shape) == gate_shape,
+        "gate must have shape [B,T,H*V]",
+        str(list(gate_shape)),
+        "Reshape it to that shape.",
     )
     _require(
         NORM,

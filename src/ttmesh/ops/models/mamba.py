@@ -19,19 +19,19 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 LATENT = 32
-HIDDEN = 5120  # channels of the one model it was made for; 32 times as many columns are one per state already
+HIDDEN = 5120  # channels of the model TT-NN made it for; with 32 times as many columns b is already per state
 
 
 def _check_mul(call: Call) -> None:
     a, b = (spec.shape[-1] for spec in call.specs[:2])
     fits = a in (LATENT, LATENT * b)
     wrong = f"widths {a} and {b} do not fit"
-    require(fits, wrong, f"{LATENT} columns, or {LATENT} for each of the other's", "Pad it with ttnn.pad.")
+    require(fits, wrong, f"{LATENT} or {LATENT} x {b} columns in a", "Pad it with ttnn.pad.")
 
 
 @op("ttnn.experimental.repeat_and_interleave_eltwise_mul", golden=goldens.repeat_and_interleave_mul, check=_check_mul)
 def repeat_and_interleave_eltwise_mul(a: Lanes, b: Lanes) -> Lanes:
-    """Every channel of b times the state vector in a, which is one for all channels or one per channel."""
+    """Every channel of b times a state vector of a, which all channels share or which each channel has."""
     left = torch.unflatten(a.float(), -1, (-1, LATENT))
     right = torch.unflatten(b.float(), -1, (-1, LATENT if b.shape[-1] == LATENT * HIDDEN else 1))
     return (left * right).flatten(-2)
@@ -68,7 +68,7 @@ def _scan(a: Lanes, bx: Lanes, h_prev: Lanes) -> Lanes:
 
 
 @device_operation("ttnn.experimental.prefix_scan state", out=like_written, programs=no_programs, writes="h_prev")
-def _keep(h_prev: Lanes, scanned: Lanes) -> Lanes:
+def _store_state(h_prev: Lanes, scanned: Lanes) -> Lanes:
     return scanned[..., -1:, :]
 
 
@@ -76,5 +76,5 @@ def _keep(h_prev: Lanes, scanned: Lanes) -> Lanes:
 def prefix_scan(a: Tensor, bx: Tensor, h_prev: Tensor, memory_config: MemoryConfig | None, dtype: Any) -> Tensor:
     """h[t] = a[t] · h[t - 1] + bx[t]; the last state is written to h_prev."""
     result: Tensor = _scan(a=a, bx=bx, h_prev=h_prev, memory_config=memory_config, dtype=dtype)
-    _keep(h_prev=h_prev, scanned=result)
+    _store_state(h_prev=h_prev, scanned=result)
     return result

@@ -1,4 +1,4 @@
-"""Matmuls over experts, of which few are active."""
+"""Matmuls over experts of which only some are active."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
-# -- sparse ------------------------------------------------------------------------------------------------------------
+# -- sparse matmul -----------------------------------------------------------------------------------------------------
 
 
 def _check_sparse(call: Call) -> None:
@@ -60,17 +60,17 @@ def sparse_matmul_lanes(
     """Matmuls of the blocks that the sparsity selects; the others are zeros."""
     if a_sparse:  # [.., E, M, K] x [1, E, K, N] or [1, 1, K, N]: one block each
         result = matmul_lanes(a, b, lane_axes)
-        keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *result.shape[lane_axes:-2], 1, 1)
-        return torch.where(keep, result, 0.0)
+        selected = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *result.shape[lane_axes:-2], 1, 1)
+        return torch.where(selected, result, 0.0)
     assert b_sparse, "one operand is sparse"
     rows = a.unsqueeze(-3)  # [A, B, M, K] x [1, E, K, N] → [A, B, 1, E, M, N]
     experts = b.shape[-3]
     weights = b.reshape(*b.shape[:lane_axes], *[1] * (a.dim() - lane_axes - 2), experts, *b.shape[-2:])
     result = engine.matmul(rows, weights)
     mesh, local = result.shape[:lane_axes], result.shape[lane_axes:]
-    keep = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *local[:-2], 1, 1)
-    kept = torch.where(keep, result, 0.0)
-    return kept.reshape(*mesh, *local[:-3], 1, *local[-3:])
+    selected = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *local[:-2], 1, 1)
+    masked = torch.where(selected, result, 0.0)
+    return masked.reshape(*mesh, *local[:-3], 1, *local[-3:])
 
 
 def _multiply_sparse(
@@ -94,27 +94,27 @@ def _multiply_sparse(
 def _multiply_indexed(
     a: torch.Tensor, b: torch.Tensor, indices: torch.Tensor, a_sparse: bool, lane_axes: int
 ) -> torch.Tensor:
-    """Matmuls of the experts in a list, in its order."""
-    chosen, weights = align_mesh_dims([indices.flatten(lane_axes), b], lane_axes)
-    count = chosen.shape[-1]
-    spread = chosen.long().reshape(*chosen.shape[:lane_axes], *[1] * (b.dim() - lane_axes - 3), count, 1, 1)
+    """Matmuls of the experts in a list, in the list's order."""
+    expert_ids, weights = align_mesh_dims([indices.flatten(lane_axes), b], lane_axes)
+    count = expert_ids.shape[-1]
+    index_view = expert_ids.long().reshape(*expert_ids.shape[:lane_axes], *[1] * (b.dim() - lane_axes - 3), count, 1, 1)
     shape = (*weights.shape[:-3], count, *weights.shape[-2:])
-    picked = torch.gather(weights, -3, spread.expand(shape))
-    every = torch.ones_like(chosen)
+    selected_weights = torch.gather(weights, -3, index_view.expand(shape))
+    all_flags = torch.ones_like(expert_ids)
     if a_sparse:  # A has a block per listed expert already
-        return sparse_matmul_lanes(a, picked, every, True, True, lane_axes)
+        return sparse_matmul_lanes(a, selected_weights, all_flags, True, True, lane_axes)
     tokens = a.shape[lane_axes:-2].numel()
-    flags = every.unsqueeze(-2).expand(*every.shape[:-1], tokens, count)
-    return sparse_matmul_lanes(a, picked, flags, False, True, lane_axes)
+    flags = all_flags.unsqueeze(-2).expand(*all_flags.shape[:-1], tokens, count)
+    return sparse_matmul_lanes(a, selected_weights, flags, False, True, lane_axes)
 
 
 def _compact(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes: int) -> torch.Tensor:
-    """The blocks that the sparsity selects, concatenated: [1, count, M, N]."""
-    parts = blocks.flatten(lane_axes, -3)
+    """The blocks selected by the sparsity, concatenated: [1, count, M, N]."""
+    flat_blocks = blocks.flatten(lane_axes, -3)
     order = torch.argsort(sparsity.flatten(lane_axes) == 0, dim=-1, stable=True)[..., :count]
-    mesh = parts.shape[:lane_axes]
-    where = order.expand(*mesh, count)[..., None, None].expand(*mesh, count, *parts.shape[-2:])
-    return torch.gather(parts, -3, where).unsqueeze(lane_axes)
+    mesh = flat_blocks.shape[:lane_axes]
+    index_view = order.expand(*mesh, count)[..., None, None].expand(*mesh, count, *flat_blocks.shape[-2:])
+    return torch.gather(flat_blocks, -3, index_view).unsqueeze(lane_axes)
 
 
 _SPARSE = device_operation("ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse, engine=resolve_sparse)(
@@ -122,21 +122,30 @@ _SPARSE = device_operation("ttnn.sparse_matmul", out=matmul_spec, check=_check_s
 )
 
 
-def _compact_count(given: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None) -> int | None:
-    """The number of blocks of a compact output; None for an output that has room for every block."""
-    if given is not None:
-        own, wanted = given.spec.tile.tile_shape[0], a.spec.tile.tile_shape[0]
-        wrong = f"the override output tile height ({own}) must equal to the in0 tile height ({wanted})"
-        require(own == wanted, wrong, f"tiles of {wanted} rows", "Allocate the output with the input's tile.")
-    if given is None or tuple(given.shape) == tuple(expanded):
+def _count_compact_blocks(
+    output: Tensor | None, a: Tensor, b: Tensor, expanded: Sequence[int], nnz: int | None
+) -> int | None:
+    """The number of blocks of a compact output; None for an output that holds every block."""
+    if output is not None:
+        tile_height, input_tile_height = output.spec.tile.tile_shape[0], a.spec.tile.tile_shape[0]
+        wrong = (
+            f"the override output tile height ({tile_height}) must equal to the in0 tile height ({input_tile_height})"
+        )
+        require(
+            tile_height == input_tile_height,
+            wrong,
+            f"tiles of {input_tile_height} rows",
+            "Allocate the output with the input's tile.",
+        )
+    if output is None or tuple(output.shape) == tuple(expanded):
         return None
-    short = (1, nnz or 0, a.shape[-2], b.shape[-1])
-    wrong = f"Optional output tensor shape {given.shape!r} must match expanded output shape {list(expanded)}"
+    compact_shape = (1, nnz or 0, a.shape[-2], b.shape[-1])
+    wrong = f"Optional output tensor shape {output.shape!r} must match expanded output shape {list(expanded)}"
     wrong = f"{wrong} when nnz is not provided"
     require(nnz is not None, wrong, "the expanded shape, or nnz=", "Pass nnz=, or allocate the output for all blocks.")
     require(
-        tuple(given.shape) == short,
-        f"{wrong} or compact output shape {list(short)} when nnz={nnz}",
+        tuple(output.shape) == compact_shape,
+        f"{wrong} or compact output shape {list(compact_shape)} when nnz={nnz}",
         "the expanded or the compact shape",
         "Allocate the output with one of the two shapes.",
     )
@@ -161,20 +170,20 @@ def sparse_matmul(
 ) -> Any:
     """The matmuls of the experts that the sparsity (or a list of indices) selects; zeros for the others."""
     a, b = input_tensor_a.shape, input_tensor_b.shape
-    given = optional_output_tensor
+    output = optional_output_tensor
     if indices is not None:
         _check_indices(indices, input_tensor_b, nnz, is_input_b_sparse)
         count = indices.shape.volume()
-        whole = (*a[:-3], count, a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, count, a[-2], b[-1])
-        wrong = f"Optional output tensor shape {given.shape if given else None!r} must match the indexed output shape"
-        fits = given is None or tuple(given.shape) == tuple(whole)
-        wrong = f"{wrong} {list(whole)} when indices are provided (num_active={count})"
-        require(fits, wrong, "that shape", "Allocate the output with it.")
+        full_shape = (*a[:-3], count, a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, count, a[-2], b[-1])
+        wrong = f"Optional output tensor shape {output.shape if output else None!r} must match the indexed output shape"
+        fits = output is None or tuple(output.shape) == tuple(full_shape)
+        wrong = f"{wrong} {list(full_shape)} when indices are provided (num_active={count})"
+        require(fits, wrong, "that shape", "Allocate the output with that shape.")
         compact = None
     else:
-        whole = (*a[:-2], a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, b[-3], a[-2], b[-1])
-        compact = _compact_count(given, input_tensor_a, input_tensor_b, whole, nnz)
-    asked = {
+        full_shape = (*a[:-2], a[-2], b[-1]) if is_input_a_sparse else (*a[:-2], 1, b[-3], a[-2], b[-1])
+        compact = _count_compact_blocks(output, input_tensor_a, input_tensor_b, full_shape, nnz)
+    arguments = {
         "input_tensor_a": input_tensor_a,
         "input_tensor_b": input_tensor_b,
         "sparsity": sparsity,
@@ -185,11 +194,11 @@ def sparse_matmul(
         "dtype": dtype,
         "compute_kernel_config": compute_kernel_config,
         "output_tile": output_tile,
-        "optional_output_tensor": given,
+        "optional_output_tensor": output,
         "indices": indices,
         "compact": compact,
     }
-    return _SPARSE(**asked)
+    return _SPARSE(**arguments)
 
 
 def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) -> None:
@@ -212,4 +221,4 @@ def _check_indices(indices: Tensor, b: Tensor, nnz: int | None, b_sparse: bool) 
     require(nnz is None, wrong, "nnz or indices", "Leave nnz out.")
     count, groups = indices.shape.volume(), b.shape[-3]
     wrong = f"indices length / num_active ({count}) must be <= the number of sparse groups in input B ({groups})"
-    require(count <= groups, wrong, f"at most {groups} indices", "Use fewer of them.")
+    require(count <= groups, wrong, f"at most {groups} indices", "Pass each expert at most once.")

@@ -1,4 +1,4 @@
-"""Mixture-of-experts routing on one chip, and the sums and choices around it."""
+"""Mixture-of-experts routing on one chip: gates, top-k over many columns, and the fused router."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
-CHOSEN = 32  # experts that TT-NN's kernel keeps, whatever k says
+KERNEL_K = 32  # experts that TT-NN's kernel selects, independent of k
 
 
-def _share(x: Lanes, expert_mask: Lanes, topk_mask: Lanes) -> Lanes:
-    """How much weight expert 0 gets among the best of each row."""
-    values, experts = torch.topk(x.float() + expert_mask.float(), CHOSEN, dim=-1)
-    return (torch.softmax(values + topk_mask.float()[..., :CHOSEN], -1) * (experts == 0)).sum(-1, keepdim=True)
+def _compute_weight(x: Lanes, expert_mask: Lanes, topk_mask: Lanes) -> Lanes:
+    """The routing weight of expert 0 among the best experts of each row."""
+    values, experts = torch.topk(x.float() + expert_mask.float(), KERNEL_K, dim=-1)
+    return (torch.softmax(values + topk_mask.float()[..., :KERNEL_K], -1) * (experts == 0)).sum(-1, keepdim=True)
 
 
 def _check(call: Call) -> None:
-    if call["k"] != CHOSEN:
+    if call["k"] != KERNEL_K:
         raise MeshError(
-            f"K must be equal to {CHOSEN}, pad with -infinity if necessary; got {call['k']}",
-            expected=f"k={CHOSEN}",
+            f"K must be equal to {KERNEL_K}, pad with -infinity if necessary; got {call['k']}",
+            expected=f"k={KERNEL_K}",
             fix="Mask the experts beyond k in topk_mask_tensor.",
         )
 
@@ -45,20 +45,27 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 @op("ttnn.moe", golden=goldens.moe, check=_check, out=_spec)
 def moe(input_tensor: Lanes, expert_mask_tensor: Lanes, topk_mask_tensor: Lanes) -> Lanes:
     """The routing weight of expert 0, [batch, 1, rows, 1]."""
-    return _share(input_tensor, expert_mask_tensor, topk_mask_tensor)
+    return _compute_weight(input_tensor, expert_mask_tensor, topk_mask_tensor)
 
 
-def _gate(
-    scores: Lanes, bias: Lanes, groups: int, summed: int, kept: int, chosen: int, scale: float, epsilon: float
+def _compute_gate(
+    scores: Lanes,
+    bias: Lanes,
+    groups: int,
+    summed_experts: int,
+    top_groups: int,
+    top_experts: int,
+    scale: float,
+    epsilon: float,
 ) -> tuple[Lanes, Lanes]:
     """DeepSeek's grouped gate: the best groups by the sum of their best experts, then the best experts in them."""
     probability = torch.sigmoid(scores.float())
     biased = probability + bias.float()
     grouped = torch.unflatten(biased, -1, (groups, -1))
-    strength = torch.topk(grouped, summed, dim=-1).values.sum(-1)
-    best = torch.topk(strength, kept, dim=-1).indices
-    open_ = torch.zeros_like(strength, dtype=torch.bool).scatter(-1, best, True)[..., None]
-    experts = torch.topk(grouped.masked_fill(~open_, float("-inf")).flatten(-2), chosen, dim=-1).indices
+    group_scores = torch.topk(grouped, summed_experts, dim=-1).values.sum(-1)
+    best = torch.topk(group_scores, top_groups, dim=-1).indices
+    in_best_group = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, best, True)[..., None]
+    experts = torch.topk(grouped.masked_fill(~in_best_group, float("-inf")).flatten(-2), top_experts, dim=-1).indices
     weights = probability.expand(*experts.shape[:-1], -1).gather(-1, experts)
     return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale, experts
 
@@ -80,7 +87,7 @@ def deepseek_grouped_gate(
     epsilon: float,
 ) -> tuple[Lanes, Lanes]:
     """Routing weights and experts of every row, chosen within the best groups."""
-    return _gate(
+    return _compute_gate(
         scores, bias, n_groups, summed_experts_per_group, topk_groups, n_activated_experts, route_scale, epsilon
     )
 
@@ -115,19 +122,19 @@ def _top_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op("ttnn.experimental.topk_large_indices", golden=goldens.topk_large_indices, check=_check_top, out=_top_spec)
 def topk_large_indices(input_tensor: Lanes, k: int, valid_length: int | None) -> Lanes:
-    """Where the k largest of every row are, largest first; where they are -inf, no index."""
-    searched = input_tensor[..., :valid_length]
-    values, indices = torch.topk(searched, k, dim=-1)
+    """Indices of the k largest values of every row, largest first; NO_INDEX for values of -inf."""
+    columns = input_tensor[..., :valid_length]
+    values, indices = torch.topk(columns, k, dim=-1)
     return indices.masked_fill(values == float("-inf"), NO_INDEX)
 
 
-ROUTED, WORDS = 128, 8  # experts that the fused router takes, and indices to a row's alignment
+ROUTED, ALIGNMENT = 128, 8  # experts that the fused router takes; output columns are a multiple of this
 
 
 def _check_router(call: Call) -> None:
     k, experts = call["k"], call["num_experts"]
     wrong = f"topk_router_gpt requires k in range [1, 32], got {k}"
-    require(1 <= k <= CHOSEN, wrong, f"1 to {CHOSEN}", "Choose fewer experts per token.")
+    require(1 <= k <= KERNEL_K, wrong, f"1 to {KERNEL_K}", "Choose fewer experts per token.")
     wrong = f"topk_router_gpt only supports num_experts={ROUTED} (hardcoded 4-group architecture), got {experts}"
     require(experts == ROUTED, wrong, f"{ROUTED} experts", "Use ttnn.linear and ttnn.topk.")
     for name, spec in zip(("Input", "Weight", "Bias"), call.specs, strict=True):
@@ -139,15 +146,15 @@ def _check_router(call: Call) -> None:
         require(len(spec.shape) == 2, wrong, "rank 2", "Reshape it to two dims.")
     x, weight, bias = (spec.shape for spec in call.specs)
     wrong = f"topk_router_gpt only supports batch_size=32 (hardcoded for decode mode), got {x[0]}"
-    require(x[0] == CHOSEN, wrong, "32 rows", "Pad the batch.")
+    require(x[0] == KERNEL_K, wrong, "32 rows", "Pad the batch.")
     wrong = f"Input hidden_dim must be divisible by 32 (tile size), got {x[1]}"
-    require(x[1] % CHOSEN == 0, wrong, "whole tiles", "Pad the rows.")
+    require(x[1] % KERNEL_K == 0, wrong, "a multiple of 32", "Pad the hidden dim with ttnn.pad.")
     wrong = f"Weight tensor dim 0 must match input hidden_dim {x[1]}, got {weight[0]}"
     require(weight[0] == x[1], wrong, f"{x[1]} rows", "Give the weight one row per column of the input.")
     wrong = f"Weight tensor dim 1 must match num_experts {experts}, got {weight[1]}"
     require(weight[1] == experts, wrong, f"{experts} columns", "Give the weight one column per expert.")
     wrong = f"Bias tensor dim 0 must match batch size {x[0]}, got {bias[0]}"
-    require(bias[0] == x[0], wrong, "a row per token", "Expand the bias.")
+    require(bias[0] == x[0], wrong, f"{x[0]} rows", "Repeat the bias for every token.")
     wrong = f"Bias tensor dim 1 must match num_experts {experts}, got {bias[1]}"
     require(bias[1] == experts, wrong, f"{experts} columns", "Give the bias one column per expert.")
 
@@ -160,9 +167,9 @@ def _router_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op("ttnn.experimental.topk_router_gpt", golden=goldens.topk_router, check=_check_router, out=_router_spec)
 def topk_router_gpt(input_tensor: Lanes, weight_tensor: Lanes, bias_tensor: Lanes, k: int) -> tuple[Lanes, Lanes]:
-    """The k best experts of every row and softmax of their logits; rows padded with zeros to eight."""
+    """The k best experts of every row and the softmax of their logits; padded with zeros to a multiple of 8 columns."""
     logits = (engine.matmul(input_tensor.float(), weight_tensor.float()) + bias_tensor.float()).bfloat16().float()
     values, experts = torch.topk(logits, k, dim=-1)
-    room = -(-k // WORDS) * WORDS - k
+    padding = -(-k // ALIGNMENT) * ALIGNMENT - k
     pad = torch.nn.functional.pad
-    return pad(experts, (0, room)), pad(torch.softmax(values, -1), (0, room))
+    return pad(experts, (0, padding)), pad(torch.softmax(values, -1), (0, padding))

@@ -1,1 +1,1 @@
-"""Moreh's operations by their own names, with their gradients."""
+"""Moreh's operations and their gradients (ttnn.moreh_*)."""

@@ -1,4 +1,4 @@
-"""Moreh's creation operations, which fill tiles on the device by a program."""
+"""Moreh's creation operations, which fill tiles with a device program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmesh.base.errors import require
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
-from ttmesh.ops.creation.full import asked_spec, create_filled
+from ttmesh.ops.creation.full import create_filled, requested_spec
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -57,28 +57,28 @@ def _arange_lane(
     return (values.long() if spec.dtype in INTEGERS else values.float()).reshape(*[1] * lane_axes, *spec.shape)
 
 
-_ARANGE = device_operation("ttnn.moreh_arange", out=asked_spec, outputs=("output",))(_arange_lane)
+_ARANGE = device_operation("ttnn.moreh_arange", out=requested_spec, outputs=("output",))(_arange_lane)
 
 
 def _check_arange(
     start: float, end: float, step: float, dtype: DataType, output: Tensor | None, layout: Layout
 ) -> None:
-    require(step != 0, "step must be nonzero.", "a step", "Use 1 or -1.")
+    require(step != 0, "step must be nonzero.", "a nonzero step", "Use 1 or -1.")
     wrong = "Upper bound and larger bound inconsistent with step sign."
     require((end - start) * step >= 0, wrong, f"a step from {start} towards {end}", "Change the sign of step.")
-    for refused in (DataType.BFLOAT8_B, DataType.UINT32):
-        wrong = f"moreh arange not support {refused.name.lower()} dtype."
+    for unsupported in (DataType.BFLOAT8_B, DataType.UINT32):
+        wrong = f"moreh arange not support {unsupported.name.lower()} dtype."
         require(
-            dtype is not refused,
+            dtype is not unsupported,
             wrong,
-            f"a format other than {refused.name.lower()}",
+            f"a format other than {unsupported.name.lower()}",
             "Convert the result with ttnn.typecast.",
         )
     if output is not None:
         wrong = "If output is provided as input, its dtype should match the dtype parameter."
         require(dtype is output.dtype, wrong, f"dtype={output.dtype}", "Pass the output's dtype.")
-        when = "when untilize_out" if layout is Layout.ROW_MAJOR else "when !untilize_out"
-        wrong = f"Error: output_layout must be Layout::{layout.name} {when}"
+        condition = "when untilize_out" if layout is Layout.ROW_MAJOR else "when !untilize_out"
+        wrong = f"Error: output_layout must be Layout::{layout.name} {condition}"
         require(output.layout is layout, wrong, f"{layout}", "Convert it with ttnn.to_layout.")
 
 
@@ -94,17 +94,17 @@ def moreh_arange(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """Numbers from start to end, exclusive: a row of tiles, or one dim when untilized."""
-    layout, chosen = (Layout.ROW_MAJOR if untilize_out else Layout.TILE), dtype or bfloat16
-    _check_arange(start, end, step, chosen, output, layout)
+    layout, result_dtype = (Layout.ROW_MAJOR if untilize_out else Layout.TILE), dtype or bfloat16
+    _check_arange(start, end, step, result_dtype, output, layout)
     count = ceil((end - start) / step)
     shape = (count,) if untilize_out else (1, count)
-    spec = TensorSpec(shape, chosen, layout, memory_config=memory_config or DRAM_MEMORY_CONFIG)
-    asked = {
+    spec = TensorSpec(shape, result_dtype, layout, memory_config=memory_config or DRAM_MEMORY_CONFIG)
+    arguments = {
         "spec": spec if output is None else output.spec,
         "start": start,
         "step": step,
         "device": device,
         "output": output,
     }
-    made: Tensor = _ARANGE(**asked)
-    return made
+    result: Tensor = _ARANGE(**arguments)
+    return result

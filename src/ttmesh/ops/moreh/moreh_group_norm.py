@@ -33,7 +33,7 @@ def _expand_channels(parameter: Lanes, lane_axes: int) -> Lanes:
 
 
 def _forward(
-    x: Lanes, groups: int, eps: float, gamma: Lanes | None, beta: Lanes | None, wanted: Sequence[bool], lane_axes: int
+    x: Lanes, groups: int, eps: float, gamma: Lanes | None, beta: Lanes | None, required: Sequence[bool], lane_axes: int
 ) -> Optional:
     flat = _split_groups(x, groups, lane_axes)
     if engine.is_emulated(flat):
@@ -43,25 +43,27 @@ def _forward(
     out = ((flat - mean[..., None]) * rstd[..., None]).reshape(x.shape)
     out = out if gamma is None else out * _expand_channels(gamma, lane_axes)
     out = out if beta is None else out + _expand_channels(beta, lane_axes)
-    statistics = [part[..., None, None, :, :] for part in (mean, rstd)]  # [1, 1, batch, groups]
-    return [part if want else None for part, want in zip((out, *statistics), wanted, strict=True)]
+    statistics = [value[..., None, None, :, :] for value in (mean, rstd)]  # [1, 1, batch, groups]
+    return [value if is_required else None for value, is_required in zip((out, *statistics), required, strict=True)]
 
 
-def _spec(names: Sequence[str]) -> Any:
+def _make_spec_rule(names: Sequence[str]) -> Any:
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
-        wanted = [name for name, want in zip(names, call["are_required_outputs"], strict=True) if want]
+        required = [name for name, is_required in zip(names, call["are_required_outputs"], strict=True) if is_required]
         specs = []
-        for name, (shape, _) in zip(wanted, inferred, strict=True):
-            given, where = call[name], call[f"{name}_memory_config"]
+        for name, (shape, _) in zip(required, inferred, strict=True):
+            output, memory_config = call[name], call[f"{name}_memory_config"]
             specs.append(
-                given.spec if given is not None else make_output_spec(call, shape, memory_config=where, result=9)
+                output.spec
+                if output is not None
+                else make_output_spec(call, shape, memory_config=memory_config, result=9)
             )
         return specs
 
     return rule
 
 
-@op("ttnn.moreh_group_norm", golden=goldens.group_norm, out=_spec(FORWARD), outputs=FORWARD)
+@op("ttnn.moreh_group_norm", golden=goldens.group_norm, out=_make_spec_rule(FORWARD), outputs=FORWARD)
 def moreh_group_norm(
     input: Lanes,
     num_groups: int,
@@ -71,7 +73,7 @@ def moreh_group_norm(
     are_required_outputs: Sequence[bool],
     lane_axes: int,
 ) -> Optional:
-    """Group norm of [batch, channels, h, w]; mean and 1/deviation as [1, 1, batch, groups] on request."""
+    """Group norm of [batch, channels, h, w]; optionally with mean and 1/deviation as [1, 1, batch, groups]."""
     return _forward(input, num_groups, eps, gamma, beta, are_required_outputs, lane_axes)
 
 
@@ -82,12 +84,12 @@ def _backward(
     rstd: Lanes,
     groups: int,
     gamma: Lanes | None,
-    wanted: Sequence[bool],
+    required: Sequence[bool],
     lane_axes: int,
 ) -> Optional:
     batch, channels = x.shape[lane_axes], x.shape[lane_axes + 1]
     center, scale = (
-        torch.unflatten(part.float().flatten(lane_axes), -1, (batch, groups))[..., None] for part in (mean, rstd)
+        torch.unflatten(value.float().flatten(lane_axes), -1, (batch, groups))[..., None] for value in (mean, rstd)
     )
     y = (_split_groups(x, groups, lane_axes) - center) * scale
     inner = grad.float() if gamma is None else grad.float() * _expand_channels(gamma, lane_axes)
@@ -96,9 +98,11 @@ def _backward(
     outer = grad.float()
     dims = (-4, -2, -1)
     d_gamma = engine.total(outer * y.reshape(*y.shape[:lane_axes], *x.shape[lane_axes:]), dims)
-    rows = [part.reshape(*part.shape[:lane_axes], 1, 1, 1, channels) for part in (d_gamma, engine.total(outer, dims))]
+    rows = [
+        value.reshape(*value.shape[:lane_axes], 1, 1, 1, channels) for value in (d_gamma, engine.total(outer, dims))
+    ]
     results = (dx.reshape(*dx.shape[:lane_axes], *x.shape[lane_axes:]), *rows)
-    return [part if want else None for part, want in zip(results, wanted, strict=True)]
+    return [value if is_required else None for value, is_required in zip(results, required, strict=True)]
 
 
 def _check_backward(call: Call) -> None:
@@ -115,7 +119,7 @@ def _check_backward(call: Call) -> None:
 @op(
     "ttnn.moreh_group_norm_backward",
     golden=goldens.group_norm_backward,
-    out=_spec(BACKWARD),
+    out=_make_spec_rule(BACKWARD),
     outputs=BACKWARD,
     check=_check_backward,
 )

@@ -21,20 +21,20 @@ from ttmesh.tensor.tensor import Tensor
 
 def _clamp_targets(target: Lanes, classes: int, ignore_index: int) -> tuple[Lanes, Lanes]:
     """Targets clamped to valid classes, and a mask of those that are not ignored."""
-    wide = target.long()
-    counts = (wide != ignore_index) & (wide >= 0) & (wide < classes)
-    return wide.clamp(0, classes - 1), counts
+    widened = target.long()
+    valid = (widened != ignore_index) & (widened >= 0) & (widened < classes)
+    return widened.clamp(0, classes - 1), valid
 
 
 def _gather_weights(target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int) -> Lanes:
     """The weight of every target's class; 0 for ignored targets."""
-    index, counts = _clamp_targets(target, classes, ignore_index)
+    index, valid = _clamp_targets(target, classes, ignore_index)
     if weight is None:
-        return counts.float()
+        return valid.float()
     row = weight.flatten(lane_axes)
     index, row = align_mesh_dims([index, row], lane_axes)
-    chosen = row.float().gather(-1, index.flatten(lane_axes)).reshape(index.shape)
-    return chosen * counts
+    weights = row.float().gather(-1, index.flatten(lane_axes)).reshape(index.shape)
+    return weights * valid
 
 
 def _compute_losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index: int, lane_axes: int) -> Lanes:
@@ -42,12 +42,12 @@ def _compute_losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index:
     classes = x.shape[lane_axes + 1]
     index, _ = _clamp_targets(target, classes, ignore_index)
     x, index = align_mesh_dims([x, index], lane_axes)
-    chosen = x.float().gather(lane_axes + 1, index.unsqueeze(lane_axes + 1)).squeeze(lane_axes + 1)
-    return -chosen * _gather_weights(target, weight, classes, ignore_index, lane_axes)
+    log_probabilities = x.float().gather(lane_axes + 1, index.unsqueeze(lane_axes + 1)).squeeze(lane_axes + 1)
+    return -log_probabilities * _gather_weights(target, weight, classes, ignore_index, lane_axes)
 
 
 @device_operation("ttnn.moreh_nll_loss", runtime=("ignore_index",))
-def _loss(
+def _compute_loss(
     input: Lanes, target: Lanes, weight: Lanes | None, reduction: str, ignore_index: int, lane_axes: int
 ) -> Lanes:
     losses = _compute_losses(input, target, weight, ignore_index, lane_axes)
@@ -62,7 +62,7 @@ def _loss(
 
 
 @device_operation("ttnn.moreh_nll_loss divisor", out=like_written, programs=no_programs, writes="divisor")
-def _divisor(
+def _write_divisor(
     divisor: Lanes, target: Lanes, weight: Lanes | None, classes: int, ignore_index: int, lane_axes: int
 ) -> Lanes:
     total = _gather_weights(target, weight, classes, ignore_index, lane_axes).flatten(lane_axes).sum(-1)
@@ -83,15 +83,17 @@ def moreh_nll_loss(
     """The loss of log probabilities [batch, classes, ..] against class numbers [batch, ..]."""
     if reduction == "mean":
         if divisor_tensor is None:
-            raise MeshError("Divisor tensor must not be empty", expected="divisor_tensor=", fix="Pass a tensor for it.")
-        _divisor(
+            raise MeshError(
+                "Divisor tensor must not be empty", expected="divisor_tensor=", fix="Pass a tensor for the divisor."
+            )
+        _write_divisor(
             divisor=divisor_tensor,
             target=target_tensor,
             weight=weight_tensor,
             classes=input_tensor.shape[1],
             ignore_index=ignore_index,
         )
-    result: Tensor = _loss(
+    result: Tensor = _compute_loss(
         input=input_tensor,
         target=target_tensor,
         weight=weight_tensor,
@@ -103,20 +105,20 @@ def moreh_nll_loss(
     return result
 
 
-def _spread(target: Lanes, values: Lanes, classes: int, lane_axes: int) -> Lanes:
+def _scatter_to_classes(target: Lanes, values: Lanes, classes: int, lane_axes: int) -> Lanes:
     """values [batch, ..] at every target's class, zeros elsewhere: [batch, classes, ..]."""
     index, values = align_mesh_dims([target, values], lane_axes)
     shape = list(index.shape)
     shape.insert(lane_axes + 1, classes)
-    blank = torch.zeros(shape, dtype=torch.float32, device=values.device)
-    return blank.scatter(lane_axes + 1, index.unsqueeze(lane_axes + 1), values.float().unsqueeze(lane_axes + 1))
+    zeros = torch.zeros(shape, dtype=torch.float32, device=values.device)
+    return zeros.scatter(lane_axes + 1, index.unsqueeze(lane_axes + 1), values.float().unsqueeze(lane_axes + 1))
 
 
 def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    where = DRAM_MEMORY_CONFIG
+    memory_config = DRAM_MEMORY_CONFIG
     return [
         make_output_spec(
-            call, inferred[0][0], source=1, dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=where
+            call, inferred[0][0], source=1, dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=memory_config
         )
     ]
 
@@ -126,7 +128,7 @@ def _unreduced_backward(
 ) -> Lanes:
     index, _ = _clamp_targets(target, classes, ignore_index)
     factor = _gather_weights(target, weight, classes, ignore_index, lane_axes)
-    return _spread(index, -output_grad.float() * factor, classes, lane_axes)
+    return _scatter_to_classes(index, -output_grad.float() * factor, classes, lane_axes)
 
 
 @device_operation("ttnn.moreh_nll_loss_backward", out=_grad_spec)
@@ -156,18 +158,18 @@ def _run_backward(
     grad: Tensor,
     weight: Tensor | None,
     divisor: Tensor | None,
-    into: Tensor | None,
+    output: Tensor | None,
     ignore_index: int,
     memory_config: MemoryConfig | None,
     *,
     reduced: bool,
 ) -> Tensor:
-    classes = into.shape[1] if into is not None else weight.shape.volume() if weight is not None else None
+    classes = output.shape[1] if output is not None else weight.shape.volume() if weight is not None else None
     if classes is None:
         raise MeshError(
-            f"{name} cannot know the number of classes",
+            f"{name} does not know the number of classes",
             expected="input_grad_tensor= or weight_tensor=",
-            fix="Pass one of them.",
+            fix="Pass input_grad_tensor or weight_tensor.",
         )
     result: Tensor = _backward(
         target_tensor=target,
@@ -178,7 +180,7 @@ def _run_backward(
         reduced=reduced,
         ignore_index=ignore_index,
         memory_config=memory_config,
-        output_tensor=into,
+        output_tensor=output,
     )
     return result
 

@@ -21,12 +21,12 @@ from ttmesh.tensor.tensor import Tensor
 # Layer norm: (outer, inner). Group norm: (batch · groups, channels per group · pixels).
 
 
-def _rows(x: Lanes, rows: int, lane_axes: int) -> Lanes:
+def _to_rows(x: Lanes, rows: int, lane_axes: int) -> Lanes:
     return x.float().reshape(*x.shape[:lane_axes], rows, -1)
 
 
 def _moments(x: Lanes, rows: int, eps: float, lane_axes: int) -> tuple[Lanes, Lanes]:
-    flat = _rows(x, rows, lane_axes)
+    flat = _to_rows(x, rows, lane_axes)
     if engine.is_emulated(flat):
         return engine_moments(flat, eps)
     return flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
@@ -49,15 +49,17 @@ def _normalise(
     input: Lanes, gamma: Lanes | None, beta: Lanes | None, rows: int, layer: bool, eps: float, lane_axes: int
 ) -> Lanes:
     mean, rstd = _moments(input, rows, eps, lane_axes)
-    out = ((_rows(input, rows, lane_axes) - mean[..., None]) * rstd[..., None]).reshape(input.shape)
+    out = ((_to_rows(input, rows, lane_axes) - mean[..., None]) * rstd[..., None]).reshape(input.shape)
     out = out if gamma is None else out * _expand_parameter(gamma, input, layer, lane_axes)
     return out if beta is None else out + _expand_parameter(beta, input, layer, lane_axes)
 
 
-@device_operation("ttnn.moreh_norm statistics", out=like_written, programs=no_programs, writes="into", runtime=("eps",))
-def _statistic(into: Lanes, input: Lanes, rows: int, which: int, eps: float, lane_axes: int) -> Lanes:
-    value = _moments(input, rows, eps, lane_axes)[which]
-    return value.reshape(*value.shape[:lane_axes], *into.shape[lane_axes:])
+@device_operation(
+    "ttnn.moreh_norm statistics", out=like_written, programs=no_programs, writes="output", runtime=("eps",)
+)
+def _statistic(output: Lanes, input: Lanes, rows: int, index: int, eps: float, lane_axes: int) -> Lanes:
+    value = _moments(input, rows, eps, lane_axes)[index]
+    return value.reshape(*value.shape[:lane_axes], *output.shape[lane_axes:])
 
 
 @device_operation("ttnn.moreh_norm_backward input")
@@ -74,37 +76,37 @@ def _input_grad(
     grad = output_grad.float()
     if gamma is not None:
         grad = grad * _expand_parameter(gamma, input, layer, lane_axes)
-    dy = _rows(grad, rows, lane_axes)
+    dy = _to_rows(grad, rows, lane_axes)
     scale = rstd.float().flatten(lane_axes)[..., None]
-    y = (_rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]) * scale
+    y = (_to_rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]) * scale
     dx = scale * (dy - engine.mean(dy, (-1,), keepdim=True) - y * engine.mean(dy * y, (-1,), keepdim=True))
     return dx.reshape(*dx.shape[:lane_axes], *input.shape[lane_axes:])
 
 
 def _parameter_grad(
-    into: Lanes, input: Lanes, output_grad: Lanes, mean: Lanes, rstd: Lanes, rows: int, layer: bool, scale: bool,
+    output: Lanes, input: Lanes, output_grad: Lanes, mean: Lanes, rstd: Lanes, rows: int, layer: bool, scale: bool,
     lane_axes: int,
 ) -> Lanes:  # fmt: skip
-    """Sums over everything but the parameter's own dims."""
+    """Sum over all dims but the parameter's."""
     grad = output_grad.float()
     if scale:
-        y = _rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]
+        y = _to_rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]
         y = y * rstd.float().flatten(lane_axes)[..., None]
         grad = grad * y.reshape(*y.shape[:lane_axes], *input.shape[lane_axes:])
     if layer:
-        total = engine.total(_rows(grad, rows, lane_axes), (-2,))
+        total = engine.total(_to_rows(grad, rows, lane_axes), (-2,))
     else:
         local = grad.dim() - lane_axes
         total = engine.total(grad, [i - local for i in range(local) if i != 1])
-    return total.reshape(*total.shape[:lane_axes], *into.shape[lane_axes:])
+    return total.reshape(*total.shape[:lane_axes], *output.shape[lane_axes:])
 
 
 _write_parameter_grad = device_operation(
-    "ttnn.moreh_norm_backward parameters", out=like_written, programs=no_programs, writes="into"
+    "ttnn.moreh_norm_backward parameters", out=like_written, programs=no_programs, writes="output"
 )(_parameter_grad)
 
 
-def _norm(
+def _run_norm(
     input: Tensor, gamma: Tensor | None, beta: Tensor | None, rows: int, layer: bool, eps: float,
     outputs: Sequence[Tensor | None], memory_config: MemoryConfig | None,
 ) -> list[Tensor | None]:  # fmt: skip
@@ -113,13 +115,13 @@ def _norm(
         input=input, gamma=gamma, beta=beta, rows=rows, layer=layer, eps=eps, output_tensor=output,
         memory_config=memory_config,
     )  # fmt: skip
-    for which, into in enumerate((mean, rstd)):
-        if into is not None:
-            _statistic(into=into, input=input, rows=rows, which=which, eps=eps)
+    for index, statistic in enumerate((mean, rstd)):
+        if statistic is not None:
+            _statistic(output=statistic, input=input, rows=rows, index=index, eps=eps)
     return [result, mean, rstd]
 
 
-def _outer(input: Tensor, normalized_dims: int) -> int:
+def _count_rows(input: Tensor, normalized_dims: int) -> int:
     return math.prod(input.shape[: len(input.shape) - normalized_dims])
 
 
@@ -135,9 +137,9 @@ def moreh_layer_norm(
     rstd: Tensor | None,
     memory_config: MemoryConfig | None,
 ) -> list[Tensor | None]:
-    """Layer norm over the last dims; mean and 1/deviation are written where tensors for them are given."""
-    rows = _outer(input, normalized_dims)
-    return _norm(input, gamma, beta, rows, True, eps, (output, mean, rstd), memory_config)
+    """Layer norm over the last dims; mean and 1/deviation are written if tensors for them are given."""
+    rows = _count_rows(input, normalized_dims)
+    return _run_norm(input, gamma, beta, rows, True, eps, (output, mean, rstd), memory_config)
 
 
 def _check_statistics(mean: Tensor, rstd: Tensor, rows: int) -> None:
@@ -164,17 +166,17 @@ def moreh_layer_norm_backward(
     beta_grad: Tensor | None,
     memory_config: MemoryConfig | None,
 ) -> list[Tensor | None]:
-    """Gradients of the input, and of gamma and beta where tensors for them are given."""
-    rows = _outer(input, normalized_dims)
+    """Gradients of the input, and of gamma and beta if tensors for them are given."""
+    rows = _count_rows(input, normalized_dims)
     _check_statistics(mean, rstd, rows)
     result = _input_grad(
         input=input, output_grad=output_grad, mean=mean, rstd=rstd, gamma=gamma, rows=rows, layer=True,
         output_tensor=input_grad, memory_config=memory_config,
     )  # fmt: skip
-    for scale, into in ((True, gamma_grad), (False, beta_grad)):
-        if into is not None:
+    for scale, parameter_grad in ((True, gamma_grad), (False, beta_grad)):
+        if parameter_grad is not None:
             _write_parameter_grad(
-                into=into,
+                output=parameter_grad,
                 input=input,
                 output_grad=output_grad,
                 mean=mean,

@@ -32,22 +32,22 @@ def _adam(
     amsgrad: bool,
     decoupled: bool,
 ) -> list[Lanes | None]:
-    """One step; weight decay acts on the gradient (Adam) or on the parameter itself (AdamW)."""
-    param, grad, first, second = (part.float() for part in (param, grad, exp_avg, exp_avg_sq))
+    """One step; weight decay is added to the gradient (Adam) or applied to the parameter (AdamW)."""
+    param, grad, first, second = (tensor.float() for tensor in (param, grad, exp_avg, exp_avg_sq))
     if decoupled:
         param = param * (1 - lr * weight_decay)
     else:
         grad = grad + weight_decay * param
     first = beta1 * first + (1 - beta1) * grad
     second = beta2 * second + (1 - beta2) * grad * grad
-    top = None
+    new_largest = None
     if amsgrad and largest is not None:
-        top = torch.maximum(largest.float(), second)
-    size = ((second if top is None else top) / (1 - beta2**step)).sqrt() + eps
-    return [param - lr / (1 - beta1**step) * first / size, first, second, top]
+        new_largest = torch.maximum(largest.float(), second)
+    denominator = ((second if new_largest is None else new_largest) / (1 - beta2**step)).sqrt() + eps
+    return [param - lr / (1 - beta1**step) * first / denominator, first, second, new_largest]
 
 
-def _enter_adam(name: str, *, decoupled: bool, golden: Golden) -> OpFunction:
+def _define_adam(name: str, *, decoupled: bool, golden: Golden) -> OpFunction:
     @op(name, golden=golden, outputs=ADAM_OUTPUTS, runtime=ADAM_NUMBERS)
     def lane(
         param_in: Lanes,
@@ -72,8 +72,8 @@ def _enter_adam(name: str, *, decoupled: bool, golden: Golden) -> OpFunction:
     return lane
 
 
-moreh_adam = _enter_adam("ttnn.moreh_adam", decoupled=False, golden=goldens.adam)
-moreh_adamw = _enter_adam("ttnn.moreh_adamw", decoupled=True, golden=goldens.adamw)
+moreh_adam = _define_adam("ttnn.moreh_adam", decoupled=False, golden=goldens.adam)
+moreh_adamw = _define_adam("ttnn.moreh_adamw", decoupled=True, golden=goldens.adamw)
 
 
 def _sgd_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -15,14 +15,14 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
-from ttmesh.ops.reduction.cumulative import scan
+from ttmesh.ops.reduction.cumulative import accumulate
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-in_tiles = make_like_rule(layout=Layout.TILE)
+tiled_spec = make_like_rule(layout=Layout.TILE)
 
 
 def _expand_gradient(
@@ -36,22 +36,22 @@ def _expand_gradient(
 
 
 def _read_dims(dim: Dims, rank: int) -> tuple[int, ...]:
-    """The dims of a reduction as negative dims; moreh's reductions accept only dims counted from the front."""
-    for one in () if dim is None else (dim,) if isinstance(dim, int) else dim:
-        wrong = f"dim must be between 0 and 8. Invalid dimension value: {one}. Expected a value between 0 and 7."
-        require(one >= 0, wrong, f"a dim in [0, {rank - 1}]", "Count dims from the front.")
+    """The dims of a reduction as negative dims; moreh's reductions accept only nonnegative dims."""
+    for position in () if dim is None else (dim,) if isinstance(dim, int) else dim:
+        wrong = f"dim must be between 0 and 8. Invalid dimension value: {position}. Expected a value between 0 and 7."
+        require(position >= 0, wrong, f"a dim in [0, {rank - 1}]", "Count dims from the front.")
         wrong = f"dim must be smaller than input tensor rank {rank}."
-        require(one < max(rank, 1), wrong, f"a dim in [0, {rank - 1}]", "Check the rank.")
+        require(position < max(rank, 1), wrong, f"a dim in [0, {rank - 1}]", "Check the rank.")
     return normalize_dims(dim, rank)
 
 
-def _drop(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+def _squeeze_reduced(values: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
     """Remove reduced dims, except height and width, which stay with length 1."""
     return values if keepdim else values.squeeze([dim for dim in dims if dim < -2])
 
 
-def _kept_memory(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """The input's memory, its shards included, which must fit the result."""
+def _same_memory_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """The spec with the input's memory; its shards must fit the result."""
     return [make_output_spec(call, inferred[0][0], memory_config=call.specs[0].memory_config)]
 
 
@@ -61,16 +61,16 @@ def _kept_memory(call: Call, inferred: Inferred) -> list[TensorSpec]:
 @op(
     "ttnn.moreh_sum",
     golden=goldens.sum_,
-    out=_kept_memory,
+    out=_same_memory_spec,
     outputs=("output",),
 )
 def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The sum over one dim, several or all."""
-    wide = input if input.is_floating_point() else input.long()
+    widened = input if input.is_floating_point() else input.long()
     dims = _read_dims(dim, input.dim() - lane_axes)
-    if dims and engine.is_emulated(wide):
-        return _drop(engine.total(wide, dims, keepdim=True), dims, keepdim)
-    return _drop(wide.sum(dims, keepdim=True) if dims else wide, dims, keepdim)
+    if dims and engine.is_emulated(widened):
+        return _squeeze_reduced(engine.total(widened, dims, keepdim=True), dims, keepdim)
+    return _squeeze_reduced(widened.sum(dims, keepdim=True) if dims else widened, dims, keepdim)
 
 
 def _check_sum_backward(call: Call) -> None:
@@ -82,7 +82,7 @@ def _check_sum_backward(call: Call) -> None:
     "ttnn.moreh_sum_backward",
     golden=goldens.sum_backward,
     check=_check_sum_backward,
-    out=in_tiles,
+    out=tiled_spec,
     outputs=("input_grad",),
 )
 def moreh_sum_backward(
@@ -96,7 +96,7 @@ def moreh_sum_backward(
 def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
     dims = _read_dims(dim, values.dim() - lane_axes)
     count = reduced_count(values, dims) if divisor is None else divisor
-    return _drop(engine.total(values, dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
+    return _squeeze_reduced(engine.total(values, dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
 
 
 def _check_mean(call: Call) -> None:
@@ -107,7 +107,7 @@ def _check_mean(call: Call) -> None:
     "ttnn.moreh_mean",
     golden=goldens.mean,
     check=_check_mean,
-    out=_kept_memory,
+    out=_same_memory_spec,
     outputs=("output",),
 )
 def moreh_mean(input: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
@@ -118,12 +118,12 @@ def moreh_mean(input: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | Non
 def _mean_backward(
     grad: torch.Tensor, dim: Dims, keepdim: bool, shape: Sequence[int] | None, lane_axes: int
 ) -> torch.Tensor:
-    whole = tuple(grad.shape[lane_axes:] if shape is None else shape)
-    spread = _expand_gradient(grad, whole, dim, keepdim, lane_axes)
-    return spread.float() / reduced_count(spread, normalize_dims(dim, len(whole)))
+    input_shape = tuple(grad.shape[lane_axes:] if shape is None else shape)
+    expanded = _expand_gradient(grad, input_shape, dim, keepdim, lane_axes)
+    return expanded.float() / reduced_count(expanded, normalize_dims(dim, len(input_shape)))
 
 
-_MEAN_BACKWARD = device_operation("ttnn.moreh_mean_backward", out=in_tiles, outputs=("input_grad",))(
+_MEAN_BACKWARD = device_operation("ttnn.moreh_mean_backward", out=tiled_spec, outputs=("input_grad",))(
     lambda output_grad, dim, keepdim, shape, lane_axes: _mean_backward(output_grad, dim, keepdim, shape, lane_axes)
 )
 
@@ -139,7 +139,7 @@ def moreh_mean_backward(
 ) -> Any:
     """The gradient of a mean: the output's divided by the count, expanded to the input's shape."""
     shape = input_grad.shape if input_grad_shape is None and input_grad is not None else input_grad_shape
-    asked = {
+    arguments = {
         "output_grad": output_grad,
         "dim": dim,
         "keepdim": keepdim,
@@ -147,7 +147,7 @@ def moreh_mean_backward(
         "input_grad": input_grad,
         "memory_config": memory_config,
     }
-    return _MEAN_BACKWARD(**asked)
+    return _MEAN_BACKWARD(**arguments)
 
 
 # -- cumsum --------------------------------------------------------------------------------------------------------------
@@ -156,23 +156,23 @@ def moreh_mean_backward(
 @op(
     "ttnn.moreh_cumsum",
     golden=goldens.cumsum,
-    out=in_tiles,
+    out=tiled_spec,
     outputs=("output",),
 )
 def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
-    """Running sum along a dim."""
-    return scan(input, normalize_dims(dim, input.dim() - lane_axes)[0], False, torch.cumsum)
+    """Cumulative sum along a dim."""
+    return accumulate(input, normalize_dims(dim, input.dim() - lane_axes)[0], False, torch.cumsum)
 
 
 @op(
     "ttnn.moreh_cumsum_backward",
     golden=goldens.cumsum_backward,
-    out=in_tiles,
+    out=tiled_spec,
     outputs=("input_grad",),
 )
 def moreh_cumsum_backward(output_grad: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
-    """The gradient of a running sum: the running sum from the other end."""
-    return scan(output_grad, normalize_dims(dim, output_grad.dim() - lane_axes)[0], True, torch.cumsum)
+    """The gradient of a cumulative sum: the cumulative sum from the other end."""
+    return accumulate(output_grad, normalize_dims(dim, output_grad.dim() - lane_axes)[0], True, torch.cumsum)
 
 
 # -- norm ----------------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def moreh_cumsum_backward(output_grad: torch.Tensor, dim: int, lane_axes: int) -
 @op(
     "ttnn.moreh_abs_pow",
     golden=goldens.abs_pow,
-    out=in_tiles,
+    out=tiled_spec,
     outputs=("output",),
 )
 def moreh_abs_pow(input: torch.Tensor, p: float) -> torch.Tensor:
@@ -191,28 +191,28 @@ def moreh_abs_pow(input: torch.Tensor, p: float) -> torch.Tensor:
 
 def _norm(values: torch.Tensor, p: float, dims: tuple[int, ...]) -> torch.Tensor:
     """The p-norm along dims, which stay with length 1."""
-    wide = values.float().abs()
+    magnitude = values.float().abs()
     if not dims:
-        return (wide != 0).float() if p == 0 else wide
+        return (magnitude != 0).float() if p == 0 else magnitude
     if p == 0:
-        return (wide != 0).float().sum(dims, keepdim=True)
+        return (magnitude != 0).float().sum(dims, keepdim=True)
     if p == float("inf"):
-        return wide.amax(dims, keepdim=True)
+        return magnitude.amax(dims, keepdim=True)
     if p == float("-inf"):
-        return wide.amin(dims, keepdim=True)
-    return engine.total(engine.keep(wide**p), dims, keepdim=True) ** (1.0 / p)
+        return magnitude.amin(dims, keepdim=True)
+    return engine.total(engine.keep(magnitude**p), dims, keepdim=True) ** (1.0 / p)
 
 
 @op(
     "ttnn.moreh_norm",
     golden=goldens.norm,
-    out=in_tiles,
+    out=tiled_spec,
     outputs=("output",),
 )
 def moreh_norm(input: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The p-norm over one dim, several or all."""
     dims = _read_dims(dim, input.dim() - lane_axes)
-    return _drop(_norm(input, p, dims), dims, keepdim)
+    return _squeeze_reduced(_norm(input, p, dims), dims, keepdim)
 
 
 def _norm_backward(
@@ -224,19 +224,19 @@ def _norm_backward(
     keepdim: bool,
     lane_axes: int,
 ) -> torch.Tensor:
-    """d|x|_p = sign(x) |x|^(p-1) / |x|_p^(p-1), zero where the norm is."""
+    """d|x|_p = sign(x) |x|^(p-1) / |x|_p^(p-1), 0 where the norm is 0."""
     shape = values.shape[lane_axes:]
-    wide = values.float()
-    size, up = (_expand_gradient(part.float(), shape, dim, keepdim, lane_axes) for part in (output, grad))
+    x = values.float()
+    norm, upstream = (_expand_gradient(tensor.float(), shape, dim, keepdim, lane_axes) for tensor in (output, grad))
     if p == 0:
-        return torch.zeros_like(wide)
+        return torch.zeros_like(x)
     if abs(p) == float("inf"):
-        return torch.where(wide.abs() == size, torch.sign(wide) * up, 0.0)
-    slope = torch.sign(wide) * wide.abs() ** (p - 1) / size ** (p - 1)
-    return torch.where(size == 0, 0.0, slope * up)
+        return torch.where(x.abs() == norm, torch.sign(x) * upstream, 0.0)
+    slope = torch.sign(x) * x.abs() ** (p - 1) / norm ** (p - 1)
+    return torch.where(norm == 0, 0.0, slope * upstream)
 
 
-@op("ttnn.moreh_norm_backward", golden=goldens.norm_backward, out=in_tiles, outputs=("input_grad",))
+@op("ttnn.moreh_norm_backward", golden=goldens.norm_backward, out=tiled_spec, outputs=("input_grad",))
 def moreh_norm_backward(
     input: torch.Tensor,
     output: torch.Tensor,
@@ -253,15 +253,15 @@ def moreh_norm_backward(
 # -- clip_grad_norm ------------------------------------------------------------------------------------------------------
 
 
-def _total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int) -> torch.Tensor:
-    """The norm of all tensors as one vector, shape [1]."""
-    rows = [part.reshape(*part.shape[:lane_axes], -1) for part in inputs]
-    parts = align_mesh_dims([_norm(row, norm_type, (-1,)) for row in rows], lane_axes)
-    return _norm(torch.cat(parts, -1), norm_type, (-1,))
+def _compute_total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int) -> torch.Tensor:
+    """The norm of all tensors concatenated into one vector, shape [1]."""
+    rows = [tensor.reshape(*tensor.shape[:lane_axes], -1) for tensor in inputs]
+    norms = align_mesh_dims([_norm(row, norm_type, (-1,)) for row in rows], lane_axes)
+    return _norm(torch.cat(norms, -1), norm_type, (-1,))
 
 
-_TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=in_tiles, outputs=("total_norm",))(
-    lambda inputs, norm_type, lane_axes: _total_norm(inputs, norm_type, lane_axes)
+_TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=tiled_spec, outputs=("total_norm",))(
+    lambda inputs, norm_type, lane_axes: _compute_total_norm(inputs, norm_type, lane_axes)
 )
 _SCALE = device_operation("ttnn.moreh_clip_grad_norm", out=make_like_rule(0), writes="gradient")(
     lambda gradient, total, max_norm: _scale_gradient(gradient, total, max_norm)
@@ -285,14 +285,14 @@ def moreh_clip_grad_norm(
     total_norm: Tensor | None,
     memory_config: MemoryConfig | None,
 ) -> Any:
-    """Scale gradients in place so that their total norm is at most max_norm; the norm before is returned."""
-    asked = {
+    """Scale gradients in place so that their total norm is at most max_norm; returns the norm before scaling."""
+    arguments = {
         "inputs": list(inputs),
         "norm_type": norm_type,
         "total_norm": total_norm,
         "memory_config": memory_config,
     }
-    total = _TOTAL_NORM(**asked)
+    total = _TOTAL_NORM(**arguments)
     if error_if_nonfinite:
         values = total.cpu().lanes.float()
         order = f"The total norm of order {norm_type}"

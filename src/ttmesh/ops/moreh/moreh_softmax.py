@@ -73,7 +73,7 @@ def _logsoftmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
     return dy - y.exp() * engine.total(dy, (dim,), keepdim=True)
 
 
-def _enter_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
+def _define_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
     @op(name, golden=golden, check=_check_dim)
     def lane(input_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
         """Along a dim, in float32."""
@@ -82,21 +82,21 @@ def _enter_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
     return lane
 
 
-def _enter_backward(name: str, function: Backward, golden: Golden) -> OpFunction:
+def _define_backward(name: str, function: Backward, golden: Golden) -> OpFunction:
     @op(name, golden=golden, outputs=("input_grad_tensor",), check=_check_dim)
     def lane(output_tensor: Lanes, output_grad_tensor: Lanes, dim: int, lane_axes: int) -> Lanes:
         """The gradient of the input, from the result and its gradient."""
-        along = to_negative_dim(dim, output_tensor, lane_axes)
-        return function(output_tensor.float(), output_grad_tensor.float(), along)
+        negative_dim = to_negative_dim(dim, output_tensor, lane_axes)
+        return function(output_tensor.float(), output_grad_tensor.float(), negative_dim)
 
     return lane
 
 
-moreh_softmax = _enter_forward("ttnn.moreh_softmax", take_softmax, goldens.softmax)
-moreh_softmin = _enter_forward("ttnn.moreh_softmin", lambda x, dim: take_softmax(-x, dim), goldens.softmin)
-moreh_logsoftmax = _enter_forward("ttnn.moreh_logsoftmax", _log_softmax, goldens.logsoftmax)
-moreh_softmax_backward = _enter_backward("ttnn.moreh_softmax_backward", _softmax_grad, goldens.softmax_backward)
-moreh_softmin_backward = _enter_backward("ttnn.moreh_softmin_backward", _softmin_grad, goldens.softmin_backward)
-moreh_logsoftmax_backward = _enter_backward(
+moreh_softmax = _define_forward("ttnn.moreh_softmax", take_softmax, goldens.softmax)
+moreh_softmin = _define_forward("ttnn.moreh_softmin", lambda x, dim: take_softmax(-x, dim), goldens.softmin)
+moreh_logsoftmax = _define_forward("ttnn.moreh_logsoftmax", _log_softmax, goldens.logsoftmax)
+moreh_softmax_backward = _define_backward("ttnn.moreh_softmax_backward", _softmax_grad, goldens.softmax_backward)
+moreh_softmin_backward = _define_backward("ttnn.moreh_softmin_backward", _softmin_grad, goldens.softmin_backward)
+moreh_logsoftmax_backward = _define_backward(
     "ttnn.moreh_logsoftmax_backward", _logsoftmax_grad, goldens.logsoftmax_backward
 )

@@ -14,24 +14,25 @@ from ttmesh.tensor.calls.launch_op import Call
 
 
 def _check_broadcast_to(call: Call) -> None:
-    shape, wanted = tuple(call.specs[0].shape), tuple(call["output_shape"])
-    for what, config in (("input", call.specs[0].memory_config), ("output", call["memory_config"])):
-        wrong = f"bcast_to: Invalid {what} memory config {config}. {what.capitalize()} tensor sharding not supported"
+    shape, target_shape = tuple(call.specs[0].shape), tuple(call["output_shape"])
+    for side, config in (("input", call.specs[0].memory_config), ("output", call["memory_config"])):
+        wrong = f"bcast_to: Invalid {side} memory config {config}. {side.capitalize()} tensor sharding not supported"
         require(config is None or not config.is_sharded(), wrong, "interleaved memory", "Use ttnn.DRAM_MEMORY_CONFIG.")
     require(
-        len(shape) <= len(wanted),
+        len(shape) <= len(target_shape),
         f"Input tensor shape {list(shape)}({len(shape)}) must be at least as large as the broadcast shape "
-        f"{list(wanted)}({len(wanted)}), which it is not",
-        "as many dims as the tensor has, or more",
+        f"{list(target_shape)}({len(target_shape)}), which it is not",
+        f"{len(shape)} dims or more",
         "Name every dim of the result.",
     )
     require(
-        len(wanted) <= 4,
-        f"Tensor shape and broadcast size {list(shape)}({len(shape)}) {list(wanted)}({len(wanted)}) must be at most 4D",
+        len(target_shape) <= 4,
+        f"Tensor shape and broadcast size {list(shape)}({len(shape)}) {list(target_shape)}({len(target_shape)}) "
+        "must be at most 4D",
         "four dims or fewer",
         "Fold outer dims with ttnn.reshape.",
     )
-    for i, (length, target) in enumerate(zip(shape, wanted[len(wanted) - len(shape) :], strict=True)):
+    for i, (length, target) in enumerate(zip(shape, target_shape[len(target_shape) - len(shape) :], strict=True)):
         wrong = f"Input dimension {i} (size {length}) cannot be broadcast to output dimension {i} (size {target})"
         require(length in (1, target), wrong, f"length 1 or {target}", "Only dims of length 1 are repeated.")
 

@@ -1,4 +1,4 @@
-"""Several tensors in one, one in several, one many times: concat, stack, split, chunk, repeat."""
+"""concat, stack, split, chunk, repeat and repeat_interleave."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ def _check_concat(call: Call) -> None:
         "Convert with ttnn.to_memory_config.",
     )
     rank = len(first.shape)
-    at = normalize_dim(dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}")
+    position = normalize_dim(
+        dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}"
+    )
     wrong = "Input tensor ranks must be equal"
     require(all(len(spec.shape) == rank for spec in call.specs), wrong, f"rank {rank}", "Reshape them to one rank.")
-    others = [tuple(n for i, n in enumerate(spec.shape, -rank) if i != at) for spec in call.specs]
+    other_dims = [tuple(n for i, n in enumerate(spec.shape, -rank) if i != position) for spec in call.specs]
     wrong = "All dimensions must be the same size except for the dimension along which the contenation is taking place."
     require(
-        all(shape == others[0] for shape in others),
+        all(shape == other_dims[0] for shape in other_dims),
         wrong,
         f"shapes that agree but for dim {dim}",
         "Pad or slice the tensors first.",
@@ -59,30 +61,30 @@ def concat_lanes(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torc
     """Concatenate along a negative dim; with groups, slices of the tensors alternate."""
     if groups == 1:
         return torch.cat(list(tensors), dim)
-    parts = [tensor.chunk(groups, dim) for tensor in tensors]
-    return torch.cat([part[i] for i in range(groups) for part in parts], dim)
+    chunks = [tensor.chunk(groups, dim) for tensor in tensors]
+    return torch.cat([chunks_of_tensor[i] for i in range(groups) for chunks_of_tensor in chunks], dim)
 
 
-def _concat_once(case: Case) -> Lane | None:
-    at, lane_axes = normalize_dim(case["dim"], len(case.specs[0].shape)), case.lane_axes
+def _specialise_concat(case: Case) -> Lane | None:
+    position, lane_axes = normalize_dim(case["dim"], len(case.specs[0].shape)), case.lane_axes
     if case["groups"] != 1 or len(case.specs) == 1:
         return None
 
     def cat(tensors: list[torch.Tensor]) -> torch.Tensor:
         dims = tensors[0].shape[:lane_axes]
-        same = all(tensor.shape[:lane_axes] == dims for tensor in tensors)
-        return torch.cat(tensors if same else align_mesh_dims(tensors, lane_axes), at)
+        aligned = all(tensor.shape[:lane_axes] == dims for tensor in tensors)
+        return torch.cat(tensors if aligned else align_mesh_dims(tensors, lane_axes), position)
 
     return cat
 
 
 def _concat_alias(call: Call) -> Sequence[int] | None:
-    kept = (call["memory_config"] or DRAM_MEMORY_CONFIG) == call.specs[0].memory_config
-    return call.specs[0].shape if kept and len(call.specs) == 1 else None
+    same_memory = (call["memory_config"] or DRAM_MEMORY_CONFIG) == call.specs[0].memory_config
+    return call.specs[0].shape if same_memory and len(call.specs) == 1 else None
 
 
 def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """In DRAM, wherever the inputs are, unless memory_config= says otherwise."""
+    """In DRAM regardless of the inputs' memory, unless memory_config= is given."""
     return [make_output_spec(call, inferred[0][0], memory_config=DRAM_MEMORY_CONFIG)]
 
 
@@ -92,25 +94,25 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     out=_concat_spec,
     check=_check_concat,
     host=True,
-    specialise=_concat_once,
+    specialise=_specialise_concat,
     alias=_concat_alias,
 )
 def concat(tensors: Sequence[torch.Tensor], dim: int, groups: int, lane_axes: int) -> torch.Tensor:
-    """Tensors one behind the other along a dim; with groups, group by group."""
-    at = normalize_dim(dim, tensors[0].dim() - lane_axes)
-    return tensors[0] if len(tensors) == 1 else concat_lanes(align_mesh_dims(tensors, lane_axes), at, groups)
+    """Tensors concatenated along a dim; with groups, slices of the tensors alternate."""
+    position = normalize_dim(dim, tensors[0].dim() - lane_axes)
+    return tensors[0] if len(tensors) == 1 else concat_lanes(align_mesh_dims(tensors, lane_axes), position, groups)
 
 
 @composite("ttnn.stack", golden=goldens.stack)
 def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
-    """Tensors side by side along a new dim."""
+    """Tensors concatenated along a new dim."""
     wrong = "Stack expects at least one tensor"
     require(len(input_tensors) > 0, wrong, "one tensor or more", "Leave the call out for an empty list.")
     rank = len(input_tensors[0].shape)
     wrong = f"Dimension out of range (expected to be in range of [{-rank - 1},{rank}], but got {dim})"
     require(-rank - 1 <= dim <= rank, wrong, f"a dim in [{-rank - 1}, {rank}]", "Check the rank.")
-    at = dim if dim >= 0 else dim + rank + 1
-    result: Tensor = concat([unsqueeze(tensor, at) for tensor in input_tensors], at)
+    position = dim if dim >= 0 else dim + rank + 1
+    result: Tensor = concat([unsqueeze(tensor, position) for tensor in input_tensors], position)
     return result
 
 
@@ -120,11 +122,11 @@ def split(
 ) -> list[Tensor]:
     """The tensor split along a dim into slices of this size (the last may be smaller), or of these sizes."""
     shape = list(input_tensor.shape)
-    at = normalize_dim(dim, len(shape))
-    extent = shape[at]
+    position = normalize_dim(dim, len(shape))
+    extent = shape[position]
     if isinstance(split_size, int):
         wrong = f"split_size must be positive, got {split_size}"
-        require(split_size > 0, wrong, "a size of at least 1", "Ask for parts of at least one element.")
+        require(split_size > 0, wrong, "a size of at least 1", "Choose a split_size of at least 1.")
         sizes = [min(split_size, extent - start) for start in range(0, extent, split_size)]
     else:
         sizes = [int(size) for size in split_size]
@@ -133,13 +135,13 @@ def split(
             f"{sum(sizes)}"
         )
         require(sum(sizes) == extent, wrong, f"sizes that add up to {extent}", "Check the sum of the sizes.")
-    parts, start = [], 0
+    slices, start = [], 0
     for size in sizes:
         starts, ends = [0] * len(shape), list(shape)
-        starts[at], ends[at] = start, start + size
-        parts.append(slice_(input_tensor, starts, ends, memory_config=memory_config))
+        starts[position], ends[position] = start, start + size
+        slices.append(slice_(input_tensor, starts, ends, memory_config=memory_config))
         start += size
-    return parts
+    return slices
 
 
 @composite("ttnn.chunk", golden=goldens.chunk)
@@ -153,17 +155,17 @@ def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
     return split(input_tensor, size, dim) if size else [input_tensor]  # type: ignore[no-any-return]
 
 
-# -- many times ------------------------------------------------------------------------------------------------------
+# -- repeat ----------------------------------------------------------------------------------------------------------
 
 
 def _repeat(values: torch.Tensor, times: Sequence[int], lane_axes: int) -> torch.Tensor:
     counts = tuple(int(n) for n in times)
     missing = values.dim() - lane_axes - len(counts)
     counts = (*[1] * missing, *counts)
-    grown = values.reshape(
+    expanded = values.reshape(
         *values.shape[:lane_axes], *[1] * (len(counts) - values.dim() + lane_axes), *values.shape[lane_axes:]
     )
-    return grown.repeat(*[1] * lane_axes, *counts)
+    return expanded.repeat(*[1] * lane_axes, *counts)
 
 
 def _check_repeat(call: Call) -> None:
@@ -192,12 +194,12 @@ def _check_repeat(call: Call) -> None:
 
 
 def _repeat_programs(call: Call) -> tuple[Hashable, ...]:
-    """One program, whichever implementation was asked for."""
+    """One program for all values of implementation=."""
     return (("ttnn.repeat", call.tensors[0].kind, tuple(call["repeat_dims"]), call["memory_config"]),)
 
 
 def _repeat_alias(call: Call) -> Sequence[int] | None:
-    """Once along every dim."""
+    """A view if every dim is repeated once."""
     counts, shape = tuple(call["repeat_dims"]), tuple(call.specs[0].shape)
     return (1,) * (len(counts) - len(shape)) + shape if all(count == 1 for count in counts) else None
 
@@ -220,16 +222,16 @@ def _repeat_each(input_tensor: torch.Tensor, repeats: int, dim: int, lane_axes: 
 
 
 def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
-    """Rows [N, H, W, C] in shards are enlarged like pictures, which keeps them in shards."""
-    n, high, wide, channels = tensor.shape
+    """Repeat sharded ROW_MAJOR [N, H, W, C] by upsampling, as TT-NN does; the result stays sharded."""
+    n, height, width, channels = tensor.shape
     if dim in (1, 2):
-        made: Tensor = upsample(tensor, [repeats, 1] if dim == 1 else [1, repeats])
+        result: Tensor = upsample(tensor, [repeats, 1] if dim == 1 else [1, repeats])
     elif dim == 0:
-        larger = upsample(reshape_tensor(tensor, (1, n, high * wide, channels)), [repeats, 1])
-        made = reshape_tensor(larger, (n * repeats, high, wide, channels))
+        upsampled = upsample(reshape_tensor(tensor, (1, n, height * width, channels)), [repeats, 1])
+        result = reshape_tensor(upsampled, (n * repeats, height, width, channels))
     else:
-        made = transpose(upsample(transpose(tensor, 2, 3), [1, repeats]), 2, 3)
-    return made
+        result = transpose(upsample(transpose(tensor, 2, 3), [1, repeats]), 2, 3)
+    return result
 
 
 @composite(
@@ -238,19 +240,19 @@ def _repeat_shards(tensor: Tensor, repeats: int, dim: int) -> Tensor:
     direct=True,
 )
 def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_config: MemoryConfig | None) -> Tensor:
-    """Every element so many times along a dim; other shards than of rows in four dims come out interleaved in DRAM."""
+    """Every element repeated along a dim; sharded inputs other than 4D ROW_MAJOR give a result interleaved in DRAM."""
     rank = len(input_tensor.shape)
-    same = memory_config is None or memory_config == input_tensor.memory_config()
-    if repeats == 1 and rank != 1 and same and input_tensor.device() is not None:
+    same_memory = memory_config is None or memory_config == input_tensor.memory_config()
+    if repeats == 1 and rank != 1 and same_memory and input_tensor.device() is not None:
         return input_tensor
     normalize_dim(dim, rank)
     if not input_tensor.memory_config().is_sharded() or repeats == 1:
-        kept = memory_config or input_tensor.memory_config()
-        plain: Tensor = _repeat_each(input_tensor=input_tensor, repeats=repeats, dim=dim, memory_config=kept)
-        return plain
+        memory = memory_config or input_tensor.memory_config()
+        repeated: Tensor = _repeat_each(input_tensor=input_tensor, repeats=repeats, dim=dim, memory_config=memory)
+        return repeated
     if input_tensor.layout is Layout.ROW_MAJOR and rank == 4:
-        made = _repeat_shards(input_tensor, repeats, dim % rank)
-        return made if memory_config is None else to_memory_config(made, memory_config)
-    whole = to_memory_config(input_tensor, DRAM_MEMORY_CONFIG)
-    result: Tensor = _repeat_each(input_tensor=whole, repeats=repeats, dim=dim, memory_config=DRAM_MEMORY_CONFIG)
+        upsampled = _repeat_shards(input_tensor, repeats, dim % rank)
+        return upsampled if memory_config is None else to_memory_config(upsampled, memory_config)
+    interleaved = to_memory_config(input_tensor, DRAM_MEMORY_CONFIG)
+    result: Tensor = _repeat_each(input_tensor=interleaved, repeats=repeats, dim=dim, memory_config=DRAM_MEMORY_CONFIG)
     return result if memory_config is None else to_memory_config(result, memory_config)

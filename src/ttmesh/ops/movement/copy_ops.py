@@ -1,4 +1,4 @@
-"""Copies of tensors: clone, copy, assign, move, and operations that leave the values as they are."""
+"""clone, copy, assign, move, fill_implicit_tile_padding and plus_one."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def _check_clone(call: Call) -> None:
 
 @op("ttnn.clone", golden=goldens.clone, check=_check_clone)
 def clone(input: torch.Tensor) -> torch.Tensor:
-    """A tensor of its own with the same values."""
+    """A copy with its own memory."""
     return input
 
 
 def _check_copy(call: Call) -> None:
     source, target = call.specs
     wrong = f"Input tensor shape {source.shape!r} does not match output tensor shape {target.shape!r}"
-    require(tuple(source.shape) == tuple(target.shape), wrong, "equal shapes", "Allocate one with the other's shape.")
+    require(
+        tuple(source.shape) == tuple(target.shape), wrong, "equal shapes", "Allocate the output with the input's shape."
+    )
     wrong = f"Input tensor layout ({source.layout}) must equal output tensor layout ({target.layout})"
     require(source.layout is target.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
     wrong = "Only tile layout supports dtype conversion"
@@ -62,7 +64,7 @@ def copy(input_a: torch.Tensor) -> torch.Tensor:
     return input_a
 
 
-_INTO = device_operation("ttnn.assign", out=_target_spec, check=_check_copy, writes="input_b")(_copy)
+_ASSIGN_INTO = device_operation("ttnn.assign", out=_target_spec, check=_check_copy, writes="input_b")(_copy)
 _ASSIGN = device_operation("ttnn.assign", out=like_first)(lambda input_tensor: input_tensor)
 
 
@@ -79,19 +81,19 @@ def assign(
     if isinstance(input_b, MemoryConfig):  # two positional arguments fit both overloads
         input_tensor, memory_config, input_a = input_a, input_b, None
     if input_a is not None:
-        return _INTO(input_a=input_a, input_b=input_b)
-    asked = {
+        return _ASSIGN_INTO(input_a=input_a, input_b=input_b)
+    arguments = {
         "input_tensor": input_tensor,
         "memory_config": memory_config,
         "dtype": dtype,
         "output_tensor": output_tensor,
     }
-    return _ASSIGN(**asked)
+    return _ASSIGN(**arguments)
 
 
 @composite("ttnn.move", golden=goldens.move)
 def move(input_tensor: Tensor, memory_config: MemoryConfig | None) -> Tensor:
-    """The same values at another address; the input's memory is given back."""
+    """The same values at another address; the input's memory is freed."""
     return reallocate(input_tensor, memory_config)
 
 
@@ -105,29 +107,29 @@ def _filled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec.with_padding(call.specs[0].padded_shape, call["fill_value"])]
 
 
-def _left(input_tensor: torch.Tensor) -> torch.Tensor:
+def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
 _FILLED, _FILLED_IN_PLACE = (
-    device_operation("ttnn.fill_implicit_tile_padding", out=_filled_spec, check=_check_fill, writes=target)(_left)
+    device_operation("ttnn.fill_implicit_tile_padding", out=_filled_spec, check=_check_fill, writes=target)(_identity)
     for target in (None, "input_tensor")
 )
 
 
 @composite("ttnn.fill_implicit_tile_padding", golden=goldens.fill_implicit_tile_padding)
 def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_config: MemoryConfig | None) -> Any:
-    """The tensor with a number in its padding: in place, but for block floats. Lanes have none, so its spec says it."""
-    whole = tuple(input_tensor.shape[-2:]) == tuple(input_tensor.padded_shape[-2:])
+    """Fill the padding of tiles, in place except for block floats; lanes hold no padding, so the spec records the value."""
+    has_no_padding = tuple(input_tensor.shape[-2:]) == tuple(input_tensor.padded_shape[-2:])
     moved = memory_config is not None and memory_config != input_tensor.memory_config()
-    if whole:
+    if has_no_padding:
         return input_tensor
     if input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved:
         spec, kind, mesh = input_tensor.spec, input_tensor.kind, input_tensor.device()
         assert mesh is not None, "operations run on devices"
         _FILLED_IN_PLACE(input_tensor=input_tensor, fill_value=fill_value)
-        filled = kind_of(spec.with_padding(spec.padded_shape, fill_value), kind.topology, kind.presence)
-        return Tensor.on_device(filled, input_tensor.buffer, mesh)
+        filled_kind = kind_of(spec.with_padding(spec.padded_shape, fill_value), kind.topology, kind.presence)
+        return Tensor.on_device(filled_kind, input_tensor.buffer, mesh)
     return _FILLED(input_tensor=input_tensor, fill_value=fill_value, memory_config=memory_config)
 
 
@@ -139,5 +141,5 @@ def _increment(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
 
 @op("ttnn.plus_one", golden=goldens.plus_one, writes="input_tensor")
 def plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool) -> torch.Tensor:
-    """Add one to every element, in place; negative ones may be left out."""
+    """Add one to every element, in place; negative elements can be skipped."""
     return _increment(input_tensor, skip_negative_entries)

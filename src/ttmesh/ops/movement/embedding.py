@@ -1,4 +1,4 @@
-"""Rows of a table by number: embedding and its backward."""
+"""embedding and its backward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 class EmbeddingsType(PrintedEnum):
-    """How TT-NN's kernel keeps special rows at hand; no value changes."""
+    """Which rows TT-NN's kernel caches; the values do not depend on it."""
 
     GENERIC = 0
     PADDED = 1
@@ -28,26 +28,28 @@ def _check(call: Call) -> None:
     allowed = (DataType.UINT32, DataType.BFLOAT16, DataType.INT32)
     wrong = f"Input tensor must be UINT32, INT32 or BFLOAT16, got {ids.dtype}"
     require(ids.dtype in allowed, wrong, "uint32 ids", "Convert the ids with ttnn.typecast.")
-    rows_only = call["layout"] is None and weight.layout is Layout.ROW_MAJOR
-    changed = call["dtype"] not in (None, weight.dtype)
+    row_major_output = call["layout"] is None and weight.layout is Layout.ROW_MAJOR
+    changes_dtype = call["dtype"] not in (None, weight.dtype)
     wrong = "Can only typecast output embeddings when producing TILE_LAYOUT output"
-    require(not (rows_only and changed), wrong, "layout=ttnn.TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+    require(
+        not (row_major_output and changes_dtype), wrong, "layout=ttnn.TILE_LAYOUT", "Convert it with ttnn.to_layout."
+    )
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ids, weight = call.specs
     layout = call["layout"] or weight.layout
-    dtype = weight.dtype if layout is Layout.TILE else _in_rows(weight.dtype)
+    dtype = weight.dtype if layout is Layout.TILE else _row_major_dtype(weight.dtype)
     memory = MemoryConfig(buffer_type=ids.memory_config.buffer_type) if call["memory_config"] is None else None
     return [make_output_spec(call, inferred[0][0], source=1, dtype=dtype, layout=layout, memory_config=memory)]
 
 
-def _in_rows(dtype: DataType) -> DataType:
+def _row_major_dtype(dtype: DataType) -> DataType:
     return DataType.BFLOAT16 if dtype in (DataType.BFLOAT8_B, DataType.BFLOAT4_B) else dtype
 
 
-def looked_up(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """Rows [..., E] of each device's own table [V, E]: one lookup in all tables joined, none of them expanded."""
+def look_up_rows(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torch.Tensor:
+    """Rows [..., E] of each device's table [V, E], by one lookup in the concatenated tables."""
     width, length = table.shape[-1], table.shape[-2]
     mesh = table.shape[:lane_axes]
     tables = table.reshape(-1, width)
@@ -57,7 +59,7 @@ def looked_up(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torch.T
         rows = rows + torch.arange(count, device=ids.device).reshape(*mesh, *[1] * (ids.dim() - lane_axes)) * length
     try:
         return torch.nn.functional.embedding(rows, tables)
-    except IndexError:  # the chip would read what lies behind the table
+    except IndexError:  # the chip would read memory past the table
         raise ShapeError(
             f"ttnn.embedding got ids from {ids.min().item():g} to {ids.max().item():g} for a table of {length} rows",
             expected=f"ids from 0 to {length - 1}",
@@ -67,8 +69,8 @@ def looked_up(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torch.T
 
 @op("ttnn.embedding", golden=goldens.embedding, check=_check, out=_spec)
 def embedding(input_tensor: torch.Tensor, weight: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """The weight's rows that the ids name: [B, S] → [B, S, E], [S] → [S, E]."""
-    rows = looked_up(input_tensor, weight.reshape(*weight.shape[:lane_axes], -1, weight.shape[-1]), lane_axes)
+    """The rows of the weight at these ids: [B, S] → [B, S, E], [S] → [S, E]."""
+    rows = look_up_rows(input_tensor, weight.reshape(*weight.shape[:lane_axes], -1, weight.shape[-1]), lane_axes)
     local = input_tensor.shape[lane_axes:]
     if len(local) <= 2:
         return rows
@@ -86,7 +88,7 @@ def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def embedding_bw(
     input_tensor: torch.Tensor, weight_tensor: torch.Tensor, output_gradient_tensor: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:
-    """The gradient of the table: each row the sum of the gradients of its uses."""
+    """The gradient of the table: each row is the sum of the gradients of its uses."""
     length, width = weight_tensor.shape[-2:]
     (ids, grads), dims = align_and_flatten([input_tensor, output_gradient_tensor], lane_axes)
     devices = ids.shape[0]

@@ -16,9 +16,9 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
-def _margins(padding: Sequence[int]) -> tuple[int, int, int, int, int, int]:
-    """top, bottom, left, right, first and last channels."""
-    p = [int(one) for one in padding]
+def _parse_padding(padding: Sequence[int]) -> tuple[int, int, int, int, int, int]:
+    """Padding at the top, bottom, left, right, and before and after the channels."""
+    p = [int(number) for number in padding]
     if len(p) == 2:
         return p[0], p[0], p[1], p[1], 0, 0
     if len(p) == 4:
@@ -27,29 +27,29 @@ def _margins(padding: Sequence[int]) -> tuple[int, int, int, int, int, int]:
     return p[0], p[1], p[2], p[3], p[4], p[5]
 
 
-def space_to_depth(values: torch.Tensor, high: int, wide: int) -> torch.Tensor:
-    """[.., H, W, C] → [.., H / high, W / wide, high * wide * C]."""
+def space_to_depth(values: torch.Tensor, block_h: int, block_w: int) -> torch.Tensor:
+    """[.., H, W, C] → [.., H / block_h, W / block_w, block_h * block_w * C]."""
     h, w, c = values.shape[-3:]
-    cut = values.reshape(*values.shape[:-3], h // high, high, w // wide, wide, c)
-    return cut.transpose(-4, -3).reshape(*values.shape[:-3], h // high, w // wide, high * wide * c)
+    blocks = values.reshape(*values.shape[:-3], h // block_h, block_h, w // block_w, block_w, c)
+    return blocks.transpose(-4, -3).reshape(*values.shape[:-3], h // block_h, w // block_w, block_h * block_w * c)
 
 
 def _fold(
-    values: torch.Tensor, high: int, wide: int, padding: Sequence[int], collapse: bool, lane_axes: int
+    values: torch.Tensor, stride_h: int, stride_w: int, padding: Sequence[int], collapse: bool, lane_axes: int
 ) -> torch.Tensor:
-    top, bottom, left, right, front, back = _margins(padding)
-    grown = torch.nn.functional.pad(values, (front, back, left, right, top, bottom))
-    result = space_to_depth(grown, high, wide)
+    top, bottom, left, right, front, back = _parse_padding(padding)
+    padded = torch.nn.functional.pad(values, (front, back, left, right, top, bottom))
+    result = space_to_depth(padded, stride_h, stride_w)
     if not collapse:
         return result
     return result.reshape(*result.shape[:lane_axes], 1, 1, -1, result.shape[-1])
 
 
 def _check_fold(call: Call) -> None:
-    shape, high, wide = call.specs[0].shape, call["stride_h"], call["stride_w"]
+    shape, stride_h, stride_w = call.specs[0].shape, call["stride_h"], call["stride_w"]
     require(len(shape) == 4, "Fold op only supports 4D tensors", "[N, H, W, C]", "Reshape it to four dims.")
-    wrong = f"Fold: stride_h ({high}) and stride_w ({wide}) must be > 0."
-    require(high > 0 and wide > 0, wrong, "positive strides", "Use strides of at least 1.")
+    wrong = f"Fold: stride_h ({stride_h}) and stride_w ({stride_w}) must be > 0."
+    require(stride_h > 0 and stride_w > 0, wrong, "positive strides", "Use strides of at least 1.")
     wrong = (
         "Fold: collapse_output=True is not supported with use_transpose_as_fold=True (legacy path bypasses prim::fold). "
         "Drop use_transpose_as_fold to use collapse_output."
@@ -60,21 +60,21 @@ def _check_fold(call: Call) -> None:
         "use_transpose_as_fold or collapse_output",
         "Leave one of the two out.",
     )
-    top, bottom, left, right, _, _ = _margins(call["padding"])
+    top, bottom, left, right, _, _ = _parse_padding(call["padding"])
     rows, columns = (shape[2], shape[3]) if call["use_transpose_as_fold"] else (shape[1], shape[2])
     height, width = rows + top + bottom, columns + left + right
-    wrong = f"Fold: Input height ({height}) must be divisible by stride_h ({high})."
-    require(height % high == 0, wrong, f"a multiple of {high}", "Pad the height.")
-    wrong = f"Fold: Input width ({width}) must be divisible by stride_w ({wide})."
-    require(width % wide == 0, wrong, f"a multiple of {wide}", "Pad the width.")
+    wrong = f"Fold: Input height ({height}) must be divisible by stride_h ({stride_h})."
+    require(height % stride_h == 0, wrong, f"a multiple of {stride_h}", "Pad the height.")
+    wrong = f"Fold: Input width ({width}) must be divisible by stride_w ({stride_w})."
+    require(width % stride_w == 0, wrong, f"a multiple of {stride_w}", "Pad the width.")
 
 
-def _folded_shards(call: Call) -> MemoryConfig | None:
-    """Rows in shards stay on their cores: fewer of them, and longer, by the pixels of a block."""
+def _fold_shards(call: Call) -> MemoryConfig | None:
+    """Shards after folding: the same cores, with rows that are fewer and longer by the pixels of a block."""
     spec = call.specs[0]
     config, shards = spec.memory_config, spec.memory_config.shard_spec
-    plain = not (call["use_transpose_as_fold"] or any(call["padding"] or ()))
-    if shards is None or not config.is_sharded() or spec.layout is not Layout.ROW_MAJOR or not plain:
+    keeps_order = not (call["use_transpose_as_fold"] or any(call["padding"] or ()))
+    if shards is None or not config.is_sharded() or spec.layout is not Layout.ROW_MAJOR or not keeps_order:
         return None
     pixels = call["stride_h"] * call["stride_w"]
     height, width = shards.shape
@@ -86,7 +86,7 @@ def _folded_shards(call: Call) -> MemoryConfig | None:
 
 def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = DataType.BFLOAT16 if call.specs[0].dtype in BLOCK_FLOATS else None
-    memory = call["override_memory_config"] or _folded_shards(call)
+    memory = call["override_memory_config"] or _fold_shards(call)
     return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR, memory_config=memory)]
 
 
@@ -101,7 +101,7 @@ def fold(
     collapse_output: bool,
     lane_axes: int,
 ) -> torch.Tensor:
-    """Blocks of an image [N, H, W, C] (or [N, C, H, W] for TT-NN's older way) as channels."""
+    """Blocks of an image [N, H, W, C] (or [N, C, H, W] with use_transpose_as_fold) become channels."""
     images = input.movedim(-3, -1) if use_transpose_as_fold else input
     result = _fold(images, stride_h, stride_w, padding, collapse_output, lane_axes)
     if output_shape is None:

@@ -1,4 +1,4 @@
-"""Elements by index: gather, TOSA's scatter, index_fill, indexed_fill, nonzero, and whether an element is among others."""
+"""gather, TOSA's gather and scatter, index_fill, indexed_fill, nonzero and isin."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def _check_gather(call: Call) -> None:
     outputs=("out",),
 )
 def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """The elements along a dim that the index names."""
+    """The elements at the indices along a dim."""
     if input.dim() == lane_axes:
         return input
-    values, where = align_mesh_dims([input, index], lane_axes)
-    return torch.gather(values, normalize_dim(dim, input.dim() - lane_axes), where.long())
+    values, indices = align_mesh_dims([input, index], lane_axes)
+    return torch.gather(values, normalize_dim(dim, input.dim() - lane_axes), indices.long())
 
 
 @op(
@@ -62,15 +62,15 @@ def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -
 )
 def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] by index [N, W] → [N, W, C]."""
-    values, where = align_mesh_dims([input, index], lane_axes)
-    return torch.gather(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]))
+    values, indices = align_mesh_dims([input, index], lane_axes)
+    return torch.gather(values, -2, indices.long()[..., None].expand(*indices.shape, values.shape[-1]))
 
 
 @op("ttnn.tosa_scatter", golden=goldens.tosa_scatter)
 def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    """Rows [N, K, C] with those that index [N, W] names replaced by [N, W, C]."""
-    values, where, source = align_mesh_dims([input, index, src], lane_axes)
-    return torch.scatter(values, -2, where.long()[..., None].expand(*where.shape, values.shape[-1]), source)
+    """Rows [N, K, C] with those at index [N, W] replaced by [N, W, C]."""
+    values, indices, source = align_mesh_dims([input, index, src], lane_axes)
+    return torch.scatter(values, -2, indices.long()[..., None].expand(*indices.shape, values.shape[-1]), source)
 
 
 # -- fill ----------------------------------------------------------------------------------------------------------------
@@ -78,16 +78,16 @@ def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, la
 
 @op("ttnn.index_fill", golden=goldens.index_fill, runtime=("value",))
 def index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float, lane_axes: int) -> torch.Tensor:
-    """The input with a number in the rows of a dim that the index names."""
-    values, where = align_mesh_dims([input, index], lane_axes)
-    at = normalize_dim(dim, input.dim() - lane_axes)
+    """The input with a number in the rows at the indices along a dim."""
+    values, indices = align_mesh_dims([input, index], lane_axes)
+    position = normalize_dim(dim, input.dim() - lane_axes)
     local = values.shape[lane_axes:]
     shape = [1] * len(local)
-    shape[at] = where.shape[-1]
-    spread = where.long().reshape(*where.shape[:lane_axes], *shape)
-    whole = list(local)
-    whole[at] = where.shape[-1]
-    return values.scatter(at, spread.expand(*values.shape[:lane_axes], *whole), value)
+    shape[position] = indices.shape[-1]
+    index_view = indices.long().reshape(*indices.shape[:lane_axes], *shape)
+    index_shape = list(local)
+    index_shape[position] = indices.shape[-1]
+    return values.scatter(position, index_view.expand(*values.shape[:lane_axes], *index_shape), value)
 
 
 index_fill_new = alias("ttnn.index_fill_new", index_fill)
@@ -96,7 +96,7 @@ index_fill_new = alias("ttnn.index_fill_new", index_fill)
 def _check_indexed_fill(call: Call) -> None:
     ids, a, b = call.specs
     rank = len(a.shape)
-    at = normalize_dim(call["dim"], rank, f"indexed_fill: dim {call['dim']} is out of bounds for rank {rank}")
+    position = normalize_dim(call["dim"], rank, f"indexed_fill: dim {call['dim']} is out of bounds for rank {rank}")
     wrong = (
         f"indexed_fill: input_a and input_b must have the same rank; got input_a.rank() = {rank} and input_b.rank() = "
         f"{len(b.shape)}"
@@ -104,23 +104,26 @@ def _check_indexed_fill(call: Call) -> None:
     require(len(b.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
     count = ids.shape.volume()
     wrong = (
-        f"indexed_fill: input_b.size({call['dim']}) = {b.shape[at]} must equal the number of indices (batch_id count = "
+        f"indexed_fill: input_b.size({call['dim']}) = {b.shape[position]} must equal the number of indices "
+        "(batch_id count = "
         f"{count})"
     )
-    require(b.shape[at] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
+    require(b.shape[position] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
 
 
 @op("ttnn.indexed_fill", golden=goldens.indexed_fill, check=_check_indexed_fill, out=make_like_rule(1))
 def indexed_fill(
     batch_id: torch.Tensor, input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, dim: int, lane_axes: int
 ) -> torch.Tensor:
-    """The first tensor with the rows of a dim that the ids name replaced by the second's."""
+    """The first tensor with the rows at these ids along a dim replaced by the second's."""
     ids, a, b = align_mesh_dims([batch_id, input_tensor_a, input_tensor_b], lane_axes)
     rank = a.dim() - lane_axes
-    at = normalize_dim(dim, rank)
-    where = ids.long().flatten(lane_axes)
-    spread = where.reshape(*where.shape[:lane_axes], *[where.shape[-1] if i == at else 1 for i in range(-rank, 0)])
-    return a.scatter(at, spread.expand(b.shape), b.to(a.dtype))
+    position = normalize_dim(dim, rank)
+    indices = ids.long().flatten(lane_axes)
+    index_view = indices.reshape(
+        *indices.shape[:lane_axes], *[indices.shape[-1] if i == position else 1 for i in range(-rank, 0)]
+    )
+    return a.scatter(position, index_view.expand(b.shape), b.to(a.dtype))
 
 
 # -- nonzero -------------------------------------------------------------------------------------------------------------
@@ -137,29 +140,29 @@ def _nonzero_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(s, DataType.UINT32, Layout.ROW_MAJOR, memory_config=memory) for s, _ in inferred]
 
 
-def nonzero_places(values: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def find_nonzero(values: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The number of nonzero elements and their indices in order, four numbers each, padded with zeros."""
     mesh, local = values.shape[:lane_axes], values.shape[lane_axes:]
-    hit = values.flatten(lane_axes) != 0
-    order = torch.argsort(~hit, dim=-1, stable=True)
-    kept = torch.gather(hit, -1, order)
-    places = torch.stack(_unravel(order, local), -1) * kept.unsqueeze(-1)
-    count = hit.sum(-1).reshape(*mesh, 1, 1, 1, 1)
-    return torch.nn.functional.pad(count, (0, 7)), places.reshape(*mesh, 1, 1, 1, -1)
+    is_nonzero = values.flatten(lane_axes) != 0
+    order = torch.argsort(~is_nonzero, dim=-1, stable=True)
+    sorted_mask = torch.gather(is_nonzero, -1, order)
+    coordinates = torch.stack(_unravel(order, local), -1) * sorted_mask.unsqueeze(-1)
+    count = is_nonzero.sum(-1).reshape(*mesh, 1, 1, 1, 1)
+    return torch.nn.functional.pad(count, (0, 7)), coordinates.reshape(*mesh, 1, 1, 1, -1)
 
 
 def _unravel(flat: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
-    parts: list[torch.Tensor] = []
+    coordinates: list[torch.Tensor] = []
     for extent in reversed(shape):
-        parts.insert(0, flat % extent)
+        coordinates.insert(0, flat % extent)
         flat = flat // extent
-    return parts
+    return coordinates
 
 
 @op("ttnn.nonzero", golden=goldens.nonzero, check=_check_nonzero, out=_nonzero_specs)
 def nonzero(input_tensor: torch.Tensor, lane_axes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """[count, places]: how many elements are not zero (first of eight numbers), and (n, c, h, w) of each."""
-    return nonzero_places(input_tensor, lane_axes)
+    """[count, indices]: how many elements are not zero (first of eight numbers), and (n, c, h, w) of each."""
+    return find_nonzero(input_tensor, lane_axes)
 
 
 # -- membership --------------------------------------------------------------------------------------------------------
@@ -177,12 +180,15 @@ def _check_isin(call: Call) -> None:
     given = call["out"]
     if given is not None:
         require(
-            given.dtype is DataType.UINT32, "Preallocated output should be of uint32 dtype", "uint32", "Allocate such."
+            given.dtype is DataType.UINT32,
+            "Preallocated output should be of uint32 dtype",
+            "uint32",
+            "Allocate it with dtype=ttnn.uint32.",
         )
 
 
 def _isin_programs(call: Call) -> tuple[Hashable, ...]:
-    """TT-NN flattens and untilizes what is not flat and in rows, and puts the result back into shape."""
+    """TT-NN untilizes and flattens inputs that need it, and restores the result's shape and layout."""
     programs: list[Hashable] = [(call.name, call.specs, call["invert"])]
     for spec in call.specs[:2]:
         programs += [("to_layout", spec)] if spec.layout is Layout.TILE else []
@@ -201,9 +207,9 @@ def _isin_programs(call: Call) -> tuple[Hashable, ...]:
     programs=_isin_programs,
 )
 def isin(elements: torch.Tensor, test_elements: torch.Tensor, invert: bool, lane_axes: int) -> torch.Tensor:
-    """All bits set where an element is among the others, zero elsewhere."""
-    found, known = align_mesh_dims([elements.flatten(lane_axes), test_elements.flatten(lane_axes)], lane_axes)
-    known = known.contiguous().sort(dim=-1).values
-    place = torch.searchsorted(known, found.contiguous()).clamp(max=known.shape[-1] - 1)
-    there = known.gather(-1, place) == found
-    return torch.where(there ^ invert, TRUE, 0).reshape(*there.shape[:-1], *elements.shape[lane_axes:])
+    """All bits set if an element is among the test elements, else zero."""
+    values, candidates = align_mesh_dims([elements.flatten(lane_axes), test_elements.flatten(lane_axes)], lane_axes)
+    candidates = candidates.contiguous().sort(dim=-1).values
+    position = torch.searchsorted(candidates, values.contiguous()).clamp(max=candidates.shape[-1] - 1)
+    matches = candidates.gather(-1, position) == values
+    return torch.where(matches ^ invert, TRUE, 0).reshape(*matches.shape[:-1], *elements.shape[lane_axes:])

@@ -1,4 +1,4 @@
-"""Gradients of data movement and of products over dims: concat_bw, repeat_bw, prod_bw."""
+"""concat_bw, repeat_bw and prod_bw."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Grads = list[Tensor | None]
 
 
 def _compute_required(required: Sequence[bool], makers: Sequence[Callable[[], Tensor]]) -> Grads:
-    """The gradients that were asked for, None for the others."""
+    """The required gradients; None for the others."""
     wrong = "At least one gradient is expected to be calculated."
     require(any(required), wrong, "are_required_outputs with a True", "Ask for at least one gradient.")
-    return [make() if asked else None for asked, make in zip(required, makers, strict=True)]
+    return [make() if is_required else None for is_required, make in zip(required, makers, strict=True)]
 
 
-def _into(result: Tensor, given: Tensor | None) -> Tensor:
+def _copy_if_given(result: Tensor, given: Tensor | None) -> Tensor:
     if given is None:
         return result
     written: Tensor = copy(result, given)
@@ -47,33 +47,34 @@ def concat_bw(
 ) -> Grads:
     """The gradients of the two inputs."""
     shape = list(grad_tensor.shape)
-    at = normalize_dim(dim, len(shape))
-    cut = input_tensor_a.shape[at]
+    position = normalize_dim(dim, len(shape))
+    boundary = input_tensor_a.shape[position]
 
-    def part(start: int, end: int, given: Tensor | None) -> Tensor:
+    def slice_grad(start: int, end: int, given: Tensor | None) -> Tensor:
         starts, ends = [0] * len(shape), list(shape)
-        starts[at], ends[at] = start, end
-        return _into(slice_(grad_tensor, starts, ends, memory_config=memory_config), given)
+        starts[position], ends[position] = start, end
+        return _copy_if_given(slice_(grad_tensor, starts, ends, memory_config=memory_config), given)
 
     return _compute_required(
-        are_required_outputs, (lambda: part(0, cut, input_a_grad), lambda: part(cut, shape[at], input_b_grad))
+        are_required_outputs,
+        (lambda: slice_grad(0, boundary, input_a_grad), lambda: slice_grad(boundary, shape[position], input_b_grad)),
     )
 
 
 # -- repeat --------------------------------------------------------------------------------------------------------------
 
 
-def _folded_back(grad: torch.Tensor, shape: Sequence[int], times: Sequence[int], lane_axes: int) -> torch.Tensor:
-    """Repeats summed up: [.., r0, n0, r1, n1, ..] over every r."""
+def _sum_repeats(grad: torch.Tensor, shape: Sequence[int], times: Sequence[int], lane_axes: int) -> torch.Tensor:
+    """Sum over the repeats: [.., r0, n0, r1, n1, ..] over every r."""
     if 0 in tuple(times):
         return grad.new_zeros((*grad.shape[:lane_axes], *shape))
     lengths = [n for pair in zip(times, shape, strict=True) for n in pair]
-    wide = grad.float().reshape(*grad.shape[:lane_axes], *lengths)
-    return wide.sum(tuple(range(-2 * len(shape), 0, 2)))
+    split_dims = grad.float().reshape(*grad.shape[:lane_axes], *lengths)
+    return split_dims.sum(tuple(range(-2 * len(shape), 0, 2)))
 
 
 _REPEAT_BW = device_operation("ttnn.repeat_bw", out=make_like_rule(1))(
-    lambda grad_tensor, input_tensor, shape, lane_axes: _folded_back(
+    lambda grad_tensor, input_tensor, shape, lane_axes: _sum_repeats(
         grad_tensor, input_tensor.shape[lane_axes:], shape, lane_axes
     )
 )
@@ -84,13 +85,13 @@ def repeat_bw(
     grad_tensor: Tensor, input_tensor: Tensor, shape: Sequence[int], memory_config: MemoryConfig | None
 ) -> Grads:
     """The gradients of all repeats, summed."""
-    asked = {
+    arguments = {
         "grad_tensor": grad_tensor,
         "input_tensor": input_tensor,
         "shape": tuple(shape),
         "memory_config": memory_config,
     }
-    return [_REPEAT_BW(**asked)]
+    return [_REPEAT_BW(**arguments)]
 
 
 # -- prod ----------------------------------------------------------------------------------------------------------------
@@ -98,19 +99,19 @@ def repeat_bw(
 
 def _product_grad(grad: torch.Tensor, values: torch.Tensor, dim: int | None, lane_axes: int) -> torch.Tensor:
     """grad * product / input, as the chip computes it: zeros in the input give NaN or infinity."""
-    wide = values.float()
+    widened = values.float()
     rank = values.dim() - lane_axes
     if dim is None:
-        whole = wide.flatten(lane_axes).prod(-1)
+        total_product = widened.flatten(lane_axes).prod(-1)
         first = grad.float().flatten(lane_axes)[..., 0]
-        factor = whole * first
-        return factor.reshape(*factor.shape, *[1] * rank) / wide
-    at = normalize_dim(dim, rank)
-    total = wide.prod(at, keepdim=True)
-    grads, total = equalize_ranks([grad.float(), total], lane_axes)
-    if grads.shape[at] != 1:
-        grads = grads.narrow(at, 0, 1)
-    return grads * total / wide
+        factor = total_product * first
+        return factor.reshape(*factor.shape, *[1] * rank) / widened
+    position = normalize_dim(dim, rank)
+    dim_product = widened.prod(position, keepdim=True)
+    grads, dim_product = equalize_ranks([grad.float(), dim_product], lane_axes)
+    if grads.shape[position] != 1:
+        grads = grads.narrow(position, 0, 1)
+    return grads * dim_product / widened
 
 
 _PROD_BW = device_operation("ttnn.prod_bw", out=make_like_rule(1))(
@@ -121,10 +122,10 @@ _PROD_BW = device_operation("ttnn.prod_bw", out=make_like_rule(1))(
 @composite("ttnn.prod_bw", golden=goldens.prod_bw)
 def prod_bw(grad_tensor: Tensor, input_tensor: Tensor, dim: int | None, memory_config: MemoryConfig | None) -> Grads:
     """The gradient of a product over one dim or all."""
-    asked = {
+    arguments = {
         "grad_tensor": grad_tensor,
         "input_tensor": input_tensor,
         "dim": dim,
         "memory_config": memory_config,
     }
-    return [_PROD_BW(**asked)]
+    return [_PROD_BW(**arguments)]

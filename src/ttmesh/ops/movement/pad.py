@@ -1,4 +1,4 @@
-"""Values added around a tensor: pad."""
+"""ttnn.pad."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 
-def amounts(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int], ...]:
-    """How much is added before and after each dim; a shorter list is for the last dims."""
-    pairs = [(0, int(one)) if isinstance(one, int) else (int(one[0]), int(one[1])) for one in padding]
+def normalize_padding(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int], ...]:
+    """Padding before and after each dim; a list shorter than the rank is for the last dims."""
+    pairs = [(0, int(amount)) if isinstance(amount, int) else (int(amount[0]), int(amount[1])) for amount in padding]
     wrong = "ttnn.pad: padding len can't be larger than input tensor rank"
-    require(len(pairs) <= rank, wrong, f"at most {rank} pairs", "Use fewer of them.")
+    require(len(pairs) <= rank, wrong, f"at most {rank} pairs", "Pass one pair per dim.")
     return (*[(0, 0)] * (rank - len(pairs)), *pairs)
 
 
@@ -31,7 +31,7 @@ def _check_pad(call: Call) -> None:
         require(
             all(before == 0 for before, _ in call["padding"]),
             wrong,
-            "padding behind the values only",
+            "padding after the values only",
             "Convert with ttnn.to_layout to ROW_MAJOR first.",
         )
 
@@ -50,21 +50,24 @@ def _pad_programs(call: Call) -> tuple[Hashable, ...]:
 _PAD = device_operation("ttnn.pad", out=like_first, check=_check_pad, programs=_pad_programs, host=True)(_pad)
 
 
-def _around(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The padding that puts a shape at a start inside a larger one."""
+def _padding_between(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The padding that puts a shape at an offset inside a larger one."""
     require(
         len(padded) == len(shape) == len(start),
         "ttnn.pad: shapes must have the same rank",
         "equal ranks",
         "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.",
     )
-    pairs = tuple((at, big - at - have) for have, big, at in zip(shape, padded, start, strict=True))
+    pairs = tuple(
+        (offset, padded_length - offset - length)
+        for length, padded_length, offset in zip(shape, padded, start, strict=True)
+    )
     wrong = "Output size cannot fit input with offset"
     require(
         all(after >= 0 for _, after in pairs),
         wrong,
         f"a shape that holds {list(shape)} at {list(start)}",
-        "Only dims of length 1 can grow.",
+        "Choose a larger output_padded_shape, or a smaller start.",
     )
     return pairs
 
@@ -80,22 +83,22 @@ def pad(
     sub_core_grids: Any = None,
     use_multicore: bool = True,
 ) -> Any:
-    """The values with `value` added around them: pairs per dim, or a larger shape and where to start in it."""
+    """The tensor padded with `value`: by pairs per dim, or to a larger shape from a start position."""
     if len(output_padded_shape):
         if input_tensor.device() is None:
             return input_tensor.pad(output_padded_shape, input_tensor_start, value)
-        pairs = _around(input_tensor.shape, output_padded_shape, input_tensor_start)
+        pairs = _padding_between(input_tensor.shape, output_padded_shape, input_tensor_start)
     else:
-        pairs = amounts(padding, len(input_tensor.shape))
+        pairs = normalize_padding(padding, len(input_tensor.shape))
     if not any(before or after for before, after in pairs):
         return input_tensor
     require(
         sub_core_grids is None or not input_tensor.is_sharded(),
         "ttnn.pad: sub_core_grids is not supported for sharded tensors",
         "an interleaved tensor, or no sub_core_grids",
-        "Leave sub_core_grids out: shards say which cores work.",
+        "Leave sub_core_grids out: the shards determine the cores.",
     )
     wrong = "ttnn.pad: sub_core_grids needs use_multicore=True"
     require(sub_core_grids is None or use_multicore, wrong, "use_multicore=True", "Leave use_multicore out.")
-    asked = {"input_tensor": input_tensor, "padding": pairs, "value": value, "memory_config": memory_config}
-    return _PAD(**asked)
+    arguments = {"input_tensor": input_tensor, "padding": pairs, "value": value, "memory_config": memory_config}
+    return _PAD(**arguments)

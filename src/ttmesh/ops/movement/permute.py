@@ -1,4 +1,4 @@
-"""Values in another order: permute, transpose, roll, flip-like moves between image layouts."""
+"""permute, transpose, roll, convert_to_chw and convert_to_hwc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.movement.permuted_shards import permuted_spec
+from ttmesh.ops.movement.permuted_shards import permute_spec
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -23,10 +23,10 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 def _check_permute(call: Call) -> None:
     rank, dims = len(call.specs[0].shape), tuple(call["dims"])
     wrong = "The number of dimensions in the tensor input does not match the length of the desired ordering"
-    require(len(dims) == rank, wrong, f"{rank} dims", "Name every dim.")
-    placed = sorted(dim + rank if dim < 0 else dim for dim in dims)
+    require(len(dims) == rank, wrong, f"{rank} dims", "Pass every dim once.")
+    sorted_dims = sorted(dim + rank if dim < 0 else dim for dim in dims)
     wrong = "Invalid permutation: duplicate or out of range value"
-    require(placed == list(range(rank)), wrong, "every dim once", "Name every dim once.")
+    require(sorted_dims == list(range(rank)), wrong, f"a permutation of 0 to {rank - 1}", "Pass every dim once.")
 
 
 def _permute_alias(call: Call) -> Sequence[int] | None:
@@ -34,9 +34,9 @@ def _permute_alias(call: Call) -> Sequence[int] | None:
     spec = call.specs[0]
     rank = len(spec.shape)
     dims, inner = [dim % rank for dim in call["dims"]] if rank else [], 2 if spec.layout is Layout.TILE else 1
-    moved = [i for i, dim in enumerate(dims) if dim != i]
-    kept = rank <= 1 or all(i < rank - inner and spec.shape[i] == spec.shape[dims[i]] == 1 for i in moved)
-    return spec.shape if kept else None
+    moved_dims = [i for i, dim in enumerate(dims) if dim != i]
+    is_view = rank <= 1 or all(i < rank - inner and spec.shape[i] == spec.shape[dims[i]] == 1 for i in moved_dims)
+    return spec.shape if is_view else None
 
 
 def _transpose_alias(call: Call) -> Sequence[int] | None:
@@ -49,17 +49,24 @@ def _roll_alias(call: Call) -> Sequence[int] | None:
     shape = call.specs[0].shape
     if call["dim"] is None:
         return None
-    dims, by = [normalize_dim(one, len(shape)) for one in _to_tuple(call["dim"])], _to_tuple(call["shifts"])
-    return shape if len(by) == len(dims) and not any(n % shape[dim] for dim, n in zip(dims, by, strict=True)) else None
+    dims, shifts = (
+        [normalize_dim(position, len(shape)) for position in _to_tuple(call["dim"])],
+        _to_tuple(call["shifts"]),
+    )
+    return (
+        shape
+        if len(shifts) == len(dims) and not any(n % shape[dim] for dim, n in zip(dims, shifts, strict=True))
+        else None
+    )
 
 
-def _permute_once(case: Case) -> Lane:
+def _specialise_permute(case: Case) -> Lane:
     rank, axes = len(case.specs[0].shape), case.lane_axes
     order = (*range(axes), *(dim % rank + axes for dim in case["dims"]))
     return lambda values: values.permute(order)
 
 
-def _transpose_once(case: Case) -> Lane:
+def _specialise_transpose(case: Case) -> Lane:
     dims = [normalize_dim(case[name], len(case.specs[0].shape)) for name in ("dim1", "dim2")]
     return lambda values: values.transpose(*dims)
 
@@ -67,13 +74,13 @@ def _transpose_once(case: Case) -> Lane:
 @op(
     "ttnn.permute",
     golden=goldens.permute,
-    out=permuted_spec,
+    out=permute_spec,
     check=_check_permute,
-    specialise=_permute_once,
+    specialise=_specialise_permute,
     alias=_permute_alias,
 )
 def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
-    """The dims in another order."""
+    """The dims permuted."""
     rank = input_tensor.dim() - lane_axes
     return input_tensor.permute(*range(lane_axes), *(dim % rank + lane_axes for dim in dims))
 
@@ -88,9 +95,9 @@ def _check_transpose(call: Call) -> None:
 @op(
     "ttnn.transpose",
     golden=goldens.transpose,
-    out=permuted_spec,
+    out=permute_spec,
     check=_check_transpose,
-    specialise=_transpose_once,
+    specialise=_specialise_transpose,
     alias=_transpose_alias,
 )
 def transpose(input_tensor: torch.Tensor, dim1: int, dim2: int, lane_axes: int) -> torch.Tensor:
@@ -108,16 +115,16 @@ def _to_tuple(value: Shifts) -> tuple[int, ...]:
 
 @op("ttnn.roll", golden=goldens.roll, alias=_roll_alias)
 def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts | None = None) -> torch.Tensor:
-    """Moved along dims, what falls off one end comes in at the other; without a dim the tensor counts as flat."""
+    """Elements shifted cyclically along dims; without a dim the tensor is flattened first."""
     if dim is None:
-        whole = input_tensor.flatten(lane_axes)
-        return torch.roll(whole, sum(_to_tuple(shifts)), -1).reshape(input_tensor.shape)
+        flat = input_tensor.flatten(lane_axes)
+        return torch.roll(flat, sum(_to_tuple(shifts)), -1).reshape(input_tensor.shape)
     rank = input_tensor.dim() - lane_axes
-    dims = tuple(normalize_dim(one, rank) for one in _to_tuple(dim))
-    by = _to_tuple(shifts)
-    wrong = f"roll: {len(by)} shifts for {len(dims)} dims"
-    require(len(by) == len(dims), wrong, "one shift per dim", "Give as many shifts as dims.")
-    return torch.roll(input_tensor, by, dims)
+    dims = tuple(normalize_dim(position, rank) for position in _to_tuple(dim))
+    shift_tuple = _to_tuple(shifts)
+    wrong = f"roll: {len(shift_tuple)} shifts for {len(dims)} dims"
+    require(len(shift_tuple) == len(dims), wrong, "one shift per dim", "Give as many shifts as dims.")
+    return torch.roll(input_tensor, shift_tuple, dims)
 
 
 def _check_chw(call: Call) -> None:
@@ -125,15 +132,15 @@ def _check_chw(call: Call) -> None:
 
 
 def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """A core keeps its pixels: rows of shards become columns."""
-    held = call.specs[0].memory_config
-    shard = held.shard_spec
-    if shard is None or held.memory_layout is not TensorMemoryLayout.HEIGHT_SHARDED:
+    """Each core keeps its pixels: rows of shards become columns."""
+    input_memory = call.specs[0].memory_config
+    shard = input_memory.shard_spec
+    if shard is None or input_memory.memory_layout is not TensorMemoryLayout.HEIGHT_SHARDED:
         return list(make_like_rule(layout=Layout.ROW_MAJOR)(call, inferred))
-    own = ShardSpec(shard.grid, (call.specs[0].shape[-1], shard.shape[0]), shard.orientation)
-    where = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, held.buffer_type, own)
+    transposed_shard = ShardSpec(shard.grid, (call.specs[0].shape[-1], shard.shape[0]), shard.orientation)
+    memory_config = MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, input_memory.buffer_type, transposed_shard)
     dtype = call["dtype"] or call.specs[0].dtype
-    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=where)]
+    return [TensorSpec(inferred[0][0], dtype, Layout.ROW_MAJOR, memory_config=memory_config)]
 
 
 @op(
@@ -147,10 +154,10 @@ def convert_to_chw(input: torch.Tensor) -> torch.Tensor:
     return input.transpose(-1, -2)
 
 
-def _channels_last(values: torch.Tensor) -> torch.Tensor:
+def _to_channels_last(values: torch.Tensor) -> torch.Tensor:
     """[.., 1, B, C, HW] → [.., 1, 1, B * HW, C]."""
-    turned = values.transpose(-1, -2)
-    return turned.reshape(*turned.shape[:-4], 1, 1, -1, turned.shape[-1])
+    transposed = values.transpose(-1, -2)
+    return transposed.reshape(*transposed.shape[:-4], 1, 1, -1, transposed.shape[-1])
 
 
 def _check_hwc(call: Call) -> None:
@@ -158,13 +165,13 @@ def _check_hwc(call: Call) -> None:
     in_dram = call.specs[0].memory_config.buffer_type is BufferType.DRAM
     wrong = "When input tensor is in DRAM, output memory_config must be explicitly specified"
     require(not in_dram or call["memory_config"] is not None, wrong, "memory_config=", "Pass a memory_config in L1.")
-    asked = call["memory_config"].shard_spec if call["memory_config"] is not None else None
-    step = call.mesh.chip.l1_alignment // element_bytes(call.specs[0].dtype)
+    shard_spec = call["memory_config"].shard_spec if call["memory_config"] is not None else None
+    alignment = call.mesh.chip.l1_alignment // element_bytes(call.specs[0].dtype)
     require(
-        asked is None or asked.shape[1] % step == 0,
-        f"Output shard width must be rounded up to next multiple of {step} to satisfy alignment constraints (width was "
-        f"{asked.shape[1] if asked else 0})",
-        "shards whose rows are aligned in L1",
+        shard_spec is None or shard_spec.shape[1] % alignment == 0,
+        f"Output shard width must be rounded up to next multiple of {alignment} to satisfy alignment constraints (width was "
+        f"{shard_spec.shape[1] if shard_spec else 0})",
+        f"a shard width that is a multiple of {alignment}",
         "Widen the shards of memory_config.",
     )
 
@@ -177,4 +184,4 @@ def _check_hwc(call: Call) -> None:
 )
 def convert_to_hwc(input: torch.Tensor) -> torch.Tensor:
     """[1, B, C, HW] → [1, 1, B * HW, C], row-major."""
-    return _channels_last(input)
+    return _to_channels_last(input)

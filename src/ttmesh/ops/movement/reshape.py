@@ -1,4 +1,4 @@
-"""Other shapes of the same values: reshape and view, squeeze and unsqueeze, expand. Views share the buffer."""
+"""reshape, view, squeeze, unsqueeze and expand; views share the input's buffer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ttmesh.tensor.tensor import Tensor
 
 
 class TileReshapeMapMode(PrintedEnum):
-    """Whether TT-NN keeps its map from old to new tiles between calls; here there is none."""
+    """Whether TT-NN caches its map from old to new tiles; it has no effect in ttmesh."""
 
     CACHE = 0
     RECREATE = 1
 
 
 def make_view(tensor: Tensor, spec: TensorSpec) -> Tensor:
-    """The same memory seen through another spec."""
+    """A tensor over the same memory with another spec."""
     mesh = tensor.device()
     if mesh is not None:
         kind = kind_of(spec, tensor.kind.topology, tensor.kind.presence)
@@ -44,26 +44,26 @@ def make_view(tensor: Tensor, spec: TensorSpec) -> Tensor:
     return tensor.make_host_tensor(spec, values)
 
 
-def inferred_shape(shape: Sequence[int], volume: int) -> tuple[int, ...]:
+def infer_shape(shape: Sequence[int], volume: int) -> tuple[int, ...]:
     """The shape with its -1 filled in."""
-    wanted = tuple(int(extent) for extent in shape)
-    if -1 not in wanted:
-        return wanted
-    wrong = f"Only one dimension can be inferred in reshape: {list(wanted)}"
-    require(wanted.count(-1) == 1, wrong, "one -1", "Leave one dim to be worked out, name the others.")
-    rest = prod(extent for extent in wanted if extent != -1)
+    target = tuple(int(extent) for extent in shape)
+    if -1 not in target:
+        return target
+    wrong = f"Only one dimension can be inferred in reshape: {list(target)}"
+    require(target.count(-1) == 1, wrong, "at most one -1", "Pass -1 for one dim only.")
+    known_volume = prod(extent for extent in target if extent != -1)
     wrong = (
-        f"cannot reshape tensor of 0 elements into shape ({','.join(map(str, wanted))},) because the unspecified "
+        f"cannot reshape tensor of 0 elements into shape ({','.join(map(str, target))},) because the unspecified "
         "dimension size -1 can be any value and is ambiguous"
     )
-    require(rest != 0, wrong, "no 0 beside a -1", "Name every dim where one is 0.")
-    wrong = f"Invalid arguments to reshape: {volume} elements to {list(wanted)}"
-    require(volume % rest == 0, wrong, "equal volumes", "Check the product of the dims.")
-    return tuple(volume // rest if extent == -1 else extent for extent in wanted)
+    require(known_volume != 0, wrong, "no 0 together with -1", "Pass every dim instead of -1.")
+    wrong = f"Invalid arguments to reshape: {volume} elements to {list(target)}"
+    require(volume % known_volume == 0, wrong, "equal volumes", "Check the volume of the shape.")
+    return tuple(volume // known_volume if extent == -1 else extent for extent in target)
 
 
 def is_view(spec: TensorSpec, shape: Sequence[int], memory_config: MemoryConfig) -> bool:
-    """TT-NN's rule: rows keep their length, memory keeps its kind, and no padding moves."""
+    """Whether TT-NN reshapes without a copy: rows keep their length, memory its type, and padding its position."""
     config = spec.memory_config
     rows = spec.shape[-2] if len(spec.shape) > 1 else 1
     new_rows = shape[-2] if len(shape) > 1 else 1
@@ -75,8 +75,8 @@ def is_view(spec: TensorSpec, shape: Sequence[int], memory_config: MemoryConfig)
     )
 
 
-def _same_memory(spec: TensorSpec, shape: Sequence[int], padded: Sequence[int] | None = None) -> TensorSpec | None:
-    """This shape in the same memory, or None where its shards do not fit."""
+def _reshape_in_place(spec: TensorSpec, shape: Sequence[int], padded: Sequence[int] | None = None) -> TensorSpec | None:
+    """The spec with this shape in the same memory, or None if its shards do not fit."""
     try:
         fitted = spec.with_shape(shape)
         return fitted if padded is None else fitted.with_padded_shape(padded)
@@ -84,7 +84,7 @@ def _same_memory(spec: TensorSpec, shape: Sequence[int], padded: Sequence[int] |
         return None
 
 
-def _copied_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _copy_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     spec, shape = call.specs[0], inferred[0][0]
     config: MemoryConfig = call["memory_config"] or spec.memory_config
     tile = spec.tile if spec.layout is Layout.TILE else None
@@ -105,7 +105,7 @@ def _reshape(input_tensor: torch.Tensor, shape: Sequence[int], lane_axes: int) -
     return input_tensor.reshape(*input_tensor.shape[:lane_axes], *shape)
 
 
-_RESHAPE = device_operation("ttnn.reshape", out=_copied_spec)(_reshape)
+_RESHAPE = device_operation("ttnn.reshape", out=_copy_spec)(_reshape)
 
 
 def reshape_tensor(
@@ -115,54 +115,54 @@ def reshape_tensor(
     memory_config: MemoryConfig | None = None,
     fill: float | None = None,
 ) -> Tensor:
-    """The tensor in this shape: itself, a view of its buffer, or a copy, by TT-NN's rule."""
+    """The tensor in this shape: itself, a view of its buffer, or a copy, as TT-NN decides."""
     spec, volume = tensor.spec, prod(tensor.shape)
-    wanted = inferred_shape(shape, volume)
-    if tuple(spec.shape) == wanted and (padded is None or tuple(spec.padded_shape) == tuple(padded)):
+    target = infer_shape(shape, volume)
+    if tuple(spec.shape) == target and (padded is None or tuple(spec.padded_shape) == tuple(padded)):
         return tensor
     if volume == 0:
         wrong = "Tensor volume is 0, but shape's volume is not"
-        require(prod(wanted) == 0, wrong, "a shape with a 0", "Keep a 0 in the shape.")
-        return make_view(tensor, spec.with_shape(wanted))
+        require(prod(target) == 0, wrong, "a shape with a 0", "Keep a 0 in the shape.")
+        return make_view(tensor, spec.with_shape(target))
     wrong = "Tensor volume is not 0, but shape volume is 0"
-    require(prod(wanted) != 0, wrong, f"{volume} elements", "Check the product of the dims.")
-    if padded is not None and tuple(padded) == wanted:
+    require(prod(target) != 0, wrong, f"{volume} elements", "Check the volume of the shape.")
+    if padded is not None and tuple(padded) == target:
         padded = None
-    same = _same_memory(spec, wanted, padded)
-    if tensor.device() is None and same is not None:
-        return make_view(tensor, same)
+    view_spec = _reshape_in_place(spec, target, padded)
+    if tensor.device() is None and view_spec is not None:
+        return make_view(tensor, view_spec)
     config = memory_config or spec.memory_config
-    if same is not None and prod(wanted) == volume and is_view(spec, wanted, config):
-        return make_view(tensor, same)
-    if prod(wanted) != volume:
-        extents = wanted if padded is None else padded
-        tiles = spec.layout is Layout.TILE and whole_tiles(spec, extents) and extents[-1] == spec.padded_shape[-1]
+    if view_spec is not None and prod(target) == volume and is_view(spec, target, config):
+        return make_view(tensor, view_spec)
+    if prod(target) != volume:
+        extents = target if padded is None else padded
+        keeps_tiles = spec.layout is Layout.TILE and fills_tiles(spec, extents) and extents[-1] == spec.padded_shape[-1]
         wrong = "Attempting to reshape between two shapes with different volumes"
-        if same is None or not tiles:
+        if view_spec is None or not keeps_tiles:
             raise ShapeError(
-                f"{wrong}: {list(spec.shape)} and {list(wanted)}",
+                f"{wrong}: {list(spec.shape)} and {list(target)}",
                 expected="equal volumes",
-                fix="Choose dims whose product is the tensor's volume.",
+                fix="Choose a shape of the tensor's volume.",
             )
-        return make_view(tensor, same)
-    result: Tensor = _RESHAPE(input_tensor=tensor, shape=wanted, memory_config=memory_config)
+        return make_view(tensor, view_spec)
+    result: Tensor = _RESHAPE(input_tensor=tensor, shape=target, memory_config=memory_config)
     return _fill_padding(result, 0 if fill is None and spec.dtype in BLOCK_FLOATS else fill)
 
 
-def whole_tiles(spec: TensorSpec, shape: Sequence[int]) -> bool:
-    """Whether a shape has two dims or more and its matrices need no padding."""
+def fills_tiles(spec: TensorSpec, shape: Sequence[int]) -> bool:
+    """Whether a shape has two dims or more and its matrices fill tiles without padding."""
     height, width = spec.tile.tile_shape
     return len(shape) > 1 and shape[-2] % height == 0 and shape[-1] % width == 0
 
 
 def _fill_padding(tensor: Tensor, fill: float | None) -> Tensor:
-    """With a number in the padding of its tiles. TT-NN takes shards out of their cores for that, and back."""
+    """Fill the padding of tiles; sharded tensors are made interleaved for that and resharded, as in TT-NN."""
     spec, config = tensor.spec, tensor.memory_config()
-    if fill is None or spec.layout is not Layout.TILE or whole_tiles(spec, spec.shape):
+    if fill is None or spec.layout is not Layout.TILE or fills_tiles(spec, spec.shape):
         return tensor
-    plain = MemoryConfig(TensorMemoryLayout.INTERLEAVED, config.buffer_type)
-    whole = sharded_to_interleaved(tensor, plain) if config.is_sharded() else tensor
-    filled: Tensor = fill_implicit_tile_padding(whole, fill)
+    interleaved_config = MemoryConfig(TensorMemoryLayout.INTERLEAVED, config.buffer_type)
+    interleaved = sharded_to_interleaved(tensor, interleaved_config) if config.is_sharded() else tensor
+    filled: Tensor = fill_implicit_tile_padding(interleaved, fill)
     result: Tensor = interleaved_to_sharded(filled, config) if config.is_sharded() else filled
     return result
 
@@ -177,9 +177,9 @@ def reshape(
     pad_value: float | None = None,
     skip_padding_fill: bool = False,
 ) -> Tensor:
-    """The same values in another shape; a view of the same buffer where rows and tiles stay whole."""
-    wanted = shape if logical_shape is None else logical_shape
-    return reshape_tensor(input_tensor, wanted, padded_shape, memory_config, None if skip_padding_fill else pad_value)
+    """The same values in another shape; a view of the same buffer if rows and tiles do not change."""
+    target = shape if logical_shape is None else logical_shape
+    return reshape_tensor(input_tensor, target, padded_shape, memory_config, None if skip_padding_fill else pad_value)
 
 
 @composite("ttnn.reshape_on_device", direct=True)
@@ -192,91 +192,91 @@ def reshape_on_device(
 
 @composite("ttnn.view", golden=goldens.reshape, direct=True)
 def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The same buffer in another shape; refused where that would need a copy."""
+    """The same buffer in another shape; raises if that would need a copy."""
     spec, volume = input_tensor.spec, prod(input_tensor.shape)
-    wanted = inferred_shape(shape, volume)
-    if tuple(spec.shape) == wanted:
+    target = infer_shape(shape, volume)
+    if tuple(spec.shape) == target:
         return input_tensor
-    wrong = f"Invalid view, logical volumes are changing from {volume} to {prod(wanted)}"
-    require(prod(wanted) == volume, wrong, "equal volumes", "Check the product of the dims.")
+    wrong = f"Invalid view, logical volumes are changing from {volume} to {prod(target)}"
+    require(prod(target) == volume, wrong, "equal volumes", "Check the volume of the shape.")
     wrong = "View requires the tensor be stored on device, use reshape instead"
     require(input_tensor.device() is not None, wrong, "a device tensor", "Move it with ttnn.to_device.")
     wrong = (
         f"The last dimension can not change in view, attempting to change last dimension from {spec.shape[-1]} to "
-        f"{wanted[-1]}, use reshape instead"
+        f"{target[-1]}, use reshape instead"
     )
-    require(spec.shape[-1] == wanted[-1], wrong, "the same last dim", "Use ttnn.reshape, which may move data.")
-    rows, new_rows = (dims[-2] if len(dims) > 1 else 1 for dims in (spec.shape, wanted))
+    require(spec.shape[-1] == target[-1], wrong, "the same last dim", "Use ttnn.reshape, which may move data.")
+    rows, new_rows = (dims[-2] if len(dims) > 1 else 1 for dims in (spec.shape, target))
     wrong = f"Invalid second last dims for TILED reshape, from {rows} to {new_rows}, use reshape instead"
     require(
-        is_view(spec, wanted, spec.memory_config),
+        is_view(spec, target, spec.memory_config),
         wrong,
-        "rows that keep whole tiles",
+        "equal second last dims, or multiples of 32",
         "Use ttnn.reshape, which may move data.",
     )
-    return make_view(input_tensor, spec.with_shape(wanted))
+    return make_view(input_tensor, spec.with_shape(target))
 
 
 @composite("ttnn.experimental.view", golden=goldens.reshape, direct=True)
 def experimental_view(
     input_tensor: Tensor, shape: Sequence[int] = (), N: int = 0, C: int = 0, H: int = 0, W: int = 0
 ) -> Tensor:
-    """The same buffer in another shape, without TT-NN's checks of what that does to padding."""
-    wanted = inferred_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
+    """The same buffer in another shape, without view's checks of padding."""
+    target = infer_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
     wrong = "Invalid arguments to reshape"
-    require(prod(wanted) == prod(input_tensor.shape), wrong, "equal volumes", "Check the product of the dims.")
-    return make_view(input_tensor, _view_spec(input_tensor.spec, wanted))
+    require(prod(target) == prod(input_tensor.shape), wrong, "equal volumes", "Check the volume of the shape.")
+    return make_view(input_tensor, _view_spec(input_tensor.spec, target))
 
 
 def _view_spec(spec: TensorSpec, shape: Sequence[int]) -> TensorSpec:
-    """This shape over the same bytes; rows of another length make shards of another height."""
+    """The spec with this shape over the same bytes; rows of another length change the height of shards."""
     config, width = spec.memory_config, shape[-1] if len(shape) else 1
     shards = config.shard_spec
     if shards is None or spec.layout is Layout.TILE or shards.shape[1] == width:
         return spec.with_shape(shape)
-    cut = ShardSpec(shards.grid, (prod(shards.shape) // width, width), shards.orientation)
-    memory = MemoryConfig(config.memory_layout, config.buffer_type, cut)
+    shard_spec = ShardSpec(shards.grid, (prod(shards.shape) // width, width), shards.orientation)
+    memory = MemoryConfig(config.memory_layout, config.buffer_type, shard_spec)
     return TensorSpec(shape, spec.dtype, spec.layout, memory_config=memory)
 
 
-# -- ones in and out -----------------------------------------------------------------------------------------------------
+# -- dims of length 1 ----------------------------------------------------------------------------------------------------
 
 
 @composite("ttnn.squeeze", golden=goldens.squeeze, direct=True)
 def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
-    """Without the dims of length 1 that are named, or without all of them."""
+    """Remove these dims of length 1, or all of them."""
     shape = list(input_tensor.shape)
     rank = len(shape)
     dims = list(range(rank)) if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    dims = sorted((one + rank if one < 0 else one for one in dims), reverse=True)
+    dims = sorted((position + rank if position < 0 else position for position in dims), reverse=True)
     if rank == 0:
         wrong = f"Dimension out of range (expected to be of [-1, 0], but got {dims[0] if dims else 0})"
-        require(all(one in (-1, 0) for one in dims), wrong, "dim 0", "Use dim 0 or -1.")
+        require(all(position in (-1, 0) for position in dims), wrong, "dim 0", "Use dim 0 or -1.")
         return input_tensor
-    for i, one in enumerate(dims):
-        wrong = f"dim {one} appears multiple times in the list of dims"
-        require(i == 0 or one != dims[i - 1], wrong, "each dim once", "Name every dim once.")
-        wrong = f"Dimension out of range (expected to be in range of [{-rank},{rank - 1}], but got {one})"
-        require(0 <= one < rank, wrong, "a dim of the tensor", "Check the rank.")
-        if shape[one] == 1:
-            del shape[one]
+    for i, position in enumerate(dims):
+        wrong = f"dim {position} appears multiple times in the list of dims"
+        require(i == 0 or position != dims[i - 1], wrong, "each dim once", "Name every dim once.")
+        wrong = f"Dimension out of range (expected to be in range of [{-rank},{rank - 1}], but got {position})"
+        require(0 <= position < rank, wrong, "a dim of the tensor", "Check the rank.")
+        if shape[position] == 1:
+            del shape[position]
     return reshape_tensor(input_tensor, shape)
 
 
 @composite("ttnn.unsqueeze", golden=goldens.unsqueeze, direct=True)
 def unsqueeze(input_tensor: Tensor, dim: int) -> Tensor:
-    """With a dim of length 1 before this one."""
+    """Insert a dim of length 1 at this position."""
     shape = list(input_tensor.shape)
     rank = len(shape)
     wrong = f"Dimension out of range (expected to be in range of [{-rank - 1},{rank}], but got {dim})"
-    require(-rank - 1 <= dim <= rank, wrong, "a place between the dims", "Choose a dim from -rank - 1 to rank.")
+    require(-rank - 1 <= dim <= rank, wrong, f"a dim in [{-rank - 1}, {rank}]", "Pass a dim in that range.")
     shape.insert(dim if dim >= 0 else rank + 1 + dim, 1)
     return reshape_tensor(input_tensor, shape)
 
 
 @composite("ttnn.unsqueeze_to_4D", golden=goldens.unsqueeze_to_4d, direct=True)
 def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
-    """With ones in front until there are four dims."""
+    """Prepend dims of length 1 until there are four."""
     rank = len(tensor.shape)
     if rank > 4:
         raise MeshError(
@@ -290,25 +290,25 @@ def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
 # -- expand --------------------------------------------------------------------------------------------------------------
 
 
-def _expanded_shape(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
-    missing = len(wanted) - len(shape)
+def _expand_shape(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    missing = len(target) - len(shape)
     wrong = "Only size 1 dimensions can be expanded in the output shape"
-    require(missing >= 0, wrong, f"at least {len(shape)} dims", "Name all of them.")
-    have = (*[1] * missing, *shape)
-    full = tuple(old if new == -1 else new for old, new in zip(have, wanted, strict=True))
+    require(missing >= 0, wrong, f"at least {len(shape)} dims", "Pass every dim, -1 for those that stay.")
+    current = (*[1] * missing, *shape)
+    expanded = tuple(old if new == -1 else new for old, new in zip(current, target, strict=True))
     require(
-        all(old in (1, new) for old, new in zip(have, full, strict=True)),
+        all(old in (1, new) for old, new in zip(current, expanded, strict=True)),
         wrong,
         f"a shape that {shape} expands to",
         "Only dims of length 1 can grow.",
     )
-    return full
+    return expanded
 
 
 def _expand_alias(call: Call) -> Sequence[int] | None:
-    """Dims of length 1 in front move nothing."""
+    """A view if only dims of length 1 are added in front."""
     local = tuple(call.specs[0].shape)
-    full = tuple(_expanded_shape(local, tuple(call["output_shape"])))
+    full = tuple(_expand_shape(local, tuple(call["output_shape"])))
     require(bool(full), "repeat does not support rank 0 tensors", "dims", "Reshape it to [1] first.")
     return full if prod(full) == prod(local) else None
 
@@ -317,7 +317,7 @@ def _expand_alias(call: Call) -> Sequence[int] | None:
 def expand(input_tensor: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The values repeated along dims of length 1 until the shape is reached; -1 keeps a dim."""
     local, mesh = input_tensor.shape[lane_axes:], input_tensor.shape[:lane_axes]
-    full = _expanded_shape(local, tuple(output_shape))
+    full = _expand_shape(local, tuple(output_shape))
     return input_tensor.reshape(*mesh, *[1] * (len(full) - len(local)), *local).expand(*mesh, *full)
 
 

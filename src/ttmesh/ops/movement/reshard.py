@@ -1,4 +1,4 @@
-"""The same values in other memory: between interleaved and sharded, whole and in slices."""
+"""interleaved_to_sharded, sharded_to_interleaved, reshard and their partial forms."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ttmesh.tensor.tensor import Tensor
 Cores = CoreCoord | CoreGrid | CoreRangeSet | Sequence[int]
 
 
-def shards_over(
+def make_shard_config(
     spec: TensorSpec, grid: Cores, shard_shape: Sequence[int], scheme: TensorMemoryLayout, orientation: ShardOrientation
 ) -> MemoryConfig:
-    """An L1 config of shards of this shape; a grid size means as many of its cores as there are shards."""
+    """An L1 config with shards of this shape, on the given cores or on as many cores of a grid as there are shards."""
     if isinstance(grid, CoreRangeSet):
         return MemoryConfig(scheme, BufferType.L1, ShardSpec(grid, shard_shape, orientation))
     height, width = spec.physical_shape
-    high, wide = div_up(height, shard_shape[0]), div_up(width, shard_shape[1])
+    shards_down, shards_across = div_up(height, shard_shape[0]), div_up(width, shard_shape[1])
     counts = {
-        TensorMemoryLayout.HEIGHT_SHARDED: high,
-        TensorMemoryLayout.WIDTH_SHARDED: wide,
-        TensorMemoryLayout.BLOCK_SHARDED: high * wide,
+        TensorMemoryLayout.HEIGHT_SHARDED: shards_down,
+        TensorMemoryLayout.WIDTH_SHARDED: shards_across,
+        TensorMemoryLayout.BLOCK_SHARDED: shards_down * shards_across,
     }
     wrong = "Unsupported sharding scheme"
     require(scheme in counts, wrong, "HEIGHT, WIDTH or BLOCK_SHARDED", "Choose one of these layouts.")
@@ -45,19 +45,19 @@ def shards_over(
     return MemoryConfig(scheme, BufferType.L1, ShardSpec(cores, shard_shape, orientation))
 
 
-def _same(input_tensor: torch.Tensor) -> torch.Tensor:
+def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
-def _moved_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _copy_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """The spec of a copy in other memory; pages keep their padding."""
     source, (spec,) = call.specs[0], like_first(call, inferred)
-    kept = source.pad_value == spec.pad_value or spec.layout is not source.layout
-    return [spec if kept else spec.with_padding(spec.padded_shape, source.pad_value)]
+    keeps_padding = source.pad_value == spec.pad_value or spec.layout is not source.layout
+    return [spec if keeps_padding else spec.with_padding(spec.padded_shape, source.pad_value)]
 
 
 def _make_copy_operation(name: str) -> DeviceOperation:
-    return device_operation(name, out=_moved_spec)(_same)
+    return device_operation(name, out=_copy_spec)(_identity)
 
 
 _TO_SHARDED = _make_copy_operation("ttnn.interleaved_to_sharded")
@@ -78,21 +78,21 @@ def interleaved_to_sharded(
 ) -> Tensor:
     """The tensor in shards in L1."""
     if sharded_memory_config is None:
-        assert grid is not None, "the other overload"
-        sharded_memory_config = shards_over(input_tensor.spec, grid, shard_shape, shard_scheme, shard_orientation)
-    require(  # a spec of more dims is taken where a height, width or block spec deals the same shards
+        assert grid is not None, "this overload has a grid"
+        sharded_memory_config = make_shard_config(input_tensor.spec, grid, shard_shape, shard_scheme, shard_orientation)
+    require(  # an nd spec is accepted if a height, width or block spec gives the same shards
         input_tensor.spec.with_memory_config(sharded_memory_config).memory_config.shard_spec is not None,
         f"interleaved_to_sharded takes no shards of more than two dims: {sharded_memory_config}",
-        "shards that are rectangles of the tensor seen as one matrix",
+        "HEIGHT, WIDTH or BLOCK_SHARDED memory",
         "Use ttnn.to_memory_config.",
     )
-    asked = {
+    arguments = {
         "input_tensor": input_tensor,
         "memory_config": sharded_memory_config,
         "dtype": output_dtype,
         "output_tensor": preallocated_output,
     }
-    result: Tensor = _TO_SHARDED(**asked)
+    result: Tensor = _TO_SHARDED(**arguments)
     return result
 
 
@@ -103,34 +103,36 @@ def sharded_to_interleaved(
     """The tensor interleaved, in DRAM by default."""
     if input_tensor.memory_config().interleaved:
         return input_tensor
-    asked = {
+    arguments = {
         "input_tensor": input_tensor,
         "memory_config": memory_config or DRAM_MEMORY_CONFIG,
         "dtype": output_dtype,
     }
-    result: Tensor = _TO_INTERLEAVED(**asked)
+    result: Tensor = _TO_INTERLEAVED(**arguments)
     return result
 
 
 @composite("ttnn.reshard", golden=goldens.reshard, direct=True)
 def reshard(input_tensor: Tensor, output_memory_config: MemoryConfig, output_tensor: Tensor | None) -> Tensor:
     """The tensor in other shards."""
-    asked = {"input_tensor": input_tensor, "memory_config": output_memory_config, "output_tensor": output_tensor}
-    result: Tensor = _RESHARD(**asked)
+    arguments = {"input_tensor": input_tensor, "memory_config": output_memory_config, "output_tensor": output_tensor}
+    result: Tensor = _RESHARD(**arguments)
     return result
 
 
 # -- slices of the flattened height ------------------------------------------------------------------------------------
 
 
-def _rows_of(values: torch.Tensor, num_slices: int, slice_index: int, lane_axes: int) -> torch.Tensor:
+def _slice_rows(values: torch.Tensor, num_slices: int, slice_index: int, lane_axes: int) -> torch.Tensor:
     flat = values.reshape(*values.shape[:lane_axes], 1, 1, -1, values.shape[-1])
     height = flat.shape[-2] // num_slices
     return flat.narrow(-2, slice_index * height, height)
 
 
 _SLICE_TO_SHARDED = device_operation("ttnn.interleaved_to_sharded_partial", out=like_first)(
-    lambda input_tensor, num_slices, slice_index, lane_axes: _rows_of(input_tensor, num_slices, slice_index, lane_axes)
+    lambda input_tensor, num_slices, slice_index, lane_axes: _slice_rows(
+        input_tensor, num_slices, slice_index, lane_axes
+    )
 )
 
 
@@ -147,16 +149,18 @@ def interleaved_to_sharded_partial(
 ) -> Tensor:
     """One of num_slices slices of the flattened height, in shards in L1."""
     height, width = input_tensor.spec.physical_shape
-    part = input_tensor.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape((1, 1, height // num_slices, width))
-    memory = shards_over(part, grid, shard_shape, shard_scheme, shard_orientation)
-    asked = {
+    slice_spec = input_tensor.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape(
+        (1, 1, height // num_slices, width)
+    )
+    memory = make_shard_config(slice_spec, grid, shard_shape, shard_scheme, shard_orientation)
+    arguments = {
         "input_tensor": input_tensor,
         "num_slices": num_slices,
         "slice_index": slice_index,
         "memory_config": memory,
         "dtype": output_dtype,
     }
-    result: Tensor = _SLICE_TO_SHARDED(**asked)
+    result: Tensor = _SLICE_TO_SHARDED(**arguments)
     return result
 
 
@@ -167,6 +171,6 @@ def sharded_to_interleaved_partial(
     """Write a slice of the flattened height into the cache tensor, and return that."""
     values, cache = align_mesh_dims([input_tensor, cache_tensor], lane_axes)
     result = cache.clone(memory_format=torch.contiguous_format)
-    part = _rows_of(result, num_slices, slice_index, lane_axes)
-    part.copy_(values.reshape(part.shape))
+    rows = _slice_rows(result, num_slices, slice_index, lane_axes)
+    rows.copy_(values.reshape(rows.shape))
     return result

@@ -1,4 +1,4 @@
-"""Parts of tensors: slice, narrow, padded_slice, slice_write."""
+"""slice, narrow, padded_slice and slice_write."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-Box = tuple[Any, ...]  # an ellipsis for the mesh dims, then one slice per dim
+Slices = tuple[Any, ...]  # an ellipsis for the mesh dims, then one slice per dim
 
 
-def box_of(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None) -> Box:
+def make_slices(
+    shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None
+) -> Slices:
     """One Python slice per dim; negative indices count from the end, and all are clamped to the shape."""
     rank = len(shape)
     wrong = f"Start {len(starts)} and end {len(ends)} must have the same size"
@@ -35,14 +37,14 @@ def box_of(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], ste
     strides = [1] * rank if steps is None else list(steps)
     wrong = f"Step {len(strides)} must have the same size as start and end"
     require(len(strides) == rank, wrong, "one step per dim", "Give a step for every dim.")
-    box = []
+    slices = []
     for extent, start, end, step in zip(shape, starts, ends, strides, strict=True):
         require(step > 0, f"Step {step} must be positive", "steps of at least 1", "Use steps of at least 1.")
         first, last = (index + extent if index < 0 else index for index in (int(start), int(end)))
         wrong = f"End {last} must be greater than or equal to start {first}"
         require(last >= first, wrong, "an end behind its start", "Swap them, or leave the call out.")
-        box.append(slice(min(first, extent), min(last, extent), step))
-    return (..., *box)
+        slices.append(slice(min(first, extent), min(last, extent), step))
+    return (..., *slices)
 
 
 def _check_slice(call: Call) -> None:
@@ -59,73 +61,75 @@ def _slice(
     steps: Sequence[int] | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    return input_tensor[box_of(input_tensor.shape[lane_axes:], starts, ends, steps)]
+    return input_tensor[make_slices(input_tensor.shape[lane_axes:], starts, ends, steps)]
 
 
-def _slice_once(case: Case) -> Lane:
+def _specialise_slice(case: Case) -> Lane:
     """The slice with its bounds computed in advance; torch.narrow for one dim without steps, which is faster."""
     shape = case.specs[0].shape
-    box = box_of(shape, case["starts"], case["ends"], case["steps"])
-    cut = [(dim, s) for dim, s in enumerate(box[1:], -len(shape)) if s != slice(0, shape[dim], 1)]
-    if len(cut) == 1 and cut[0][1].step == 1:
-        ((at, part),) = cut
-        return lambda values: values.narrow(at, part.start, part.stop - part.start)
-    return lambda values: values[box]
+    slices = make_slices(shape, case["starts"], case["ends"], case["steps"])
+    changed_dims = [(i, s) for i, s in enumerate(slices[1:], -len(shape)) if s != slice(0, shape[i], 1)]
+    if len(changed_dims) == 1 and changed_dims[0][1].step == 1:
+        ((dim, bounds),) = changed_dims
+        return lambda values: values.narrow(dim, bounds.start, bounds.stop - bounds.start)
+    return lambda values: values[slices]
 
 
-def _sliced_at(
+def _slice_at(
     input_tensor: torch.Tensor, starts: torch.Tensor, slice_dim: int, length: int, lane_axes: int
 ) -> torch.Tensor:
-    """A slice along a dim that starts where each device's start tensor says."""
+    """A slice along a dim; every device's start comes from a tensor."""
     rank = input_tensor.dim() - lane_axes
-    at = normalize_dim(slice_dim, rank)
-    (values, begins), dims = align_and_flatten([input_tensor, starts], lane_axes)
-    first = begins.reshape(begins.shape[0], -1)[:, slice_dim % rank].long()
+    position = normalize_dim(slice_dim, rank)
+    (values, start_values), dims = align_and_flatten([input_tensor, starts], lane_axes)
+    first = start_values.reshape(start_values.shape[0], -1)[:, slice_dim % rank].long()
     index = first[:, None] + torch.arange(length, device=values.device)
-    spread = index.reshape(values.shape[0], *[length if i == at else 1 for i in range(-rank, 0)])
+    index_view = index.reshape(values.shape[0], *[length if i == position else 1 for i in range(-rank, 0)])
     shape = list(values.shape)
-    shape[at] = length
-    return unflatten_lanes(torch.gather(values, at, spread.expand(shape)), dims)
+    shape[position] = length
+    return unflatten_lanes(torch.gather(values, position, index_view.expand(shape)), dims)
 
 
-def _cuts_rows(call: Call) -> bool:
-    """Whether the slice is made of rows: of ROW_MAJOR tensors, strided, of one dim, or not begun where a tile begins."""
+def _slices_rows(call: Call) -> bool:
+    """Whether TT-NN slices rows: ROW_MAJOR tensors, strided slices, one dim, or a start that is not a tile's start."""
     spec, starts = call.specs[0], call["starts"]
     if spec.layout is not Layout.TILE or len(starts) < 2 or any(step != 1 for step in call["steps"] or ()):
         return True
     height, width = spec.tile.tile_shape
-    begins = box_of(spec.shape, starts, call["ends"], call["steps"])[1:]
-    return bool(begins[-1].start % width or begins[-2].start % height)
+    bounds = make_slices(spec.shape, starts, call["ends"], call["steps"])[1:]
+    return bool(bounds[-1].start % width or bounds[-2].start % height)
 
 
 def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Sharded tensors stay on their cores, in shards that fit the slice; cut in rows, the shards are made for rows."""
+    """Sharded tensors stay on their cores, in shards that fit the slice; slices of rows get ROW_MAJOR shards."""
     spec, shape = call.specs[0], inferred[0][0]
     config = spec.memory_config
     if config.shard_spec is None or config.created_with_nd_shard_spec or tuple(shape) == tuple(spec.shape):
         return [make_output_spec(call, shape)]
-    layout = Layout.ROW_MAJOR if _cuts_rows(call) else spec.layout
-    asked = MemoryConfig(config.memory_layout, config.buffer_type)
+    layout = Layout.ROW_MAJOR if _slices_rows(call) else spec.layout
+    unsharded = MemoryConfig(config.memory_layout, config.buffer_type)
     dtype = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS else spec.dtype
-    return [make_output_spec(call, shape, memory_config=fit_shards(asked, TensorSpec(shape, dtype, layout), config))]
+    return [
+        make_output_spec(call, shape, memory_config=fit_shards(unsharded, TensorSpec(shape, dtype, layout), config))
+    ]
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
-    """Tiles are cut where a tile begins; a strided, a one-dim or any other slice is cut in rows, and tiled again."""
+    """One program if slices start at tiles; other slices of tiles untilize, slice rows and tilize again."""
     spec = call.specs[0]
-    asked = tuple(call[name] for name in ("starts", "ends", "steps", "memory_config"))
-    given = call["output_tensor"]
-    target = None if given is None else given.spec
-    cut = (call.name, spec, *asked, target)
-    if spec.layout is not Layout.TILE or not _cuts_rows(call):
-        return (cut,)
-    return ("untilize", spec), cut, ("tilize", spec.dtype, *asked, target)
+    options = tuple(call[name] for name in ("starts", "ends", "steps", "memory_config"))
+    output = call["output_tensor"]
+    target = None if output is None else output.spec
+    slice_program = (call.name, spec, *options, target)
+    if spec.layout is not Layout.TILE or not _slices_rows(call):
+        return (slice_program,)
+    return ("untilize", spec), slice_program, ("tilize", spec.dtype, *options, target)
 
 
 _SLICE = device_operation(
-    "ttnn.slice", out=_slice_spec, check=_check_slice, programs=_programs, host=True, specialise=_slice_once
+    "ttnn.slice", out=_slice_spec, check=_check_slice, programs=_programs, host=True, specialise=_specialise_slice
 )(_slice)
-_SLICE_AT = device_operation("ttnn.slice", out=like_first)(_sliced_at)
+_SLICE_AT = device_operation("ttnn.slice", out=like_first)(_slice_at)
 
 
 @composite("ttnn.slice", golden=goldens.slice_, direct=True)
@@ -151,12 +155,12 @@ def slice_(
         first, last = (bound.cpu().lanes.reshape(-1, len(input_tensor.shape))[0].tolist() for bound in (first, last))
     if first is None or last is None or isinstance(first, Tensor) or isinstance(last, Tensor):
         raise TypeError("ttnn.slice(): starts and ends must both be lists, or both be tensors")
-    box = box_of(input_tensor.shape, first, last, strides)
-    whole = all(s == slice(0, extent, 1) for s, extent in zip(box[1:], input_tensor.shape, strict=True))
-    kept = memory_config is None or memory_config == input_tensor.memory_config()
-    if whole and kept and output_tensor is None:
+    slices = make_slices(input_tensor.shape, first, last, strides)
+    is_full = all(s == slice(0, extent, 1) for s, extent in zip(slices[1:], input_tensor.shape, strict=True))
+    same_memory = memory_config is None or memory_config == input_tensor.memory_config()
+    if is_full and same_memory and output_tensor is None:
         return input_tensor
-    asked = {
+    arguments = {
         "input_tensor": input_tensor,
         "starts": tuple(first),
         "ends": tuple(last),
@@ -164,7 +168,7 @@ def slice_(
         "memory_config": memory_config,
         "output_tensor": output_tensor,
     }
-    return _SLICE(**asked)
+    return _SLICE(**arguments)
 
 
 def _slice_by_tensors(
@@ -181,7 +185,7 @@ def _slice_by_tensors(
             expected="slice_dim= and num_devices=",
             fix="Pass them, or lists of numbers.",
         )
-    asked = {
+    arguments = {
         "input_tensor": tensor,
         "starts": starts,
         "slice_dim": slice_dim,
@@ -189,7 +193,7 @@ def _slice_by_tensors(
         "memory_config": memory_config,
         "output_tensor": output_tensor,
     }
-    return _SLICE_AT(**asked)
+    return _SLICE_AT(**arguments)
 
 
 @op("ttnn.experimental.padded_slice", check=lambda call: None)
@@ -200,7 +204,7 @@ def padded_slice(
     padded_slice_step: Sequence[int] | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    """A slice whose result is sharded; padding of shards is not stored here."""
+    """A slice whose result is sharded; ttmesh does not store the padding of shards."""
     return _slice(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
 
 
@@ -214,10 +218,10 @@ def slice_write(
     lane_axes: int,
 ) -> torch.Tensor:
     """Write a tensor into a slice of another, which is returned."""
-    box = box_of(output_tensor.shape[lane_axes:], start, end, step)
+    slices = make_slices(output_tensor.shape[lane_axes:], start, end, step)
     result, source = align_mesh_dims([output_tensor, input_tensor], lane_axes)
     result = result.clone()
-    result[box] = source.to(result.dtype)
+    result[slices] = source.to(result.dtype)
     return result
 
 
@@ -227,17 +231,19 @@ def slice_write(
 def _check_narrow(call: Call) -> None:
     spec, length = call.specs[0], call["length"]
     rank = len(spec.shape)
-    at = normalize_dim(call["dim"], rank)
-    extent = spec.padded_shape[at]
+    position = normalize_dim(call["dim"], rank)
+    extent = spec.padded_shape[position]
     start = call["start"] + extent if call["start"] < 0 else call["start"]
-    place = f"dimension {at % rank} with"
-    wrong = f"Narrow start index {start} out of bounds for {place} size {extent}"
-    require(start < extent, wrong, "a start inside", "Start inside the dim.")
-    wrong = f"Narrow length {length} out of bounds for {place} start index {start} and size {extent}"
-    require(0 < length <= extent - start, wrong, "a length that fits", "Ask for fewer elements, or start earlier.")
-    if spec.layout is Layout.TILE and at >= -2:
-        side = spec.tile.tile_shape[at]
-        name, unit = ("width", "TILE_WIDTH") if at == -1 else ("height", "TILE_HEIGHT")
+    dim_text = f"dimension {position % rank} with"
+    wrong = f"Narrow start index {start} out of bounds for {dim_text} size {extent}"
+    require(start < extent, wrong, f"a start below {extent}", "Pass a smaller start.")
+    wrong = f"Narrow length {length} out of bounds for {dim_text} start index {start} and size {extent}"
+    require(
+        0 < length <= extent - start, wrong, f"a length of 1 to {extent - start}", "Pass a smaller length or start."
+    )
+    if spec.layout is Layout.TILE and position >= -2:
+        side = spec.tile.tile_shape[position]
+        name, unit = ("width", "TILE_WIDTH") if position == -1 else ("height", "TILE_HEIGHT")
         wrong = (
             f"Narrowing on {name} for TILE layout requires start and length to be multiples of {unit} ({side}), got start "
             f"{start} and length {length}"
@@ -248,7 +254,7 @@ def _check_narrow(call: Call) -> None:
 
 
 def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """A sharded tensor stays on its cores, in smaller shards where they fit."""
+    """A sharded tensor stays on its cores, in smaller shards if they fit."""
     spec, shape = call.specs[0], inferred[0][0]
     config = spec.memory_config
     if config.shard_spec is None:
@@ -268,9 +274,9 @@ def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     alias=lambda call: call.specs[0].shape if call["length"] == call.specs[0].shape[call["dim"]] else None,
 )
 def narrow(input_tensor: torch.Tensor, dim: int, start: int, length: int, lane_axes: int) -> torch.Tensor:
-    """Part of one dim. TT-NN gives a view at an offset; here it is a tensor of its own."""
-    at = normalize_dim(dim, input_tensor.dim() - lane_axes)
-    return input_tensor.narrow(at, start + input_tensor.shape[at] if start < 0 else start, length)
+    """A slice of one dim; TT-NN returns a view at an offset, ttmesh a copy."""
+    position = normalize_dim(dim, input_tensor.dim() - lane_axes)
+    return input_tensor.narrow(position, start + input_tensor.shape[position] if start < 0 else start, length)
 
 
 getitem = TensorFunction(indexing.getitem)

@@ -1,4 +1,4 @@
-"""Other formats and layouts of the same values: typecast, tilize, untilize and their padded forms."""
+"""typecast, tilize, untilize and their padded forms."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ttmesh.tensor.tensor import Tensor
 
 
 def convert_values(values: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
-    """Values as the chip converts them, still to be rounded to the format."""
+    """Convert values as the chip does; the caller rounds them to the format."""
     if dtype in BLOCK_FLOATS and source in FLOATS:
-        # to nearest, as the host packs; the packer has nothing left to cut off
+        # rounded to nearest as the host packs, so that the packer truncates nothing
         return round_through(values, lambda exact: to_lane(exact, dtype))
     if dtype in FLOATS:
         return values
@@ -45,9 +45,9 @@ def _cast(
     dtype: DataType | None = None,
     output_dtype: DataType | None = None,
 ) -> torch.Tensor:
-    wanted = dtype if output_dtype is None else output_dtype
-    assert wanted is not None, "an overload has one of them"
-    return convert_values(input_tensor, specs[0].dtype, wanted)
+    target_dtype = dtype if output_dtype is None else output_dtype
+    assert target_dtype is not None, "an overload has one of them"
+    return convert_values(input_tensor, specs[0].dtype, target_dtype)
 
 
 def _check_cast(call: Call) -> None:
@@ -82,18 +82,18 @@ def typecast(
     output_dtype: DataType | None = None,
 ) -> Tensor:
     """The values in another format; a host tensor is converted as from_torch would."""
-    wanted = dtype if output_dtype is None else output_dtype
-    assert wanted is not None, "an overload has one of them"
+    target_dtype = dtype if output_dtype is None else output_dtype
+    assert target_dtype is not None, "an overload has one of them"
     if input_tensor.device() is None:
-        return to_dtype(input_tensor, wanted)
-    asked = {
+        return to_dtype(input_tensor, target_dtype)
+    arguments = {
         "input_tensor": input_tensor,
-        "dtype": wanted,
+        "dtype": target_dtype,
         "input_dtype": input_dtype,
         "memory_config": memory_config,
         "output_tensor": output_tensor,
     }
-    result: Tensor = _TYPECAST(**asked)
+    result: Tensor = _TYPECAST(**arguments)
     return result
 
 
@@ -106,7 +106,7 @@ def experimental_typecast(
     return result
 
 
-# -- into tiles ------------------------------------------------------------------------------------------------------------
+# -- tilize ----------------------------------------------------------------------------------------------------------------
 
 
 def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -116,9 +116,9 @@ def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     tile: Tile | None = call["tile"]
     if memory.is_sharded() and memory.shard_spec is None and memory.nd_shard_spec is None:
         memory = fit_shards(memory, TensorSpec(shape, dtype, Layout.TILE, tile=tile), spec.memory_config)
-    made = TensorSpec(shape, dtype, Layout.TILE, tile=tile, memory_config=memory)
+    output_spec = TensorSpec(shape, dtype, Layout.TILE, tile=tile, memory_config=memory)
     target = call["output_tensor_shape"]
-    return [made if target is None else made.with_padding(target, call["pad_value"])]
+    return [output_spec if target is None else output_spec.with_padding(target, call["pad_value"])]
 
 
 def _check_tilize(call: Call) -> None:
@@ -134,22 +134,24 @@ def _check_tilize(call: Call) -> None:
 
 def _check_padding(call: Call) -> None:
     shape, target = tuple(call.specs[0].shape), tuple(call["output_tensor_shape"])
-    shape = shape or (1,) * len(target)  # a number fits everywhere
+    shape = shape or (1,) * len(target)  # a scalar fits any shape
     wrong = (
         f"Output tensor shape {list(target)} must be greater than or equal to input shape {list(shape)} in every dim"
     )
-    fits = len(target) == len(shape) and all(big >= small for big, small in zip(target, shape, strict=True))
+    fits = len(target) == len(shape) and all(
+        target_extent >= extent for target_extent, extent in zip(target, shape, strict=True)
+    )
     require(fits, wrong, "a shape that holds the input", "Give every dim at least the input's length.")
 
 
-def _same(input_tensor: torch.Tensor) -> torch.Tensor:
+def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
 _LANE = frozenset({"input_tensor"})
-_TILIZE = device_operation("ttnn.tilize", out=_tiled_spec, check=_check_tilize)(_same)
-_TILIZE_PADDED = device_operation("ttnn.tilize_with_val_padding", out=_tiled_spec, check=_check_padding)(_same)
-_TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec)(_same)
+_TILIZE = device_operation("ttnn.tilize", out=_tiled_spec, check=_check_tilize)(_identity)
+_TILIZE_PADDED = device_operation("ttnn.tilize_with_val_padding", out=_tiled_spec, check=_check_padding)(_identity)
+_TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec)(_identity)
 
 
 @composite("ttnn.tilize", golden=goldens.identity, direct=True)
@@ -157,8 +159,8 @@ def tilize(
     input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None, tile: Tile | None
 ) -> Tensor:
     """The tensor in tiles; its height and width must fill them."""
-    asked = {"input_tensor": input_tensor, "memory_config": memory_config, "dtype": dtype, "tile": tile}
-    result: Tensor = _TILIZE(**asked)
+    arguments = {"input_tensor": input_tensor, "memory_config": memory_config, "dtype": dtype, "tile": tile}
+    result: Tensor = _TILIZE(**arguments)
     return result
 
 
@@ -173,14 +175,14 @@ def tilize_with_val_padding(
     """The tensor in tiles, its memory padded to this shape; the logical shape stays."""
     if input_tensor.layout is Layout.TILE:
         return input_tensor
-    asked = {
+    arguments = {
         "input_tensor": input_tensor,
         "output_tensor_shape": tuple(output_tensor_shape),
         "pad_value": pad_value,
         "memory_config": memory_config,
         "dtype": dtype,
     }
-    result: Tensor = _TILIZE_PADDED(**asked)
+    result: Tensor = _TILIZE_PADDED(**arguments)
     return result
 
 
@@ -191,17 +193,17 @@ def tilize_with_zero_padding(
     """The tensor in tiles, padded with zeros to fill them; the logical shape stays."""
     if input_tensor.layout is Layout.TILE:
         return input_tensor
-    asked = {"input_tensor": input_tensor, "memory_config": memory_config, "output_dtype": output_dtype}
-    result: Tensor = _TILIZE_ZEROS(**asked)
+    arguments = {"input_tensor": input_tensor, "memory_config": memory_config, "output_dtype": output_dtype}
+    result: Tensor = _TILIZE_ZEROS(**arguments)
     return result
 
 
-# -- out of tiles ----------------------------------------------------------------------------------------------------------
+# -- untilize --------------------------------------------------------------------------------------------------------------
 
 
-def _rows_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    held = call.specs[0].dtype
-    dtype = DataType.BFLOAT16 if held in BLOCK_FLOATS else None
+def _row_major_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    input_dtype = call.specs[0].dtype
+    dtype = DataType.BFLOAT16 if input_dtype in BLOCK_FLOATS else None
     return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR)]
 
 
@@ -211,20 +213,20 @@ def _check_untilize(call: Call) -> None:
     require(layout is Layout.TILE, wrong, "a tensor in tiles", "Convert it with ttnn.to_layout.")
 
 
-@op("ttnn.untilize", golden=goldens.identity, check=_check_untilize, out=_rows_spec)
+@op("ttnn.untilize", golden=goldens.identity, check=_check_untilize, out=_row_major_spec)
 def untilize(input_tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in rows; block floats become bfloat16."""
+    """The tensor in ROW_MAJOR layout; block floats become bfloat16."""
     return input_tensor
 
 
-@op("ttnn.untilize_with_unpadding", golden=goldens.untilize_with_unpadding, check=_check_untilize, out=_rows_spec)
+@op("ttnn.untilize_with_unpadding", golden=goldens.untilize_with_unpadding, check=_check_untilize, out=_row_major_spec)
 def untilize_with_unpadding(
     input_tensor: torch.Tensor, output_tensor_end: Sequence[int], specs: Sequence[TensorSpec]
 ) -> torch.Tensor:
-    """The front corner of the tensor in rows, up to and with this end, padding included."""
+    """The leading corner of the tensor, padding included, up to this end (inclusive), in ROW_MAJOR layout."""
     shape = [end + 1 for end in output_tensor_end]
     rank = len(shape)
-    held = specs[0]
-    inside = tuple(held.shape) == tuple(shape)
-    whole = input_tensor if inside else pad_values(input_tensor, held.padded_shape, held.pad_value)
-    return box(whole, rank, [0] * rank, shape)
+    spec = specs[0]
+    same_shape = tuple(spec.shape) == tuple(shape)
+    padded = input_tensor if same_shape else pad_values(input_tensor, spec.padded_shape, spec.pad_value)
+    return box(padded, rank, [0] * rank, shape)

@@ -25,7 +25,7 @@ def _check(call: Call) -> None:
         raise ShapeError(
             f"batch_norm got an input of shape {x.shape} in {x.layout}",
             expected="N, C, H, W in TILE layout",
-            fix="Reshape or tilize the input.",
+            fix="Convert it with ttnn.reshape and ttnn.to_layout.",
         )
     for name in ("running_mean", "running_var", "weight", "bias"):
         _check_channels(name, call[name], x)
@@ -52,11 +52,11 @@ def _moments(x: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def _norm_program(call: Call) -> tuple[Hashable, ...]:
-    """While training the statistics are the batch's: running ones are no part of this program."""
-    used = (
+    """In training the batch's statistics are used, so the running ones are not part of this program."""
+    names = (
         ("input", "weight", "bias") if call["training"] else ("input", "running_mean", "running_var", "weight", "bias")
     )
-    specs = tuple(None if call[name] is None else call[name].spec for name in used)
+    specs = tuple(None if call[name] is None else call[name].spec for name in names)
     return (("batch_norm", call["training"], specs, call["memory_config"]),)
 
 
@@ -81,7 +81,7 @@ def _normalise(
 
 
 def _statistics_program(call: Call) -> tuple[Hashable, ...]:
-    """One program updates both statistics; which of them there are and the momentum are part of it."""
+    """One program updates both statistics; its key holds the momentum and which of them exist."""
     present = call["present"]
     return (("running_statistics", call["momentum"], *present, call.specs),) if call["moment"] == present[0] else ()
 
@@ -104,7 +104,7 @@ def batch_norm(
     output: Tensor | None,
     memory_config: MemoryConfig | None,
 ) -> Tensor:
-    """Channels with mean 0 and variance 1, by batch statistics (training) or running ones."""
+    """Channels normalized with the statistics of the batch (training) or the running ones."""
     running = (running_mean, running_var)
     if training and len(input.shape) == 4:
         for name, tensor in zip(("running_mean", "running_var"), running, strict=True):
@@ -121,8 +121,8 @@ def batch_norm(
         memory_config=memory_config,
     )
     if training:
-        kept = [(moment, old) for moment, old in enumerate(running) if old is not None]
-        present = tuple(moment for moment, _ in kept)
-        for moment, old in kept:
+        existing = [(moment, old) for moment, old in enumerate(running) if old is not None]
+        present = tuple(moment for moment, _ in existing)
+        for moment, old in existing:
             _update_statistic(old=old, input=input, momentum=momentum, moment=moment, present=present)
     return result

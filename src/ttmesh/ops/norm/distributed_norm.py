@@ -1,4 +1,4 @@
-"""Norms of rows that are spread over devices: statistics before the all-gather, the norm after it."""
+"""Norms of rows that are sharded over devices: statistics before the all-gather, the norm after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
-from ttmesh.ops.norm.layer_norm import TILE, affine, check_parameters
+from ttmesh.ops.norm.layer_norm import TILE, apply_affine, check_parameters
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -47,31 +47,31 @@ def _stats_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     assert config.shard_spec is not None, "norms take two-dimensional shards"
     first = config.shard_spec.grid.bounding_box().start
     shard = ShardSpec(CoreRangeSet([CoreRange(first, first)]), (config.shard_spec.shape[0], shape[-1]))
-    where = MemoryConfig(config.memory_layout, config.buffer_type, shard)  # TT-NN leaves them on the grid's first core
-    return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=where)]
+    memory_config = MemoryConfig(config.memory_layout, config.buffer_type, shard)  # TT-NN stores them on the first core
+    return [TensorSpec(shape, DataType.BFLOAT16, Layout.TILE, memory_config=memory_config)]
 
 
-def _normed_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+def _output_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0], dtype=call["dtype"] or call.specs[0].dtype, layout=Layout.TILE)]
 
 
-def _column(values: Lanes) -> Lanes:
-    """A row of a tile whose first column holds the values."""
+def _pad_to_tile(values: Lanes) -> Lanes:
+    """Pad values to a tile's width; they are its first column."""
     return F.pad(values, (0, TILE - 1))
 
 
-def _stats(x: Lanes, residual: Lanes | None, *, means: bool, both: bool) -> Lanes:
-    """Sums of squares and values (means, in the other order, for sharded inputs), each at the head of a tile."""
-    wide = x.float() if residual is None else engine.add(x.float(), residual.float())
-    squares = engine.total(engine.multiply(wide, wide), (-1,), keepdim=True)
-    sums = engine.total(wide, (-1,), keepdim=True)
+def _compute_stats(x: Lanes, residual: Lanes | None, *, means: bool, both: bool) -> Lanes:
+    """Sums of squares and of values (for sharded inputs means, in the opposite order), each in a tile's first column."""
+    widened = x.float() if residual is None else engine.add(x.float(), residual.float())
+    squares = engine.total(engine.multiply(widened, widened), (-1,), keepdim=True)
+    sums = engine.total(widened, (-1,), keepdim=True)
     if not both:
-        return _column(squares / x.shape[-1] if means else squares)
-    parts = (sums / x.shape[-1], squares / x.shape[-1]) if means else (squares, sums)
-    return torch.cat([_column(part) for part in parts], dim=-1)
+        return _pad_to_tile(squares / x.shape[-1] if means else squares)
+    columns = (sums / x.shape[-1], squares / x.shape[-1]) if means else (squares, sums)
+    return torch.cat([_pad_to_tile(column) for column in columns], dim=-1)
 
 
-def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lanes, Lanes]:
+def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lanes, Lanes]:
     """Mean square and mean over all devices, from the gathered statistics."""
     tiles = torch.unflatten(stats.float(), -1, (-1, 2 if both else 1, TILE))[..., 0].mean(-2)
     tiles = tiles if means else tiles / width
@@ -83,7 +83,7 @@ def _moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lane
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
 ) -> Lanes:
-    return _stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=both)
+    return _compute_stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=both)
 
 
 @device_operation(
@@ -93,10 +93,10 @@ def _add_residual(input_tensor: Lanes, residual_input_tensor: Lanes) -> Lanes:
     return input_tensor.float() + residual_input_tensor.float()
 
 
-def _before_gather(
+def _prepare_gather(
     x: Tensor, residual: Tensor | None, dtype: DataType | None, memory_config: MemoryConfig | None, *, both: bool
 ) -> Tensor:
-    """Statistics; the kernel for shards leaves the sum with the residual in the input, where the norm expects it."""
+    """Compute statistics; for sharded inputs the kernel also adds the residual to the input in place."""
     stats: Tensor = _row_stats(
         input_tensor=x, residual_input_tensor=residual, both=both, dtype=dtype, memory_config=memory_config
     )
@@ -113,7 +113,7 @@ def layer_norm_pre_all_gather(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """Sum of squares and sum of each row on this device."""
-    return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=True)
+    return _prepare_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=True)
 
 
 @composite("ttnn.rms_norm_pre_all_gather", golden=goldens.rms_norm_pre)
@@ -124,10 +124,10 @@ def rms_norm_pre_all_gather(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """Sum of squares of each row on this device."""
-    return _before_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=False)
+    return _prepare_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=False)
 
 
-@op("ttnn.layer_norm_post_all_gather", golden=goldens.layer_norm_post, out=_normed_spec, check=check_parameters)
+@op("ttnn.layer_norm_post_all_gather", golden=goldens.layer_norm_post, out=_output_spec, check=check_parameters)
 def layer_norm_post_all_gather(
     input_tensor: Lanes,
     stats: Lanes,
@@ -138,12 +138,12 @@ def layer_norm_post_all_gather(
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Layer norm of rows whose statistics of all devices are given."""
-    square, mean = _moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=True)
+    square, mean = _read_moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=True)
     normed = (input_tensor.float() - mean) * torch.rsqrt(square - mean.square() + epsilon)
-    return affine(normed, weight, bias, lane_axes)
+    return apply_affine(normed, weight, bias, lane_axes)
 
 
-@op("ttnn.rms_norm_post_all_gather", golden=goldens.rms_norm_post, out=_normed_spec, check=check_parameters)
+@op("ttnn.rms_norm_post_all_gather", golden=goldens.rms_norm_post, out=_output_spec, check=check_parameters)
 def rms_norm_post_all_gather(
     input_tensor: Lanes,
     stats: Lanes,
@@ -154,5 +154,5 @@ def rms_norm_post_all_gather(
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """RMS norm of rows whose statistics of all devices are given."""
-    square, _ = _moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=False)
-    return affine(input_tensor.float() * torch.rsqrt(square + epsilon), weight, bias, lane_axes)
+    square, _ = _read_moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=False)
+    return apply_affine(input_tensor.float() * torch.rsqrt(square + epsilon), weight, bias, lane_axes)

@@ -37,8 +37,8 @@ def _check(call: Call) -> None:
     if channels % groups:
         raise ShapeError(
             f"channels must be divisible by number of groups, got {channels} channels and {groups} groups",
-            expected="a whole number of channels per group",
-            fix="Change num_groups.",
+            expected=f"a multiple of {groups} channels",
+            fix="Choose num_groups that divides the channels.",
         )
     if x.shape[1] != 1:
         raise ShapeError(
@@ -67,16 +67,16 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0], layout=call.specs[0].layout if layout is None else layout)]
 
 
-def _channels(parameter: Lanes, channels: int, cores: int, lane_axes: int) -> Lanes:
-    """Undo TT-NN's form of a weight or bias: channels split over `cores`, each slice padded to whole tiles."""
+def _unpad_parameter(parameter: Lanes, channels: int, cores: int, lane_axes: int) -> Lanes:
+    """Undo TT-NN's layout of a weight or bias: channels split over `cores`, each slice padded to full tiles."""
     flat = parameter.flatten(lane_axes)
     if flat.shape[-1] == channels:
         return flat
     return torch.unflatten(flat, -1, (cores, -1))[..., : channels // cores].flatten(-2)
 
 
-def pieces(call_spec: TensorSpec, core_grid: Any, groups: int, padded: int) -> int:
-    """Over how many cores channels were split when a parameter of this padded length was made."""
+def count_channel_slices(call_spec: TensorSpec, core_grid: Any, groups: int, padded: int) -> int:
+    """Over how many cores the channels of a parameter of this padded length are split."""
     channels = call_spec.shape[-1]
     if padded == channels:
         return 1
@@ -90,7 +90,7 @@ def pieces(call_spec: TensorSpec, core_grid: Any, groups: int, padded: int) -> i
             return cores
     raise ShapeError(
         f"a group_norm parameter of {padded} values does not fit {channels} channels",
-        expected="create_group_norm_weight_bias_rm's form",
+        expected="a parameter made by create_group_norm_weight_bias_rm",
         fix="Make it with that function.",
     )
 
@@ -106,34 +106,34 @@ def group_norm(
     lane_axes: int,
     specs: Sequence[TensorSpec],
 ) -> Lanes:
-    """Groups of channels of every sample with mean 0 and variance 1, then weight and bias."""
+    """Groups of channels of every sample normalized to mean 0 and variance 1, then weight and bias."""
     x = input_tensor.float()
     rows, channels = x.shape[-2:]
 
-    def of_groups(per_channel: Lanes) -> Lanes:
-        """Every channel's value replaced by the mean over its group."""
-        cut = torch.unflatten(per_channel, -1, (num_groups, -1))
-        return cut.mean(-1, keepdim=True).expand(cut.shape).flatten(-2)
+    def average_groups(per_channel: Lanes) -> Lanes:
+        """Replace every channel's value by the mean over its group."""
+        grouped = torch.unflatten(per_channel, -1, (num_groups, -1))
+        return grouped.mean(-1, keepdim=True).expand(grouped.shape).flatten(-2)
 
     if engine.is_emulated(x):
         out = _normalize_on_engine(x, num_groups, epsilon)
     else:
-        # Sums over rows before those over channels: torch reduces whole rows five times faster than groups of columns.
-        centred = x - of_groups(x.mean(-2, keepdim=True))
-        var = of_groups((centred * centred).sum(-2, keepdim=True) / rows)
+        # Rows are summed before channels: torch reduces full rows five times faster than groups of columns.
+        centred = x - average_groups(x.mean(-2, keepdim=True))
+        var = average_groups((centred * centred).sum(-2, keepdim=True) / rows)
         out = centred * torch.rsqrt(var + epsilon)
     for parameter, scale in ((weight, True), (bias, False)):
         if parameter is not None:
-            cores = pieces(specs[0], core_grid, num_groups, parameter.flatten(lane_axes).shape[-1])
-            row = _channels(parameter, channels, cores, lane_axes).float()[..., None, None, None, :]
+            cores = count_channel_slices(specs[0], core_grid, num_groups, parameter.flatten(lane_axes).shape[-1])
+            row = _unpad_parameter(parameter, channels, cores, lane_axes).float()[..., None, None, None, :]
             out = engine.multiply(out, row) if scale else engine.add(engine.keep(out), row)
     return out
 
 
 def _normalize_on_engine(x: Lanes, groups: int, epsilon: float) -> Lanes:
     """The steps of TT-NN's kernel on [.., groups, rows, channels of a group]."""
-    cut = torch.unflatten(x, -1, (groups, -1)).movedim(-2, -3)
-    centred = engine.subtract(cut, engine.keep(engine.mean(cut, (-2, -1), keepdim=True)))
+    grouped = torch.unflatten(x, -1, (groups, -1)).movedim(-2, -3)
+    centred = engine.subtract(grouped, engine.keep(engine.mean(grouped, (-2, -1), keepdim=True)))
     variance = engine.keep(engine.mean(engine.multiply(centred, centred), (-2, -1), keepdim=True))
     out = engine.keep(engine.multiply(centred, engine.keep(torch.rsqrt(variance + epsilon))))
     return out.movedim(-3, -2).flatten(-2)

@@ -1,4 +1,4 @@
-"""Group norm's helpers: masks, parameters and grids in the forms its programs want."""
+"""Masks, parameters and core grids in the layouts that group norm's programs expect."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def dram_group_norm_virtual_columns(core_grid: Any, num_channels: int, num_group
 
 def _make_tensor(values: torch.Tensor, **options: Any) -> Tensor:
     tensor = from_torch(values, **options)
-    assert tensor is not None, "this process holds a part of the mesh"
+    assert tensor is not None, "this process holds a block of the mesh"
     return tensor
 
 
-def _mask(
+def _make_mask(
     num_channel: int, num_groups: int, cores: int, tile_width: int, tile_height: int, rows_in_last_tile: int
 ) -> torch.Tensor:
     if cores <= 0:
@@ -59,22 +59,22 @@ def _mask(
         if value % cores:
             raise MeshError(
                 f"{name} ({value}) must be divisible by num_cores_across_channel ({cores})",
-                expected="a whole number per core",
+                expected=f"a multiple of {cores}",
                 fix="Use fewer cores.",
             )
     size, per_core = num_channel // num_groups, num_groups // cores
     width = num_channel // cores
     starts = [(g % per_core) * size for g in range(num_groups)]
-    span = max((s + size - 1) // tile_width - s // tile_width + 1 for s in range(0, width, size))
-    mask = torch.zeros(1, num_groups, tile_height, span * tile_width)
+    tiles_per_group = max((s + size - 1) // tile_width - s // tile_width + 1 for s in range(0, width, size))
+    mask = torch.zeros(1, num_groups, tile_height, tiles_per_group * tile_width)
     for group, start in enumerate(starts):
         offset = start % tile_width
         mask[:, group, :, offset : offset + size] = 1
     if not rows_in_last_tile:
         return mask
-    cut = mask.clone()
-    cut[:, :, rows_in_last_tile:] = 0
-    return torch.cat([mask, cut], dim=1)
+    last_mask = mask.clone()
+    last_mask[:, :, rows_in_last_tile:] = 0
+    return torch.cat([mask, last_mask], dim=1)
 
 
 def create_group_norm_input_mask(
@@ -87,7 +87,7 @@ def create_group_norm_input_mask(
     rows_in_last_tile: int = 0,
 ) -> Tensor:
     """A host tensor with ones at a group's channels within its tiles."""
-    mask = _mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, rows_in_last_tile)
+    mask = _make_mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, rows_in_last_tile)
     return _make_tensor(mask, dtype=data_type, layout=Layout.TILE)
 
 
@@ -100,18 +100,18 @@ def create_group_norm_input_negative_mask(
     tile_width: int = TILE,
 ) -> Tensor:
     """The opposite of `create_group_norm_input_mask`."""
-    mask = 1 - _mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, 0)
+    mask = 1 - _make_mask(num_channel, num_groups, num_cores_across_channel, tile_width, tile_height, 0)
     return _make_tensor(mask, dtype=data_type, layout=Layout.TILE)
 
 
 def create_group_norm_weight_bias_rm(input_tensor: torch.Tensor, num_channels: int, num_cores_x: int) -> torch.Tensor:
     """A weight or bias split over cores, each slice padded to whole tiles: [1, 1, tiles, 32]."""
-    pieces = input_tensor.reshape(num_cores_x, num_channels // num_cores_x)
-    return torch.nn.functional.pad(pieces, (0, -pieces.shape[1] % TILE)).reshape(1, 1, -1, TILE)
+    slices = input_tensor.reshape(num_cores_x, num_channels // num_cores_x)
+    return torch.nn.functional.pad(slices, (0, -slices.shape[1] % TILE)).reshape(1, 1, -1, TILE)
 
 
 def create_group_norm_reciprocals(N: int, C: int, H: int, W: int, num_groups: int, core_grid: Any) -> torch.Tensor:
-    """1, 1/2, 1/3, … as often as Welford's kernel counts on one core, once per core."""
+    """1, 1/2, 1/3, … up to the number of values that Welford's kernel counts on one core, one row per core."""
     columns = dram_group_norm_virtual_columns(core_grid, C, num_groups)
     rows = (core_grid.x // columns) * core_grid.y
     per_group = 1 if rows <= N else rows // N
@@ -124,8 +124,10 @@ def create_layer_norm_reciprocals(device: MeshDevice, core_range_set: CoreRangeS
     cores = core_range_set.num_cores()
     values = (1.0 / torch.arange(1, width + 1, dtype=torch.float32)).repeat(cores, 1)
     shards = ShardSpec(core_range_set, (1, width), ShardOrientation.ROW_MAJOR)
-    where = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, shards)
-    return _make_tensor(values, dtype=DataType.FLOAT32, layout=Layout.ROW_MAJOR, device=device, memory_config=where)
+    memory_config = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, shards)
+    return _make_tensor(
+        values, dtype=DataType.FLOAT32, layout=Layout.ROW_MAJOR, device=device, memory_config=memory_config
+    )
 
 
 def get_group_norm_cores_across_channel(
@@ -173,9 +175,9 @@ def determine_expected_group_norm_sharded_config_and_grid_size(
 def determine_expected_group_norm_dram_grid_size(
     *, device: MeshDevice, num_channels: int, num_groups: int, input_nhw: int, num_batches: int = 1
 ) -> CoreGrid:
-    """The largest grid on which a group norm in DRAM works out."""
-    assert num_channels % num_groups == 0, "groups have whole channels"
-    assert num_channels % TILE == 0, "channels fill tiles"
+    """The largest grid that a group norm in DRAM can use."""
+    assert num_channels % num_groups == 0, "num_groups must divide num_channels"
+    assert num_channels % TILE == 0, "num_channels must be a multiple of 32"
     grid = device.compute_with_storage_grid_size()
     return _dram_grid(grid.x, grid.y, num_channels, num_groups, input_nhw, num_batches)
 
@@ -208,7 +210,7 @@ def dram_group_norm_params_from_torch(
     return_mask: bool = True,
     dtype: DataType = DataType.BFLOAT16,
 ) -> Any:
-    """Weights and biases (and the mask) of a group norm in DRAM, sharded along one mesh axis if asked."""
+    """Weights and biases (and the mask) of a group norm in DRAM, sharded along a mesh axis if one is given."""
     assert channels_per_device % TILE == 0 == channels_per_device % groups_per_device, (
         f"channels_per_device {channels_per_device} must be divisible by 32 and groups_per_device {groups_per_device}"
     )
@@ -220,12 +222,12 @@ def dram_group_norm_params_from_torch(
     grid = core_grid or device.core_grid
     columns = dram_group_norm_virtual_columns(grid, channels_per_device, groups_per_device)
     single = isinstance(torch_params, torch.Tensor)
-    given = [torch_params] if isinstance(torch_params, torch.Tensor) else list(torch_params)
+    param_list = [torch_params] if isinstance(torch_params, torch.Tensor) else list(torch_params)
     params = []
-    for values in given:
-        parts = [create_group_norm_weight_bias_rm(v, channels_per_device, columns) for v in values.chunk(devices)]
+    for values in param_list:
+        shards = [create_group_norm_weight_bias_rm(v, channels_per_device, columns) for v in values.chunk(devices)]
         mapper = ShardTensor2dMesh(device, mesh_shape=shape, dims=tuple(dims))
-        params.append(from_torch(torch.cat(parts), dtype=dtype, device=device, mesh_mapper=mapper))
+        params.append(from_torch(torch.cat(shards), dtype=dtype, device=device, mesh_mapper=mapper))
     result = params[0] if single else params
     if not return_mask:
         return result

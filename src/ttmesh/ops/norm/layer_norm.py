@@ -20,23 +20,23 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 TILE = 32
 
 
-def as_row(values: Lanes, lane_axes: int, rank: int) -> Lanes:
+def to_row(values: Lanes, lane_axes: int, rank: int) -> Lanes:
     """Per-column parameters ([W], [1, 1, 1, W] or [1, 1, W/32, 32]) as a row that broadcasts over a local rank."""
     return values.reshape(*values.shape[:lane_axes], *[1] * (rank - 1), -1)
 
 
 def is_shared(values: Lanes | None, lane_axes: int) -> bool:
-    """Whether every device has the same values, so that torch's own fused functions take them."""
+    """Whether all devices share the values, so that torch's fused functions can take them."""
     return values is None or all(extent == 1 for extent in values.shape[:lane_axes])
 
 
-def affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: int) -> Lanes:
+def apply_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: int) -> Lanes:
     """x · weight + bias by columns."""
     rank = x.dim() - lane_axes
     if weight is not None:
-        x = engine.multiply(engine.keep(x), as_row(weight, lane_axes, rank)[..., : x.shape[-1]].float())
+        x = engine.multiply(engine.keep(x), to_row(weight, lane_axes, rank)[..., : x.shape[-1]].float())
     if bias is not None:
-        x = engine.add(engine.keep(x), as_row(bias, lane_axes, rank)[..., : x.shape[-1]].float())
+        x = engine.add(engine.keep(x), to_row(bias, lane_axes, rank)[..., : x.shape[-1]].float())
     return x
 
 
@@ -73,7 +73,7 @@ def _check_norm(call: Call) -> None:
 
 
 def check_parameters(call: Call) -> None:
-    """Refuse weights and biases whose width is not the input's."""
+    """Raise for weights and biases whose width is not the input's."""
     x = call["input_tensor"].spec
     for name, tensor in (("gamma", call["weight"]), ("beta", call["bias"])):
         if tensor is None:
@@ -99,7 +99,9 @@ def check_parameters(call: Call) -> None:
             )
     if call["weight"] is not None and call["bias"] is not None and call["weight"].layout is not call["bias"].layout:
         raise MeshError(
-            "Gamma and beta must have the same layout!", expected="equal layouts", fix="Convert one of them."
+            "Gamma and beta must have the same layout!",
+            expected="equal layouts",
+            fix="Convert one with ttnn.to_layout.",
         )
 
 
@@ -113,66 +115,79 @@ def _check_sharded(call: Call, x: TensorSpec) -> None:
         raise MeshError(
             "Height sharded inputs are not supported.", expected="width or block shards", fix="Reshard the input."
         )
-    wanted = call["memory_config"]
-    if wanted is not None and wanted.interleaved:
+    requested = call["memory_config"]
+    if requested is not None and requested.interleaved:
         raise MeshError(
-            "Sharded inputs require sharded outputs.", expected="a sharded memory_config", fix="Drop memory_config=."
+            "Sharded inputs require sharded outputs.",
+            expected="a sharded memory_config",
+            fix="Leave memory_config out.",
         )
 
 
 def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    wanted, x = call["memory_config"], call.specs[0]
-    if wanted is not None and wanted.is_sharded() and wanted.shard_spec is None and wanted.nd_shard_spec is None:
-        return [x]  # L1_BLOCK_SHARDED_MEMORY_CONFIG and the like leave the shards to the input
+    requested, x = call["memory_config"], call.specs[0]
+    if (
+        requested is not None
+        and requested.is_sharded()
+        and requested.shard_spec is None
+        and requested.nd_shard_spec is None
+    ):
+        return [x]  # configs without shards, such as L1_BLOCK_SHARDED_MEMORY_CONFIG, take the input's
     return [make_output_spec(call, inferred[0][0])]
 
 
 def _norm_scratch(call: Call) -> int:
-    """Circular buffers per core: whole rows of tiles of the input, the result and the parameters, double-buffered."""
+    """Circular buffers per core: full rows of tiles of the input, the result and the parameters, double-buffered."""
     spec = call.specs[0]
     if not spec.memory_config.interleaved:
         return 0
     tiles = spec.padded_shape[-1] // TILE
-    wide = tiles * spec.page_size_bytes if spec.layout is Layout.TILE else tiles * 2048
+    row_bytes = tiles * spec.page_size_bytes if spec.layout is Layout.TILE else tiles * 2048
     parameters = sum(call[name] is not None for name in ("weight", "bias", "residual_input_tensor"))
-    whole = (2 + parameters) * wide
-    large = (2 + parameters) * 8 * (spec.page_size_bytes if spec.layout is Layout.TILE else 2048)
-    return whole if whole < 512 * 1024 else large  # wide rows take TT-NN's large-tensor kernel, 8 tiles at a time
+    full_rows = (2 + parameters) * row_bytes
+    row_blocks = (2 + parameters) * 8 * (spec.page_size_bytes if spec.layout is Layout.TILE else 2048)
+    return (
+        full_rows if full_rows < 512 * 1024 else row_blocks
+    )  # for long rows TT-NN's large-tensor kernel buffers 8 tiles at a time
 
 
-def _simple(case: Case) -> bool:
+def _has_plain_parameters(case: Case) -> bool:
     """Whether the only parameters are a weight, or a weight and a bias, with one value per column."""
-    named = tuple(case.tensors[1:]) in ((), ("weight",), ("weight", "bias"))
+    known_names = tuple(case.tensors[1:]) in ((), ("weight",), ("weight", "bias"))
     width = case.specs[0].shape[-1] if case.specs[0].shape else 0
-    return named and width > 0 and all(spec.shape.volume() == width for spec in case.specs[1:])
+    return known_names and width > 0 and all(spec.shape.volume() == width for spec in case.specs[1:])
 
 
-def _layer_norm_once(case: Case) -> Callable[..., Lanes] | None:
-    if not _simple(case) or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
+def _specialise_layer_norm(case: Case) -> Callable[..., Lanes] | None:
+    if not _has_plain_parameters(case) or not case.one_format(DataType.BFLOAT16, DataType.FLOAT32):
         return None
     width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
 
     def normalize(x: Lanes, weight: Lanes | None = None, bias: Lanes | None = None) -> Lanes:
         for parameter in (weight, bias):
-            if parameter is not None and parameter.numel() != width:  # devices have their own
-                return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+            if parameter is not None and parameter.numel() != width:  # the devices' values differ
+                return apply_affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
         scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
         return torch.layer_norm(x, (width,), scale, shift, epsilon)
 
     return normalize
 
 
-def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
-    if not _simple(case) or len(case.tensors) > 2 or not case.one_format(DataType.BFLOAT16):
+def _specialise_rms_norm(case: Case) -> Callable[..., Lanes] | None:
+    if not _has_plain_parameters(case) or len(case.tensors) > 2 or not case.one_format(DataType.BFLOAT16):
         return None
     width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
 
     def normalize(x: Lanes, weight: Lanes | None = None) -> Lanes:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(epsilon))
+        widened = x.float()
+        widened = widened * torch.rsqrt(widened.square().mean(-1, keepdim=True).add_(epsilon))
         if weight is None:
-            return wide
-        return wide.mul_(weight.reshape(-1)) if weight.numel() == width else affine(wide, weight, None, lane_axes)
+            return widened
+        return (
+            widened.mul_(weight.reshape(-1))
+            if weight.numel() == width
+            else apply_affine(widened, weight, None, lane_axes)
+        )
 
     return normalize
 
@@ -184,7 +199,7 @@ def _rms_norm_once(case: Case) -> Callable[..., Lanes] | None:
     check=_check_norm,
     least_rank=1,
     scratch=_norm_scratch,
-    specialise=_layer_norm_once,
+    specialise=_specialise_layer_norm,
 )
 def layer_norm(
     input_tensor: Lanes,
@@ -194,17 +209,17 @@ def layer_norm(
     residual_input_tensor: Lanes | None,
     lane_axes: int,
 ) -> Lanes:
-    """Rows with mean 0 and variance 1, then weight and bias."""
+    """Rows normalized to mean 0 and variance 1, then weight and bias."""
     x, width = input_tensor, input_tensor.shape[-1]
     if residual_input_tensor is not None:
         x = x.float() + residual_input_tensor
     if engine.is_emulated(x):
-        return affine(normalize_layer(engine.keep(x.float()), epsilon), weight, bias, lane_axes)
+        return apply_affine(normalize_layer(engine.keep(x.float()), epsilon), weight, bias, lane_axes)
     if is_shared(weight, lane_axes) and is_shared(bias, lane_axes):
         scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
         if x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias)):
             return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
-    return affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+    return apply_affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
 
 
 @op(
@@ -214,7 +229,7 @@ def layer_norm(
     check=_check_norm,
     least_rank=1,
     scratch=_norm_scratch,
-    specialise=_rms_norm_once,
+    specialise=_specialise_rms_norm,
 )
 def rms_norm(
     input_tensor: Lanes,
@@ -228,4 +243,4 @@ def rms_norm(
     x = input_tensor.float()
     if residual_input_tensor is not None:
         x = engine.add(x, residual_input_tensor.float())
-    return affine(normalize_rms(x, epsilon), weight, bias, lane_axes)
+    return apply_affine(normalize_rms(x, epsilon), weight, bias, lane_axes)

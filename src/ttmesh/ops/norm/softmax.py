@@ -42,7 +42,7 @@ def _check_mask(call: Call) -> None:
         raise MeshError("Causal mask must be provided when is_causal_mask is set", expected="a mask", fix="Pass mask=.")
 
 
-def _to_lane_dim(values: Lanes, dim: int, lane_axes: int) -> Lanes:
+def _compute_softmax(values: Lanes, dim: int, lane_axes: int) -> Lanes:
     local = values.dim() - lane_axes
     if not local:
         return torch.ones_like(values)
@@ -53,22 +53,26 @@ def _softmax_dtype(values: Lanes) -> torch.dtype | None:
     return None if values.dtype is torch.bfloat16 else torch.float32  # torch's bf16 kernel computes in float32
 
 
-def _softmax_once(case: Case) -> Lane | None:
+def _specialise_softmax(case: Case) -> Lane | None:
     rank, dim = len(case.specs[0].shape), -1 if case["dim"] is None else case["dim"]
-    at = dim if dim < 0 else dim - rank
-    return (lambda values: torch.softmax(values, at)) if rank and case.specs[0].dtype is DataType.BFLOAT16 else None
+    negative_dim = dim if dim < 0 else dim - rank
+    return (
+        (lambda values: torch.softmax(values, negative_dim))
+        if rank and case.specs[0].dtype is DataType.BFLOAT16
+        else None
+    )
 
 
-@op("ttnn.softmax", golden=goldens.softmax, check=_check_softmax, specialise=_softmax_once)
+@op("ttnn.softmax", golden=goldens.softmax, check=_check_softmax, specialise=_specialise_softmax)
 def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Exponentials that sum to 1 along a dim."""
-    return _to_lane_dim(input_tensor, -1 if dim is None else dim, lane_axes)
+    return _compute_softmax(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
 @op("ttnn.softmax_in_place", golden=goldens.softmax, out=like_written, check=_check_softmax, writes="input_tensor")
 def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
-    """Softmax into the input's own memory."""
-    return _to_lane_dim(input_tensor, -1 if dim is None else dim, lane_axes)
+    """Softmax, in place."""
+    return _compute_softmax(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
 def _scale_and_mask(
@@ -77,17 +81,19 @@ def _scale_and_mask(
     factor = 1.0 if scale is None else scale
     if mask is None and x.dtype is torch.bfloat16 and math.frexp(factor)[0] == 0.5:
         return take_softmax(x if factor == 1.0 else x * factor, -1)  # exact in bfloat16: a power of two
-    wide = x.float() * factor
+    scores = x.float() * factor
     if mask is not None:
-        rows = _mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
-        if causal and rows.shape[-2] < x.shape[-2] and x.shape[-2] % rows.shape[-2] == 0:  # heads fused into the rows
+        rows = _read_mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
+        if (
+            causal and rows.shape[-2] < x.shape[-2] and x.shape[-2] % rows.shape[-2] == 0
+        ):  # the heads are folded into the rows
             rows = rows.repeat(*[1] * (rows.dim() - 2), x.shape[-2] // rows.shape[-2], 1)
-        dims = common_mesh_dims([wide, rows], lane_axes)
-        wide = wide.add_(rows) if wide.shape[:lane_axes] == dims else wide + rows
-    return take_softmax(wide, -1)
+        dims = common_mesh_dims([scores, rows], lane_axes)
+        scores = scores.add_(rows) if scores.shape[:lane_axes] == dims else scores + rows
+    return take_softmax(scores, -1)
 
 
-def _mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:
+def _read_mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:
     """A row-major mask has rows of 32 ([.., W/32, 32]); of a tile of equal rows the first is used."""
     if spec.layout is Layout.ROW_MAJOR and mask.shape[-1] != width:
         lead = mask.shape[: lane_axes + max(len(spec.shape) - 2, 0)]
@@ -108,7 +114,7 @@ def scale_mask_softmax(
     return _scale_and_mask(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
 
 
-def _in_place(name: str) -> OpFunction:
+def _define_in_place(name: str) -> OpFunction:
     @op(
         name,
         golden=goldens.scale_mask_softmax,
@@ -126,17 +132,17 @@ def _in_place(name: str) -> OpFunction:
         specs: Sequence[TensorSpec],
         is_causal_mask: bool = True,
     ) -> Lanes:
-        """softmax(scale · x + mask) over the last dim, into the input's own memory."""
+        """softmax(scale · x + mask) over the last dim, in place."""
         return _scale_and_mask(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
 
     return lane
 
 
-scale_mask_softmax_in_place = _in_place("ttnn.scale_mask_softmax_in_place")
-scale_causal_mask_hw_dims_softmax_in_place = _in_place("ttnn.scale_causal_mask_hw_dims_softmax_in_place")
+scale_mask_softmax_in_place = _define_in_place("ttnn.scale_mask_softmax_in_place")
+scale_causal_mask_hw_dims_softmax_in_place = _define_in_place("ttnn.scale_causal_mask_hw_dims_softmax_in_place")
 
 
-def _scale(head_size: int | None) -> float:
+def _attention_scale(head_size: int | None) -> float:
     return 1.0 if head_size is None else 1.0 / math.sqrt(head_size)
 
 
@@ -151,7 +157,7 @@ def attention_softmax(
     """softmax(x / sqrt(head_size) + mask)."""
     result: Tensor = scale_mask_softmax(
         tensor,
-        _scale(head_size),
+        _attention_scale(head_size),
         attention_mask,
         memory_config=memory_config,
         is_causal_mask=causal_mask and attention_mask is not None,
@@ -163,7 +169,7 @@ def attention_softmax(
 def attention_softmax_(
     tensor: Tensor, head_size: int | None, attention_mask: Tensor | None, causal_mask: bool
 ) -> Tensor:
-    """softmax(x / sqrt(head_size) + mask), into the input's own memory."""
+    """softmax(x / sqrt(head_size) + mask), in place."""
     if attention_mask is None and head_size is not None:
         raise MeshError(
             "Cannot apply divide by sqrt(head_size) using in-place version when attention_mask is not set.",
@@ -171,6 +177,6 @@ def attention_softmax_(
             fix="Pass a mask, or use attention_softmax.",
         )
     result: Tensor = scale_mask_softmax_in_place(
-        tensor, _scale(head_size), attention_mask, is_causal_mask=causal_mask and attention_mask is not None
+        tensor, _attention_scale(head_size), attention_mask, is_causal_mask=causal_mask and attention_mask is not None
     )
     return result

@@ -64,23 +64,25 @@ class YUVCoefficients:
             )
 
 
-# The shares of red and blue in luma (ITU-R BT.601, BT.709, BT.2020).
-SHARES = {YUVColorSpace.BT601: (0.299, 0.114), YUVColorSpace.BT709: (0.2126, 0.0722)}
-SHARES[YUVColorSpace.BT2020] = (0.2627, 0.0593)
+# The weights of red and blue in luma (ITU-R BT.601, BT.709, BT.2020).
+LUMA_WEIGHTS = {YUVColorSpace.BT601: (0.299, 0.114), YUVColorSpace.BT709: (0.2126, 0.0722)}
+LUMA_WEIGHTS[YUVColorSpace.BT2020] = (0.2627, 0.0593)
 
 
 def yuv_coefficients(color_space: YUVColorSpace, input_range: RGBRange, output_range: YUVRange) -> YUVCoefficients:
     """The weights of a standard, for samples and bytes in these ranges."""
-    red, blue = SHARES[color_space]
+    red, blue = LUMA_WEIGHTS[color_space]
     green = 1 - red - blue
-    low = -1.0 if input_range is RGBRange.MinusOneToOne else 0.0
-    high, start, swing = (219.0, 16.0, 224.0) if output_range is YUVRange.Limited else (255.0, 0.0, 255.0)
-    luma = high / (1 - low)
-    to_blue, to_red = (swing / (1 - low) / (2 * (1 - share)) for share in (blue, red))
+    input_min = -1.0 if input_range is RGBRange.MinusOneToOne else 0.0
+    luma_swing, luma_offset, chroma_swing = (
+        (219.0, 16.0, 224.0) if output_range is YUVRange.Limited else (255.0, 0.0, 255.0)
+    )
+    luma_scale = luma_swing / (1 - input_min)
+    cb_scale, cr_scale = (chroma_swing / (1 - input_min) / (2 * (1 - weight)) for weight in (blue, red))
     return YUVCoefficients(
-        (luma * red, luma * green, luma * blue, start - luma * low),
-        (-to_blue * red, -to_blue * green, to_blue * (1 - blue), 128.0),
-        (to_red * (1 - red), -to_red * green, -to_red * blue, 128.0),
+        (luma_scale * red, luma_scale * green, luma_scale * blue, luma_offset - luma_scale * input_min),
+        (-cb_scale * red, -cb_scale * green, cb_scale * (1 - blue), 128.0),
+        (cr_scale * (1 - red), -cr_scale * green, -cr_scale * blue, 128.0),
     )
 
 
@@ -102,25 +104,25 @@ def _choose_coefficients(coefficients: YUVCoefficients | None, *standard: Any) -
 
 
 def _check(call: Call) -> None:
-    spec, where = call.specs[0], call["memory_config"]
+    spec, memory_config = call.specs[0], call["memory_config"]
     shape = spec.shape
     require_dtype(spec, {DataType.BFLOAT16}, "Input must be bfloat16")
-    rows = spec.layout is Layout.ROW_MAJOR
-    require(rows, "Input must be row-major (CHWT)", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
-    require(len(shape) == 4, "Input must be 4D (C, H, W, T)", "4 dims", "Reshape it to four dims.")
-    require(shape[0] == 3, "Input must have C=3 (RGB)", "three planes first", "Permute it.")
+    row_major = spec.layout is Layout.ROW_MAJOR
+    require(row_major, "Input must be row-major (CHWT)", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
+    require(len(shape) == 4, "Input must be 4D (C, H, W, T)", "[3, H, W, T]", "Reshape it to four dims.")
+    require(shape[0] == 3, "Input must have C=3 (RGB)", "three planes in dim 0", "Permute it with ttnn.permute.")
     for name, length in (("H", shape[1]), ("W", shape[2])):
         wrong = f"{name} must be even and >= 2 for 4:2:0 subsampling (got {length})"
-        require(length >= 2 and length % 2 == 0, wrong, "an even number", "Pad the picture.")
-    inside = spec.memory_config
-    wrong = f"Input memory must be interleaved, got {inside}"
-    require(inside.interleaved, wrong, "interleaved memory", "Use ttnn.to_memory_config.")
-    if where is not None:
-        wrong = f"Sharded output is not supported; output memory must be interleaved, got {where}"
-        require(where.interleaved, wrong, "an interleaved MemoryConfig", "Shard the planes afterwards.")
-    given = call["coefficients"]
-    for name in ("y", "cb", "cr") if given is not None else ():
-        for i, term in enumerate(getattr(given, name)):
+        require(length >= 2 and length % 2 == 0, wrong, "an even number", "Pad the image.")
+    input_memory = spec.memory_config
+    wrong = f"Input memory must be interleaved, got {input_memory}"
+    require(input_memory.interleaved, wrong, "interleaved memory", "Use ttnn.to_memory_config.")
+    if memory_config is not None:
+        wrong = f"Sharded output is not supported; output memory must be interleaved, got {memory_config}"
+        require(memory_config.interleaved, wrong, "an interleaved MemoryConfig", "Shard the planes afterwards.")
+    coefficients = call["coefficients"]
+    for name in ("y", "cb", "cr") if coefficients is not None else ():
+        for i, term in enumerate(getattr(coefficients, name)):
             wrong = f"{name} coefficient [{i}] is not finite"
             require(math.isfinite(term), wrong, "finite numbers", "Correct the coefficients.")
 
@@ -144,18 +146,18 @@ def rgb_to_yuv(
     coefficients: YUVCoefficients | None,
 ) -> tuple[Lanes, Lanes, Lanes]:
     """Luma at full size and two chroma planes of half the size, as bytes, of a [3, height, width, frames] image."""
-    chosen = _choose_coefficients(coefficients, color_space, input_range, output_range)
+    weights = _choose_coefficients(coefficients, color_space, input_range, output_range)
     red, green, blue = input.float().unbind(-4)
 
     def mix_colors(row: Sequence[float]) -> Lanes:
         return (row[0] * red + row[1] * green + row[2] * blue + row[3]).unsqueeze(-4)
 
     def halve(plane: Lanes) -> Lanes:
-        cut = torch.unflatten(torch.unflatten(plane, -3, (-1, 2)), -2, (-1, 2))
-        return cut.mean((-4, -2))
+        blocks = torch.unflatten(torch.unflatten(plane, -3, (-1, 2)), -2, (-1, 2))
+        return blocks.mean((-4, -2))
 
     return (
-        _to_bytes(mix_colors(chosen.y)),
-        _to_bytes(halve(mix_colors(chosen.cb))),
-        _to_bytes(halve(mix_colors(chosen.cr))),
+        _to_bytes(mix_colors(weights.y)),
+        _to_bytes(halve(mix_colors(weights.cb))),
+        _to_bytes(halve(mix_colors(weights.cr))),
     )

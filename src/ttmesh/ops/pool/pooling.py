@@ -1,4 +1,4 @@
-"""Pools over [batch, height, width, channels]."""
+"""Max, average and adaptive pools over [batch, height, width, channels]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import borders, pair
-from ttmesh.ops.conv.conv_sharding import HEIGHT, TILE, Window, parallel, same_cores
+from ttmesh.ops.conv.conv_sharding import HEIGHT, TILE, Window, make_parallel_config, read_parallel_config
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.engine_windows import sum_windows
 from ttmesh.tensor.calls.launch_op import Call
@@ -26,20 +26,20 @@ from ttmesh.tensor.transfer.transfers import deallocate
 
 Size = tuple[int, int, int, int]
 MAX: Callable[..., Any] = F.max_pool2d  # its type depends on return_indices
-Slide = Callable[[Lanes], "Lanes | tuple[Lanes, Lanes]"]
+Pool2d = Callable[[Lanes], "Lanes | tuple[Lanes, Lanes]"]
 
 
-def apply_pool(x: Lanes, size: Size, lane_axes: int, slide: Slide) -> Any:
+def apply_pool(x: Lanes, size: Size, lane_axes: int, pool: Pool2d) -> Any:
     """Run a torch pool on the images of [*mesh, .., channels]; the result is [*mesh, 1, 1, rows, channels]."""
     _, height, width, channels = size
     dims = x.shape[:lane_axes]
     images = x[..., :channels].reshape(-1, height, width, channels).movedim(-1, 1)
-    results = slide(images)
+    results = pool(images)
 
-    def rows(part: Lanes) -> Lanes:
-        return part.movedim(1, -1).reshape(*dims, 1, 1, -1, channels)
+    def to_rows(result: Lanes) -> Lanes:
+        return result.movedim(1, -1).reshape(*dims, 1, 1, -1, channels)
 
-    return rows(results) if isinstance(results, Lanes) else [rows(part) for part in results]
+    return to_rows(results) if isinstance(results, Lanes) else [to_rows(result) for result in results]
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -49,22 +49,24 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
         dtype = call["out_dtype"]
         if i:  # indices count within one image
             dtype = DataType.UINT16 if call["size"][1] * call["size"][2] <= 65535 else DataType.UINT32
-        where = call["memory_config"] or _choose_memory(call, shape, layout, x)
-        specs.append(TensorSpec(shape, dtype, layout, memory_config=where))
+        memory_config = call["memory_config"] or _choose_memory(call, shape, layout, x)
+        specs.append(TensorSpec(shape, dtype, layout, memory_config=memory_config))
     return specs
 
 
 def _choose_memory(call: Call, shape: Sequence[int], layout: Layout, x: TensorSpec) -> MemoryConfig:
     """Interleaved if the input is in DRAM, else sharded on the input's cores or on the most that divide the rows."""
-    held = x.memory_config
-    if held.is_dram():
-        return MemoryConfig(buffer_type=held.buffer_type)
+    input_memory = x.memory_config
+    if input_memory.is_dram():
+        return MemoryConfig(buffer_type=input_memory.buffer_type)
     step = TILE if layout is Layout.TILE else 1
-    if held.shard_spec is not None:
-        return same_cores(held).memory(shape[2], shape[3], row_step=step)
+    if input_memory.shard_spec is not None:
+        return read_parallel_config(input_memory).memory(shape[2], shape[3], row_step=step)
     window = Window(shape[2], 0, shape[3], shape[3], (1, 1), x.dtype, x.dtype)
     scheme = call["applied_shard_scheme"] or HEIGHT
-    cores = parallel(scheme, window, call.mesh.compute_with_storage_grid_size(), tile_rows=layout is Layout.TILE)
+    cores = make_parallel_config(
+        scheme, window, call.mesh.compute_with_storage_grid_size(), tile_rows=layout is Layout.TILE
+    )
     return cores.memory(shape[2], shape[3], row_step=step)
 
 
@@ -103,9 +105,9 @@ def _count_windows(
     counts = []
     for i, length in enumerate(images.shape[-2:]):
         before, after = padding[2 * i : 2 * i + 2]
-        room = length + before + after - dilation[i] * (window[i] - 1) - 1
-        count = room // stride[i] + 1
-        counts.append(count + (ceil_mode and room % stride[i] > 0 and count * stride[i] < length + before))
+        span = length + before + after - dilation[i] * (window[i] - 1) - 1
+        count = span // stride[i] + 1
+        counts.append(count + (ceil_mode and span % stride[i] > 0 and count * stride[i] < length + before))
     return counts[0], counts[1]
 
 
@@ -121,20 +123,20 @@ def _max_pool(
     return_indices: bool,
     lane_axes: int,
 ) -> Any:
-    def slide(images: Lanes) -> Any:
+    def pool(images: Lanes) -> Any:
         top, bottom, left, right = padding
         if top == bottom and left == right and top <= window[0] // 2 and left <= window[1] // 2:
             return MAX(images, window, stride, (top, left), dilation, ceil_mode, return_indices)
-        wide = F.pad(images, (left, right, top, bottom), value=float("-inf"))
+        padded = F.pad(images, (left, right, top, bottom), value=float("-inf"))
         rows, columns = _count_windows(images, window, stride, padding, dilation, ceil_mode)
-        result = MAX(wide, window, stride, 0, dilation, ceil_mode, return_indices)
+        result = MAX(padded, window, stride, 0, dilation, ceil_mode, return_indices)
         if not return_indices:
             return result[..., :rows, :columns]
-        values, index = (part[..., :rows, :columns] for part in result)
-        row, column = index // wide.shape[-1] - top, index % wide.shape[-1] - left
+        values, index = (x[..., :rows, :columns] for x in result)
+        row, column = index // padded.shape[-1] - top, index % padded.shape[-1] - left
         return values, row * images.shape[-1] + column
 
-    return apply_pool(input, size, lane_axes, slide)
+    return apply_pool(input, size, lane_axes, pool)
 
 
 @device_operation("ttnn.avg_pool2d", out=_spec, check=_check, scratch=_scratch)
@@ -149,22 +151,22 @@ def _avg_pool(
     divisor_override: int | None,
     lane_axes: int,
 ) -> Any:
-    def slide(images: Lanes) -> Lanes:
-        wide, (top, bottom, left, right) = images.float(), padding
+    def pool(images: Lanes) -> Lanes:
+        widened, (top, bottom, left, right) = images.float(), padding
         if engine.is_emulated(images):
             return _average_on_engine(images, window, stride, padding, ceil_mode, count_include_pad, divisor_override)
         if top == bottom and left == right:
-            return F.avg_pool2d(wide, window, stride, (top, left), ceil_mode, count_include_pad, divisor_override)
+            return F.avg_pool2d(widened, window, stride, (top, left), ceil_mode, count_include_pad, divisor_override)
         rows, columns = _count_windows(images, window, stride, padding, (1, 1), ceil_mode)
         sums, counts = (
-            F.avg_pool2d(F.pad(part, (left, right, top, bottom), value=beyond), window, stride, 0, ceil_mode, True, 1)[
+            F.avg_pool2d(F.pad(x, (left, right, top, bottom), value=pad_value), window, stride, 0, ceil_mode, True, 1)[
                 ..., :rows, :columns
             ]
-            for part, beyond in ((wide, 0.0), (torch.ones_like(wide), float(count_include_pad)))
+            for x, pad_value in ((widened, 0.0), (torch.ones_like(widened), float(count_include_pad)))
         )
         return sums / (counts if divisor_override is None else divisor_override)
 
-    return apply_pool(input, size, lane_axes, slide)
+    return apply_pool(input, size, lane_axes, pool)
 
 
 def _average_on_engine(
@@ -197,11 +199,11 @@ def _average_on_engine(
 
 @device_operation("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch)
 def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str, lane_axes: int) -> Any:
-    def slide(images: Lanes) -> Lanes:
-        wide = images.float()
-        return F.adaptive_avg_pool2d(wide, window) if kind == "avg" else F.adaptive_max_pool2d(wide, window)
+    def pool(images: Lanes) -> Lanes:
+        widened = images.float()
+        return F.adaptive_avg_pool2d(widened, window) if kind == "avg" else F.adaptive_max_pool2d(widened, window)
 
-    return apply_pool(input, size, lane_axes, slide)
+    return apply_pool(input, size, lane_axes, pool)
 
 
 def _free_input(x: Tensor, result: Any, deallocate_input: bool) -> Any:
@@ -210,9 +212,11 @@ def _free_input(x: Tensor, result: Any, deallocate_input: bool) -> Any:
     return result
 
 
-def _refuse_indices(return_indices: bool, dtype: DataType | None) -> None:
+def _check_index_dtype(return_indices: bool, dtype: DataType | None) -> None:
     if return_indices and dtype not in (None, DataType.BFLOAT16):
-        raise MeshError(f"return_indices needs a bfloat16 result, not {dtype}", expected="bfloat16", fix="Drop dtype=.")
+        raise MeshError(
+            f"return_indices needs a bfloat16 result, not {dtype}", expected="bfloat16", fix="Leave dtype out."
+        )
 
 
 @composite("ttnn.max_pool2d", golden=goldens.max_pool2d)
@@ -235,7 +239,7 @@ def max_pool2d(
     output_layout: Layout | None,
 ) -> Any:
     """The largest value of every window."""
-    _refuse_indices(return_indices, dtype)
+    _check_index_dtype(return_indices, dtype)
     result = _max_pool(
         input=input_tensor,
         size=(batch_size, input_h, input_w, channels),
@@ -329,8 +333,8 @@ def _mean(input_tensor: Lanes) -> Lanes:
 
 
 def _global_spec(call: Call, shape: Sequence[int]) -> TensorSpec:
-    where = call["memory_config"] or MemoryConfig(buffer_type=call.specs[0].memory_config.buffer_type)
-    return TensorSpec(shape, call["dtype"] or call.specs[0].dtype, Layout.TILE, memory_config=where)
+    memory_config = call["memory_config"] or MemoryConfig(buffer_type=call.specs[0].memory_config.buffer_type)
+    return TensorSpec(shape, call["dtype"] or call.specs[0].dtype, Layout.TILE, memory_config=memory_config)
 
 
 @composite("ttnn.global_avg_pool2d", golden=goldens.global_avg_pool2d)

@@ -38,11 +38,13 @@ def _image_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
         return [make_output_spec(call, shape, dtype=dtype, layout=Layout.ROW_MAJOR)]
     rows, cores = math.prod(shape[:-1]), shard.grid.num_cores()
     if config.memory_layout.name == "HEIGHT_SHARDED":
-        extent = [div_up(rows, cores), shard.shape[1]]
+        shard_shape = [div_up(rows, cores), shard.shape[1]]
     else:
-        extent = [div_up(rows * shard.shape[0], max(math.prod(x.shape[:-1]), 1)), shard.shape[1]]
-    where = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(shard.grid, extent, shard.orientation))
-    return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=where)]
+        shard_shape = [div_up(rows * shard.shape[0], max(math.prod(x.shape[:-1]), 1)), shard.shape[1]]
+    memory_config = MemoryConfig(
+        config.memory_layout, config.buffer_type, ShardSpec(shard.grid, shard_shape, shard.orientation)
+    )
+    return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=memory_config)]
 
 
 def _check_upsample(call: Call) -> None:
@@ -54,20 +56,20 @@ def _check_upsample(call: Call) -> None:
         )
     if call["mode"] == "bilinear" and any(factor != int(factor) for factor in _factors(call["scale_factor"])):
         raise MeshError(
-            f"bilinear upsample takes whole scale factors, got {call['scale_factor']}",
+            f"bilinear upsample takes integer scale factors, got {call['scale_factor']}",
             expected="integers",
             fix="Use mode='nearest'.",
         )
 
 
 def _upsample(x: Lanes, scale: float | Sequence[float], mode: str) -> Lanes:
-    """[n, height, width, channels] enlarged."""
-    down, across = _factors(scale)
+    """Enlarge [n, height, width, channels]."""
+    scale_h, scale_w = _factors(scale)
     height, width = x.shape[-3:-1]
-    size = math.floor(height * down), math.floor(width * across)
+    size = math.floor(height * scale_h), math.floor(width * scale_w)
     if mode == "nearest":
-        rows = (torch.arange(size[0], device=x.device) / down).floor().long().clamp(max=height - 1)
-        columns = (torch.arange(size[1], device=x.device) / across).floor().long().clamp(max=width - 1)
+        rows = (torch.arange(size[0], device=x.device) / scale_h).floor().long().clamp(max=height - 1)
+        columns = (torch.arange(size[1], device=x.device) / scale_w).floor().long().clamp(max=width - 1)
         return x.index_select(-3, rows).index_select(-2, columns)
     images = x.float().movedim(-1, 1)
     return F.interpolate(images, size=size, mode="bilinear", align_corners=False).movedim(1, -1)
@@ -92,9 +94,9 @@ def upsample(input_tensor: Lanes, scale_factor: float | Sequence[float], mode: s
 def _sample(x: Lanes, grid: Lanes, mode: str, padding_mode: str, align_corners: bool, channels_last: bool) -> Lanes:
     """x [n, h, w, c] at grid [n, ho, wo, 2k]: [n, ho, wo · k, c], or [n, ho, wo, k · c]."""
     points = grid.shape[-1] // 2
-    wide = torch.unflatten(grid.float(), -1, (points, 2)).flatten(-3, -2)
+    grid_points = torch.unflatten(grid.float(), -1, (points, 2)).flatten(-3, -2)
     out = F.grid_sample(
-        x.float().movedim(-1, 1), wide, mode=mode, padding_mode=padding_mode, align_corners=align_corners
+        x.float().movedim(-1, 1), grid_points, mode=mode, padding_mode=padding_mode, align_corners=align_corners
     ).movedim(1, -1)
     return torch.unflatten(out, -2, (-1, points)).flatten(-2) if channels_last else out
 
@@ -102,13 +104,13 @@ def _sample(x: Lanes, grid: Lanes, mode: str, padding_mode: str, align_corners: 
 def _sample_precomputed(x: Lanes, grid: Lanes, channels_last: bool) -> Lanes:
     """x at grid [n, ho, wo, 6k]: row and column of the upper left pixel, then the weights of the four."""
     points = grid.shape[-1] // 6
-    cut = torch.unflatten(grid.float(), -1, (points, 6)).flatten(-3, -2)
-    top, left, weights = cut[..., 0].round().long(), cut[..., 1].round().long(), cut[..., 2:]
+    grid_points = torch.unflatten(grid.float(), -1, (points, 6)).flatten(-3, -2)
+    top, left, weights = grid_points[..., 0].round().long(), grid_points[..., 1].round().long(), grid_points[..., 2:]
     height, width = x.shape[1:3]
     batch = torch.arange(x.shape[0], device=x.device)[:, None, None]
     out = torch.zeros(*top.shape, x.shape[-1], device=x.device)
-    for i, (down, across) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
-        row, column = top + down, left + across
+    for i, (row_step, column_step) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+        row, column = top + row_step, left + column_step
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         pixel = x.float()[batch, row.clamp(0, height - 1), column.clamp(0, width - 1)]
         out = out + pixel * (weights[..., i] * inside)[..., None]
@@ -160,7 +162,7 @@ def prepare_grid_sample_grid(
         raise MeshError(
             f"a grid cannot be prepared for mode={mode!r}, padding_mode={padding_mode!r}",
             expected="'bilinear' and 'zeros'",
-            fix="Pass the plain grid.",
+            fix="Pass the grid to grid_sample without preparing it.",
         )
     height, width = int(input_shape[1]), int(input_shape[2])
     lanes = torch.unflatten(grid.lanes.float(), -1, (-1, 2))
@@ -168,8 +170,13 @@ def prepare_grid_sample_grid(
     column = (x + 1) * (width - 1) / 2 if align_corners else ((x + 1) * width - 1) / 2
     row = (y + 1) * (height - 1) / 2 if align_corners else ((y + 1) * height - 1) / 2
     top, left = row.floor(), column.floor()
-    down, across = row - top, column - left
-    weights = ((1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across)
+    row_fraction, column_fraction = row - top, column - left
+    weights = (
+        (1 - row_fraction) * (1 - column_fraction),
+        (1 - row_fraction) * column_fraction,
+        row_fraction * (1 - column_fraction),
+        row_fraction * column_fraction,
+    )
     values = torch.stack([top, left, *weights], dim=-1).flatten(-2)
     spec = TensorSpec(
         values.shape[len(grid.mesh_shape) :],
@@ -188,30 +195,30 @@ def _rotate(x: Lanes, angle: float, center: Sequence[float] | None, fill: float,
     """[n, h, w, c] rotated counter-clockwise by an angle in degrees; points outside the image get `fill`."""
     height, width = x.shape[1:3]
     cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else (float(center[0]), float(center[1]))
-    turn = math.radians(angle)
+    radians = math.radians(angle)
     dy = torch.arange(height, device=x.device, dtype=torch.float32)[:, None] - cy
     dx = torch.arange(width, device=x.device, dtype=torch.float32)[None, :] - cx
-    column = dx * math.cos(turn) - dy * math.sin(turn) + cx
-    row = dx * math.sin(turn) + dy * math.cos(turn) + cy
+    column = dx * math.cos(radians) - dy * math.sin(radians) + cx
+    row = dx * math.sin(radians) + dy * math.cos(radians) + cy
     if mode == "nearest":
         return _read_pixels(x, row.round().long(), column.round().long(), fill)
     top, left = row.floor(), column.floor()
-    down, across = (row - top)[..., None], (column - left)[..., None]
+    row_fraction, column_fraction = (row - top)[..., None], (column - left)[..., None]
     corners = [_read_pixels(x, (top + i).long(), (left + j).long(), fill) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    upper = corners[0] * (1 - across) + corners[1] * across
-    lower = corners[2] * (1 - across) + corners[3] * across
-    return upper * (1 - down) + lower * down
+    upper = corners[0] * (1 - column_fraction) + corners[1] * column_fraction
+    lower = corners[2] * (1 - column_fraction) + corners[3] * column_fraction
+    return upper * (1 - row_fraction) + lower * row_fraction
 
 
 def _read_pixels(x: Lanes, row: Lanes, column: Lanes, fill: float) -> Lanes:
     inside = (row >= 0) & (row < x.shape[1]) & (column >= 0) & (column < x.shape[2])
-    found = x.float()[:, row.clamp(0, x.shape[1] - 1), column.clamp(0, x.shape[2] - 1)]
-    return torch.where(inside[..., None], found, torch.full_like(found, fill))
+    pixels = x.float()[:, row.clamp(0, x.shape[1] - 1), column.clamp(0, x.shape[2] - 1)]
+    return torch.where(inside[..., None], pixels, torch.full_like(pixels, fill))
 
 
 def _check_rotate(call: Call) -> None:
     if call["expand"]:
-        raise MeshError("expand=True is not supported", expected="expand=False", fix="Pad the picture first.")
+        raise MeshError("expand=True is not supported", expected="expand=False", fix="Pad the image first.")
     if call["interpolation_mode"] not in ("nearest", "bilinear"):
         raise MeshError(
             f"interpolation_mode {call['interpolation_mode']!r} is unknown",

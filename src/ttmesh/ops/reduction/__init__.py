@@ -1,1 +1,1 @@
-"""Operations over dims: sums, extrema, sorting, running sums, losses."""
+"""Reductions over dims: sums, extrema, sorting, cumulative sums, losses."""

@@ -1,4 +1,4 @@
-"""Running sums and products along a dim, and the exponential moving average."""
+"""cumsum and cumprod along a dim, integral images, and the exponential moving average."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ttmesh.tensor.calls.launch_op import Call
 Scan = Callable[[torch.Tensor, int], torch.Tensor]
 
 
-def scan(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> torch.Tensor:
-    """A running reduction from either end, accumulated in float32 (integers in int64)."""
-    wide = values.float() if values.is_floating_point() else values.long()
-    return scan(wide.flip(dim), dim).flip(dim) if reverse else scan(wide, dim)
+def accumulate(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> torch.Tensor:
+    """A cumulative reduction from either end, accumulated in float32 (integers in int64)."""
+    widened = values.float() if values.is_floating_point() else values.long()
+    return scan(widened.flip(dim), dim).flip(dim) if reverse else scan(widened, dim)
 
 
 def _check_scan(call: Call) -> None:
@@ -37,22 +37,22 @@ def _check_scan(call: Call) -> None:
             tuple(given.shape) == tuple(call.specs[0].shape),
             wrong,
             "equal shapes",
-            "Allocate one with the other's shape.",
+            "Allocate the output with the input's shape.",
         )
 
 
 @op("ttnn.cumsum", golden=goldens.cumsum, check=_check_scan, outputs=("out",))
 def cumsum(input: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
-    """Running sum along a dim."""
+    """Cumulative sum along a dim."""
     rank = input.dim() - lane_axes
-    return scan(input, normalize_dim(dim, rank), reverse_order, torch.cumsum) if rank else input
+    return accumulate(input, normalize_dim(dim, rank), reverse_order, torch.cumsum) if rank else input
 
 
 @op("ttnn.cumprod", golden=goldens.cumprod, check=_check_scan, outputs=("out",))
 def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
-    """Running product along a dim."""
+    """Cumulative product along a dim."""
     rank = input_tensor.dim() - lane_axes
-    return scan(input_tensor, normalize_dim(dim, rank), reverse_order, torch.cumprod) if rank else input_tensor
+    return accumulate(input_tensor, normalize_dim(dim, rank), reverse_order, torch.cumprod) if rank else input_tensor
 
 
 def _check_image(call: Call) -> None:
@@ -68,13 +68,13 @@ def _check_image(call: Call) -> None:
     check=_check_image,
 )
 def intimg(input_tensor: torch.Tensor) -> torch.Tensor:
-    """The integral image of [1, H, W, C]: every pixel the sum of all above it and to its left."""
+    """The integral image of [1, H, W, C]: every pixel becomes the sum of all pixels above it and to its left."""
     return input_tensor.float().cumsum(-3).cumsum(-2)
 
 
 def moving_average(values: torch.Tensor, alpha: float) -> torch.Tensor:
     """y[t] = alpha y[t-1] + (1 - alpha) x[t] from y[-1] = 0, along the last dim, in float32."""
-    steps = (values.float() * (1 - alpha)).movedim(-1, 0).contiguous()  # a step is then one span of memory
+    steps = (values.float() * (1 - alpha)).movedim(-1, 0).contiguous()  # makes each step contiguous
     for t in range(1, steps.shape[0]):
         steps[t].add_(steps[t - 1], alpha=alpha)
     return steps.movedim(0, -1)

@@ -1,4 +1,4 @@
-"""Losses: mse_loss and l1_loss, element by element or reduced; and how well two tensors of torch agree."""
+"""mse_loss and l1_loss, elementwise or reduced, and the Pearson correlation of two torch tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ttmesh.tensor.tensor import Tensor
 
 
 class LossReductionMode(PrintedEnum):
-    """What becomes of the losses of all elements."""
+    """How the elementwise losses are reduced."""
 
     NONE = 0
     MEAN = 1
     SUM = 2
 
 
-def _enter(name: str, measure: UnaryOpType, golden: Golden) -> OpFunction:
+def _define_loss(name: str, measure: UnaryOpType, golden: Golden) -> OpFunction:
     def loss(
         input_reference: Tensor,
         input_prediction: Tensor,
@@ -32,7 +32,7 @@ def _enter(name: str, measure: UnaryOpType, golden: Golden) -> OpFunction:
         memory_config: MemoryConfig | None,
         output_tensor: Tensor | None,
     ) -> Tensor:
-        """The difference of two tensors, measured per element; the mean or sum of all on request."""
+        """The loss of each element, or its mean or sum over all elements."""
         result: Tensor = binary["subtract"](
             input_reference,
             input_prediction,
@@ -49,13 +49,13 @@ def _enter(name: str, measure: UnaryOpType, golden: Golden) -> OpFunction:
     return composite(f"ttnn.{name}", golden=golden)(loss)
 
 
-mse_loss = _enter("mse_loss", UnaryOpType.SQUARE, goldens.mse_loss)
-l1_loss = _enter("l1_loss", UnaryOpType.ABS, goldens.l1_loss)
+mse_loss = _define_loss("mse_loss", UnaryOpType.SQUARE, goldens.mse_loss)
+l1_loss = _define_loss("l1_loss", UnaryOpType.ABS, goldens.l1_loss)
 
 
 @composite("ttnn.pearson_correlation_coefficient")
 def pearson_correlation_coefficient(expected: Any, actual: Any) -> float:
-    """The correlation of two torch or numpy arrays: 1 for equal ones, NaN and infinities at equal places left out."""
+    """The correlation of two torch or numpy arrays: 1 if they are equal; positions that are not finite are left out."""
     a, b = (torch.as_tensor(values).double().flatten() for values in (expected, actual))
     if bool(torch.isnan(a).all()) or bool(torch.isnan(b).all()):
         return float(bool(torch.isnan(a).all()) and bool(torch.isnan(b).all()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod as product
+from math import prod as math_prod
 
 import torch
 
@@ -25,8 +25,8 @@ Dims = int | Sequence[int] | None
 
 
 def reduced_count(values: torch.Tensor, dims: Sequence[int]) -> int:
-    """How many elements go into one result."""
-    return product(values.shape[dim] for dim in dims)
+    """How many elements are reduced to one."""
+    return math_prod(values.shape[dim] for dim in dims)
 
 
 def total(values: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
@@ -35,7 +35,7 @@ def total(values: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.T
 
 
 def multiply_by_scalar(values: torch.Tensor, scalar: float) -> torch.Tensor:
-    """The result times the scalar of the call."""
+    """Multiply a result by the scalar of the call."""
     return values if scalar == 1.0 else values.float() * scalar
 
 
@@ -58,8 +58,8 @@ def _mean(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, l
     return engine.total(input_tensor, dims, keepdim=keepdim, scaler=factor)
 
 
-def _once(reduce: Callable[[torch.Tensor, tuple[int, ...], bool], torch.Tensor]) -> Specialise:
-    """The reduction with its dims worked out, where the scalar changes nothing."""
+def _specialise(reduce: Callable[[torch.Tensor, tuple[int, ...], bool], torch.Tensor]) -> Specialise:
+    """A specialisation that normalizes the dims once; for calls without a scalar."""
 
     def specialise(case: Case) -> Lane | None:
         dims, keepdim = normalize_dims(case["dim"], len(case.specs[0].shape)), case["keepdim"]
@@ -68,25 +68,29 @@ def _once(reduce: Callable[[torch.Tensor, tuple[int, ...], bool], torch.Tensor])
     return specialise
 
 
-def _mean_once(case: Case) -> Lane | None:
+def _specialise_mean(case: Case) -> Lane | None:
     dims, keepdim = normalize_dims(case["dim"], len(case.specs[0].shape)), case["keepdim"]
-    factor = case["scalar"] / max(product(case.specs[0].shape[dim] for dim in dims), 1)
+    factor = case["scalar"] / max(math_prod(case.specs[0].shape[dim] for dim in dims), 1)
     return (lambda values: values.sum(dims, keepdim, dtype=torch.float32).mul_(factor)) if dims else None
 
 
-def _extreme(pick: Callable[..., torch.Tensor], opposite: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The extreme of scalar · x: the opposite one of x for a negative scalar."""
+def _make_extreme(
+    pick: Callable[..., torch.Tensor], opposite: Callable[..., torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    """A lane function for the max or min of scalar · x: for a negative scalar the opposite extreme of x."""
 
     def lane(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
         """The largest or smallest value along dims, times a scalar."""
         dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
-        found = (pick if scalar >= 0 else opposite)(input_tensor, dims, keepdim) if dims else input_tensor
-        return multiply_by_scalar(found, scalar)
+        extreme = (pick if scalar >= 0 else opposite)(input_tensor, dims, keepdim) if dims else input_tensor
+        return multiply_by_scalar(extreme, scalar)
 
     return lane
 
 
-def _spread(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, correction: bool, lane_axes: int) -> torch.Tensor:
+def _compute_variance(
+    input_tensor: torch.Tensor, dim: Dims, keepdim: bool, correction: bool, lane_axes: int
+) -> torch.Tensor:
     dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
     values = input_tensor.float()
     if reduced_count(values, dims) <= int(correction):  # torch warns and gives the same NaN
@@ -98,41 +102,41 @@ def _variance(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Variance of the scaled values, with Bessel's correction by default."""
-    return multiply_by_scalar(_spread(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
+    return multiply_by_scalar(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
 
 
 def _standard_deviation(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Standard deviation of the scaled values, with Bessel's correction by default."""
-    variance = _spread(input_tensor, dim, keepdim, correction, lane_axes)
+    variance = _compute_variance(input_tensor, dim, keepdim, correction, lane_axes)
     if not variance.requires_grad:
         return multiply_by_scalar(variance.sqrt(), abs(scalar))
-    flat = variance == 0  # where the root has no slope torch's std gives 0
+    flat = variance == 0  # the root has no gradient there; torch's std gives 0
     return multiply_by_scalar(variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0), abs(scalar))
 
 
 def _product(
     input_tensor: torch.Tensor, lane_axes: int, dim: int | None = None, keepdim: bool = False, dims: Dims = ()
 ) -> torch.Tensor:
-    """Product over one dim or all; `dims` keeps them as ones."""
+    """Product over one dim or all; with `dims` the reduced dims stay with length 1."""
     rank = input_tensor.dim() - lane_axes
     values = input_tensor.float()
     if dims:
-        for one in normalize_dims(dims, rank):
-            values = values.prod(one, keepdim=True)
+        for position in normalize_dims(dims, rank):
+            values = values.prod(position, keepdim=True)
         return values
     if dim is not None:
         return values.prod(normalize_dim(dim, rank), keepdim) if rank else values
-    whole = values.flatten(lane_axes).prod(-1) if rank else values
-    return whole.reshape(*whole.shape, *[1] * rank) if keepdim else whole
+    result = values.flatten(lane_axes).prod(-1) if rank else values
+    return result.reshape(*result.shape, *[1] * rank) if keepdim else result
 
 
-# -- what comes out --------------------------------------------------------------------------------------------------
+# -- output specs ----------------------------------------------------------------------------------------------------
 
 
 def _stays_row_major(call: Call) -> bool:
-    """TT-NN sums and averages a 4D ROW_MAJOR tensor over H or over W without tiles; all else comes out in tiles."""
+    """Whether the result stays ROW_MAJOR: TT-NN reduces a 4D ROW_MAJOR tensor over H or W so; others become tiles."""
     spec, rank = call.specs[0], len(call.specs[0].shape)
     if spec.layout is Layout.TILE or rank != 4 or not spec.memory_config.interleaved:
         return False
@@ -185,35 +189,35 @@ def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardS
 
 
 def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """The input's memory with the input's shards, which must fit; a product of everything has shards of its own."""
+    """The input's memory and shards, which must fit; the product over all dims gets shards of its own."""
     shape, memory = inferred[0][0], call.specs[0].memory_config
-    kept = None if call["dim"] is None else memory
-    if kept is not None and kept.shard_spec is not None:
+    input_memory = None if call["dim"] is None else memory
+    if input_memory is not None and input_memory.shard_spec is not None:
         _check_front_shards(call)
-    made = make_output_spec(call, shape, layout=Layout.TILE, memory_config=kept)
-    if call["dim"] is not None and made.memory_config.shard_spec is not None:
-        _check_product_cores(call, made)
-    return [made]
+    output_spec = make_output_spec(call, shape, layout=Layout.TILE, memory_config=input_memory)
+    if call["dim"] is not None and output_spec.memory_config.shard_spec is not None:
+        _check_product_cores(call, output_spec)
+    return [output_spec]
 
 
 def _check_front_shards(call: Call) -> None:
-    """A product over height or width first brings that dim to the front of four, in the input's own shards."""
+    """Check the intermediate of a product over height or width: that dim moved to the front, with the input's shards."""
     spec = call.specs[0]
     shape = (*(1,) * (4 - len(spec.shape)), *spec.shape)
-    at = normalize_dim(call["dim"], len(spec.shape)) + 4
-    if at > 1 and len(shape) == 4:
-        front = (shape[at], *(extent for i, extent in enumerate(shape) if i != at))
-        TensorSpec(front, spec.dtype, Layout.TILE, memory_config=spec.memory_config)  # raises where they do not fit
+    position = normalize_dim(call["dim"], len(spec.shape)) + 4
+    if position > 1 and len(shape) == 4:
+        front = (shape[position], *(extent for i, extent in enumerate(shape) if i != position))
+        TensorSpec(front, spec.dtype, Layout.TILE, memory_config=spec.memory_config)  # raises if the shards do not fit
 
 
-def _check_product_cores(call: Call, made: TensorSpec) -> None:
-    """A product over batch or channels puts every tile of its result on a core, column by column."""
-    shards = made.memory_config.shard_spec
+def _check_product_cores(call: Call, output_spec: TensorSpec) -> None:
+    """Check the cores of a product over batch or channels: result tiles are assigned to cores column by column."""
+    shards = output_spec.memory_config.shard_spec
     if normalize_dim(call["dim"], len(call.specs[0].shape)) >= -2 or shards is None:
         return
-    tiles = product(made.padded_shape) // 1024
-    size = call.mesh.compute_with_storage_grid_size()
-    cores = num_cores_to_corerangeset(min(tiles, size.x * size.y), size, row_wise=False)
+    tiles = math_prod(output_spec.padded_shape) // 1024
+    grid_size = call.mesh.compute_with_storage_grid_size()
+    cores = num_cores_to_corerangeset(min(tiles, grid_size.x * grid_size.y), grid_size, row_wise=False)
     require(
         cores.contains(shards.grid),
         f"Prod_nc output shard grid {shards.grid} must be contained in program core grid {cores}",
@@ -261,16 +265,16 @@ def _check_product(call: Call) -> None:
     require_dtype(spec, allowed, wrong)
 
 
-# -- goldens -----------------------------------------------------------------------------------------------------------
+# -- definitions -------------------------------------------------------------------------------------------------------
 
 
-sum_ = op("ttnn.sum", golden=goldens.sum_, out=_sum_spec, check=_check_sum, specialise=_once(torch.sum))(_sum)
-mean = op("ttnn.mean", golden=goldens.mean, out=_sum_spec, check=_check_mean, specialise=_mean_once)(_mean)
-max_ = op("ttnn.max", golden=goldens.max_, out=_tiled_spec, specialise=_once(torch.amax))(
-    _extreme(torch.amax, torch.amin)
+sum_ = op("ttnn.sum", golden=goldens.sum_, out=_sum_spec, check=_check_sum, specialise=_specialise(torch.sum))(_sum)
+mean = op("ttnn.mean", golden=goldens.mean, out=_sum_spec, check=_check_mean, specialise=_specialise_mean)(_mean)
+max_ = op("ttnn.max", golden=goldens.max_, out=_tiled_spec, specialise=_specialise(torch.amax))(
+    _make_extreme(torch.amax, torch.amin)
 )
-min_ = op("ttnn.min", golden=goldens.min_, out=_tiled_spec, specialise=_once(torch.amin))(
-    _extreme(torch.amin, torch.amax)
+min_ = op("ttnn.min", golden=goldens.min_, out=_tiled_spec, specialise=_specialise(torch.amin))(
+    _make_extreme(torch.amin, torch.amax)
 )
 var = op("ttnn.var", golden=goldens.var, out=_tiled_spec)(_variance)
 std = op("ttnn.std", golden=goldens.std, out=_tiled_spec)(_standard_deviation)

@@ -1,4 +1,4 @@
-"""Where the largest values are: argmax, topk, sort."""
+"""argmax, topk and sort."""
 
 from __future__ import annotations
 
@@ -27,9 +27,14 @@ def _check_argmax(call: Call) -> None:
     rank = len(spec.shape)
     if dim is not None:
         wrong = f"argmax: Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
-        at = normalize_dim(dim, rank, wrong)
+        position = normalize_dim(dim, rank, wrong)
         wrong = f"argmax: Expected reduction dim {dim} to have non-zero size"
-        require(rank == 0 or spec.shape[at] > 0, wrong, "at least one element", "Leave the call out for empty tensors.")
+        require(
+            rank == 0 or spec.shape[position] > 0,
+            wrong,
+            "at least one element",
+            "Leave the call out for empty tensors.",
+        )
     if spec.layout is Layout.TILE:
         wrong = "For inputs with TILE layout, dim parameter must be specified!"
         require(dim is not None, wrong, "a dim", "Pass dim=, or convert the tensor to ROW_MAJOR.")
@@ -53,14 +58,14 @@ def _argmax_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op("ttnn.argmax", golden=goldens.argmax, out=_argmax_spec, check=_check_argmax)
 def argmax(input_tensor: torch.Tensor, dim: int | None, keepdim: bool, lane_axes: int) -> torch.Tensor:
-    """Index of the largest value along a dim, or in the whole tensor; the first of equals."""
+    """Index of the largest value along a dim, or in the flattened tensor; the first of equal values."""
     rank = input_tensor.dim() - lane_axes
     if not rank:
         return torch.zeros_like(input_tensor, dtype=torch.int64)
     if dim is not None:
         return torch.argmax(input_tensor, normalize_dim(dim, rank), keepdim)
-    whole = torch.argmax(input_tensor.flatten(lane_axes), -1)
-    return whole.reshape(*whole.shape, *[1] * rank) if keepdim else whole
+    flat_index = torch.argmax(input_tensor.flatten(lane_axes), -1)
+    return flat_index.reshape(*flat_index.shape, *[1] * rank) if keepdim else flat_index
 
 
 # -- topk --------------------------------------------------------------------------------------------------------------
@@ -84,10 +89,10 @@ def _check_topk(call: Call) -> None:
             wrong = f"Preallocated {what} tensor has incorrect shape! Got : {given.shape!r}, expected: {shape}"
             require(list(given.shape) == shape, wrong, "the result's shape", "Allocate it with the result's shape.")
     if len(call.outputs) > 1 and call.outputs[1] is not None:
-        kind = call.outputs[1].dtype
-        wrong = f"Preallocated indices tensor must be UINT16, UINT32, or INT32 got: {kind}"
+        index_dtype = call.outputs[1].dtype
+        wrong = f"Preallocated indices tensor must be UINT16, UINT32, or INT32 got: {index_dtype}"
         require(
-            kind in (DataType.UINT16, DataType.UINT32, DataType.INT32),
+            index_dtype in (DataType.UINT16, DataType.UINT32, DataType.INT32),
             wrong,
             "an integer format",
             "Use ttnn.uint32 for indices.",
@@ -118,10 +123,10 @@ def _check_given_indices(call: Call, dim: int, rank: int) -> None:
 def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     spec, dim = call.specs[0], call["dim"]
     length = spec.padded_shape[dim] if len(spec.shape) else 1
-    wide = length > UINT16_INDICES or spec.dtype is DataType.FLOAT32
+    needs_uint32 = length > UINT16_INDICES or spec.dtype is DataType.FLOAT32
     if call["indices_tensor"] is not None:
-        wide = call["indices_tensor"].dtype is not DataType.UINT16
-    indices = DataType.UINT32 if wide else DataType.UINT16
+        needs_uint32 = call["indices_tensor"].dtype is not DataType.UINT16
+    indices = DataType.UINT32 if needs_uint32 else DataType.UINT16
     return [
         make_output_spec(call, inferred[0][0], memory_config=spec.memory_config, result=0),
         make_output_spec(call, inferred[1][0], dtype=indices, memory_config=spec.memory_config, result=1),
@@ -138,17 +143,17 @@ def topk(
     lane_axes: int,
     indices_tensor: torch.Tensor | None = None,
 ) -> Pair:
-    """The k largest (or smallest) values along a dim, and where they are."""
+    """The k largest (or smallest) values along a dim, and their indices."""
     if input_tensor.dim() == lane_axes:
         return input_tensor, torch.zeros_like(input_tensor, dtype=torch.int64)
-    at = normalize_dim(dim, input_tensor.dim() - lane_axes)
-    if stable:  # torch.topk promises no order among equals
-        values, indices = torch.sort(input_tensor, stable=True, dim=at, descending=largest)
-        values, indices = values.narrow(at, 0, k), indices.narrow(at, 0, k)
+    position = normalize_dim(dim, input_tensor.dim() - lane_axes)
+    if stable:  # torch.topk guarantees no order among equal values
+        values, indices = torch.sort(input_tensor, stable=True, dim=position, descending=largest)
+        values, indices = values.narrow(position, 0, k), indices.narrow(position, 0, k)
     else:
-        values, indices = torch.topk(input_tensor, k, at, largest)
+        values, indices = torch.topk(input_tensor, k, position, largest)
     if indices_tensor is not None:
-        indices = torch.gather(indices_tensor.expand(input_tensor.shape), at, indices)
+        indices = torch.gather(indices_tensor.expand(input_tensor.shape), position, indices)
     return values, indices
 
 
@@ -169,8 +174,8 @@ def _check_sort(call: Call) -> None:
 def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     spec = call.specs[0]
     width = spec.shape[call["dim"]] if len(spec.shape) else 1
-    wide = width >= UINT16_INDICES or spec.dtype in (DataType.FLOAT32, DataType.UINT16)
-    indices = DataType.UINT32 if wide else DataType.UINT16
+    needs_uint32 = width >= UINT16_INDICES or spec.dtype in (DataType.FLOAT32, DataType.UINT16)
+    indices = DataType.UINT32 if needs_uint32 else DataType.UINT16
     return [
         make_output_spec(call, inferred[0][0], result=0),
         make_output_spec(call, inferred[1][0], dtype=indices, result=1),
@@ -179,7 +184,7 @@ def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op("ttnn.sort", golden=goldens.sort, out=_sort_specs, check=_check_sort, outputs=("out",))
 def sort(input_tensor: torch.Tensor, dim: int, descending: bool, lane_axes: int) -> Pair:
-    """The values in order along a dim, and where each came from."""
+    """The values sorted along a dim, and the index of each in the input."""
     rank = input_tensor.dim() - lane_axes
     if not rank:
         return input_tensor, torch.zeros_like(input_tensor, dtype=torch.int64)

@@ -215,11 +215,11 @@ class DataMovement(KernelCore):
     def finish(self) -> None:
         """Refuse a kernel that ends with pending transfers."""
         super().finish()
-        under_way = self._reads or self._writes or self._unflushed
-        if under_way:
+        pending = self._reads or self._writes or self._unflushed
+        if pending:
             what, barrier = ("reads", "read") if self._reads else ("writes", "write")
             raise NocError(
-                f"{self.actor.name} ended with NoC {what} under way, the first from {under_way[0].site.find_line()}",
+                f"{self.actor.name} ended with NoC {what} under way, the first from {pending[0].site.find_line()}",
                 expected="a barrier after the last of them",
                 fix=f"Call noc_async_{barrier}_barrier() before the kernel returns.",
             )

@@ -81,14 +81,14 @@ def shard_layout(padded: Shape, page: Extent2d, spec: NdShardSpec) -> ShardLayou
             fix="Drop leading ones of the shard shape.",
         )
     extra = len(tensor) - len(shard)  # dims above the shard's rank are folded into its first
-    folded = (prod(tensor[: extra + 1]), *tensor[extra + 1 :])
+    flattened = (prod(tensor[: extra + 1]), *tensor[extra + 1 :])
     if not prod(shard):
         raise ShapeError(
             f"Shard shape must have non zero volume! Got {spec.shard_shape}",
             expected="no zero",
             fix="Pass positive extents.",
         )
-    layout = ShardLayout(folded, shard, _cores(folded, shard, spec), spec.shard_distribution_strategy)
+    layout = ShardLayout(flattened, shard, _cores(flattened, shard, spec), spec.shard_distribution_strategy)
     uneven = layout.cores and layout.num_shards % len(layout.cores)
     if spec.shard_distribution_strategy is ShardDistributionStrategy.CONTIGUOUS_1D and uneven:
         raise ShapeError(
