@@ -94,7 +94,7 @@ def check(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> int:
     if status == 2:
         lines = [line for line in error.splitlines() if not line.startswith("ttmesh run: --")]
         assert len(lines) == 1, (arguments, error)
-        assert re.match(r"ttmesh( [a-z]+)?: .{10,}", lines[0]), (arguments, error)
+        assert re.match(r"ttmesh( [a-z-]+)?: .{10,}", lines[0]), (arguments, error)
     return status
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ttmesh.base.errors import MeshError
-from ttmesh.tracking.call_sites import call_site
+from ttmesh.tracking.client import call_site
 
 aten = torch.ops.aten
 LARGE_BYTES = 1 << 20  # floats from here on have no values; integers keep theirs, programs index and count with them

@@ -11,7 +11,7 @@ from ttmesh.base.signals import signals
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.observer import Step, Watcher, observer
 from ttmesh.tensor.tensor import Tensor
-from ttmesh.tracking.call_sites import call_site
+from ttmesh.tracking.client import call_site
 
 KINDS = ("weights and inputs", "kv cache", "activations", "trace", "program memory")
 UPLOADS = ("from_torch", "to_device", "as_tensor", "zeros", "ones", "full", "empty", "load_tensor", "upload")
