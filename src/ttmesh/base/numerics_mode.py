@@ -40,7 +40,7 @@ def choose(mode: str | None) -> None:
 @contextmanager
 def numerics(mode: str) -> Iterator[None]:
     """Inside, operations compute in this mode: "ideal", "realistic" or "exact"."""
-    before = settings.overridden(VARIABLE)
+    before = settings.get_override(VARIABLE)
     choose(mode)
     try:
         yield

@@ -254,7 +254,7 @@ def override(variable: str, value: object) -> None:
         _overrides[variable] = _parse_value(setting, value) if isinstance(value, str) else value
 
 
-def overridden(variable: str) -> str | None:
+def get_override(variable: str) -> str | None:
     """What `override` set of a text setting, or None."""
     value = _overrides.get(variable)
     return None if value is None else str(value)

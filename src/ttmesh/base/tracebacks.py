@@ -72,7 +72,7 @@ def _choose(frames: list[TracebackType]) -> list[TracebackType]:
 
 
 def _join(frames: list[TracebackType]) -> TracebackType | None:
-    joined: TracebackType | None = None
+    chained: TracebackType | None = None
     for frame in reversed(frames):
-        joined = TracebackType(joined, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return joined
+        chained = TracebackType(chained, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chained

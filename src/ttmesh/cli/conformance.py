@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     options = ["-k", args.select] if args.select else []
     with console.status("starting") as status:
         results = run_files(
-            root, args.files or PROMISED, timeout_s=args.timeout, options=options, tell=lambda file: status.update(file)
+            root, args.files or PROMISED, timeout_s=args.timeout, options=options, on_start=status.update
         )
     _print(results)
     if args.json is not None:

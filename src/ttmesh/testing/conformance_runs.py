@@ -75,12 +75,12 @@ def run_files(
     *,
     timeout_s: float,
     options: Sequence[str] = (),
-    tell: Callable[[str], None] = print,
+    on_start: Callable[[str], None] = print,
 ) -> list[FileResult]:
     """Every file in a process of its own; a crash or a time-out of one does not stop the others."""
     results = []
     for file in files:
-        tell(file)
+        on_start(file)
         results.append(run_file(root, file, timeout_s=timeout_s, options=options))
     return results
 

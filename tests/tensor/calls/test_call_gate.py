@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import BufferType
 from ttmesh.ops.catalogue.definition import device_operation
+from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import BoundRoute, PlanRoute, ViewRoute
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.observer import Step, Watcher, observer
@@ -157,3 +159,11 @@ def test_a_composite_that_fails_leaves_nobody_watching(mesh: ttnn.MeshDevice) ->
         ttnn.reshape(x, (1, 32, 63))
 
     assert not observer.active
+
+
+def test_the_first_use_of_an_enum_has_the_key_of_every_later_one() -> None:
+    class Fresh(Enum):
+        ONE = 1
+
+    assert key_of(Fresh.ONE) == key_of(Fresh.ONE)
+    assert key_of([Fresh.ONE, 2]) == key_of([Fresh.ONE, 2])

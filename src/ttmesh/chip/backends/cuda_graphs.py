@@ -3,7 +3,7 @@
 A graph reads and writes fixed memory, while the contents of a cell are replaced by other tensors. So before a launch:
 - an input whose tensor changed since the capture is copied into the memory that the graph reads (after the first change
   it has memory of its own for that, and the graph is captured again);
-- where somebody else holds a tensor that the graph would overwrite, this replay runs command by command instead.
+- where another cell or tensor holds memory that the graph would overwrite, this replay runs command by command instead.
 What cannot be captured (random numbers with a generator, reading a value back, other ranks) stays as it was.
 """
 
@@ -41,8 +41,8 @@ class _Output(NamedTuple):
 
 
 class _InPlace(NamedTuple):
-    """A cell whose memory the graph updates. Its tensor is not kept: whoever keeps it turns the next update outside of
-    the graph into a copy."""
+    """A cell whose memory the graph updates. Its tensor is not kept: a reference to it would make the next update
+    outside of the graph a copy."""
 
     cell: Cell
     address: int
@@ -167,7 +167,7 @@ class TraceReplay:
         for key in self._seen:
             cell = self._cells[key]
             if key in self._taken:
-                continue  # read and updated in place: the same memory, which nobody else may hold
+                continue  # read and updated in place: the same memory, which nothing else may hold
             assert cell.values is not None, "the trial looked"
             private = key in self._private
             if private:
@@ -186,7 +186,7 @@ class TraceReplay:
                 self._in_place.append(_InPlace(cell, addresses[key]))
             elif cell.values is not None:
                 self._outputs.append(_Output(cell, cell.values, cell.format))
-        if len(self._in_place) != len(self._taken):  # somebody else holds one: it was copied, and not in its place
+        if len(self._in_place) != len(self._taken):  # another one is held: it was copied instead of updated in place
             self._captures = MOST_CAPTURES + 1
         self._reachable = [output.tensor for output in self._outputs if self._is_live(output.cell)]
         self._launch()
@@ -196,7 +196,7 @@ class TraceReplay:
         """Whether these commands can be captured: how many uses of indices they have, or None. Nothing is changed."""
         assert self._seen is not None, "the first replay looked"
         if any(self._cells[key].values is None for key in self._seen):
-            return None  # raw bytes, or memory that nobody wrote
+            return None  # raw bytes, or memory that was never written
         held = [(cell, cell.values, cell.format, cell.raw) for cell in self._cells.values()]
         self._guard.check()
         try:
@@ -227,7 +227,7 @@ class TraceReplay:
         }
 
     def _is_held(self) -> bool:
-        """Whether somebody holds memory that a launch would overwrite."""
+        """Whether anything holds memory that a launch would overwrite."""
         moved = any(cell.values is None or cell.values.data_ptr() != address for cell, address in self._in_place)
         return moved or self._count_holders() != self._holders
 
@@ -245,7 +245,7 @@ class TraceReplay:
             if private and values is not tensor and (always or self._copied.get(i) is not values):
                 assert values is not None, "inputs were looked at"
                 tensor.copy_(values)
-                if not always:  # those are the graph's own results: holding one would look like somebody else's hold
+                if not always:  # those are the graph's own results: holding one would look like another's reference
                     self._copied[i] = values
 
     def _launch(self) -> None:

@@ -40,7 +40,7 @@ class _Use:
 
 
 class StickyUses:
-    """The extremes of a CUDA graph's indices over all its launches since somebody last waited."""
+    """The extremes of a CUDA graph's indices over all its launches since the last call that waited."""
 
     def __init__(self, count: int) -> None:
         self._uses: list[_Use] = []
@@ -71,7 +71,7 @@ class IndexGuard:
         self._sticky: dict[int, StickyUses] = {}
 
     def take_uses(self) -> list[_Use]:
-        """The uses since the last check, which nobody has to look at any more."""
+        """The uses since the last check, which then need no check any more."""
         uses, self._uses = self._uses, []
         return uses
 

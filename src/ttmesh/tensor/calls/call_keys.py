@@ -60,7 +60,9 @@ def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
     else:
         fields = _FIELDS.get(kind) or _fields_of(kind)
         if fields is None:
-            return False
+            if kind in ATOMS:  # an enum, added just now
+                key += (kind, value)
+            return kind in ATOMS
         key.append(kind)
         count = len(tensors)
         for field in fields(value):
@@ -134,13 +136,13 @@ _FIELDS: dict[type, Fields | None] = {MemoryConfig: _memory_fields, slice: _slic
 
 
 def _fields_of(kind: type) -> Fields | None:
-    """A function from a value to its fields (those of a dataclass, the value of an enum); None for other types."""
+    """A function from a dataclass's value to its fields; None for other types. Enums are added to the atoms."""
     if kind in _FIELDS:
         return None
     fields: Fields | None = None
     if issubclass(kind, Enum):
         ATOMS.add(kind)
-        return lambda member: (member,)  # once; from now on it is an atom
+        return None
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
         fields = _getter(names)

@@ -45,7 +45,7 @@ def lay_out(tensor: Tensor) -> tuple[TensorHeader, list[int]]:
         for at, extent in zip(coord if block is None else block.to_local(coord), extents, strict=True):
             index = index * extent + min(at, extent - 1)
         of_chip[coord] = index
-    indices = sorted(set(of_chip.values()))  # a tensor that lies on some chips holds nothing for the others
+    indices = sorted(set(of_chip.values()))  # a tensor on some chips holds nothing for the others
     stride = round_up(size, ALIGNMENT_BYTES)
     places = {index: i * stride for i, index in enumerate(indices)}
     shards = tuple(StoredShard(coord, places[index], size) for coord, index in of_chip.items())
@@ -128,7 +128,7 @@ def _find_block(
 ) -> RankBlock | None:
     """The block of the rank that wrote the file: its shards are some of those that the topology names."""
     if len(present) == len(header.topology.mesh_coords()):
-        return None  # a tensor that lies on these chips alone
+        return None  # a tensor on these chips alone
     block = None if device is None else device.rank_block
     shape = tuple(header.mesh_shape)
     if block is None or tuple(block.full_shape) != shape or {*filter(block.has_chip, np.ndindex(shape))} != present:
