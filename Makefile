@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops test-deep sanitize pages stubs check bench bench-gpu sizes clean
+.PHONY: demo test test-ops test-deep sanitize pages docs stubs check bench bench-gpu sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -34,6 +34,12 @@ sanitize: $(STAMP)  ## the compiled kernels under ASan, UBSan and TSan, with 200
 pages: $(STAMP)  ## the pages of docs/ that are generated from the code
 	@$(VENV)/bin/ttmesh ops --markdown > docs/coverage.md
 	@$(VENV)/bin/ttmesh ops --no-effect > docs/no_effect.md
+	@$(PY) docs/generate/settings_page.py > docs/settings.md
+	@$(PY) docs/generate/tutorial_notebook.py
+
+docs: $(STAMP)  ## the site in artefacts/site; dead links and pages without a place fail
+	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs/generate $(PY) -m mkdocs build -q
 
 stubs: $(STAMP)  ## type stubs of the TT-NN namespace, from the names table and the signatures
 	@$(PY) -m ttmesh.ttnn.type_stubs

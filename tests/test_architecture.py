@@ -94,6 +94,7 @@ ROOTS = {
     "testing",
     "showcase",
     "dropin",
+    "notebook",
     "shim",
     "__main__",
 }  # composition roots: they may import every layer

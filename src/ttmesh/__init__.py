@@ -59,6 +59,11 @@ def configure(
         numerics_mode.choose(numerics)
 
 
+def load_ipython_extension(ipython: Any) -> None:
+    """What `%load_ext ttmesh` calls: adds the magic `%%ttmesh track`."""
+    importlib.import_module("ttmesh.notebook").register(ipython)
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)

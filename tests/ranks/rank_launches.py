@@ -20,7 +20,8 @@ NEEDS = {"mpi": find_spec("mpi4py") is not None and find_mpirun() is not None}
 
 def environment(**settings: str) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TTMESH_")}
-    return clean | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"} | settings
+    # Ideally, as in tests/conftest.py: ranks are compared with torch.
+    return clean | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "TTMESH_NUMERICS": "ideal"} | settings
 
 
 def launched(engine: str, ranks: int, *program: str, **settings: str) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.base.sizes import size_text
 from ttmesh.chip.catalogue import ChipSpec
 from ttmesh.chip.free_list import Block, FreeList
+from ttmesh.chip.html_drawing import draw_facts, draw_spans
 
 # A trace region is divided over banks in pages of this size (tt-metal e4f9f0b, trace buffers' largest page).
 TRACE_PAGE_BYTES = 8192
@@ -95,6 +97,17 @@ class MemoryView:
     total_bytes_free_per_bank: int
     largest_contiguous_bytes_free_per_bank: int
     block_table: list[dict[str, str]]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the totals of all banks, and one bank as a bar."""
+        totals = {
+            "allocated": self.total_bytes_allocated_per_bank,
+            "free": self.total_bytes_free_per_bank,
+            "largest free block": self.largest_contiguous_bytes_free_per_bank,
+        }
+        facts = {"banks": str(self.num_banks)} | {name: f"{size_text(size)} a bank" for name, size in totals.items()}
+        spans = sorted((int(b["address"]), int(b["size"]), b["allocated"] == "yes") for b in self.block_table)
+        return draw_facts("MemoryView", facts) + draw_spans((size, taken) for _, size, taken in spans)
 
 
 class Space:

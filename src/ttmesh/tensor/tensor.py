@@ -31,6 +31,7 @@ from ttmesh.tensor.spec.kind import Kind, kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
+from ttmesh.tensor.tensor_html import draw_tensor
 
 _ids = itertools.count(1)
 _new = object.__new__
@@ -384,6 +385,10 @@ class Tensor(DistributedTensor):
             return "\n".join(text for _, text in texts)
         ids = ((self._mesh.get_device_id(MeshCoordinate(coord)), coord, text) for coord, text in texts)
         return "\n".join(f"device_id: {i}, {MeshCoordinate(coord)!r}\n{text}" for i, coord, text in ids)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the spec, and which slice lies on which chip."""
+        return draw_tensor(self)
 
 
 def _not_on_host(what: str) -> MeshError:

@@ -14,11 +14,10 @@ from rich.text import Text
 
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.placement import Shard
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.system_descriptor import SystemMeshDescriptor
-from ttmesh.tensor.spec.distribution_shape import Coord
 from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.tensor_html import tensor_slices
 
 CELL_WIDTH = 30
 
@@ -83,32 +82,6 @@ def draw_tensor(tensor: Tensor) -> Group:
 
     placements = Panel(str(tensor.tensor_topology().placements()), title="Placement Configuration", border_style="blue")
     return Group(placements, _grid(f"Tensor(storage: {tensor.storage_type()})", rows, columns, cell))
-
-
-def tensor_slices(tensor: Tensor) -> dict[Coord, str]:
-    """For each coordinate that holds a shard, the slice of the global tensor it is, such as [:, 32:64]."""
-    topology, shape = tensor.tensor_topology(), tensor.shape
-    extents = topology.distribution_shape()
-    axis_of: dict[int, int] = {}
-    for axis, placement in enumerate(topology.placements()):
-        if isinstance(placement, Shard):
-            axis_of.setdefault(placement.dim % max(len(shape), 1), axis)
-    held = set(tensor.coords())
-    slices = {}
-    for coord in topology.mesh_coords():
-        shard = topology.get_tensor_coord(coord)
-        if shard is None or coord.coords() not in held:
-            continue
-        ranges = [
-            ":" if dim not in axis_of or extents[axis_of[dim]] == 1 else _range(shard[axis_of[dim]], size)
-            for dim, size in enumerate(shape)
-        ]
-        slices[coord.coords()] = f"[{', '.join(ranges)}]"
-    return slices
-
-
-def _range(index: int, size: int) -> str:
-    return f"{index * size}:{(index + 1) * size}"
 
 
 def _grid(title: str, rows: int, columns: int, cell: Cell) -> Table:

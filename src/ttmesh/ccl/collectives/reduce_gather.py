@@ -180,7 +180,7 @@ def decide_all_reduce(request: Request) -> Decision:
         programs=2 if request.tensor.memory_config().interleaved else 1,  # TT-NN: reduce_scatter, then all_gather
         presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
-        compute_on_rank=run_across_ranks if reduce else None,
+        compute_on_rank=run_across_ranks if reduce and add is None else None,
     )
 
 
@@ -237,7 +237,7 @@ def decide_reduce_scatter(request: Request) -> Decision:
         scattered_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
-        compute_on_rank=run_across_ranks if rank_reduction else None,
+        compute_on_rank=run_across_ranks if rank_reduction and add is None else None,
     )
 
 

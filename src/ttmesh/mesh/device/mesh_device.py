@@ -28,6 +28,7 @@ from ttmesh.mesh.allocation.reservations import RESERVATIONS
 from ttmesh.mesh.allocation.sub_devices import SubDevice, SubDeviceId, SubDeviceManagerId, SubDeviceTracker
 from ttmesh.mesh.device.chip_view import ChipView
 from ttmesh.mesh.device.core_view import CoreView
+from ttmesh.mesh.device.mesh_html import draw_mesh
 from ttmesh.mesh.device.mesh_reshape import rearrange
 from ttmesh.mesh.device.submesh_rules import check_submesh, list_submesh_starts
 from ttmesh.mesh.queue import schedules
@@ -378,6 +379,10 @@ class MeshDevice(ChipView, CoreView):
 
     def __repr__(self) -> str:
         return f"MeshDevice({'x'.join(map(str, self._shape))} grid, {self.get_num_devices()} devices)"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the chips on their grid, with what each holds."""
+        return draw_mesh(self)
 
 
 live_meshes: weakref.WeakValueDictionary[int, MeshDevice] = weakref.WeakValueDictionary()
