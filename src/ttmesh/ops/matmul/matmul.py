@@ -293,7 +293,11 @@ def addmm(
     result = matmul_lanes(mat1_tensor, mat2_tensor, lane_axes)
     if engine.is_emulated(mat1_tensor, mat2_tensor):
         scaled = engine.keep(engine.keep(result) * alpha)
-        return scaled if beta == 0.0 else engine.add(scaled, engine.keep(input_tensor.float() * beta))
+        if beta == 0.0:
+            return scaled
+        added = engine.keep(input_tensor.float() * beta)
+        wide = input_tensor.dtype is mat1_tensor.dtype is torch.float32  # pairs of float32 take the vector unit
+        return scaled + added if wide else engine.add(scaled, added)
     if alpha != 1.0:
         result = result.float() * alpha
     if beta == 0.0:
