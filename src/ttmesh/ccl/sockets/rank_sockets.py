@@ -64,7 +64,7 @@ def connect(device: MeshDevice, config: SocketConfig) -> Ends | None:
     transport = world()
     if transport is None:
         raise MeshError(
-            "MeshSocket(device, config) connects two ranks, and this process has no other ranks",
+            "MeshSocket(device, config) connects two ranks, and this process was started alone",
             expected="`ttmesh launch`, mpirun or torchrun to start several",
             fix="Start several ranks, or use create_socket_pair() for two meshes of one process.",
         )
