@@ -24,6 +24,7 @@ TABLE: dict[str, set[str]] = {
     "ops": {"tensor", "programs", "mesh", "chip"},
     "ccl": {"ops", "tensor", "mesh", "fabric", "chip"},
     "nn": {"ccl", "ops", "tensor", "programs", "mesh", "fabric", "chip"},
+    "drift": {"ops", "tensor", "mesh", "chip"},
     "tracking": set(),
     "monitor": {"tracking"},
     "launch": set(),

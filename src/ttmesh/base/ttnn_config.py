@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -49,10 +49,24 @@ class Config(Options):
         if other is not None:
             self.__dict__.update(other.__dict__)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if self is globals().get("CONFIG"):
+            for listener in _listeners.get(name, ()):
+                listener(value)
+
     @property
     def report_path(self) -> Path | None:
         """Where the report of this run goes."""
         return None if self.report_name is None else self.root_report_path / str(hash(self.report_name))
+
+
+_listeners: dict[str, list[Callable[[object], None]]] = {}
+
+
+def on_change(name: str, listener: Callable[[object], None]) -> None:
+    """Call a function with an option of `CONFIG` whenever it is set."""
+    _listeners.setdefault(name, []).append(listener)
 
 
 CONFIG = Config()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import torch
+
     from ttmesh.chip.cells import Cell
     from ttmesh.mesh.queue.command_queue import Body
     from ttmesh.tensor.calls.gate import Gate
     from ttmesh.tensor.calls.launch_op import Operation
     from ttmesh.tensor.calls.plan import Plan
+    from ttmesh.tensor.spec.tensor_spec import TensorSpec
     from ttmesh.tensor.tensor import Tensor
 
 
@@ -22,6 +26,22 @@ class Step(NamedTuple):
     reads: Sequence[Cell]
     outputs: Sequence[Tensor | None]  # tensors of the caller that results were written into
     result: Any
+
+
+@dataclass(frozen=True)
+class LaunchedProgram:
+    """A program about to be enqueued, for those who want to compute it another way when it runs.
+
+    `compute` gives its results, unrounded, from the lanes of its inputs; `vary` its body with other arguments, in the
+    numerics mode in force; `chips` and the lanes' shape, where it writes some chips only.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    specs: Sequence[TensorSpec]  # of the cells it reads
+    compute: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+    vary: Callable[[dict[str, Any]], Body] | None = None
+    chips: tuple[frozenset[tuple[int, ...]], tuple[int, ...]] | None = None
 
 
 class Watcher:
@@ -43,8 +63,15 @@ class Watcher:
     ) -> None:
         """A collective was run, as its rule `decide` says."""
 
+    def wrap_body(self, plan: Plan, launch: LaunchedProgram, body: Body) -> Body:
+        """A program is enqueued: what is to run, now and whenever a trace replays it."""
+        return body
+
     def after_run(self, step: Step) -> None:
         """A plan was run."""
+
+    def after_from_torch(self, tensor: Tensor, unrounded: Callable[[], torch.Tensor]) -> None:
+        """A host tensor was made of values, which `unrounded` gives as float32 lanes."""
 
     def after_upload(self, tensor: Tensor) -> None:
         """A tensor came from the host."""

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from ttmesh.base import settings, tracebacks, ttnn_config
+from ttmesh.drift import comparison
 from ttmesh.ops.catalogue.definition import catalogue
 from ttmesh.tracking import client
 from ttmesh.ttnn.names import NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
@@ -14,6 +15,7 @@ from ttmesh.ttnn.namespace import Namespace, install, load_folder
 settings.check_environment()
 tracebacks.install()
 ttnn_config.load_environment()
+comparison.follow_config()
 if settings.get_bool("TT_ALLOC_TRACKING_ENABLED"):
     client.start()
 load_folder("ttmesh.tensor")  # conversions and indexing fill the operators table

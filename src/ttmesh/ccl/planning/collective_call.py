@@ -28,7 +28,8 @@ from ttmesh.tensor.calls.lane_calls import only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
 from ttmesh.tensor.distribution.allocate import footprint_of
-from ttmesh.tensor.observer import observer
+from ttmesh.tensor.distribution.lane_transfers import present_chips
+from ttmesh.tensor.observer import LaunchedProgram, observer
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -117,7 +118,8 @@ def run(
     key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *map(key_of, options.values()))
     place = (numerics_mode.state.mode, *key)  # programs are counted without the mode: the chip has none
     known = mesh.plans.get(place)
-    if isinstance(known, PlanRoute):
+    launched = None
+    if isinstance(known, PlanRoute) and not observer.active:
         plan = known.plan
     else:
         request = Request(
@@ -127,12 +129,27 @@ def run(
             tuple(map(_drop_memory_of_optional, outputs)),
             snapshot_all(options),
         )
-        plan = _make_plan(request, decide(request), key)
+        plan = known.plan if isinstance(known, PlanRoute) else _make_plan(request, decide(request), key)
         mesh.plans[place] = PlanRoute(plan, None)
-    result = execute(plan, mesh, tensors, {}, outputs)
+        launched = _describe_launch(request, decide) if observer.active else None
+    result = execute(plan, mesh, tensors, {}, outputs, launched)
     for watcher in observer.watchers:
         watcher.after_collective(name, decide, tensors, options, result)
     return result
+
+
+def _describe_launch(request: Request, decide: Decide) -> LaunchedProgram:
+    """How watchers can compute it another way: ideally."""
+    mode, numerics_mode.state.mode = numerics_mode.state.mode, numerics_mode.IDEAL
+    try:
+        decision = decide(request)
+    finally:
+        numerics_mode.state.mode = mode
+    mesh, compute = request.mesh, make_rank_compute(request, decision)
+    presence = presence_of_run((*request.tensors, *request.outputs)) if decision.changed is None else decision.changed
+    chips = None if presence is None else (present_chips(mesh, presence), mesh.lane_shape)
+    specs = tuple(tensor.spec for tensor in request.tensors)
+    return LaunchedProgram(request.name, request.options, specs, lambda lanes: compute(*lanes), chips=chips)
 
 
 def _drop_memory(tensor: Tensor) -> Tensor:

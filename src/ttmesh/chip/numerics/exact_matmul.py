@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32
 from ttmesh.chip.formats.kernels import engine_matmul
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics import matrix_engine
 from ttmesh.chip.numerics.engine_config import EngineConfig
@@ -80,7 +83,10 @@ def _blocks(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Ten
     size = config.k_block or a.shape[-1]
     blocks = [(a[..., k : k + size], b[..., k : k + size, :]) for k in starts]
     form = partial_dtype(config)
-    if accumulates_in_l1(config, len(blocks)):
+    in_l1 = accumulates_in_l1(config, len(blocks))
+    if (in_l1 or form not in BLOCK_FLOATS or len(blocks) == 1) and (kernels := _gpu_kernels(a, b)) is not None:
+        return _on_gpu(kernels, a, b, config, None, block=size if in_l1 else None)
+    if in_l1:
         held: torch.Tensor | None = None
         for block in blocks[:-1]:
             held = add_block(held, _multiply(*block, config), form)
@@ -97,4 +103,26 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, dest: torc
     if engine_matmul.supports(a):
         fault = config.has_minus_one_fault
         return engine_matmul.multiply(a, b, dest, phases=config.phases, fp32_dest=config.fp32_dest, fault=fault)
+    if (kernels := _gpu_kernels(a, b)) is not None:
+        return _on_gpu(kernels, a, b, config, dest)
     return matrix_engine.multiply(a, b, config, dest)
+
+
+def _gpu_kernels(a: torch.Tensor, b: torch.Tensor) -> ModuleType | None:
+    """The Triton kernels, where there are some and every exponent is in their range."""
+    kernels = find_gpu_kernels("gpu_engine_matmul") if a.is_cuda else None
+    return kernels if kernels is not None and kernels.supports(a, b) else None
+
+
+def _on_gpu(
+    kernels: ModuleType,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    config: EngineConfig,
+    dest: torch.Tensor | None,
+    *,
+    block: int | None = None,
+) -> torch.Tensor:
+    options = {"phases": config.phases, "fp32_dest": config.fp32_dest, "fault": config.has_minus_one_fault}
+    result: torch.Tensor = kernels.multiply(a, b, dest, **options, block=block)
+    return result

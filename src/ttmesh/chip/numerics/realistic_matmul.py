@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from ttmesh.base.dtypes import DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
 from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
 from ttmesh.chip.formats.kernels.engine_gemm import OperandMasks
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import exact_matmul
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import batch_shape
@@ -69,6 +70,13 @@ def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm) ->
     lower = lower_share(config)
     if engine_gemm.supports(a, b):
         return engine_gemm.multiply(a, b, masks, block=block, lower=lower)
+    if a.is_cuda and block is None and a.dtype is b.dtype is torch.bfloat16 and masks.terms == 1:  # by tensor cores
+        return torch.bmm(_mask_half(a, masks.x_mask), _mask_half(b, masks.w_mask), out_dtype=torch.float32)
+    kernels = find_gpu_kernels("gpu_engine_gemm") if a.is_cuda and block is not None else None
+    if kernels is not None:
+        cut = masks.x_mask, masks.w_mask
+        dest: torch.Tensor = kernels.multiply(_upper_half(a), _upper_half(b), *cut, block=block, lower=lower)
+        return dest
     operands = _mask_operands(a.float(), b.float(), masks)
     if block is None:
         products = [_each(gemm, left, right) for left, right in operands]
@@ -119,6 +127,16 @@ def _mask_operands(a: torch.Tensor, b: torch.Tensor, masks: OperandMasks) -> lis
 
 def _mask(values: torch.Tensor, mask: int) -> torch.Tensor:
     return (values.view(torch.int32) & mask).view(torch.float32)
+
+
+def _mask_half(values: torch.Tensor, mask: int) -> torch.Tensor:
+    """Bfloat16 with the bits of a mask of float32."""
+    return (values.view(torch.int16) & (mask >> 16)).view(torch.bfloat16)
+
+
+def _upper_half(values: torch.Tensor) -> torch.Tensor:
+    """Bfloat16 as the unpacker makes it for a 16-bit destination: float32 is cut."""
+    return values if values.dtype is torch.bfloat16 else _mask(values, BF16_MASK).bfloat16()
 
 
 def _each(gemm: Gemm, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

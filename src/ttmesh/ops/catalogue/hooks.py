@@ -88,4 +88,4 @@ def is_tracing_enabled() -> bool:
 
 
 def reset_comparison_records_data() -> None:
-    """Does nothing: comparison mode is not emulated, so there are no records."""
+    """Comparison mode keeps no records, so there is never one to forget."""

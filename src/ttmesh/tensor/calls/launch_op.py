@@ -20,6 +20,7 @@ from ttmesh.chip.memory import MemoryMap
 from ttmesh.chip.numerics import engine
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import key_of
@@ -47,7 +48,8 @@ from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_o
 from ttmesh.tensor.calls.plan import OUTPUTS as OUTPUTS
 from ttmesh.tensor.calls.plan import Plan, execute, mesh_of
 from ttmesh.tensor.distribution.allocate import footprint_of
-from ttmesh.tensor.observer import observer
+from ttmesh.tensor.distribution.lane_transfers import present_chips
+from ttmesh.tensor.observer import LaunchedProgram, observer
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology, merged_topology
@@ -198,9 +200,31 @@ def launch(operation: Operation, arguments: Arguments) -> Any:
     if same is not None:
         return same
     ready = prepare(operation, arguments)
-    result = execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs)
+    launched = _describe_launch(operation, ready) if observer.active else None
+    result = execute(ready.plan, ready.mesh, ready.tensors, ready.arguments, ready.outputs, launched)
     report(operation, ready.arguments, result)
     return result
+
+
+def _describe_launch(operation: Operation, ready: Prepared) -> LaunchedProgram:
+    """How watchers can compute it another way; the tensors are not kept."""
+    targets = OUTPUTS if operation.outputs is None else operation.outputs
+    inputs = {name: value for name, value in ready.arguments.items() if name not in targets}
+    specs, mesh = tuple(tensor.spec for tensor in ready.tensors), ready.mesh
+    positions = positions_of(inputs)
+    static = static_arguments(operation.lane_arguments, inputs, specs, mesh.shape.dims(), mesh.backend.device)
+    presence = presence_of_run((*ready.tensors, *ready.outputs))
+
+    def compute(lanes: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        own = [values.clone() for values in lanes] if operation.in_place else lanes
+        return list_results(operation.lane(**fill_arguments(positions, static, own)))
+
+    def vary(changes: Arguments) -> Body:
+        plan = prepare(operation, {**ready.arguments, **changes}).plan
+        return plan.body or plan.make_body(*(ready.arguments[name] for name in plan.changing))
+
+    chips = None if presence is None else (present_chips(mesh, presence), mesh.lane_shape)
+    return LaunchedProgram(operation.name, ready.arguments, specs, compute, vary, chips)
 
 
 def report(operation: Operation, arguments: Arguments, result: Any) -> None:

@@ -15,7 +15,7 @@ from ttmesh.tensor.calls.circular_buffer_checks import check_room
 from ttmesh.tensor.calls.lane_calls import Arguments as Arguments
 from ttmesh.tensor.calls.lane_calls import Wrap, only
 from ttmesh.tensor.distribution.allocate import Footprint
-from ttmesh.tensor.observer import Step, observer
+from ttmesh.tensor.observer import LaunchedProgram, Step, observer
 from ttmesh.tensor.spec.kind import Kind
 from ttmesh.tensor.tensor import Tensor
 
@@ -109,10 +109,14 @@ def execute(
     tensors: Sequence[Tensor],
     arguments: Arguments,
     outputs: Sequence[Tensor | None] = (),
+    launched: LaunchedProgram | None = None,
 ) -> Any:
-    """Run a plan on tensors, with this call's arguments by name."""
+    """Run a plan on tensors, with this call's arguments by name; watchers may wrap the body of what is launched."""
     reads = [tensor.buffer.cell for tensor in tensors]
     body = plan.body or plan.make_body(*(arguments[name] for name in plan.changing))
+    if launched is not None:
+        for watcher in observer.watchers:
+            body = watcher.wrap_body(plan, launched, body)
     return plan.run(mesh, reads, body, outputs)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, FLOATS, DataType, Layout, float32
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
@@ -19,6 +19,7 @@ from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.distribution.constructors import from_values
 from ttmesh.tensor.distribution.ingest import as_torch
+from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -72,6 +73,12 @@ def from_torch(
         preserve_nan_values, col_tilize, enable_bfloat_opt,
     )  # fmt: skip
     host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape, made.rank_block)
+    if observer.active and made.kind.spec.dtype in FLOATS:
+        mapper = mesh_mapper or default_mapper.get()
+        for watcher in observer.watchers:
+            watcher.after_from_torch(
+                host, lambda: from_values(values.float(), float32, mesh_mapper=mapper, col_tilize=col_tilize)[0].lanes
+            )
     return host if device is None else host.onto(device, None, cq_id)
 
 
