@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
     web = importlib.import_module("ttmesh.monitor.web_server")
     connection = importlib.import_module("ttmesh.monitor.web_connection").DeadlineConnection
     uvicorn = importlib.import_module("uvicorn")
+    token = "" if args.public else read_token(args.token_file) if args.token_file else secrets.token_urlsafe(16)
     _ask_for_port(args.host, args.port)
     source = Source(choose_address(args.socket))
     names = ["localhost", "127.0.0.1", "[::1]", args.host, *args.name]
-    token = "" if args.public else read_token(args.token_file) if args.token_file else secrets.token_urlsafe(16)
     app = web.web_app(source, refresh_ms=args.refresh, hosts=names, token=token)
     config = uvicorn.Config(
         app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1, http=connection
