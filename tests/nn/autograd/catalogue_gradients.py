@@ -24,8 +24,8 @@ from harness import (
     arguments_on,
     device_tensor,
     lane_of,
+    list_tensors,
     mesh_of,
-    parts,
 )
 
 from ttmesh.base.dtypes import FLOATS, DataType, bfloat16, float32
@@ -112,7 +112,7 @@ def compare(case: Case, cell: Cell) -> bool:
         args, kwargs = arguments_on(mesh, cell, per_device)
         leaves = [tensor for tensor in _flat([args, kwargs], Tensor) if tensor.dtype in FLOATS]
         with tape() as record:
-            results = parts(families.load()[case.operation].function(*args, **kwargs))
+            results = list_tensors(families.load()[case.operation].function(*args, **kwargs))
             floats = [tensor for tensor in results if tensor.dtype in FLOATS]
             drawn = [_gradient(mesh, tensor, i) for i, tensor in enumerate(floats)]
             loss = place(torch.zeros(1, 1), mesh, replicate(mesh), float32)

@@ -99,7 +99,7 @@ class IndexGuard:
         if size == 0:
             fail(0)
         self._uses.append(_Use(fail, low, size, torch.stack(torch.aminmax(index)).long()))
-        if len(self._uses) >= MOST_PENDING and not torch.cuda.is_current_stream_capturing():
+        if len(self._uses) >= MOST_PENDING and not (index.is_cuda and torch.cuda.is_current_stream_capturing()):
             self.check()
         return index.clamp(low, size - 1)
 
