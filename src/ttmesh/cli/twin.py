@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     """Status 0 when nothing differs, 1 when something does."""
     check_script(args.script)
     if args.record is not None and args.against is not None:
-        raise MeshError("--record and --against were given", expected="one of them", fix="Leave the other out.")
+        raise MeshError(
+            "--record and --against were given", expected="either of the two", fix="Leave one of the two out."
+        )
     options = {"values": args.values, "graph": args.graph}
     program = TwinProgram(args.script, tuple(args.arguments), options, args.timeout)
     theirs = None if args.against is None else read_recording(args.against)

@@ -13,7 +13,7 @@ ROWS, COLUMNS, WARPS = 64, 128, 8
 
 
 @triton.jit
-def _cut(values, mask):
+def _keep_bits(values, mask):
     return (values.to(tl.int16, bitcast=True) & mask.to(tl.int16)).to(tl.bfloat16, bitcast=True)
 
 
@@ -59,11 +59,11 @@ def _multiply(
     for start in range(0, depth, block):
         for k in range(start, tl.minimum(start + block, depth), TILE):
             before = dest
-            left = _cut(tl.load(x + k), x_mask)
-            right = _cut(tl.load(w + tl.cast(k, tl.int64) * columns), w_mask)
+            left = _keep_bits(tl.load(x + k), x_mask)
+            right = _keep_bits(tl.load(w + tl.cast(k, tl.int64) * columns), w_mask)
             dest = _round(tl.dot(left, right, dest))
-            left = _cut(tl.load(x + k + STEP), x_mask)
-            right = _cut(tl.load(w + tl.cast(k + STEP, tl.int64) * columns), w_mask)
+            left = _keep_bits(tl.load(x + k + STEP), x_mask)
+            right = _keep_bits(tl.load(w + tl.cast(k + STEP, tl.int64) * columns), w_mask)
             dest = tl.dot(left, right, dest)
             if TWICE:
                 second = tl.where(dest.to(tl.int32, bitcast=True) << 16 == 0, 0.0, (dest - before) * lower)

@@ -25,21 +25,21 @@ def _exponent(values):
 
 
 @triton.jit
-def _cut(values, MASK: tl.constexpr):
+def _keep_bits(values, MASK: tl.constexpr):
     return (values.to(tl.int32, bitcast=True) & MASK).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _add_product(x, w, unit, first, second, third, fourth, PHASES: tl.constexpr):
     """One of eight products onto the sums of every phase."""
-    x_high = _cut(x, -0x20000)
-    w_high = _cut(w, -0x80000)
+    x_high = _keep_bits(x, -0x20000)
+    w_high = _keep_bits(w, -0x80000)
     first = tl.fma(x_high * w_high, unit, first)
     if PHASES > 1:
-        w_low = (_cut(w, -0x4000) - w_high) * 32.0
+        w_low = (_keep_bits(w, -0x4000) - w_high) * 32.0
         second = tl.fma(x_high * w_low, unit, second)
         if PHASES > 2:
-            x_low = (_cut(x, -0x2000) - x_high) * 128.0
+            x_low = (_keep_bits(x, -0x2000) - x_high) * 128.0
             third = tl.fma(x_low * w_high, unit, third)
             if PHASES > 3:
                 fourth = tl.fma(x_low * w_low, unit, fourth)
