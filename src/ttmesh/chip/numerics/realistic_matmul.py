@@ -74,8 +74,8 @@ def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm) ->
         return torch.bmm(_mask_half(a, masks.x_mask), _mask_half(b, masks.w_mask), out_dtype=torch.float32)
     kernels = find_gpu_kernels("gpu_engine_gemm") if a.is_cuda and block is not None else None
     if kernels is not None:
-        cut = masks.x_mask, masks.w_mask
-        dest: torch.Tensor = kernels.multiply(_upper_half(a), _upper_half(b), *cut, block=block, lower=lower)
+        bits = masks.x_mask, masks.w_mask
+        dest: torch.Tensor = kernels.multiply(_upper_half(a), _upper_half(b), *bits, block=block, lower=lower)
         return dest
     operands = _mask_operands(a.float(), b.float(), masks)
     if block is None:
