@@ -76,7 +76,6 @@ def from_torch(
     )  # fmt: skip
     host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape, made.rank_block)
     if observer.active and made.kind.spec.dtype in FLOATS:
-        mapper = mesh_mapper or default_mapper.get()
         for watcher in observer.watchers:
             watcher.after_from_torch(
                 host, lambda: from_values(values.float(), float32, mesh_mapper=mapper, col_tilize=col_tilize)[0].lanes
