@@ -31,7 +31,7 @@ TABLE: dict[str, set[str]] = {
 }
 # room -> the rooms of the same layer it may import. A module in the layer's own folder is named with a dot: "tensor.tensor".
 # Imports for type checkers alone do not count: they do not run.
-_OPERATIONS = {"ops.goldens", "ops.lane_functions", "ops.configs", "ops.catalogue"}
+_OPERATIONS = {"ops.goldens", "ops.lane_functions", "ops.configs", "ops.catalogue", "ops.stages"}
 ROOMS: dict[str, set[str]] = {
     "chip.formats": {"chip.formats.kernels"},
     "chip.formats.kernels": {"chip.formats"},
@@ -58,6 +58,7 @@ ROOMS: dict[str, set[str]] = {
     "ops.lane_functions": set(),
     "ops.configs": {"ops.lane_functions", "ops.goldens"},  # an activation brings its golden
     "ops.catalogue": {"ops.lane_functions", "ops.configs"},
+    "ops.stages": {"ops.catalogue"},
     "ops.*": _OPERATIONS,
     "ops.graph": _OPERATIONS,
     "ops.elementwise": _OPERATIONS | {"ops.*"},
@@ -270,7 +271,7 @@ def test_no_file_is_named_after_nothing() -> None:
 
 
 # Folders of tests that are about no layer of src: what examples do, programs over several ranks, kernels under sanitizers.
-OTHER_TESTS = {"examples", "ranks", "sanitizers"}
+OTHER_TESTS = {"agreement", "examples", "ranks", "sanitizers"}
 
 
 def test_tests_lie_in_folders_as_the_code_they_test() -> None:

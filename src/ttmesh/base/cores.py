@@ -145,7 +145,7 @@ class CoreRange:
         return f"[{self.start.str()} - {self.end.str()}]"
 
     def __repr__(self) -> Text:
-        return self.str()
+        return f"[{self.start!r} - {self.end!r}]"
 
 
 class CoreRangeSet:
@@ -226,7 +226,7 @@ class CoreRangeSet:
         return "{" + ", ".join(r.str() for r in self._ranges) + "}"
 
     def __repr__(self) -> Text:
-        return self.str()
+        return "{" + ", ".join(map(repr, self._ranges)) + "}"
 
 
 def rectangles(cores: Iterable[CoreCoord]) -> list[CoreRange]:

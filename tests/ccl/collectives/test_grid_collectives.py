@@ -10,7 +10,7 @@ import torch
 from ccl_meshes import lanes_of, opened
 from collective_checks import DTYPES, check_sum, list_variants, tensor_on
 
-from ttmesh.base.dtypes import DataType
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.collectives.all_to_all import all_to_all
 from ttmesh.ccl.collectives.broadcast import all_broadcast, broadcast, mesh_partition
@@ -73,7 +73,8 @@ def test_copies(mesh: MeshDevice, dtype: DataType) -> None:
 def test_exchanges(mesh: MeshDevice, dtype: DataType) -> None:
     lanes, tensor = tensor_on(mesh, dtype)
     line = as_line(lanes)
-    assert torch.equal(lanes_of(mesh_partition(tensor, 1)), as_grid(references.partition(line, 1, 1), mesh))
+    if tensor.layout is Layout.ROW_MAJOR:  # tiles are not partitioned inside a tile
+        assert torch.equal(lanes_of(mesh_partition(tensor, 1)), as_grid(references.partition(line, 1, 1), mesh))
     exchanged = as_grid(references.all_to_all(line, 1, 0, 1), mesh)
     for name, mode in list_grid_variants(tensor, mesh):
         assert torch.equal(lanes_of(all_to_all(tensor, 0, 1, algorithm=name, mode=mode)), exchanged)

@@ -35,6 +35,7 @@ def find_differences(device: Any) -> dict[str, str]:
     """The recorded calls that differ, and in what."""
     bases, found = find_bases(device), {}
     for line in read_lines("recorded_n150.jsonl"):
+        device.program_cache.buffers.clear()  # what programs of other calls keep, which were other ones in the recording
         difference = find_difference(line, device, bases)
         if difference is not None:
             found[json.dumps(line["call"])] = difference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -14,6 +14,8 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import BoundRoute, PlanRoute, ViewRoute
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.observer import Step, Watcher, observer
 
@@ -95,7 +97,14 @@ def test_a_plan_says_what_a_call_needs(mesh: ttnn.MeshDevice) -> None:
 def test_temporaries_are_held_while_a_program_runs(mesh: ttnn.MeshDevice) -> None:
     held = ttnn.TensorSpec((1, 1, 32, 64 * KIB), ttnn.bfloat16, ttnn.TILE_LAYOUT)
 
-    @device_operation("test.copy", temporaries=lambda call: [held])
+    def stages(call: Call, results: Sequence[ttnn.TensorSpec]) -> tuple[Composition, list[PlannedTensor]]:
+        composition = Composition()
+        scratch, result = composition.allocate(held), composition.allocate(results[0])
+        composition.free(scratch)
+        composition.launch("test.copy")
+        return composition, [result]
+
+    @device_operation("test.copy", stages=stages)
     def copied(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 

@@ -236,11 +236,17 @@ def test_equal_specs_are_one_cache_key_and_writes_to_a_config_do_not_reach_them(
 def test_memory_configs_print_and_compare_as_in_ttnn() -> None:
     assert repr(DRAM_MEMORY_CONFIG) == (
         "MemoryConfig(memory_layout=TensorMemoryLayout::INTERLEAVED,buffer_type=BufferType::DRAM,"
-        "shard_spec=std::nullopt,nd_shard_spec=std::nullopt,created_with_nd_shard_spec=0,per_core_allocation=0)"
+        "shard_spec=std::nullopt,nd_shard_spec=std::nullopt,created_with_nd_shard_spec=0,per_core_allocation=0,"
+        "range_lockstep_allocation=0)"
     )
-    assert "ShardSpec(grid={[(x=0,y=0) - (x=1,y=0)]},shape={32, 64},orientation=ShardOrientation::ROW_MAJOR)" in repr(
-        sharded(TensorMemoryLayout.HEIGHT_SHARDED, (32, 64), cores(2, 1))
+    text = repr(sharded(TensorMemoryLayout.HEIGHT_SHARDED, (32, 64), cores(2, 1)))
+    grid = 'grid=[{"start":{"x":0,"y":0},"end":{"x":1,"y":0}]'
+    assert f"shard_spec=ShardSpec{{{grid}, shape=[32, 64], orientation=ShardOrientation::ROW_MAJOR}}" in text
+    assert repr(NdShardSpec((1, 32, 32), cores(1, 1))) == (
+        '{"shard_shape":[1, 32, 32],"grid":[{"start":{"x":0,"y":0},"end":{"x":0,"y":0}}],"orientation":'
+        '"ShardOrientation::ROW_MAJOR","shard_distribution_strategy":"ShardDistributionStrategy::ROUND_ROBIN_1D"}'
     )
+    assert repr(cores(2, 1)) == "{[0-0 - 1-0]}"
     assert MemoryConfig() == DRAM_MEMORY_CONFIG
     assert MemoryConfig(BufferType.L1) == L1_MEMORY_CONFIG
     assert MemoryConfig(BufferType.L1, NdShardSpec((32, 32), cores(1, 1))) == MemoryConfig(

@@ -62,6 +62,7 @@ def test_prints_as_in_ttnn() -> None:
     topology = TensorTopology(MeshShape(1, 2), [Replicate(), Shard(3)], COORDS[:2])
 
     assert repr(topology) == (
-        "TensorTopology(distribution_shape=MeshShape([1, 2]), placements=[PlacementReplicate(), PlacementShard(3)], "
+        "TensorTopology(distribution_shape=MeshShape([1, 2]), "
+        "placements=SmallVector([PlacementReplicate(), PlacementShard(3)]), "
         "mesh_coords=MeshCoordinate([0, 0]), MeshCoordinate([0, 1]))"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.collectives.all_to_all import expand_group
@@ -14,8 +15,8 @@ from ttmesh.ccl.planning.group_plan import (
     check_axis,
     find_groups,
     normalize_tensor_dim,
+    partitioned_topology,
     replicated_topology,
-    scattered_topology,
 )
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.fabric.fabric_config import Topology
@@ -117,8 +118,8 @@ def _decide_broadcast(request: Request) -> Decision:
     return Decision(
         (request.result_spec(request.tensor.shape),),
         run_plan if request["algorithm"] else compute,
-        groups.loads(plan, size, up=up, down=[size - sent for sent in up]),
-        request.tensor.tensor_topology(),
+        groups.loads(plan, size, up=up, down=[size - read for read in up]),
+        replicated_topology(request.tensor, request["axis"]),
         presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction else None,
@@ -165,6 +166,13 @@ def decide_mesh_partition(request: Request) -> Decision:
     shape = [*spec.shape]
     shape[dim] = extent // n
     negative_dim = dim - len(shape)
+    if n > 1 and spec.layout is Layout.TILE and negative_dim >= -2 and shape[dim] % spec.tile.tile_shape[negative_dim]:
+        side = "width" if negative_dim == -1 else "height"
+        raise ShapeError(
+            f"Can only slice tilized tensor with {side} begin index aligned to tiles",
+            expected=f"parts of whole tiles, not {shape[dim]} of {extent} elements",
+            fix="Partition another dim, or convert it with ttnn.to_layout to ROW_MAJOR first.",
+        )
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
         group_lanes = groups.lane_groups.split(lanes)
@@ -190,7 +198,7 @@ def decide_mesh_partition(request: Request) -> Decision:
         (request.result_spec(shape),),
         compute,
         {},
-        scattered_topology(request.tensor, dim, request["axis"]),
+        partitioned_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
         exchange_axes=exchange_axes,
         compute_on_rank=compute_on_rank if exchange_axes is not None else None,

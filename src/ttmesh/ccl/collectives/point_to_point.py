@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 
+from ttmesh.base.dtypes import BLOCK_FLOATS
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.plan_traffic import add_loads, count_host_bytes
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
+from ttmesh.tensor.calls.call_keys import key_of
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.distribution.composers import lane_at
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -71,6 +75,12 @@ def _decide(request: Request) -> Decision:
                 expected=f"one of {tensor.coords()}",
                 fix="Send from a device that holds the tensor.",
             )
+    if tensor.dtype in BLOCK_FLOATS and not request.over_host:
+        raise MeshError(
+            "datum for bfp2, bfp4, bfp8 is invalid",
+            expected="a format with a size per element",
+            fix="Convert it with ttnn.typecast first.",
+        )
     differing_axes = sum(a != b for a, b in zip(sender, receiver, strict=True))
     if differing_axes > 1 and not request.over_host and not is_2d(get_fabric_config()):
         raise MeshError(
@@ -108,4 +118,18 @@ def _decide(request: Request) -> Decision:
         compute_on_rank=None
         if rank_block is None or rank_block.find_common_axis(sender, receiver) is None
         else compute_on_rank,
+        stages=_stages(request, request.result_spec(tensor.shape)),
     )
+
+
+def _stages(request: Request, spec: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """Room for packets on their way is taken before the result."""
+    if request.over_host or not spec.memory_config.is_dram() or spec.memory_config.is_sharded() or request.outputs:
+        return None
+    c = Composition()
+    packets = TensorSpec((2, *spec.shape), spec.dtype, spec.layout, memory_config=spec.memory_config)
+    arriving = c.allocate(packets)
+    options = (request["sender"], request["receiver"], key_of(request["topology"]))
+    made = c.run("point_to_point", spec, PlannedTensor(request.tensor.spec), options=options)
+    c.free(arriving)
+    return c, [made]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
 
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.geometry import MeshShape
+from ttmesh.base.placement import Shard
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
     check_axis,
     find_groups,
-    gathered_topology,
     list_axes_in_turn,
     normalize_tensor_dim,
     replicated_topology,
@@ -33,7 +36,11 @@ from ttmesh.ccl.planning.reduction_terms import (
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
+from ttmesh.tensor.calls.call_keys import key_of
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 log = logging.getLogger("ttmesh.ccl")
@@ -101,9 +108,8 @@ def scatter(
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
-        result = run(
-            name, decide_reduce_scatter, [result], {"axis": axis, **options}, [output] if last and output else []
-        )
+        asked = {"axis": axis, **options, "over_all": last and len(axes) > 1}
+        result = run(name, decide_reduce_scatter, [result], asked, [output] if last and output else [])
     return result
 
 
@@ -177,7 +183,7 @@ def decide_all_reduce(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size, up=[size] * n, down=[size] * n),
         replicated_topology(request.tensor, request["axis"]),
-        programs=2 if request.tensor.memory_config().interleaved else 1,  # TT-NN: reduce_scatter, then all_gather
+        stages=_all_reduce_stages(request, n),
         presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if reduce and add is None else None,
@@ -197,6 +203,7 @@ def decide_reduce_scatter(request: Request) -> Decision:
         )
     if extent % n:
         raise ShapeError(
+            f"Dimension {dim} must be divisible by ring_size: "
             f"Error, input tensor dimension {dim} should be divisible by ring_size but is {extent} and the ring_size is {n}",
             expected=f"a multiple of {n}",
             fix="Scatter another dim or pad the tensor.",
@@ -234,11 +241,63 @@ def decide_reduce_scatter(request: Request) -> Decision:
         (request.result_spec(shape),),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size, up=[size] * n, down=[size // n] * n),
-        scattered_topology(request.tensor, dim, request["axis"]),
+        _sharded_over_all(request.tensor, dim)
+        if request["over_all"]
+        else scattered_topology(request.tensor, dim, request["axis"]),
         presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction and add is None else None,
+        stages=_reduce_scatter_stages(request, dim, request.result_spec(shape)),
     )
+
+
+def _sharded_over_all(tensor: Tensor, dim: int) -> TensorTopology:
+    """The topology of a tensor that was scattered along every axis of its mesh."""
+    coords = tensor.tensor_topology().mesh_coords()
+    return TensorTopology(MeshShape([len(coords)]), [Shard(dim)], coords)
+
+
+def _reduce_scatter_stages(request: Request, dim: int, spec: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """The result, and room for what arrives while the program runs."""
+    c = Composition()
+    made = _reduce_scatter(c, PlannedTensor(request.tensor.spec), dim, spec, _attributes(request))
+    return c, [made]
+
+
+def _reduce_scatter(
+    c: Composition, x: PlannedTensor, dim: int, spec: TensorSpec, attributes: Hashable
+) -> PlannedTensor:
+    made = c.run("reduce_scatter", spec, x, options=(dim, attributes))
+    if spec.memory_config.interleaved:
+        both_sides = TensorSpec((2, *x.spec.shape), spec.dtype, spec.layout, memory_config=spec.memory_config)
+        c.free(c.allocate(both_sides))  # what arrives from the neighbours
+    return made
+
+
+def _attributes(request: Request) -> Hashable:
+    """What tells two programs of one collective apart beside the tensor's spec; the tensor's topology does not."""
+    return request["axis"], request["reduction"], key_of(request["topology"]), request.tensor.kind.presence
+
+
+def _all_reduce_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """TT-NN: reduce_scatter into memory of its own, then all_gather; sharded tensors take one program."""
+    spec, final = request.tensor.spec, request.result_spec(request.tensor.shape)
+    grains = [32 if spec.layout is Layout.TILE and back >= -2 else 1 for back in range(-len(spec.shape), 0)]
+    dims = [i for i, extent in enumerate(spec.shape) if extent % (n * grains[i]) == 0]
+    c = Composition()
+    if not spec.memory_config.interleaved or not final.memory_config.interleaved or not dims or n == 1:
+        return None
+    shape = [*spec.shape]
+    shape[dims[-1]] //= n
+    part = TensorSpec(shape, final.dtype, spec.layout, memory_config=final.memory_config)
+    scattered = _reduce_scatter(c, PlannedTensor(spec), dims[-1], part, _attributes(request))
+    made = c.run("all_gather", final, scattered, options=(dims[-1], _gather_attributes(request)))
+    c.free(scattered)
+    return c, [made]
+
+
+def _gather_attributes(request: Request) -> Hashable:
+    return request["axis"], key_of(request["topology"]), request.tensor.kind.presence
 
 
 def decide_all_gather(request: Request) -> Decision:
@@ -268,17 +327,21 @@ def decide_all_gather(request: Request) -> Decision:
         return (groups.lane_groups.merge(torch.stack(concatenated, 1)),)
 
     tensor = request.tensor
-    topology = (
-        replicated_topology(tensor, request["axis"]) if request["replicates_axis"] else gathered_topology(tensor, dim)
-    )
     return Decision(
         (request.result_spec(shape),),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
-        topology,
+        replicated_topology(tensor, request["axis"]),
         presence=tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
+        stages=_all_gather_stages(request, dim, request.result_spec(shape)),
     )
+
+
+def _all_gather_stages(request: Request, dim: int, spec: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]]:
+    c = Composition()
+    made = c.run("all_gather", spec, PlannedTensor(request.tensor.spec), options=(dim, _gather_attributes(request)))
+    return c, [made]
 
 
 def decide_gather_of_others(request: Request) -> Decision:

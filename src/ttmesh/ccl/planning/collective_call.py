@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from ttmesh.ops.catalogue.spec_rules import inherit_memory_config
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import PlanRoute
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.calls.lane_calls import only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
@@ -91,6 +92,7 @@ class Decision:
     `changed`: the coordinates that change; the others keep the output's values.
     `exchange_axes`: the mesh axes along which chips exchange data (None: all); `compute` needs all lanes along them and
     accepts any number along others. `compute_on_rank`: the same from the lanes of one rank, if that is cheaper.
+    `stages`: the programs and the memory that it takes, where they are not one program and the results.
     """
 
     specs: tuple[TensorSpec, ...]
@@ -103,6 +105,7 @@ class Decision:
     presence: Presence | None = None
     exchange_axes: tuple[int, ...] | None = None
     compute_on_rank: Callable[..., Sequence[torch.Tensor]] | None = None
+    stages: tuple[Composition, Sequence[PlannedTensor]] | None = None
 
 
 Decide = Callable[[Request], Decision]
@@ -236,7 +239,11 @@ def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Pl
     kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
     footprints = tuple(footprint_of(spec, mesh.heap.map) for spec in specs)
     body = _make_body(request, decision)
-    programs = tuple((*key, i) for i in range(decision.programs))
+    programs: tuple[Hashable, ...] = tuple((*key, i) for i in range(decision.programs))
+    schedule = None
+    if decision.stages is not None:
+        composition, results = decision.stages
+        programs, schedule = tuple(composition.programs), composition.schedule(results, mesh.heap.map)
     plan: type[Plan] = Plan
     make_body: Callable[[], Body] = lambda: body  # noqa: E731
     chips = presence_of_run((*request.tensors, *request.outputs)) if decision.changed is None else decision.changed
@@ -244,7 +251,9 @@ def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Pl
         plan, make_body = PartialPlan, bodies_on(make_body, mesh, chips, kinds, request.outputs)
     config = key_of(request["compute_kernel_config"])
     wrap = only if decision.single else list
-    return plan(request.name, kinds, footprints, wrap, make_body, programs=programs, compute_config=config)
+    return plan(
+        request.name, kinds, footprints, wrap, make_body, programs=programs, schedule=schedule, compute_config=config
+    )
 
 
 def _make_body(request: Request, decision: Decision) -> Body:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.base.placement import Placement, Replicate, Shard
 from ttmesh.ccl.planning.algorithm_choice import algorithm, choose, make_plan
 from ttmesh.ccl.planning.collective_call import Request
@@ -121,40 +121,40 @@ def list_axes_in_turn(mesh: MeshDevice, axis: int | None, algorithm_name: str | 
 
 def replicated_topology(tensor: Tensor, axis: int | None) -> TensorTopology:
     """The input's topology with the axis (or all of them) replicated."""
-    return _with_placements(tensor, lambda i, placement: Replicate() if axis is None or i == axis else placement)
+    return _with_placements(tensor, axis, lambda here, placement: Replicate() if here else placement)
 
 
-def gathered_topology(tensor: Tensor, dim: int) -> TensorTopology:
-    """The input's topology without the shards of a tensor dim."""
-    rank = len(tensor.shape)
-
-    def change(_: int, placement: Placement) -> Placement:
-        is_sharded = isinstance(placement, Shard) and -rank <= placement.dim < rank and placement.dim % rank == dim
-        return Replicate() if is_sharded else placement
-
-    return _with_placements(tensor, change)
+def partitioned_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
+    """The topology after every chip kept its part of a dim: TT-NN writes it down for replicated tensors alone."""
+    if not tensor.tensor_topology().is_fully_replicated():
+        return tensor.tensor_topology()
+    return scattered_topology(tensor, dim, axis)
 
 
 def scattered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
-    """The input's topology with the axis sharding a dim, and no other axis sharding it."""
-    rank, extents = len(tensor.shape), tensor.tensor_topology().distribution_shape()
-    if axis is not None and axis >= len(tensor.tensor_topology().placements()):
-        return tensor.tensor_topology()
+    """The input's topology with the axis splitting a dim that nothing else splits."""
+    rank = len(tensor.shape)
 
-    def change(i: int, placement: Placement) -> Placement:
-        if axis is None:
-            return Shard(dim) if extents[i] > 1 else Replicate()
-        if i == axis:
+    def change(here: bool, placement: Placement) -> Placement:
+        if here:
             return Shard(dim)
         return Replicate() if isinstance(placement, Shard) and placement.dim % rank == dim else placement
 
-    return _with_placements(tensor, change)
+    return _with_placements(tensor, axis, change)
 
 
-def _with_placements(tensor: Tensor, change: Callable[[int, Placement], Placement]) -> TensorTopology:
-    topology = tensor.tensor_topology()
-    placements = [change(i, placement) for i, placement in enumerate(topology.placements())]
-    return TensorTopology(topology.distribution_shape(), placements, topology.mesh_coords())
+def _with_placements(
+    tensor: Tensor, axis: int | None, change: Callable[[bool, Placement], Placement]
+) -> TensorTopology:
+    """The topology with the placements changed on an axis (or all); one placement for all chips is one for each axis."""
+    topology, mesh = tensor.tensor_topology(), tensor.mesh_shape
+    shape, placements, coords = topology.distribution_shape(), topology.placements(), topology.mesh_coords()
+    flat = shape.dims() < mesh.dims()
+    if flat and not mesh.is_line_topology() and len(coords) == mesh.mesh_size():
+        shape, placements, coords = mesh, placements * mesh.dims(), MeshCoordinateRange(mesh).coords()
+        flat = False
+    changed = [change(flat or axis in (None, i), placement) for i, placement in enumerate(placements)]
+    return TensorTopology(shape, changed, coords)
 
 
 def _closes(fabric: Fabric, grid: tuple[int, int], lines: tuple[tuple[int, ...], ...]) -> tuple[bool, bool]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from ttmesh.base.errors import MeshError
+from ttmesh.mesh.allocation.buffer import Buffer
 
 
 class ProgramCache:
     """The programs of one mesh, counted as TT-NN's cache counts its entries."""
 
-    __slots__ = ("_programs", "enabled", "generation", "misses_allowed")
+    __slots__ = ("_programs", "buffers", "enabled", "generation", "misses_allowed")
 
     def __init__(self) -> None:
         self._programs: set[Hashable] = set()
+        self.buffers: dict[Hashable, Buffer] = {}  # memory that programs keep while they are cached
         self.enabled = True
         self.misses_allowed = True
         self.generation = 0  # a plan counted under another generation must be counted again
@@ -40,4 +42,5 @@ class ProgramCache:
     def clear(self) -> None:
         """Forget which programs were compiled."""
         self._programs.clear()
+        self.buffers.clear()
         self.generation += 1

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import DataType
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.dtypes import DataType, TensorMemoryLayout
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import rope as goldens
@@ -36,6 +36,13 @@ def rotate_half(input: Lanes) -> Lanes:
 
 def _check_rotary(call: Call) -> None:
     x, cos, sin = call.specs[:3]
+    layout = x.memory_config.memory_layout
+    require(
+        layout is not TensorMemoryLayout.WIDTH_SHARDED,
+        f"Input tensor memory layout must not be WIDTH_SHARDED but got TensorMemoryLayout::{layout.name}",
+        "interleaved memory, or shards of whole rows",
+        "Move it with ttnn.to_memory_config.",
+    )
     if x.padded_shape[-1] % (2 * TILE):
         raise ShapeError(
             f"Input X dim ({x.shape[-1]}) must be divisible into tiles after halving",

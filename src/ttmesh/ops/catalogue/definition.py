@@ -36,11 +36,11 @@ from ttmesh.tensor.calls.launch_op import (
     Operation,
     Specialise,
     SpecRule,
+    StageRule,
     launch,
     tensors_in,
 )
 from ttmesh.tensor.observer import observer
-from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
@@ -226,7 +226,7 @@ def device_operation(
     runtime: Sequence[str] = (),
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None,
     scratch: Callable[[Call], int] | None = None,
-    temporaries: Callable[[Call], Sequence[TensorSpec]] | None = None,
+    stages: StageRule | None = None,
     writes: str | None = None,
     outputs: Sequence[str] | None = None,
     host: bool = False,
@@ -255,7 +255,7 @@ def device_operation(
             runtime=frozenset(runtime),
             programs=programs,
             scratch=scratch,
-            temporaries=temporaries,
+            stages=stages,
             writes=writes,
             outputs=None if outputs is None else tuple(outputs),
             host=host,
@@ -282,7 +282,7 @@ def op(
     runtime: Sequence[str] = (),
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None,
     scratch: Callable[[Call], int] | None = None,
-    temporaries: Callable[[Call], Sequence[TensorSpec]] | None = None,
+    stages: StageRule | None = None,
     writes: str | None = None,
     outputs: Sequence[str] | None = None,
     host: bool = False,
@@ -304,7 +304,7 @@ def op(
     make = device_operation(
         name, out=out, check=check, topology=topology, runtime=runtime, programs=programs, scratch=scratch,
         writes=writes, outputs=outputs, host=host, in_place=in_place, specialise=specialise, takes=takes, recheck=recheck,
-        temporaries=temporaries, alias=alias, least_rank=least_rank, engine=engine,
+        stages=stages, alias=alias, least_rank=least_rank, engine=engine,
     )  # fmt: skip
 
     def decorate(lane: Callable[..., Any]) -> OpFunction:

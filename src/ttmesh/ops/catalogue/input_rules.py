@@ -108,7 +108,6 @@ REDUCTION: Mapping[str, InputRule] = {
         frozenset({BFLOAT16, BFLOAT8_B, FLOAT32}),
         "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}",
         wrong_layout="The input must be in tiled format",
-        wrong_sharding="Sharded implementation not supported yet",
     ),
     "ttnn.argmax": InputRule(wrong_sharding="Only INTERLEAVED memory layout is supported for inputs, got {}"),
 }

@@ -17,6 +17,7 @@ from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast
 from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
+from ttmesh.ops.stages.composite_stages import outer_stages
 from ttmesh.tensor.calls.launch_op import Call
 
 EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
@@ -139,6 +140,7 @@ def _check_outer(call: Call) -> None:
     golden=goldens.outer,
     out=binary_spec(),
     check=_check_outer,
+    stages=outer_stages,
 )
 def outer(input_tensor_a: Tensor, input_tensor_b: Tensor, lane_axes: int) -> Tensor:
     """The outer product of two vectors; leading dims broadcast."""

@@ -37,6 +37,7 @@ from ttmesh.ops.elementwise.program_keys import binary_programs
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
+from ttmesh.ops.stages.composite_stages import row_shard_stages
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
 
@@ -250,6 +251,7 @@ def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
+        stages=row_shard_stages(kind.op_type),
         scratch=binary_buffers, names=OPERANDS, specialise=specialise, recheck=kind.extra_check is not None,
     )(lane)  # fmt: skip
 

@@ -56,6 +56,11 @@ def check_binary(
     def check(call: Call) -> None:
         for letter, spec in zip("AB", call.specs, strict=False):
             wrong = f"Input tensor {letter} dtype {spec.dtype} is not supported for binary operation {name}"
+            if len(call.specs) == 1 and op_type.startswith("BITWISE"):  # with a number it is a unary operation
+                wrong = (
+                    f"Unsupported input dtype for bitwise/shift op_type UnaryOpType::{op_type}: expected Int32, UInt32, or "
+                    "UInt16."
+                )
             require(spec.dtype in formats, wrong, one_of(sorted(formats)), "Convert it with ttnn.typecast.")
         if len(call.specs) > 1:
             a, b = call.specs[0].dtype, call.specs[1].dtype

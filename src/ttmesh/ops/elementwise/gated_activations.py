@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, bfloat16, float32, int32
+from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, TensorMemoryLayout, bfloat16, float32, int32
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first
 from ttmesh.ops.elementwise.binary_rules import binary_spec, is_tensor
 from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import movement, reduction
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
+from ttmesh.ops.stages.composite_stages import gate_stages, normalize_stages
 from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": torch.sigmoid, "reglu": torch.relu, "geglu": functional.gelu, "swiglu": functional.silu,
@@ -37,6 +40,16 @@ def _check_halves(call: Call) -> None:
         )
 
 
+def _halves_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """A sharded tensor stays on its cores, in shards that fit half of it."""
+    spec, shape = call.specs[0], inferred[0][0]
+    config = call["memory_config"] or spec.memory_config
+    if config.shard_spec is None or call["memory_config"] is not None:
+        return like_first(call, inferred)
+    plain = TensorSpec(shape, spec.dtype, spec.layout)
+    return [plain.with_memory_config(fit_shards(config, plain, config))]
+
+
 def _define_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
     def lane(input_tensor: Tensor) -> Tensor:
         widened = to_float32(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
@@ -44,7 +57,9 @@ def _define_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
         return value * gate(gate_input)
 
     lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
-    return op(f"ttnn.{name}", golden=goldens.GATES[name], check=_check_halves)(lane)
+    return op(
+        f"ttnn.{name}", golden=goldens.GATES[name], out=_halves_spec, check=_check_halves, stages=gate_stages(name)
+    )(lane)
 
 
 gates = {name: _define_gate(name, gate) for name, gate in GATES.items()}
@@ -227,12 +242,23 @@ def _check_square_tiles(call: Call) -> None:
         f"least 0 and less than rank {rank}, or exactly 0 for a rank 0 tensor."
     )
     require(rank > 3, wrong, "four dims or more", "Reshape it to four dims.")
+    memory = call.specs[0].memory_config
+    require(
+        not memory.is_sharded() or memory.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED,
+        "HW bcast in0 supports Height Sharding or Interleaving",
+        "interleaved memory, or shards of whole rows",
+        "Move it with ttnn.to_memory_config.",
+    )
 
 
 def _check_four_dims(call: Call) -> None:
     four = len(call.specs[0].shape) == 4
     require(four, "Cannot support non-rank 4 Tensor", "four dims", "Reshape it to four dims.")
     _check_square_tiles(call)
+    spec = call.specs[0]
+    wrong = f"Input tensor dtype must be BFLOAT16 or FLOAT32 but got DataType::{spec.dtype.name}"
+    batches = spec.shape[0] * spec.shape[1] > 1  # they are reshaped into one matrix, which block floats are not
+    require(not batches or spec.dtype in (bfloat16, float32), wrong, "bfloat16 or float32", "Use ttnn.typecast.")
 
 
 def _normalize(x: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -241,13 +267,18 @@ def _normalize(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return (x - mean) / x.var(dims, correction=0, keepdim=True).sqrt()
 
 
-@op("ttnn.normalize_hw", golden=reduction.normalize_hw, check=_check_square_tiles)
+@op("ttnn.normalize_hw", golden=reduction.normalize_hw, check=_check_square_tiles, stages=normalize_stages(whole=False))
 def normalize_hw(input_tensor: Tensor) -> Tensor:
     """(x - mean) / std over the last two dims, biased."""
     return _normalize(input_tensor, (-2, -1))
 
 
-@op("ttnn.normalize_global", golden=reduction.normalize_global, check=_check_four_dims)
+@op(
+    "ttnn.normalize_global",
+    golden=reduction.normalize_global,
+    check=_check_four_dims,
+    stages=normalize_stages(whole=True),
+)
 def normalize_global(input_tensor: Tensor, lane_axes: int) -> Tensor:
     """(x - mean) / std over every element of a device, biased."""
     return _normalize(input_tensor, tuple(range(lane_axes, input_tensor.dim())))

@@ -28,6 +28,7 @@ from ttmesh.ops.matmul.matmul_rules import (
     output_tile,
     shape_of,
 )
+from ttmesh.ops.stages.matmul_stages import matmul_stages
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -139,6 +140,7 @@ def _specialise_ideal(case: Case) -> Callable[..., torch.Tensor] | None:
     out=matmul_spec,
     check=check_matmul,
     scratch=circular_buffers,
+    stages=matmul_stages,
     specialise=_choose_arithmetic,
 )
 def matmul(
@@ -175,6 +177,7 @@ def _check_linear(call: Call) -> None:
     out=matmul_spec,
     check=_check_linear,
     scratch=circular_buffers,
+    stages=matmul_stages,
     specialise=_choose_arithmetic,
 )
 def linear(

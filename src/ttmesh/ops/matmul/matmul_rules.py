@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
@@ -13,6 +14,7 @@ from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.input_rules import FLOATS
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
+from ttmesh.ops.configs.activations import as_unary
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.tensor.calls.launch_op import Call
@@ -28,6 +30,11 @@ def shape_of(spec: TensorSpec, transpose: bool) -> tuple[int, ...]:
     return (*shape[:-2], shape[-1], shape[-2]) if transpose and len(shape) > 1 else shape
 
 
+def _activation_name(activation: Any) -> str:
+    """An activation as TT-NN prints its operation: UnaryOpType::RELU."""
+    return "none" if activation in (None, "") else f"UnaryOpType::{as_unary(activation).op_type.name}"
+
+
 def check_matmul(call: Call) -> None:
     """Raise TT-NN's errors for operands that cannot be multiplied."""
     spec_a, spec_b = call.specs[:2]
@@ -36,8 +43,8 @@ def check_matmul(call: Call) -> None:
     require(len(a) > 0 and len(b) > 0, wrong, "vectors or matrices", "Reshape it to one dim or more.")
     sharded = any(spec.memory_config.is_sharded() for spec in (spec_a, spec_b))
     wrong = (
-        f"Sharded matmul run with {call['activation']} activation: this should be placed in the program config's "
-        "fused_activation field"
+        f"Sharded matmul run with {_activation_name(call['activation'])} activation: this should be placed in the "
+        "program config's fused_activation field"
     )
     require(
         not (sharded and call["activation"] is not None),

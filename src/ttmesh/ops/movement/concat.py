@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
@@ -17,6 +17,7 @@ from ttmesh.ops.movement.permute import transpose
 from ttmesh.ops.movement.reshape import reshape_tensor, unsqueeze
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.ops.pool.resample import upsample
+from ttmesh.ops.stages.rows_stages import concat_stages, repeat_interleave_stages, repeat_stages
 from ttmesh.tensor.calls.conversions import to_memory_config
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
@@ -84,8 +85,11 @@ def _concat_alias(call: Call) -> Sequence[int] | None:
 
 
 def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """In DRAM regardless of the inputs' memory, unless memory_config= is given."""
-    return [make_output_spec(call, inferred[0][0], memory_config=DRAM_MEMORY_CONFIG)]
+    """In DRAM, wherever the inputs are, unless memory_config= says otherwise; what is joined in rows has no block floats."""
+    dim = normalize_dim(call["dim"], len(call.specs[0].shape))
+    ragged = len(call.specs) > 1 and dim >= -2 and any(s.shape[dim] != s.padded_shape[dim] for s in call.specs)
+    wide = DataType.BFLOAT16 if ragged and call.specs[0].dtype in BLOCK_FLOATS else None
+    return [make_output_spec(call, inferred[0][0], dtype=wide, memory_config=DRAM_MEMORY_CONFIG)]
 
 
 @op(
@@ -93,6 +97,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     golden=goldens.concat,
     out=_concat_spec,
     check=_check_concat,
+    stages=concat_stages,
     host=True,
     specialise=_specialise_concat,
     alias=_concat_alias,
@@ -116,6 +121,25 @@ def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
     return result
 
 
+def _splits_in_two(tensor: Tensor, dim: int, sizes: Sequence[int]) -> bool:
+    """Whether one program makes both halves: whole tiles of four dims, split along the last."""
+    if tensor.device() is None or tensor.layout is not Layout.TILE or len(tensor.shape) != 4 or dim != -1:
+        return False
+    return len(sizes) == 2 and sizes[0] == sizes[1] and sizes[0] % 32 == 0 and tensor.shape[-2] % 32 == 0
+
+
+def _halves_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Halves of a sharded tensor come out in DRAM."""
+    sharded = call.specs[0].memory_config.is_sharded()
+    memory = DRAM_MEMORY_CONFIG if sharded else None
+    return [make_output_spec(call, shape, memory_config=memory, result=i) for i, (shape, _) in enumerate(inferred)]
+
+
+@device_operation("ttnn.split", out=_halves_specs)
+def _make_halves(input_tensor: torch.Tensor) -> list[torch.Tensor]:
+    return list(input_tensor.chunk(2, dim=-1))
+
+
 @composite("ttnn.split", golden=goldens.split)
 def split(
     input_tensor: Tensor, split_size: int | Sequence[int], dim: int, memory_config: MemoryConfig | None
@@ -135,6 +159,9 @@ def split(
             f"{sum(sizes)}"
         )
         require(sum(sizes) == extent, wrong, f"sizes that add up to {extent}", "Check the sum of the sizes.")
+    if _splits_in_two(input_tensor, position, sizes):
+        halves: list[Tensor] = _make_halves(input_tensor=input_tensor, memory_config=memory_config)
+        return halves
     slices, start = [], 0
     for size in sizes:
         starts, ends = [0] * len(shape), list(shape)
@@ -209,6 +236,7 @@ def _repeat_alias(call: Call) -> Sequence[int] | None:
     golden=goldens.repeat,
     check=_check_repeat,
     programs=_repeat_programs,
+    stages=repeat_stages,
     alias=_repeat_alias,
 )
 def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: int) -> torch.Tensor:
@@ -216,7 +244,7 @@ def repeat(input_tensor: torch.Tensor, repeat_dims: Sequence[int], lane_axes: in
     return _repeat(input_tensor, repeat_dims, lane_axes)
 
 
-@device_operation("ttnn.repeat_interleave")
+@device_operation("ttnn.repeat_interleave", stages=repeat_interleave_stages)
 def _repeat_each(input_tensor: torch.Tensor, repeats: int, dim: int, lane_axes: int) -> torch.Tensor:
     return torch.repeat_interleave(input_tensor, repeats, normalize_dim(dim, input_tensor.dim() - lane_axes))
 

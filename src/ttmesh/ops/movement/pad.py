@@ -12,6 +12,7 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.ops.goldens import movement as goldens
+from ttmesh.ops.stages.rows_stages import pad_stages
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -47,7 +48,9 @@ def _pad_programs(call: Call) -> tuple[Hashable, ...]:
     return tuple((name, *key) for name in ("out of", "pad", "into")) if spec.dtype is DataType.BFLOAT8_B else (key,)
 
 
-_PAD = device_operation("ttnn.pad", out=like_first, check=_check_pad, programs=_pad_programs, host=True)(_pad)
+_PAD = device_operation(
+    "ttnn.pad", out=like_first, check=_check_pad, programs=_pad_programs, stages=pad_stages, host=True
+)(_pad)
 
 
 def _padding_between(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -13,6 +13,8 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.permuted_shards import permute_spec
+from ttmesh.ops.stages.movement_stages import permute_stages
+from ttmesh.ops.stages.rows_stages import roll_stages
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -76,6 +78,7 @@ def _specialise_transpose(case: Case) -> Lane:
     golden=goldens.permute,
     out=permute_spec,
     check=_check_permute,
+    stages=permute_stages,
     specialise=_specialise_permute,
     alias=_permute_alias,
 )
@@ -97,6 +100,7 @@ def _check_transpose(call: Call) -> None:
     golden=goldens.transpose,
     out=permute_spec,
     check=_check_transpose,
+    stages=permute_stages,
     specialise=_specialise_transpose,
     alias=_transpose_alias,
 )
@@ -113,7 +117,7 @@ def _to_tuple(value: Shifts) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-@op("ttnn.roll", golden=goldens.roll, alias=_roll_alias)
+@op("ttnn.roll", golden=goldens.roll, alias=_roll_alias, stages=roll_stages)
 def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts | None = None) -> torch.Tensor:
     """Elements shifted cyclically along dims; without a dim the tensor is flattened first."""
     if dim is None:

@@ -14,6 +14,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.copy_ops import fill_implicit_tile_padding
 from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_interleaved
+from ttmesh.ops.stages.movement_stages import reshape_stages
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.kind import kind_of
@@ -105,7 +106,7 @@ def _reshape(input_tensor: torch.Tensor, shape: Sequence[int], lane_axes: int) -
     return input_tensor.reshape(*input_tensor.shape[:lane_axes], *shape)
 
 
-_RESHAPE = device_operation("ttnn.reshape", out=_copy_spec)(_reshape)
+_RESHAPE = device_operation("ttnn.reshape", out=_copy_spec, stages=reshape_stages)(_reshape)
 
 
 def reshape_tensor(
@@ -146,7 +147,7 @@ def reshape_tensor(
             )
         return make_view(tensor, view_spec)
     result: Tensor = _RESHAPE(input_tensor=tensor, shape=target, memory_config=memory_config)
-    return _fill_padding(result, 0 if fill is None and spec.dtype in BLOCK_FLOATS else fill)
+    return _fill_padding(result, None if spec.dtype in BLOCK_FLOATS else fill)  # block floats are filled on the way
 
 
 def fills_tiles(spec: TensorSpec, shape: Sequence[int]) -> bool:

@@ -14,7 +14,9 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, align_mesh_dims, unflatten_lanes
+from ttmesh.ops.stages.rows_stages import cut_rows
 from ttmesh.tensor import indexing, operators
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import TensorFunction
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
@@ -104,14 +106,14 @@ def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """Sharded tensors stay on their cores, in shards that fit the slice; slices of rows get ROW_MAJOR shards."""
     spec, shape = call.specs[0], inferred[0][0]
     config = spec.memory_config
+    wide = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS and _slices_rows(call) else None  # rows hold no block floats
     if config.shard_spec is None or config.created_with_nd_shard_spec or tuple(shape) == tuple(spec.shape):
-        return [make_output_spec(call, shape)]
+        return [make_output_spec(call, shape, dtype=wide)]
     layout = Layout.ROW_MAJOR if _slices_rows(call) else spec.layout
-    unsharded = MemoryConfig(config.memory_layout, config.buffer_type)
+    asked = MemoryConfig(config.memory_layout, config.buffer_type)
     dtype = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS else spec.dtype
-    return [
-        make_output_spec(call, shape, memory_config=fit_shards(unsharded, TensorSpec(shape, dtype, layout), config))
-    ]
+    fitted = fit_shards(asked, TensorSpec(shape, dtype, layout), config)
+    return [make_output_spec(call, shape, dtype=wide, memory_config=fitted)]
 
 
 def _programs(call: Call) -> tuple[Hashable, ...]:
@@ -126,8 +128,24 @@ def _programs(call: Call) -> tuple[Hashable, ...]:
     return ("untilize", spec), slice_program, ("tilize", spec.dtype, *options, target)
 
 
+def _slice_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """A slice of tiles that is cut in rows leaves its tiles and comes back."""
+    spec, final = call.specs[0], results[0]
+    if spec.layout is not Layout.TILE or not _slices_rows(call) or spec.memory_config.is_sharded():
+        return None
+    slices, c = make_slices(spec.shape, call["starts"], call["ends"], call["steps"]), Composition()
+    made = cut_rows(c, PlannedTensor(spec), tuple((s.start, s.stop, s.step) for s in slices[1:]), final)
+    return c, [made]
+
+
 _SLICE = device_operation(
-    "ttnn.slice", out=_slice_spec, check=_check_slice, programs=_programs, host=True, specialise=_specialise_slice
+    "ttnn.slice",
+    out=_slice_spec,
+    check=_check_slice,
+    programs=_programs,
+    stages=_slice_stages,
+    host=True,
+    specialise=_specialise_slice,
 )(_slice)
 _SLICE_AT = device_operation("ttnn.slice", out=like_first)(_slice_at)
 

@@ -13,6 +13,7 @@ from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, inherit_memory_config, like_first, make_output_spec
 from ttmesh.ops.goldens import quantize as goldens
+from ttmesh.ops.stages.movement_stages import typecast_stages
 from ttmesh.tensor.calls.conversions import to_dtype
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.host_shapes import box, pad_values
@@ -69,7 +70,7 @@ def _check_cast(call: Call) -> None:
     )
 
 
-_TYPECAST = device_operation("ttnn.typecast", out=like_first, check=_check_cast)(_cast)
+_TYPECAST = device_operation("ttnn.typecast", out=like_first, check=_check_cast, stages=typecast_stages)(_cast)
 
 
 @composite("ttnn.typecast", golden=goldens.typecast, direct=True)

@@ -27,6 +27,12 @@ def _check(call: Call) -> None:
         raise ShapeError(
             "Tile layout requires non-inplace tensors", expected="inplace=False", fix="Pass inplace=False."
         )
+    if call["inplace"] and not x.memory_config.is_sharded():
+        raise ShapeError(
+            "inplace groupnorm not supported for unsharded tensors",
+            expected="a sharded tensor, or inplace=False",
+            fix="Pass inplace=False.",
+        )
     channels = x.shape[-1]
     if channels % TILE:
         raise ShapeError(

@@ -8,13 +8,14 @@ from math import prod as math_prod
 import torch
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
-from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
+from ttmesh.ops.stages.reduction_stages import product_stages, reduce_stages, spread_stages
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec
@@ -169,10 +170,33 @@ def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpe
         return make_output_spec(call, shape, layout=layout)
     plain = TensorSpec(shape, spec.dtype, layout)
     source = config if config.shard_spec is not None else spec.memory_config
+    if _sums_batches(call) and config.shard_spec is not None and len(shape):
+        return plain.with_memory_config(config)  # summed where it is, in the shards that it has
     try:
-        return plain.with_memory_config(fit_shards(config, plain, source))
+        return plain.with_memory_config(_turn_single_shard(fit_shards(config, plain, source), plain, call))
     except ShapeError:
         return plain.with_memory_config(MemoryConfig(buffer_type=config.buffer_type))
+
+
+def _sums_batches(call: Call) -> bool:
+    """Whether a sum is over batches alone: TT-NN has a program for that, which leaves height and width as they are."""
+    spec, rank = call.specs[0], len(call.specs[0].shape)
+    formats = (DataType.BFLOAT16, DataType.BFLOAT8_B)
+    if call.name != "ttnn.sum" or spec.dtype not in formats or call["scalar"] != 1.0 or spec.layout is not Layout.TILE:
+        return False
+    return all(dim < -2 for dim in normalize_dims(call["dim"], rank))
+
+
+def _turn_single_shard(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
+    """Height shards of which the reshaped result fills one are width shards for TT-NN."""
+    shards = config.shard_spec
+    dims = normalize_dims(call["dim"], len(call.specs[0].shape))
+    copied = any(dim >= -2 for dim in dims) and (not call["keepdim"] or len(dims) > 1)
+    if not copied or shards is None or config.memory_layout is not TensorMemoryLayout.HEIGHT_SHARDED:
+        return config
+    if len(spec.shape) < 2 or shards.shape[0] < spec.physical_shape[0]:
+        return config
+    return MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, config.buffer_type, shards)
 
 
 def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardSpec:
@@ -220,7 +244,7 @@ def _check_product_cores(call: Call, output_spec: TensorSpec) -> None:
     cores = num_cores_to_corerangeset(min(tiles, grid_size.x * grid_size.y), grid_size, row_wise=False)
     require(
         cores.contains(shards.grid),
-        f"Prod_nc output shard grid {shards.grid} must be contained in program core grid {cores}",
+        f"Prod_nc output shard grid {shards.grid.str()} must be contained in program core grid {cores.str()}",
         "shards on the cores that compute them",
         "Reshard it with ttnn.to_memory_config.",
     )
@@ -268,14 +292,36 @@ def _check_product(call: Call) -> None:
 # -- definitions -------------------------------------------------------------------------------------------------------
 
 
-sum_ = op("ttnn.sum", golden=goldens.sum_, out=_sum_spec, check=_check_sum, specialise=_specialise(torch.sum))(_sum)
-mean = op("ttnn.mean", golden=goldens.mean, out=_sum_spec, check=_check_mean, specialise=_specialise_mean)(_mean)
-max_ = op("ttnn.max", golden=goldens.max_, out=_tiled_spec, specialise=_specialise(torch.amax))(
-    _make_extreme(torch.amax, torch.amin)
-)
-min_ = op("ttnn.min", golden=goldens.min_, out=_tiled_spec, specialise=_specialise(torch.amin))(
-    _make_extreme(torch.amin, torch.amax)
-)
-var = op("ttnn.var", golden=goldens.var, out=_tiled_spec)(_variance)
-std = op("ttnn.std", golden=goldens.std, out=_tiled_spec)(_standard_deviation)
-prod = op("ttnn.prod", golden=goldens.prod, out=_product_spec, check=_check_product)(_product)
+sum_ = op(
+    "ttnn.sum",
+    golden=goldens.sum_,
+    out=_sum_spec,
+    check=_check_sum,
+    stages=reduce_stages("sum", _reduced_spec),
+    specialise=_specialise(torch.sum),
+)(_sum)
+mean = op(
+    "ttnn.mean",
+    golden=goldens.mean,
+    out=_sum_spec,
+    check=_check_mean,
+    stages=reduce_stages("mean", _reduced_spec),
+    specialise=_specialise_mean,
+)(_mean)
+max_ = op(
+    "ttnn.max",
+    golden=goldens.max_,
+    out=_tiled_spec,
+    stages=reduce_stages("max", _reduced_spec),
+    specialise=_specialise(torch.amax),
+)(_make_extreme(torch.amax, torch.amin))
+min_ = op(
+    "ttnn.min",
+    golden=goldens.min_,
+    out=_tiled_spec,
+    stages=reduce_stages("min", _reduced_spec),
+    specialise=_specialise(torch.amin),
+)(_make_extreme(torch.amin, torch.amax))
+var = op("ttnn.var", golden=goldens.var, out=_tiled_spec, stages=spread_stages(_reduced_spec))(_variance)
+std = op("ttnn.std", golden=goldens.std, out=_tiled_spec, stages=spread_stages(_reduced_spec))(_standard_deviation)
+prod = op("ttnn.prod", golden=goldens.prod, out=_product_spec, check=_check_product, stages=product_stages)(_product)

@@ -6,10 +6,11 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype
+from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_interleaved
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
+from ttmesh.ops.stages.reduction_stages import sort_stages
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -71,6 +72,16 @@ def argmax(input_tensor: torch.Tensor, dim: int | None, keepdim: bool, lane_axes
 # -- topk --------------------------------------------------------------------------------------------------------------
 
 
+def _check_topk_shards(spec: TensorSpec, dim: int, k: int) -> None:
+    """Sharded tensors are refused; first where the input's shards do not fit the result."""
+    if not spec.memory_config.is_sharded():
+        return
+    shape = list(spec.shape)
+    shape[dim] = k
+    TensorSpec(shape, spec.dtype, spec.layout, memory_config=spec.memory_config)
+    require_interleaved(spec, "Sharded implementation not supported yet")
+
+
 def _check_topk(call: Call) -> None:
     spec, dim, k = call.specs[0], call["dim"], call["k"]
     rank = len(spec.shape)
@@ -80,6 +91,7 @@ def _check_topk(call: Call) -> None:
     size = spec.shape[dim] if rank else 1
     wrong = f"K cannot be larger than the dimension size! K={k}, dimension size={size}"
     require(k <= size, wrong, f"k <= {size}", "Pad the tensor with -inf, or ask for fewer.")
+    _check_topk_shards(spec, dim, k)
     if call["indices_tensor"] is not None:
         _check_given_indices(call, dim, rank)
     for given, what in zip(call.outputs, ("values", "indices"), strict=False):
@@ -182,7 +194,7 @@ def _sort_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-@op("ttnn.sort", golden=goldens.sort, out=_sort_specs, check=_check_sort, outputs=("out",))
+@op("ttnn.sort", golden=goldens.sort, out=_sort_specs, check=_check_sort, stages=sort_stages, outputs=("out",))
 def sort(input_tensor: torch.Tensor, dim: int, descending: bool, lane_axes: int) -> Pair:
     """The values sorted along a dim, and the index of each in the input."""
     rank = input_tensor.dim() - lane_axes

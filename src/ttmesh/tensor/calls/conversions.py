@@ -11,6 +11,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
 from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -144,10 +145,30 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _layout_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """The program that composites convert with too."""
+    c = Composition()
+    return c, [
+        c.run("tilize" if call["layout"] is Layout.TILE else "untilize", results[0], PlannedTensor(call.specs[0]))
+    ]
+
+
+def _memory_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """The same for memory: into shards, out of them, or a copy."""
+    c, spec = Composition(), call.specs[0]
+    before, after = spec.memory_config.is_sharded(), results[0].memory_config.is_sharded()
+    name = {(True, False): "sharded_to_interleaved", (False, True): "interleaved_to_sharded"}.get(
+        (before, after), "copy"
+    )
+    return c, [c.run(name, results[0], PlannedTensor(spec))]
+
+
 # Built here and not by `device_operation`, which belongs to ops: transfers, a layer below it, change layouts and memory.
-_TO_LAYOUT = DeviceOperation(Operation("ttnn.to_layout", _same, _layout_spec, lane_arguments=frozenset({"tensor"})))
+_TO_LAYOUT = DeviceOperation(
+    Operation("ttnn.to_layout", _same, _layout_spec, stages=_layout_stages, lane_arguments=frozenset({"tensor"}))
+)
 _TO_MEMORY_CONFIG = DeviceOperation(
-    Operation("ttnn.to_memory_config", _same, _memory_spec, lane_arguments=frozenset({"tensor"}))
+    Operation("ttnn.to_memory_config", _same, _memory_spec, stages=_memory_stages, lane_arguments=frozenset({"tensor"}))
 )
 
 

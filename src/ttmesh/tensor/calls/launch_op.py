@@ -25,6 +25,7 @@ from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import PlanRoute
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
 from ttmesh.tensor.calls.lane_calls import (
     Arguments as Arguments,
@@ -76,6 +77,7 @@ class Call:
 
 
 SpecRule = Callable[[Call, Sequence[tuple[tuple[int, ...], torch.dtype]]], Sequence[TensorSpec]]
+StageRule = Callable[[Call, Sequence[TensorSpec]], tuple[Composition, Sequence[PlannedTensor]] | None]
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class Operation:
     recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no route.
     programs: how many device programs TT-NN launches for one call.
     scratch: bytes of circular buffers per core.
-    temporaries: specs of tensors that it holds while its programs run.
+    stages: the programs that a call comes to where they are several or allocate more than the results; the stages of
+      the results, and the composition that they stand in.
     writes: the tensor argument that the result is written into (in-place operations), by name.
     outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
     host: whether it takes host tensors too, and gives host tensors then.
@@ -141,7 +144,7 @@ class Operation:
     runtime: frozenset[str] = frozenset()
     programs: Callable[[Call], tuple[Hashable, ...]] | None = None
     scratch: Callable[[Call], int] | None = None
-    temporaries: Callable[[Call], Sequence[TensorSpec]] | None = None
+    stages: StageRule | None = None
     writes: str | None = None
     outputs: tuple[str, ...] | None = None
     host: bool = False
@@ -336,12 +339,15 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     presence = presence_of_run((*call.tensors, *call.outputs))
     topology = operation.topology(call) if operation.topology else _merge_topologies(call)
     kinds = tuple(kind_of(spec, topology, presence) for spec in specs)
-    programs = operation.programs(call) if operation.programs else (key,)
+    programs, schedule = operation.programs(call) if operation.programs else (key,), None
+    composed = operation.stages(call, specs) if operation.stages else None
+    if composed is not None:
+        composition, stages = composed
+        programs, schedule = tuple(composition.programs), composition.schedule(stages, call.mesh.heap.map)
     scratch = operation.scratch(call) if operation.scratch else 0
     if scratch:
         check_size(operation.name, scratch, call.mesh)
     footprints = tuple(footprint_of(spec, call.mesh.heap.map) for spec in specs)
-    held_specs = operation.temporaries(call) if operation.temporaries else ()
     in_specs, device = call.specs, call.mesh.backend.device
     lasting = static_arguments(operation.lane_arguments, inputs, in_specs, axes, device)
     changing = tuple(name for name in lasting if name in operation.runtime and name not in names)
@@ -372,7 +378,7 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         make_body,
         changing,
         programs=programs,
-        temporaries=tuple(footprint_of(spec, call.mesh.heap.map) for spec in held_specs),
+        schedule=schedule,
         circular_buffer_bytes=scratch,
         compute_config=key_of(call["compute_kernel_config"]),
     )

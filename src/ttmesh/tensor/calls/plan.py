@@ -8,9 +8,11 @@ from typing import Any
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.cells import Cell
+from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.program_cache import ProgramCache
+from ttmesh.tensor.calls.call_stages import MemorySchedule
 from ttmesh.tensor.calls.circular_buffer_checks import check_room
 from ttmesh.tensor.calls.lane_calls import Arguments as Arguments
 from ttmesh.tensor.calls.lane_calls import Wrap, only
@@ -29,7 +31,7 @@ class Plan:
 
     __slots__ = (
         "body", "changing", "circular_buffer_bytes", "compute_config", "footprints", "generation", "kinds", "make_body",
-        "name", "program_count", "programs", "single", "temporaries", "wrap",
+        "name", "program_count", "programs", "schedule", "single", "wrap",
     )  # fmt: skip
 
     def __init__(
@@ -42,7 +44,7 @@ class Plan:
         changing: tuple[str, ...] = (),
         *,
         programs: tuple[Hashable, ...] = (),
-        temporaries: tuple[Footprint, ...] = (),
+        schedule: MemorySchedule | None = None,
         circular_buffer_bytes: int = 0,
         compute_config: Hashable = None,
     ) -> None:
@@ -50,13 +52,13 @@ class Plan:
         self.kinds = kinds  # of the results
         self.footprints = footprints  # of the results
         self.wrap = wrap  # puts the results into the form that is returned
-        self.single = wrap is only and not temporaries
+        self.single = wrap is only and schedule is None
         self.make_body = make_body  # from the values of the changing arguments
         self.changing = changing
         self.body = None if changing else make_body()  # where no value decides
         self.programs = programs  # device programs, by their keys in TT-NN's program cache
         self.program_count = len(programs)
-        self.temporaries = temporaries  # memory that is taken while the programs run
+        self.schedule = schedule  # of allocations, where there are more than the results
         self.circular_buffer_bytes = circular_buffer_bytes  # per core
         self.compute_config = compute_config
         self.generation = -1
@@ -75,22 +77,41 @@ class Plan:
             if observer.active:
                 self._report(body, reads, (), result)
             return result
-        held = [mesh.heap.take(footprint, self.name) for footprint in self.temporaries]
+        made = self._allocate(mesh, outputs)
         results: list[Tensor] = []
         for i, kind in enumerate(self.kinds):
             given = outputs[i] if i < len(outputs) else None
             if given is None:
-                given = Tensor.on_device(kind, mesh.heap.take(self.footprints[i], self.name), mesh)
+                given = Tensor.on_device(kind, made[i], mesh)
             else:
                 given.buffer.cell.writes += 1
             results.append(given)
         writes = [tensor.buffer.cell for tensor in results]
         mesh.run_program(self.name, body, reads, writes, self.program_count)
-        held.clear()
         wrapped = self.wrap(results)
         if observer.active:
             self._report(body, reads, outputs, wrapped)
         return wrapped
+
+    def _allocate(self, mesh: MeshDevice, outputs: Sequence[Tensor | None]) -> dict[int, Buffer]:
+        """The memory of the results that are not given, by result; temporaries come and go on the way."""
+        take, given = mesh.heap.take, {i for i, tensor in enumerate(outputs) if tensor is not None}
+        if self.schedule is None:
+            return {i: take(room, self.name) for i, room in enumerate(self.footprints) if i not in given}
+        schedule, cache = self.schedule, mesh.program_cache
+        owners = {number: i for i, number in enumerate(schedule.results)}
+        held: dict[int, Buffer] = {}
+        for step in schedule.steps:
+            if step < 0:
+                held.pop(~step, None)
+            elif step in schedule.kept:
+                if schedule.kept[step] not in cache.buffers:
+                    cache.buffers[schedule.kept[step]] = take(schedule.rooms[step], self.name)
+            elif owners.get(step) not in given:
+                held[step] = take(schedule.rooms[step], self.name)
+        if not cache.enabled:
+            cache.buffers.clear()
+        return {owners[number]: buffer for number, buffer in held.items() if number in owners}
 
     def _count(self, cache: ProgramCache) -> None:
         """Count the programs, once until the cache is cleared."""

@@ -63,8 +63,8 @@ class ShardSpec:
         return ShardSpec(self.grid, self.shape, self.orientation)
 
     def __repr__(self) -> str:
-        shape = ", ".join(map(str, self.shape))
-        return f"ShardSpec(grid={self.grid.str()},shape={{{shape}}},orientation={cpp(self.orientation)})"
+        ranges = ", ".join(text[:-1] for text in _range_texts(self.grid))  # TT-NN leaves the last brace of a range out
+        return f"ShardSpec{{grid=[{ranges}], shape={list(self.shape)}, orientation={cpp(self.orientation)}}}"
 
 
 @dataclass(eq=False)
@@ -103,10 +103,10 @@ class NdShardSpec:
         return NdShardSpec(self.shard_shape, self.grid, self.orientation, self.shard_distribution_strategy)
 
     def __repr__(self) -> str:
+        ranges, strategy = ", ".join(_range_texts(self.grid)), cpp(self.shard_distribution_strategy)
         return (
-            f"NdShardSpec(shard_shape={self.shard_shape!r},grid={self.grid.str()},"
-            f"orientation={cpp(self.orientation)},"
-            f"shard_distribution_strategy={cpp(self.shard_distribution_strategy)})"
+            f'{{"shard_shape":{list(self.shard_shape)},"grid":[{ranges}],"orientation":"{cpp(self.orientation)}",'
+            f'"shard_distribution_strategy":"{strategy}"}}'
         )
 
 
@@ -255,13 +255,17 @@ class MemoryConfig:
             f"MemoryConfig(memory_layout={cpp(self.memory_layout)},buffer_type={cpp(self.buffer_type)},"
             f"shard_spec={_or_nullopt(self.shard_spec)},nd_shard_spec={_or_nullopt(self.nd_shard_spec)},"
             f"created_with_nd_shard_spec={int(self.created_with_nd_shard_spec)},"
-            f"per_core_allocation={int(self.per_core_allocation)})"
+            f"per_core_allocation={int(self.per_core_allocation)},range_lockstep_allocation=0)"
         )
 
 
 def cpp(value: PrintedEnum) -> str:
     """An enum as TT-NN's C++ prints it: Layout::TILE."""
     return f"{type(value).__name__}::{value.name}"
+
+
+def _range_texts(grid: CoreRangeSet) -> list[str]:
+    return [json.dumps(area, separators=(",", ":")) for area in _ranges(grid)]
 
 
 def _ranges(grid: CoreRangeSet) -> list[dict[str, dict[str, int]]]:

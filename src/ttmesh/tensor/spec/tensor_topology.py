@@ -109,7 +109,7 @@ class TensorTopology:
         coords = ", ".join(map(repr, self._mesh_coords))
         return (
             f"TensorTopology(distribution_shape={self._distribution_shape!r}, "
-            f"placements={list(self._placements)!r}, mesh_coords={coords})"
+            f"placements=SmallVector({list(self._placements)!r}), mesh_coords={coords})"
         )
 
 

@@ -25,6 +25,7 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.device_conversion import upload_mapped
 from ttmesh.tensor.transfer.device_tensors import Mapper, default_composer, default_mapper
 
 
@@ -68,18 +69,22 @@ def from_torch(
             "float32",
             "Convert the tensor with float() first.",
         )
+    mapper = mesh_mapper or default_mapper.get()
     made, _, _ = from_values(
-        values, dtype, None, layout, memory_config, tile, cq_id, pad_value, mesh_mapper or default_mapper.get(),
+        values, dtype, None, layout, memory_config, tile, cq_id, pad_value, mapper,
         preserve_nan_values, col_tilize, enable_bfloat_opt,
     )  # fmt: skip
     host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape, made.rank_block)
     if observer.active and made.kind.spec.dtype in FLOATS:
-        mapper = mesh_mapper or default_mapper.get()
         for watcher in observer.watchers:
             watcher.after_from_torch(
                 host, lambda: from_values(values.float(), float32, mesh_mapper=mapper, col_tilize=col_tilize)[0].lanes
             )
-    return host if device is None else host.onto(device, None, cq_id)
+    if device is None:
+        return host
+    if mapper is None or preserve_nan_values or col_tilize:
+        return host.onto(device, None, cq_id)
+    return upload_mapped(host, device, values.dtype, cq_id)
 
 
 def to_torch(

@@ -1,0 +1,109 @@
+"""Stages of element-wise composites: gated activations, outer products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.stages.movement_stages import reshape, tile_spec
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.launch_op import Call, StageRule
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+def gate_stages(activation: str) -> StageRule:
+    """Two halves, the second through an activation, multiplied."""
+
+    def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+        c, final = Composition(), results[0]
+        x = PlannedTensor(call.specs[0])
+        if x.spec.layout is not Layout.TILE or not prod(final.shape):
+            return None
+        halves = [c.run("slice", final, x, options=("half", i)) for i in range(2)]
+        c.launch((activation, final.dtype, final.memory_config))
+        active = c.allocate(final)
+        c.launch(("MUL", final.dtype, final.memory_config))
+        made = c.allocate(final)
+        for stage in (active, *halves):
+            c.free(stage)
+        return c, [made]
+
+    return stages
+
+
+def normalize_stages(*, whole: bool) -> StageRule:
+    """Mean, difference, square root of the mean square, quotient; the whole tensor is normalized as one matrix."""
+
+    def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+        c, final = Composition(), results[0]
+        x = PlannedTensor(call.specs[0])
+        dtype, config = x.spec.dtype, final.memory_config
+        if x.spec.layout is not Layout.TILE or config.is_sharded() or len(x.spec.shape) != 4:
+            return None
+        matrix = (1, 1, prod(x.spec.shape[:-1]), x.spec.shape[-1])
+        moves = whole and prod(x.spec.shape[:-2]) > 1
+        now = c.run("reshape_on_device", tile_spec(matrix, dtype, config), x) if moves else x
+        mean = _reduce_matrix(c, now, "mean", dtype)
+        centred = c.run("bcast", now.spec.with_memory_config(config), now, mean)
+        c.launch(("SQUARE", dtype, config))
+        squares = c.allocate(centred.spec)
+        power = _reduce_matrix(c, squares, "sum", DataType.FLOAT32 if dtype is DataType.BFLOAT16 else dtype)
+        c.free(squares)
+        c.launch(("DIV", dtype, config))
+        made = c.allocate(centred.spec)
+        for stage in (power, centred, mean, now):
+            c.free(stage)
+        if moves:
+            made = c.replace(made, c.run("reshape_on_device", final, made))
+        return c, [made]
+
+    return stages
+
+
+def _reduce_matrix(c: Composition, x: PlannedTensor, kind: str, between: DataType) -> PlannedTensor:
+    """Both axes of a matrix: width, then height."""
+    batches, config = x.spec.shape[:-2], x.spec.memory_config
+    kind = "sum" if x.spec.dtype is DataType.FLOAT32 else kind
+    column = tile_spec((*batches, x.spec.shape[-2], 1), between, config)
+    by_width = c.run("reduce", column, x, options=("W", kind, None, None))
+    one = tile_spec((*batches, 1, 1), x.spec.dtype, config)
+    made = c.run("reduce", one, by_width, options=("H", kind, None, None))
+    c.free(by_width)
+    return made
+
+
+def outer_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """The first vector as a column, times the second as a row."""
+    c, final = Composition(), results[0]
+    a, b = (PlannedTensor(spec) for spec in call.specs[:2])
+    if a.spec.layout is not Layout.TILE or b.spec.layout is not Layout.TILE:
+        return None
+    column = tile_spec((1, 1, a.spec.shape[-1], 1), a.spec.dtype, a.spec.memory_config)
+    turned = reshape(c, a, column)
+    made = c.run("matmul", final, turned, b)
+    if turned.allocation != a.allocation:
+        c.free(turned)
+    return c, [made]
+
+
+def row_shard_stages(op_type: str) -> StageRule:
+    """Rows in shards are computed on in tiles: into tiles, the program, and out of them again."""
+
+    def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+        final, c = results[0], Composition()
+        in_rows = all(spec.layout is Layout.ROW_MAJOR for spec in call.specs)
+        sharded = any(spec.memory_config.is_sharded() for spec in call.specs)
+        if not in_rows or not sharded or final.layout is not Layout.ROW_MAJOR or call.outputs:
+            return None
+        if any(prod(spec.shape[-2:-1]) % 32 or spec.shape[-1] % 32 for spec in call.specs[:1] if spec.shape):
+            return None
+        tiles = [c.run("tilize", tile_spec(s.shape, s.dtype, s.memory_config), PlannedTensor(s)) for s in call.specs]
+        c.launch((op_type, "tiles", tuple((t.spec.dtype, t.spec.memory_config) for t in tiles), final.memory_config))
+        computed = c.allocate(tile_spec(final.shape, final.dtype, final.memory_config))
+        made = c.run("untilize", final, computed)
+        for stage in (computed, *tiles):
+            c.free(stage)
+        return c, [made]
+
+    return stages

@@ -1,0 +1,251 @@
+"""Stages of moves that TT-NN makes in rows or in whole tiles: slice, pad, repeat, concat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.ops.catalogue.checks import normalize_dim
+from ttmesh.ops.stages.movement_stages import fill_padding, interleave, reshape, tile_spec, transpose, typecast
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.page_extents import element_bytes
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+Composed = tuple[Composition, Sequence[PlannedTensor]]
+
+
+def row_spec(shape: Sequence[int], dtype: DataType, config: MemoryConfig) -> TensorSpec:
+    """A tensor in rows; block floats become bfloat16."""
+    kept = DataType.BFLOAT16 if dtype in BLOCK_FLOATS else dtype
+    return TensorSpec(tuple(shape), kept, Layout.ROW_MAJOR, memory_config=config)
+
+
+def untilize(c: Composition, x: PlannedTensor, program: str = "untilize") -> PlannedTensor:
+    """The tensor in rows, interleaved."""
+    if x.spec.layout is Layout.ROW_MAJOR:
+        return x
+    return c.run(program, row_spec(x.spec.shape, x.spec.dtype, interleave(x.spec.memory_config)), x)
+
+
+def tilize_rows(c: Composition, x: PlannedTensor, config: MemoryConfig) -> PlannedTensor:
+    """Rows in tiles."""
+    return c.run("tilize", tile_spec(x.spec.shape, x.spec.dtype, config), x)
+
+
+def cut_rows(
+    c: Composition, x: PlannedTensor, bounds: tuple[tuple[int, int, int], ...], final: TensorSpec
+) -> PlannedTensor:
+    """A slice that begins inside a tile: out of tiles, cut, into tiles; the argument keeps its memory."""
+    rows = untilize(c, x)
+    cut = c.run("slice", row_spec(final.shape, rows.spec.dtype, interleave(final.memory_config)), rows, options=bounds)
+    made = tilize_rows(c, cut, final.memory_config)
+    c.free(cut)
+    if rows is not x:
+        c.free(rows)
+    return c.view(made, final)
+
+
+def pad_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
+    """Padding of tiles is filled first; bfloat8_b is padded as bfloat16."""
+    spec, c = call.specs[0], Composition()
+    if spec.layout is not Layout.TILE or spec.memory_config.is_sharded():
+        return None
+    x = PlannedTensor(spec)
+    source = typecast(c, x, DataType.BFLOAT16) if spec.dtype in BLOCK_FLOATS else x
+    fill_padding(c, source, call["value"])
+    wide = TensorSpec(results[0].shape, source.spec.dtype, Layout.TILE, memory_config=results[0].memory_config)
+    made = c.run("pad", wide, source, options=(call["padding"], call["value"]))
+    if source is not x:
+        narrow = typecast(c, made, spec.dtype)
+        made = c.replace(made, narrow)
+        c.free(source)
+    return c, [c.view(made, results[0])]
+
+
+def repeat_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
+    """A program for every dim that is repeated, from the last; unaligned tiles are repeated in rows."""
+    spec, c, final = call.specs[0], Composition(), results[0]
+    shape, counts = list(spec.shape), [int(count) for count in call["repeat_dims"]]
+    if not prod(final.shape) or spec.memory_config.is_sharded() or not shape or all(count == 1 for count in counts):
+        return None
+    rank = max(len(shape), len(counts))
+    shape, counts = [1] * (rank - len(shape)) + shape, [1] * (rank - len(counts)) + counts
+    x = PlannedTensor(spec)
+    in_rows = spec.layout is Layout.ROW_MAJOR or spec.shape[-1] % 32 != 0 or (spec.shape[-2:-1] or (1,))[0] % 32 != 0
+    across = any(count > 1 for count in counts[-2:]) if spec.layout is Layout.TILE else False
+    rows = in_rows and (across or spec.layout is Layout.ROW_MAJOR)
+    now = untilize(c, x, "untilize_codegen") if rows else x
+    for dim in range(rank - 3, 0, -1):  # along a dim of length 1 the next one is repeated more often
+        if shape[dim - 1] == 1 and counts[dim] > 1 and counts[dim - 1] > 1:
+            counts[dim], counts[dim - 1] = counts[dim] * counts[dim - 1], 1
+    for dim in range(rank - 1, -1, -1):
+        if counts[dim] == 1:
+            continue
+        shape[dim] *= counts[dim]
+        dtype = now.spec.dtype
+        layout = now.spec.layout
+        made_spec = TensorSpec(tuple(shape), dtype, layout, memory_config=final.memory_config)
+        made = c.run("repeat", made_spec, now, options=(dim - rank, counts[dim]))
+        if now is not x:
+            c.free(now)
+        now = made
+    if rows and spec.layout is Layout.TILE:
+        tiled = tilize_rows(c, now, final.memory_config)
+        now = c.replace(now, tiled)
+        if tiled.spec.dtype is not final.dtype:
+            narrow = typecast(c, tiled, final.dtype)
+            now = c.replace(tiled, narrow)
+    return c, [c.view(now, final)]
+
+
+def concat_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
+    """Shards leave their cores; tiles that are not filled along the dim are joined in rows."""
+    first, c, final = call.specs[0], Composition(), results[0]
+    if len(call.specs) < 2 or call["groups"] != 1 or final.memory_config.is_sharded() or not prod(final.shape):
+        return None
+    inputs = [PlannedTensor(spec) for spec in call.specs]
+    made = concat(c, inputs, normalize_dim(call["dim"], len(first.shape)), final)
+    return c, [c.view(made, final)]
+
+
+def concat(c: Composition, inputs: Sequence[PlannedTensor], dim: int, final: TensorSpec) -> PlannedTensor:
+    """Tensors one behind the other along a negative dim; the arguments keep their memory."""
+    first, config = inputs[0].spec, final.memory_config
+    if first.memory_config.is_sharded():
+        return _concat_shards(c, inputs, dim, final)
+    tiles = first.layout is Layout.TILE
+    ragged = tiles and any(
+        len(x.spec.shape) == 1 or x.spec.shape[dim] != x.spec.padded_shape[dim] for x in inputs if dim >= -2
+    )
+    rows = [untilize(c, x) for x in inputs] if ragged else list(inputs)
+    alignment = 32 if first.memory_config.buffer_type.name == "DRAM" else 16
+    thin = dim == -1 and rows[0].spec.layout is Layout.ROW_MAJOR and len(first.shape) > 1 and any(
+        x.spec.shape[-1] * element_bytes(x.spec.dtype) % alignment for x in rows
+    )  # fmt: skip
+    if thin:
+        shape = list(final.shape)
+        shape[-1], shape[-2] = shape[-2], shape[-1]
+        turned = [_transpose_rows(c, x) for x in rows]
+        for x, source in zip(rows, inputs, strict=True):
+            if x is not source:
+                c.free(x)
+        joined = c.run("concat", row_spec(shape, rows[0].spec.dtype, config), *turned, options=-2)
+        made = _transpose_rows(c, joined)
+        parts = [joined, *turned]
+    else:
+        kept = rows[0].spec.dtype if ragged else first.dtype
+        layout = Layout.ROW_MAJOR if ragged else first.layout
+        made = c.run("concat", TensorSpec(final.shape, kept, layout, memory_config=config), *rows, options=dim)
+        parts = [x for x, source in zip(rows, inputs, strict=True) if x is not source]
+    if ragged:
+        tiled = tilize_rows(c, made, config)
+        made = c.replace(made, tiled)
+    for part in parts:
+        c.free(part)
+    return made
+
+
+def _transpose_rows(c: Composition, x: PlannedTensor) -> PlannedTensor:
+    shape = list(x.spec.shape)
+    shape[-1], shape[-2] = shape[-2], shape[-1]
+    return c.run("permute", row_spec(shape, x.spec.dtype, x.spec.memory_config), x, options="rows")
+
+
+def _concat_shards(c: Composition, inputs: Sequence[PlannedTensor], dim: int, final: TensorSpec) -> PlannedTensor:
+    """Height shards are joined along the width on their cores; all others in DRAM."""
+    first = inputs[0].spec
+    by_height = first.memory_config.memory_layout.name == "HEIGHT_SHARDED"
+    shards = first.memory_config.shard_spec
+    if by_height and dim == -1 and len(first.shape) > 1 and shards is not None and len(inputs) == 2:
+        width = sum(x.spec.shape[-1] for x in inputs)
+        wide = MemoryConfig(
+            first.memory_config.memory_layout, first.memory_config.buffer_type,
+            type(shards)(shards.grid, (shards.shape[0], width), shards.orientation),
+        )  # fmt: skip
+        joined = c.run("concat", TensorSpec(final.shape, first.dtype, first.layout, memory_config=wide), *inputs)
+        made = c.run("sharded_to_interleaved", final, joined)
+        return c.replace(joined, made)
+    plain = [c.run("sharded_to_interleaved", x.spec.with_memory_config(DRAM_MEMORY_CONFIG), x) for x in inputs]
+    made = concat(c, plain, dim, final)
+    for x in plain:
+        c.free(x)
+    return made
+
+
+def repeat_interleave_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
+    """Copies are joined along a new dim, in rows; the last dim changes places with the one before it."""
+    spec, c = call.specs[0], Composition()
+    if not prod(spec.shape) or call["repeats"] == 1 or spec.memory_config.is_sharded():
+        return None
+    made = _interleave(c, PlannedTensor(spec), call["repeats"], call["dim"] % len(spec.shape), results[0].memory_config)
+    return c, [c.view(made, results[0])]
+
+
+def _interleave(c: Composition, x: PlannedTensor, repeats: int, dim: int, config: MemoryConfig) -> PlannedTensor:
+    spec, rank = x.spec, len(x.spec.shape)
+    shape = [n * repeats if i == dim else n for i, n in enumerate(spec.shape)]
+    if rank == 1:
+        column = reshape(c, x, TensorSpec((*spec.shape, 1), spec.dtype, spec.layout, memory_config=spec.memory_config))
+        grown = _interleave(c, column, repeats, 0, config)
+        made = reshape(c, grown, TensorSpec(tuple(shape), spec.dtype, spec.layout, memory_config=config))
+        c.replace(grown, made)
+        if column.allocation != made.allocation:
+            c.free(column)
+        return made
+    if dim == rank - 1 and spec.layout is Layout.TILE:
+        turned = transpose(c, x, rank - 1, rank - 2, config)
+        grown = _interleave(c, turned, repeats, rank - 2, config)
+        made = transpose(c, grown, rank - 1, rank - 2, config)
+        c.free(grown)
+        c.free(turned)
+        return made
+    if spec.dtype not in BLOCK_FLOATS and spec.layout is Layout.TILE and dim < rank - 2:
+        return c.run("repeat_interleave", tile_spec(shape, spec.dtype, config), x, options=(dim - rank, repeats))
+    if dim == rank - 1:
+        turned = _transpose_rows(c, x)
+        grown = _interleave(c, turned, repeats, rank - 2, config)
+        made = _transpose_rows(c, grown)
+        c.free(grown)
+        c.free(turned)
+        return made
+    wide = typecast(c, x, DataType.BFLOAT16) if spec.dtype in BLOCK_FLOATS else x
+    rows = untilize(c, wide)
+    if wide is not x:
+        c.free(wide)
+    joined = c.run("concat", row_spec(shape, rows.spec.dtype, config), *[rows] * repeats, options=("new dim", dim))
+    made = joined
+    if spec.layout is Layout.TILE:
+        made = tilize_rows(c, joined, config)
+        if spec.dtype in BLOCK_FLOATS:
+            narrow = typecast(c, made, spec.dtype)
+            made = c.replace(made, narrow)
+    if rows is not x:
+        c.free(rows)
+    return c.replace(joined, made)
+
+
+def roll_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
+    """Two slices in another order, joined; one dim at a time."""
+    spec, c = call.specs[0], Composition()
+    dims = (call["dim"],) if isinstance(call["dim"], int) else call["dim"]
+    shifts = (call["shifts"],) if isinstance(call["shifts"], int) else call["shifts"]
+    if dims is None or len(dims) != 1 or spec.memory_config.is_sharded() or not spec.shape:
+        return None
+    dim, rank = dims[0] % len(spec.shape), len(spec.shape)
+    at = -int(shifts[0]) % spec.shape[dim]
+    if at == 0:
+        return None
+    x, halves = PlannedTensor(spec), []
+    for start, stop in ((at, spec.shape[dim]), (0, at)):
+        shape = [stop - start if i == dim else n for i, n in enumerate(spec.shape)]
+        part = TensorSpec(shape, spec.dtype, spec.layout, memory_config=spec.memory_config)
+        bounds = tuple((start, stop, 1) if i == dim else (0, n, 1) for i, n in enumerate(spec.shape))
+        ragged = spec.layout is Layout.TILE and (rank < 2 or (dim >= rank - 2 and start % 32 != 0))
+        halves.append(cut_rows(c, x, bounds, part) if ragged else c.run("slice", part, x, options=bounds))
+    made = concat(c, halves, dim - rank, results[0])
+    for part_stage in reversed(halves):
+        c.free(part_stage)
+    return c, [c.view(made, results[0])]

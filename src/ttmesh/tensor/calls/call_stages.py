@@ -1,0 +1,87 @@
+"""Stages: the device programs that one call comes to, and the memory that they take and give back on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ttmesh.chip.memory import MemoryMap
+from ttmesh.tensor.distribution.allocate import Footprint, footprint_of
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor inside a composite call: its spec, and the allocation that holds it (None: an argument's memory)."""
+
+    spec: TensorSpec
+    allocation: int | None = None
+
+
+@dataclass(frozen=True)
+class MemorySchedule:
+    """Allocations of a call in order.
+
+    steps: n takes the allocation n, ~n gives it back. results: the allocation of each result. kept: the program that an
+    allocation belongs to, which keeps it as long as it is cached.
+    """
+
+    steps: tuple[int, ...]
+    rooms: tuple[Footprint, ...]
+    results: tuple[int, ...]
+    kept: Mapping[int, Hashable]
+
+
+class Composition:
+    """The device programs of one composite call, written down over specs while TT-NN's composition is followed."""
+
+    def __init__(self) -> None:
+        self.programs: list[Hashable] = []
+        self._steps: list[int] = []
+        self._specs: list[TensorSpec] = []
+        self._kept: dict[int, Hashable] = {}
+
+    def run(self, program: str, spec: TensorSpec, *inputs: PlannedTensor, options: Hashable = ()) -> PlannedTensor:
+        """Launch a program that makes a tensor of this spec; programs of equal inputs, outputs and options are one."""
+        self.programs.append((program, tuple(stage.spec for stage in inputs), spec, options))
+        return self.allocate(spec)
+
+    def launch(self, key: Hashable) -> None:
+        """Launch a program that allocates nothing."""
+        self.programs.append(key)
+
+    def allocate(self, spec: TensorSpec) -> PlannedTensor:
+        """Take memory without a program."""
+        self._steps.append(len(self._specs))
+        self._specs.append(spec)
+        return PlannedTensor(spec, len(self._specs) - 1)
+
+    def keep(self, spec: TensorSpec) -> None:
+        """Memory that the last program takes when it is compiled, and keeps."""
+        self._kept[len(self._specs)] = self.programs[-1]
+        self.allocate(spec)
+
+    def view(self, stage: PlannedTensor, spec: TensorSpec) -> PlannedTensor:
+        """The same memory seen with another spec."""
+        return PlannedTensor(spec, stage.allocation)
+
+    def free(self, stage: PlannedTensor) -> None:
+        """Give a tensor's memory back; an argument's stays, and a second call changes nothing."""
+        number = stage.allocation
+        if number is not None and ~number not in self._steps:
+            self._steps.append(~number)
+
+    def replace(self, old: PlannedTensor, new: PlannedTensor) -> PlannedTensor:
+        """The new tensor; the old one's memory goes back unless both share it."""
+        if old.allocation != new.allocation:
+            self.free(old)
+        return new
+
+    def schedule(self, results: Sequence[PlannedTensor], memory_map: MemoryMap) -> MemorySchedule | None:
+        """What a plan carries out; None where one allocation per result, in order, is all there is."""
+        places = tuple(stage.allocation for stage in results if stage.allocation is not None)
+        assert len(places) == len(results), "a composite call allocates its results"
+        if self._steps == list(range(len(results))) and places == tuple(self._steps):
+            return None
+        rooms = tuple(footprint_of(spec, memory_map) for spec in self._specs)
+        return MemorySchedule(tuple(self._steps), rooms, places, self._kept)

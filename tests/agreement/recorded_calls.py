@@ -1,0 +1,142 @@
+"""Calls and what TT-NN 0.81.1 did with them, one JSON object per line: arguments and outcomes only.
+
+`call` is Python: what is set up, " => ", and the call that is compared, in the words of `vocabulary`. An outcome is `error`
+(how the refusal begins), or `result` and `programs`: of each tensor its shape, padded shape, format, layout, memory and, on
+meshes, distribution; then its address, counted from where the next buffer of that kind would have been; and how many device
+programs were new.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ttmesh.ttnn as ttnn
+
+FORMATS = {
+    "bf16": ttnn.bfloat16, "f32": ttnn.float32, "bf8": ttnn.bfloat8_b, "bf4": ttnn.bfloat4_b,
+    "u32": ttnn.uint32, "i32": ttnn.int32, "u16": ttnn.uint16, "u8": ttnn.uint8,
+}  # fmt: skip
+INTEGERS = ("u32", "i32", "u16", "u8")
+FOLDER = Path(__file__).parent
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    """The recorded calls of one file."""
+    return [json.loads(line) for line in (FOLDER / name).read_text().splitlines()]
+
+
+def _cores(extent: int, most: int) -> int:
+    return next(n for n in (8, 4, 2, 1) if n <= most and extent % (32 * n) == 0)
+
+
+class Session:
+    """One mesh, and the vocabulary of the recorded calls on it."""
+
+    def __init__(self, mesh: ttnn.MeshDevice) -> None:
+        self.mesh = mesh
+
+    def vocabulary(self) -> dict[str, Any]:
+        """What the recorded calls say."""
+        mesh = self.mesh
+        return {
+            "ttnn": ttnn, "torch": torch, "dev": mesh, "mk": self.make, "DT": FORMATS,
+            "TILE": ttnn.TILE_LAYOUT, "RM": ttnn.ROW_MAJOR_LAYOUT, "DRAM": ttnn.DRAM_MEMORY_CONFIG,
+            "L1": ttnn.L1_MEMORY_CONFIG, "R": ttnn.ReplicateTensorToMesh(mesh),
+            "S": lambda dim: ttnn.ShardTensorToMesh(mesh, dim=dim),
+            "D": lambda dims: ttnn.ShardTensor2dMesh(mesh, mesh_shape=tuple(mesh.shape), dims=dims),
+        }  # fmt: skip
+
+    def make(
+        self,
+        shape: tuple[int, ...],
+        dtype: str = "bf16",
+        layout: ttnn.Layout = ttnn.TILE_LAYOUT,
+        memory: Any = ttnn.DRAM_MEMORY_CONFIG,
+        mapper: Any = None,
+    ) -> ttnn.Tensor:
+        """A tensor of any values; `memory` may be "h", "w" or "b": shards by height, width or blocks."""
+        config = self.shard(memory, shape) if isinstance(memory, str) else memory
+        values = torch.zeros(shape, dtype=torch.int64) if dtype in INTEGERS else torch.zeros(shape)
+        return ttnn.from_torch(
+            values, dtype=FORMATS[dtype], layout=layout, device=self.mesh, memory_config=config, mesh_mapper=mapper
+        )
+
+    @staticmethod
+    def shard(kind: str, shape: tuple[int, ...]) -> ttnn.MemoryConfig:
+        """The largest even sharding of a matrix."""
+        rows, columns = 1, shape[-1]
+        for extent in shape[:-1]:
+            rows *= extent
+        strategy = {"h": ttnn.ShardStrategy.HEIGHT, "w": ttnn.ShardStrategy.WIDTH, "b": ttnn.ShardStrategy.BLOCK}[kind]
+        x, y = {"h": (_cores(rows, 8), 1), "w": (_cores(columns, 8), 1)}.get(kind) or (
+            _cores(columns, 4),
+            _cores(rows, 4),
+        )
+        return ttnn.create_sharded_memory_config(shape, core_grid=ttnn.CoreGrid(y=y, x=x), strategy=strategy)
+
+    def run(self, call: str) -> dict[str, Any]:
+        """What ttmesh does with a recorded call."""
+        words = self.vocabulary()
+        base = {kind: self._next_address(words[kind]) for kind in ("DRAM", "L1")}
+        before, _, asked = call.rpartition("=>")
+        try:
+            exec(before, words)
+            programs = self.mesh.num_program_cache_entries()
+            result = eval(asked.strip(), words)
+            outcome = {
+                "result": self._describe(result, base),
+                "programs": self.mesh.num_program_cache_entries() - programs,
+            }
+        except Exception as refusal:
+            outcome = {"error": str(refusal).split("\n")[0]}
+        words.clear()
+        gc.collect()
+        return outcome
+
+    def _next_address(self, config: ttnn.MemoryConfig) -> int:
+        probe = self.make((32, 32), memory=config)
+        address = probe.buffer_address()
+        ttnn.deallocate(probe)
+        return address
+
+    def _describe(self, value: Any, base: dict[str, int]) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._describe(item, base) for item in value]
+        if not isinstance(value, ttnn.Tensor):
+            return repr(value)[:60]
+        drop = r"TensorMemoryLayout::|BufferType::|,range_lock.*|memory_layout=|buffer_type=|,nd_shard_spec=.*"
+        memory = re.sub(drop, "", str(value.memory_config()))
+        text = f"{list(value.shape)} {list(value.padded_shape)} {value.dtype.name} {value.layout.name} {memory}"
+        if self.mesh.get_num_devices() > 1:
+            drop = r", mesh_coords.*|TensorTopology|distribution_shape=|placements=SmallVector|Placement"
+            text += " " + re.sub(drop, "", str(value.tensor_topology()))
+        on_device = value.device() is not None
+        address = value.buffer_address() - base["DRAM" if ",DRAM" in memory else "L1"] if on_device else None
+        return [text, address]
+
+
+def opened(shape: tuple[int, int]) -> Iterator[Session]:
+    """A session on a mesh of this shape."""
+    several = shape != (1, 1)
+    if several:
+        ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(*shape), l1_small_size=16384)
+    yield Session(mesh)
+    ttnn.close_mesh_device(mesh)
+    if several:
+        ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+
+
+def agrees(recorded: dict[str, Any], found: dict[str, Any]) -> bool:
+    """Whether an outcome is the recorded one; of refusals TT-NN's words must be in ours."""
+    if "error" in recorded:
+        words = [re.sub(r"\W+", " ", outcome.get("error", "")) for outcome in (recorded, found)]
+        return bool(words[1]) and words[0][:60] in words[1]
+    return recorded["result"] == found.get("result") and recorded["programs"] == found.get("programs")
