@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import pytest
 import torch
@@ -34,6 +36,15 @@ def _default_print_options():
 
 def sharded(mesh, *shape: int, dim: int = 0):
     return from_torch(torch.rand(shape), device=mesh, mesh_mapper=ShardTensorToMesh(mesh, dim))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickle.dumps])
+def test_a_tensor_on_chips_is_neither_copied_nor_pickled(mesh, duplicate, recwarn) -> None:
+    with pytest.raises(TypeError, match=r"memory on chips cannot be copied or pickled; .* tensor.cpu\(\)"):
+        duplicate(sharded(mesh, 8, 4))
+
+    gc.collect()  # and nothing half made complains when it goes
+    assert not recwarn.list
 
 
 def test_use_after_deallocate_says_so(mesh) -> None:

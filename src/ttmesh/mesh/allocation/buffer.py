@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections import deque
 from threading import Lock, local
+from typing import NoReturn
 
 import torch
 
@@ -248,6 +249,9 @@ class Buffer:
             self._last_writes: int = cell.writes
         if cell is not None and not self.heap.closed:
             self.heap.free(cell)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("memory on chips cannot be copied or pickled; bring the tensor to the host first: tensor.cpu()")
 
     def __del__(self) -> None:
         cell, heap = self._cell, self.heap
