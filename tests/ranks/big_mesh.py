@@ -105,11 +105,12 @@ def reductions(mesh: ttnn.MeshDevice) -> Results:
 def copies(mesh: ttnn.MeshDevice) -> Results:
     values = drawn(2 * 32, 8 * 64)
     t = cut(mesh, values, (0, 1))
+    rows = ttnn.to_layout(t, ttnn.ROW_MAJOR_LAYOUT)  # mesh_partition takes whole tiles only
     at = ttnn.MeshCoordinate
     found = {
         "broadcast": ttnn.broadcast(t, at(1, 6), cluster_axis=1),
-        "partition 0": ttnn.mesh_partition(t, 0, 0),
-        "partition 1": ttnn.mesh_partition(t, 1, 1),
+        "partition 0": ttnn.mesh_partition(rows, 0, 0),
+        "partition 1": ttnn.mesh_partition(rows, 1, 1),
         "partition of equals": ttnn.mesh_partition(cut(mesh, values[:32, :256], (None, None)), 1, 1),
         "all to all": ttmesh.all_to_all(t, 0, 1, cluster_axis=1),
         "all to all rows": ttmesh.all_to_all(t, 1, 0, cluster_axis=0),
