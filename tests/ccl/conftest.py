@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from some_chips import SomeChips
 
 from ttmesh.base import settings
 from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.device.mesh_device import list_open_meshes
 from ttmesh.mesh.functions.process_fabric import set_fabric_config
+from ttmesh.tensor.observer import observer
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +23,12 @@ def nothing_left() -> Iterator[None]:
     set_fabric_config(FabricConfig.DISABLED)
     for name in ("TTMESH_SYSTEM", "TTMESH_SCHEDULE"):
         settings.override(name, None)
+
+
+@pytest.fixture
+def collectives_on_some_chips() -> Iterator[None]:
+    """Every collective that the test calls is repeated on parts of the mesh (`some_chips.py`)."""
+    watcher = SomeChips()
+    observer.add(watcher)
+    yield
+    observer.remove(watcher)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from ccl_meshes import lanes_of, on, opened, random_lanes
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32
 from ttmesh.base.geometry import MeshCoordinate
+
+pytestmark = pytest.mark.usefixtures("collectives_on_some_chips")
 
 TILE = Layout.TILE
 

@@ -21,6 +21,8 @@ from ttmesh.ccl.collectives.broadcast import all_broadcast, broadcast, mesh_part
 from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
 from ttmesh.mesh.device.mesh_device import MeshDevice
 
+pytestmark = pytest.mark.usefixtures("collectives_on_some_chips")
+
 MESHES = ((1, 2), (1, 8), (2, 4), (8, 4))
 
 

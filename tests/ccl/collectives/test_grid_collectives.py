@@ -20,6 +20,8 @@ from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
 
+pytestmark = pytest.mark.usefixtures("collectives_on_some_chips")
+
 
 @pytest.fixture(params=[(2, 4), (8, 4)], ids=["2x4", "8x4"])
 def mesh(request: pytest.FixtureRequest) -> Iterator[MeshDevice]:

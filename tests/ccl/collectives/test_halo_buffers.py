@@ -49,6 +49,7 @@ def test_scattered_edges_are_the_padded_part(mode: str) -> None:
         assert torch.equal(lanes_of(filled), lanes_of(padded))
 
 
+@pytest.mark.usefixtures("collectives_on_some_chips")
 def test_sections_lie_above_below_left_right() -> None:
     with opened((2, 4)) as mesh:
         values = random_lanes((2, 4), LOCAL, float32)
@@ -63,6 +64,7 @@ def test_sections_lie_above_below_left_right() -> None:
         assert torch.equal(left[:, -1], values[1, 1, 0, :, 0, -COLUMNS:])  # the corner comes from the diagonal
 
 
+@pytest.mark.usefixtures("collectives_on_some_chips")
 def test_the_inside_of_a_padded_part_gives_the_same_edges() -> None:
     with opened((2, 4)) as mesh:
         values = random_lanes((2, 4), LOCAL, float32)
@@ -73,6 +75,7 @@ def test_the_inside_of_a_padded_part_gives_the_same_edges() -> None:
         assert torch.equal(lanes_of(plain), lanes_of(inner))
 
 
+@pytest.mark.usefixtures("collectives_on_some_chips")
 def test_a_buffer_that_is_too_small_is_refused() -> None:
     with opened((2, 4)) as mesh:
         tensor = on(mesh, random_lanes((2, 4), LOCAL, float32), float32)

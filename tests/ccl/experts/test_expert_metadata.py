@@ -9,6 +9,8 @@ from ccl_meshes import lanes_of, on, opened, random_lanes
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import DataType, bfloat16
 
+pytestmark = pytest.mark.usefixtures("collectives_on_some_chips")
+
 EXPERTS, K, HIDDEN, TOKENS = 16, 3, 32, 2
 dispatch = ttnn.experimental.all_to_all_dispatch_metadata
 

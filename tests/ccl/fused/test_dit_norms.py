@@ -9,6 +9,8 @@ from ccl_meshes import lanes_of, on, opened, random_lanes
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import Layout, bfloat16, float32
 
+pytestmark = pytest.mark.usefixtures("collectives_on_some_chips")
+
 TILE = Layout.TILE
 ROWS, WIDTH, EPSILON = 32, 128, 1e-6
 rms = ttnn.experimental.dit_fused_distributed_rmsnorm

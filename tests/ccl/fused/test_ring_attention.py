@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 import ttmesh.ttnn as ttnn
 
+pytestmark = pytest.mark.usefixtures("collectives_on_some_chips")
+
 
 @pytest.fixture
 def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:

@@ -116,7 +116,6 @@ def decide_all_to_all(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size] * n),
         scattered_topology(request.tensor, out_dim, request["axis"]),
-        presence=request.tensor.kind.presence,
         exchange_axes=exchange_axes,
         compute_on_rank=None if exchange_axes is None or request["algorithm"] else compute_on_rank,
     )

@@ -120,7 +120,6 @@ def _decide_broadcast(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size, up=up, down=[size - read for read in up]),
         replicated_topology(request.tensor, request["axis"]),
-        presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction else None,
     )
@@ -148,7 +147,6 @@ def _decide_all_broadcast(request: Request) -> Decision:
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         replicated_topology(request.tensor, request["axis"]),
         single=False,
-        presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
     )
 
@@ -199,7 +197,6 @@ def decide_mesh_partition(request: Request) -> Decision:
         compute,
         {},
         partitioned_topology(request.tensor, dim, request["axis"]),
-        presence=request.tensor.kind.presence,
         exchange_axes=exchange_axes,
         compute_on_rank=compute_on_rank if exchange_axes is not None else None,
     )

@@ -184,7 +184,6 @@ def decide_all_reduce(request: Request) -> Decision:
         groups.loads(plan, size, up=[size] * n, down=[size] * n),
         replicated_topology(request.tensor, request["axis"]),
         stages=_all_reduce_stages(request, n),
-        presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if reduce and add is None else None,
     )
@@ -244,7 +243,6 @@ def decide_reduce_scatter(request: Request) -> Decision:
         _sharded_over_all(request.tensor, dim)
         if request["over_all"]
         else scattered_topology(request.tensor, dim, request["axis"]),
-        presence=request.tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction and add is None else None,
         stages=_reduce_scatter_stages(request, dim, request.result_spec(shape)),
@@ -332,7 +330,6 @@ def decide_all_gather(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         replicated_topology(tensor, request["axis"]),
-        presence=tensor.kind.presence,
         exchange_axes=groups.exchange_axes,
         stages=_all_gather_stages(request, dim, request.result_spec(shape)),
     )

@@ -58,5 +58,4 @@ def _decide(request: Request) -> Decision:
         return [split.contiguous() for split in summed.chunk(splits, -1)]
 
     specs = tuple(request.result_spec(shape) for _ in range(splits))
-    topology, presence = request.tensor.tensor_topology(), request.tensor.kind.presence
-    return Decision(specs, compute, {}, topology, presence=presence, single=False)
+    return Decision(specs, compute, {}, request.tensor.tensor_topology(), single=False)

@@ -13,6 +13,7 @@ from ttmesh.base import numerics_mode
 from ttmesh.base.errors import MeshError, RankError, ShapeError, one_of
 from ttmesh.ccl.planning.collective_parameters import TAGS
 from ttmesh.ccl.planning.plan_traffic import Loads
+from ttmesh.ccl.planning.present_lanes import hide_absent_lanes
 from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
@@ -89,7 +90,8 @@ class Request:
 class Decision:
     """What a collective does. `compute` maps the lanes of the inputs to those of the results.
 
-    `changed`: the coordinates that change; the others keep the output's values.
+    `changed`: the coordinates that change, if not those of the run (the tensor with the fewest); the others keep the
+    output's values.
     `exchange_axes`: the mesh axes along which chips exchange data (None: all); `compute` needs all lanes along them and
     accepts any number along others. `compute_on_rank`: the same from the lanes of one rank, if that is cheaper.
     `stages`: the programs and the memory that it takes, where they are not one program and the results.
@@ -102,7 +104,6 @@ class Decision:
     programs: int = 1
     single: bool = True
     changed: Presence | None = None
-    presence: Presence | None = None
     exchange_axes: tuple[int, ...] | None = None
     compute_on_rank: Callable[..., Sequence[torch.Tensor]] | None = None
     stages: tuple[Composition, Sequence[PlannedTensor]] | None = None
@@ -236,7 +237,8 @@ def collective(
 
 def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
     mesh, specs = request.mesh, decision.specs
-    kinds = tuple(kind_of(spec, decision.topology, decision.presence) for spec in specs)
+    presence = presence_of_run((*request.tensors, *request.outputs)) if decision.changed is None else None
+    kinds = tuple(kind_of(spec, decision.topology, presence) for spec in specs)
     footprints = tuple(footprint_of(spec, mesh.heap.map) for spec in specs)
     body = _make_body(request, decision)
     programs: tuple[Hashable, ...] = tuple((*key, i) for i in range(decision.programs))
@@ -246,7 +248,7 @@ def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Pl
         programs, schedule = tuple(composition.programs), composition.schedule(results, mesh.heap.map)
     plan: type[Plan] = Plan
     make_body: Callable[[], Body] = lambda: body  # noqa: E731
-    chips = presence_of_run((*request.tensors, *request.outputs)) if decision.changed is None else decision.changed
+    chips = decision.changed or presence
     if chips is not None:
         plan, make_body = PartialPlan, bodies_on(make_body, mesh, chips, kinds, request.outputs)
     config = key_of(request["compute_kernel_config"])
@@ -301,19 +303,25 @@ def make_rank_compute(request: Request, decision: Decision) -> Callable[..., Seq
     Otherwise the collective's `compute_on_rank`, or: gather the lanes of all ranks along the axes it needs, run the same
     function as in one process, and keep this rank's block. So every collective gives the bits of one process.
     """
-    rank_block, compute, exchange_axes = request.mesh.rank_block, decision.compute, decision.exchange_axes
+    rank_block, exchange_axes = request.mesh.rank_block, decision.exchange_axes
+    presences = [tensor.kind.presence for tensor in request.tensors]
     if rank_block is None:
-        return compute
+        return hide_absent_lanes(decision.compute, presences)
+    local = [None if p is None else rank_block.find_local_positions(p) for p in presences]
     axes = [
         axis
         for axis in range(len(rank_block.grid))
         if rank_block.is_divided(axis) and (exchange_axes is None or axis in exchange_axes)
     ]
     if not axes:
-        return compute
+        return hide_absent_lanes(decision.compute, local)
+    if decision.compute_on_rank is not None:
+        return hide_absent_lanes(decision.compute_on_rank, local)
+    gathered = [None if p is None else rank_block.find_local_positions(p, axes) for p in presences]
+    compute = hide_absent_lanes(decision.compute, gathered)
 
     def gather_and_compute(*lanes: torch.Tensor) -> Sequence[torch.Tensor]:
         results = compute(*(rank_block.gather_along(block, axes) for block in lanes))
         return [_copy_block(result, rank_block.narrow_to_block(result, axes)) for result in results]
 
-    return decision.compute_on_rank or gather_and_compute
+    return gather_and_compute

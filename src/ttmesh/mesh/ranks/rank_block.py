@@ -87,9 +87,17 @@ class RankBlock:
             )
         return tuple(at - a for at, a in zip(coord, self.start, strict=True))
 
-    def find_local_positions(self, coords: frozenset[Coord]) -> frozenset[Coord]:
-        """The lane positions of those coordinates that this rank holds."""
-        return frozenset(self.to_local(coord) for coord in coords if self.has_chip(coord))
+    def find_local_positions(self, coords: frozenset[Coord], gathered: Sequence[int] = ()) -> frozenset[Coord]:
+        """The lane positions of those coordinates that this rank holds, or that lanes gathered along some axes hold."""
+        spans = [
+            (0, full) if axis in gathered else (start, start + count)
+            for axis, (full, start, count) in enumerate(zip(self.full_shape, self.start, self.block_shape, strict=True))
+        ]
+        return frozenset(
+            tuple(at - first for at, (first, _) in zip(coord, spans, strict=True))
+            for coord in coords
+            if all(first <= at < end for at, (first, end) in zip(coord, spans, strict=True))
+        )
 
     def narrow_to_block(self, lanes: torch.Tensor, axes: Sequence[int] | None = None) -> torch.Tensor:
         """A view of this rank's lanes, given those of the full mesh (along some axes or all); an axis of length 1 stays."""
