@@ -85,9 +85,9 @@ REFUSAL = r"no gradient of ttnn\.|overwritten before backward"
 
 
 def format_of(case: Case, wanted: DataType = float32) -> DataType:
-    """The format of a case's leaves: the wanted one where the case knows it."""
+    """The format of a case's leaves: the wanted one where the case knows it, else one of its own."""
     floats = [dtype for dtype in case.formats if dtype in FLOATS]
-    return wanted if wanted in floats or not floats else floats[0]
+    return wanted if wanted in floats else (*floats, *case.formats, wanted)[0]
 
 
 def cells(case: Case) -> list[Cell]:
