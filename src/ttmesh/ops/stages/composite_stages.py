@@ -80,10 +80,10 @@ def outer_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition
     if a.spec.layout is not Layout.TILE or b.spec.layout is not Layout.TILE:
         return None
     column = tile_spec((1, 1, a.spec.shape[-1], 1), a.spec.dtype, a.spec.memory_config)
-    turned = reshape(c, a, column)
-    made = c.run("matmul", final, turned, b)
-    if turned.allocation != a.allocation:
-        c.free(turned)
+    transposed = reshape(c, a, column)
+    made = c.run("matmul", final, transposed, b)
+    if transposed.allocation != a.allocation:
+        c.free(transposed)
     return c, [made]
 
 

@@ -32,7 +32,7 @@ def matmul_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositio
     operands = [_transpose_first(c, x, call, letter) for x, letter in ((a, "a"), (b, "b"))]
     if bias is not None and operands[1] is not b:
         _check_transposed_bias(b.spec, bias)
-    turned = [new for new, old in zip(operands, (a, b), strict=True) if new is not old]
+    transposed = [new for new, old in zip(operands, (a, b), strict=True) if new is not old]
     a, b = operands
     inputs = (a, b) if bias is None or adds else (a, b, PlannedTensor(bias))
     options = tuple(key_of(call[name]) for name in OPTIONS)
@@ -44,7 +44,7 @@ def matmul_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositio
     if applies:
         c.launch(_activation_key(call["activation"], final))
         now = now if given else c.replace(now, c.allocate(final))
-    for stage in turned:
+    for stage in transposed:
         c.free(stage)
     return c, [now]
 

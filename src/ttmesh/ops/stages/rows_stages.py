@@ -128,13 +128,13 @@ def concat(c: Composition, inputs: Sequence[PlannedTensor], dim: int, final: Ten
     if thin:
         shape = list(final.shape)
         shape[-1], shape[-2] = shape[-2], shape[-1]
-        turned = [_transpose_rows(c, x) for x in rows]
+        transposed = [_transpose_rows(c, x) for x in rows]
         for x, source in zip(rows, inputs, strict=True):
             if x is not source:
                 c.free(x)
-        joined = c.run("concat", row_spec(shape, rows[0].spec.dtype, config), *turned, options=-2)
+        joined = c.run("concat", row_spec(shape, rows[0].spec.dtype, config), *transposed, options=-2)
         made = _transpose_rows(c, joined)
-        parts = [joined, *turned]
+        parts = [joined, *transposed]
     else:
         kept = rows[0].spec.dtype if ragged else first.dtype
         layout = Layout.ROW_MAJOR if ragged else first.layout
@@ -196,20 +196,20 @@ def _interleave(c: Composition, x: PlannedTensor, repeats: int, dim: int, config
             c.free(column)
         return made
     if dim == rank - 1 and spec.layout is Layout.TILE:
-        turned = transpose(c, x, rank - 1, rank - 2, config)
-        grown = _interleave(c, turned, repeats, rank - 2, config)
+        transposed = transpose(c, x, rank - 1, rank - 2, config)
+        grown = _interleave(c, transposed, repeats, rank - 2, config)
         made = transpose(c, grown, rank - 1, rank - 2, config)
         c.free(grown)
-        c.free(turned)
+        c.free(transposed)
         return made
     if spec.dtype not in BLOCK_FLOATS and spec.layout is Layout.TILE and dim < rank - 2:
         return c.run("repeat_interleave", tile_spec(shape, spec.dtype, config), x, options=(dim - rank, repeats))
     if dim == rank - 1:
-        turned = _transpose_rows(c, x)
-        grown = _interleave(c, turned, repeats, rank - 2, config)
+        transposed = _transpose_rows(c, x)
+        grown = _interleave(c, transposed, repeats, rank - 2, config)
         made = _transpose_rows(c, grown)
         c.free(grown)
-        c.free(turned)
+        c.free(transposed)
         return made
     wide = typecast(c, x, DataType.BFLOAT16) if spec.dtype in BLOCK_FLOATS else x
     rows = untilize(c, wide)

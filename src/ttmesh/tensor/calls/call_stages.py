@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ttmesh.chip.memory import MemoryMap
 from ttmesh.tensor.distribution.allocate import Footprint, footprint_of
@@ -23,13 +24,23 @@ class MemorySchedule:
     """Allocations of a call in order.
 
     steps: n takes the allocation n, ~n gives it back. results: the allocation of each result. kept: the program that an
-    allocation belongs to, which keeps it as long as it is cached.
+    allocation belongs to, which keeps it as long as it is cached: only the call that compiles it takes it.
     """
 
     steps: tuple[int, ...]
     rooms: tuple[Footprint, ...]
     results: tuple[int, ...]
     kept: Mapping[int, Hashable]
+
+    @cached_property
+    def result_numbers(self) -> Mapping[int, int]:
+        """Which result each allocation holds, for those that hold one."""
+        return {allocation: i for i, allocation in enumerate(self.results)}
+
+    @cached_property
+    def repeated_steps(self) -> tuple[int, ...]:
+        """The steps of a call whose programs are compiled."""
+        return tuple(step for step in self.steps if step not in self.kept)
 
 
 class Composition:

@@ -31,7 +31,7 @@ class Plan:
 
     __slots__ = (
         "body", "changing", "circular_buffer_bytes", "compute_config", "footprints", "generation", "kinds", "make_body",
-        "name", "program_count", "programs", "schedule", "single", "wrap",
+        "name", "plain", "program_count", "programs", "schedule", "single", "wrap",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +52,8 @@ class Plan:
         self.kinds = kinds  # of the results
         self.footprints = footprints  # of the results
         self.wrap = wrap  # puts the results into the form that is returned
-        self.single = wrap is only and schedule is None
+        self.single = wrap is only
+        self.plain = schedule is None or schedule.repeated_steps == schedule.results  # once programs are compiled
         self.make_body = make_body  # from the values of the changing arguments
         self.changing = changing
         self.body = None if changing else make_body()  # where no value decides
@@ -66,25 +67,31 @@ class Plan:
     def run(self, mesh: MeshDevice, reads: Sequence[Cell], body: Body, outputs: Sequence[Tensor | None] = ()) -> Any:
         """Allocate the results that are not given and enqueue the programs."""
         cache = mesh.program_cache
-        if self.generation != cache.generation:
+        compiled = self.generation == cache.generation
+        if not compiled:
             self._count(cache)
         if self.circular_buffer_bytes and mesh.heap.live[L1]:
             check_room(self.name, self.circular_buffer_bytes, mesh)
         if self.single and not outputs:
-            buffer = mesh.heap.take(self.footprints[0], self.name)
+            if self.schedule is None or (compiled and self.plain):
+                buffer = mesh.heap.take(self.footprints[0], self.name)
+            else:
+                buffer = self._allocate(self.schedule, mesh, (), compiled)[0]
             mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count)  # type: ignore[arg-type]  # a new buffer has its cell
             result = Tensor.on_device(self.kinds[0], buffer, mesh)
             if observer.active:
                 self._report(body, reads, (), result)
             return result
-        made = self._allocate(mesh, outputs)
+        buffers = None if self.schedule is None else self._allocate(self.schedule, mesh, outputs, compiled)
         results: list[Tensor] = []
         for i, kind in enumerate(self.kinds):
             given = outputs[i] if i < len(outputs) else None
-            if given is None:
-                given = Tensor.on_device(kind, made[i], mesh)
-            else:
+            if given is not None:
                 given.buffer.cell.writes += 1
+            elif buffers is not None:
+                given = Tensor.on_device(kind, buffers[i], mesh)
+            else:
+                given = Tensor.on_device(kind, mesh.heap.take(self.footprints[i], self.name), mesh)
             results.append(given)
         writes = [tensor.buffer.cell for tensor in results]
         mesh.run_program(self.name, body, reads, writes, self.program_count)
@@ -93,25 +100,31 @@ class Plan:
             self._report(body, reads, outputs, wrapped)
         return wrapped
 
-    def _allocate(self, mesh: MeshDevice, outputs: Sequence[Tensor | None]) -> dict[int, Buffer]:
+    def _allocate(
+        self, schedule: MemorySchedule, mesh: MeshDevice, outputs: Sequence[Tensor | None], compiled: bool
+    ) -> dict[int, Buffer]:
         """The memory of the results that are not given, by result; temporaries come and go on the way."""
-        take, given = mesh.heap.take, {i for i, tensor in enumerate(outputs) if tensor is not None}
-        if self.schedule is None:
-            return {i: take(room, self.name) for i, room in enumerate(self.footprints) if i not in given}
-        schedule, cache = self.schedule, mesh.program_cache
-        owners = {number: i for i, number in enumerate(schedule.results)}
-        held: dict[int, Buffer] = {}
-        for step in schedule.steps:
-            if step < 0:
-                held.pop(~step, None)
-            elif step in schedule.kept:
-                if schedule.kept[step] not in cache.buffers:
-                    cache.buffers[schedule.kept[step]] = take(schedule.rooms[step], self.name)
-            elif owners.get(step) not in given:
-                held[step] = take(schedule.rooms[step], self.name)
+        heap, cache, name, rooms = mesh.heap, mesh.program_cache, self.name, schedule.rooms
+        made: dict[int, Buffer] = {}
+        temporaries: dict[int, Buffer | int] = {}
+        try:
+            for step in schedule.repeated_steps if compiled else schedule.steps:
+                if step < 0:
+                    if ~step in temporaries:
+                        heap.free_temporary(rooms[~step], temporaries.pop(~step))
+                elif step in schedule.kept:
+                    if schedule.kept[step] not in cache.buffers:
+                        cache.buffers[schedule.kept[step]] = heap.take(rooms[step], name)
+                elif (result := schedule.result_numbers.get(step)) is None:
+                    temporaries[step] = heap.take_temporary(rooms[step], name)
+                elif result >= len(outputs) or outputs[result] is None:
+                    made[result] = heap.take(rooms[step], name)
+        finally:
+            for number, temporary in temporaries.items():  # what an allocation that failed left
+                heap.free_temporary(rooms[number], temporary)
         if not cache.enabled:
             cache.buffers.clear()
-        return {owners[number]: buffer for number, buffer in held.items() if number in owners}
+        return made
 
     def _count(self, cache: ProgramCache) -> None:
         """Count the programs, once until the cache is cleared."""
