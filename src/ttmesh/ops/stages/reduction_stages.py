@@ -70,7 +70,7 @@ class Reduction:
         return result
 
     def _over_batches(self, x: PlannedTensor, dims: Sequence[int], last: DataType, chains: bool) -> PlannedTensor:
-        """Sums over batches, of whole tiles; what was padding is cut off again."""
+        """Sums over batches, of whole tiles; what was padding is sliced off again."""
         c = self.c
         tiled = tilize(c, x, self.config)
         shape, now = list(tiled.spec.padded_shape), tiled
@@ -84,8 +84,8 @@ class Reduction:
             now = made
         if tiled is not x:
             c.free(tiled)
-        cut = slice_front(c, now, [min(a, b) for a, b in zip(x.spec.shape, shape, strict=True)])
-        return c.replace(now, cut)
+        sliced = slice_front(c, now, [min(a, b) for a, b in zip(x.spec.shape, shape, strict=True)])
+        return c.replace(now, sliced)
 
     def _over_dims(self, x: PlannedTensor, dims: Sequence[int], chains: bool) -> PlannedTensor:
         """One program for the height, the width or both; other dims change places with the height first."""

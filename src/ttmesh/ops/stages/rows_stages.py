@@ -38,11 +38,11 @@ def tilize_rows(c: Composition, x: PlannedTensor, config: MemoryConfig) -> Plann
 def cut_rows(
     c: Composition, x: PlannedTensor, bounds: tuple[tuple[int, int, int], ...], final: TensorSpec
 ) -> PlannedTensor:
-    """A slice that begins inside a tile: out of tiles, cut, into tiles; the argument keeps its memory."""
+    """A slice that begins inside a tile: out of tiles, sliced, into tiles; the argument keeps its memory."""
     rows = untilize(c, x)
-    cut = c.run("slice", row_spec(final.shape, rows.spec.dtype, interleave(final.memory_config)), rows, options=bounds)
-    made = tilize_rows(c, cut, final.memory_config)
-    c.free(cut)
+    sliced = c.run("slice", row_spec(final.shape, rows.spec.dtype, interleave(final.memory_config)), rows, options=bounds)
+    made = tilize_rows(c, sliced, final.memory_config)
+    c.free(sliced)
     if rows is not x:
         c.free(rows)
     return c.view(made, final)
