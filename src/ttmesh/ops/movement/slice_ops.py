@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, align_mesh_dims, unflatten_lanes
-from ttmesh.ops.stages.rows_stages import cut_rows
+from ttmesh.ops.stages.rows_stages import slice_rows
 from ttmesh.tensor import indexing, operators
 from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import TensorFunction
@@ -134,7 +134,7 @@ def _slice_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositio
     if spec.layout is not Layout.TILE or not _slices_rows(call) or spec.memory_config.is_sharded():
         return None
     slices, c = make_slices(spec.shape, call["starts"], call["ends"], call["steps"]), Composition()
-    made = cut_rows(c, PlannedTensor(spec), tuple((s.start, s.stop, s.step) for s in slices[1:]), final)
+    made = slice_rows(c, PlannedTensor(spec), tuple((s.start, s.stop, s.step) for s in slices[1:]), final)
     return c, [made]
 
 

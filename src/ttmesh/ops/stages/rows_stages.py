@@ -35,12 +35,14 @@ def tilize_rows(c: Composition, x: PlannedTensor, config: MemoryConfig) -> Plann
     return c.run("tilize", tile_spec(x.spec.shape, x.spec.dtype, config), x)
 
 
-def cut_rows(
+def slice_rows(
     c: Composition, x: PlannedTensor, bounds: tuple[tuple[int, int, int], ...], final: TensorSpec
 ) -> PlannedTensor:
     """A slice that begins inside a tile: out of tiles, sliced, into tiles; the argument keeps its memory."""
     rows = untilize(c, x)
-    sliced = c.run("slice", row_spec(final.shape, rows.spec.dtype, interleave(final.memory_config)), rows, options=bounds)
+    sliced = c.run(
+        "slice", row_spec(final.shape, rows.spec.dtype, interleave(final.memory_config)), rows, options=bounds
+    )
     made = tilize_rows(c, sliced, final.memory_config)
     c.free(sliced)
     if rows is not x:
@@ -244,7 +246,7 @@ def roll_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
         part = TensorSpec(shape, spec.dtype, spec.layout, memory_config=spec.memory_config)
         bounds = tuple((start, stop, 1) if i == dim else (0, n, 1) for i, n in enumerate(spec.shape))
         ragged = spec.layout is Layout.TILE and (rank < 2 or (dim >= rank - 2 and start % 32 != 0))
-        halves.append(cut_rows(c, x, bounds, part) if ragged else c.run("slice", part, x, options=bounds))
+        halves.append(slice_rows(c, x, bounds, part) if ragged else c.run("slice", part, x, options=bounds))
     made = concat(c, halves, dim - rank, results[0])
     for part_stage in reversed(halves):
         c.free(part_stage)
