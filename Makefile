@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops test-deep sanitize pages docs stubs check bench bench-gpu sizes clean
+.PHONY: demo test test-ops test-deep sanitize pages docs stubs check bench bench-compare bench-gpu sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -52,9 +52,13 @@ check: $(STAMP)  ## format, lint, types, architecture, smoke
 
 bench: $(STAMP)  ## every benchmark, printed beside its peers, with the default numerics and ideally
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@set -e; for file in benchmarks/*.py; do \
+	@set -e; for file in $(filter-out %/compare.py %/gpu.py,$(wildcard benchmarks/*.py)); do \
 	  case $$file in */ops.py|*/models.py|*/training.py|*/collectives.py) modes="ideal realistic";; *) modes=realistic;; esac; \
 	  for mode in $$modes; do echo "== $$file, numerics $$mode"; TTMESH_NUMERICS=$$mode $(PY) $$file; done; done
+
+bench-compare: $(STAMP)  ## two checkouts or revisions, alternating: make bench-compare A=HEAD~1 B=.
+	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(PY) benchmarks/compare.py $(A) $(B)
 
 bench-gpu:  ## the rows of one NVIDIA GPU; needs a torch for CUDA, no network: WHEELS names a folder with the other packages
 	@test -z "$(WHEELS)" || python3 -m pip install -q --no-index --find-links $(WHEELS) --target .gpu-site msgspec psutil rich pyyaml platformdirs

@@ -2,8 +2,9 @@
 
     python benchmarks/compare.py BEFORE AFTER [--rounds 60] [--group '8 chips'] [--rows TEXT]
 
-Whatever else the machine does hits both alike, so a row tells change from noise: it counts as changed only where the
-best and the median round agree that it did, and by more than the rounds of one side differ among themselves.
+BEFORE and AFTER are folders or git revisions. Whatever else the machine does hits both alike, so a row tells change
+from noise: it counts as changed only where the best and the median round agree that it did, and by more than the rounds
+of one side differ among themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +28,7 @@ import torch
 import ttmesh
 import ttmesh.ttnn as ttnn
 
+HERE = Path(__file__).parent
 ROUND_S = 0.004
 LIMIT = 1.05
 Call = Callable[[], object]
@@ -129,16 +132,32 @@ def compare(group: str, arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="a checkout of ttmesh")
-    parser.add_argument("after", type=Path, help="another one")
+    parser.add_argument("before", help="a checkout of ttmesh, or a revision of this one")
+    parser.add_argument("after", help="another one")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--group", choices=GROUPS, action="append", help="only this group of rows")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments.before = find_checkout(arguments.before, Path(folder, "before"))
+        arguments.after = find_checkout(arguments.after, Path(folder, "after"))
+        print_rows(arguments)
+    subprocess.run(["git", "-C", HERE, "worktree", "prune"], check=True)
+    return 0
+
+
+def find_checkout(name: str, folder: Path) -> Path:
+    """The folder of this name, else a checkout of the revision in a folder of its own."""
+    if Path(name, "src").is_dir():
+        return Path(name)
+    subprocess.run(["git", "-C", HERE, "worktree", "add", "-q", "--detach", folder, name], check=True)
+    return folder
+
+
+def print_rows(arguments: argparse.Namespace) -> None:
     print(f"{'':45}{'before':>16}{'after':>16}{'best':>7}{'median':>8}   µs, best (median)")
     slower = sum(compare(group, arguments) for group in arguments.group or GROUPS)
     print(f"{slower} rows slower by more than {LIMIT - 1:.0%} and more than the noise")
-    return 0
 
 
 if __name__ == "__main__":
