@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, PrintedEnum, bfloat
 from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 from ttmesh.chip.numerics.engine_config import EngineConfig
-from ttmesh.chip.numerics.fpu_elementwise import add_lanes
+from ttmesh.chip.numerics.fpu_elementwise import make_adder
 
 
 class ReduceType(PrintedEnum):
@@ -42,7 +42,7 @@ def chip_adder(dtype: DataType, arch: Arch) -> Add | None:
     if numerics_mode.current() == numerics_mode.IDEAL or dtype not in FORMATS:
         return None
     config = EngineConfig(arch, fp32_dest=dtype is float32, a_dtype=dtype, b_dtype=dtype, out_dtype=dtype)
-    return lambda a, b: add_lanes(a, b, config)
+    return make_adder(config)
 
 
 def reduce_group(lanes: torch.Tensor, n: int, name: str, add: Add | None = None) -> torch.Tensor:

@@ -55,6 +55,16 @@ def add_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate:
     return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
 
 
+def make_adder(config: EngineConfig, *, negate: bool = False) -> engine_elements.Add:
+    """add_lanes of one configuration, for calls that are repeated."""
+
+    def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return add_lanes(a, b, config, negate=negate)
+
+    half = not config.fp32_dest and config.out_dtype is bfloat16
+    return engine_elements.make_small_adder(add, negate=negate) if half else add
+
+
 def _term(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     sign, exponent, fraction = fields(values)
     return torch.where(exponent == 0, 0, (0x400 | (fraction >> 13)) * sign), exponent

@@ -10,9 +10,10 @@ import torch
 
 from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import BLOCK_FLOATS, MathFidelity, bfloat16, float32
+from ttmesh.chip.formats.kernels.engine_elements import make_small_adder
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.engine_config import EngineConfig
-from ttmesh.chip.numerics.fpu_elementwise import add_lanes, multiply_elements
+from ttmesh.chip.numerics.fpu_elementwise import make_adder, multiply_elements
 from ttmesh.chip.numerics.packer import pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
 from ttmesh.ops.configs.activations import apply
@@ -59,12 +60,16 @@ def _on_engine(case: Case, op_type: str, config: EngineConfig, ideal: Lane | Non
         result = combine(left, right)
         return pack_lanes(apply(result.float(), behind), config.out_dtype) if behind else result
 
+    plain = not (before or second or behind or config.fp32_dest) and config.out_dtype is bfloat16
+    same_shape = len(case.specs) == 2 and case.specs[0].shape == case.specs[1].shape
+    if op_type in ("ADD", "SUB") and plain and same_shape:
+        return make_small_adder(compute, negate=op_type == "SUB")
     return compute
 
 
 def _combine(op_type: str, config: EngineConfig) -> Compute:
     if op_type != "MUL":
-        return lambda a, b: add_lanes(a, b, config, negate=op_type != "ADD")
+        return make_adder(config, negate=op_type != "ADD")
 
     def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         left, right = (unpack(values, float32, fp32_dest=config.fp32_dest) for values in (a, b))

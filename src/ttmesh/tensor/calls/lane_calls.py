@@ -189,7 +189,12 @@ def _body_code(
     if changed is not None:
         compute = [f"writes[0].write({call}, out)"]
     elif single:
-        compute = [f"result = {call}", "writes[0].write(result if result.dtype is settled else round_(result), out)"]
+        compute = [
+            f"result = {call}",
+            "written = writes[0]",  # Cell.write without its frame
+            "written.values = result if result.dtype is settled else round_(result)",
+            "written.format, written.raw = out, None",
+        ]
     else:
         compute = [
             f"for value, (round_, spec), cell in zip(list_results({call}), finishing, writes, strict=True):",

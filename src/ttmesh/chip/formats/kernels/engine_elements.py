@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 
 import torch
 
 from ttmesh.chip.formats.kernels import threads
 from ttmesh.chip.formats.kernels.loader import library
+
+Add = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+SMALL_ELEMENTS = threads.SPLIT_BYTES // 2  # of bfloat16: below this one thread serves
 
 
 def supports(values: torch.Tensor) -> bool:
@@ -24,6 +28,27 @@ def add(a: torch.Tensor, b: torch.Tensor, *, negate: bool) -> torch.Tensor:
     options = a.numel(), int(negate), int(a.dtype is torch.bfloat16)
     _function()(ctypes.byref(team), a.data_ptr(), b.data_ptr(), out.data_ptr(), *options)
     return out
+
+
+def make_small_adder(general: Add, *, negate: bool) -> Add:
+    """a + b or a - b of small bfloat16 tensors of one shape in one frame; anything else is handed to `general`."""
+    if library("engine_elements") is None:
+        return general
+    function, flag = _function(), int(negate)
+
+    def add_small(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        size = a.numel()
+        if (
+            size > SMALL_ELEMENTS or a.shape != b.shape or not (a.is_cpu and b.is_cpu)
+            or a.requires_grad or b.requires_grad or not (a.dtype is b.dtype is torch.bfloat16)
+        ):  # fmt: skip
+            return general(a, b)
+        a, b = a.contiguous(), b.contiguous()
+        out = torch.empty_like(a)
+        function(threads.ALONE, a.data_ptr(), b.data_ptr(), out.data_ptr(), size, flag, 1)
+        return out
+
+    return add_small
 
 
 @functools.cache
