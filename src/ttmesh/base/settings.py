@@ -1,4 +1,4 @@
-"""Every environment variable that ttmesh reads, in one table, with its default and its meaning."""
+"""Every TTMESH_ variable and the TT_ variables of the runtime, in one table, with default and meaning."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ttmesh.chip.free_list import Block, FreeList
 from ttmesh.chip.html_drawing import draw_facts, draw_spans
 
 # A trace region is divided over banks in pages of this size (tt-metal e4f9f0b, trace buffers' largest page).
-TRACE_PAGE_BYTES = 8192
+TRACE_REGION_PAGE_BYTES = 8192
 
 BOTTOM_UP = {BufferType.DRAM: True, BufferType.L1: False, BufferType.L1_SMALL: False, BufferType.TRACE: False}
 
@@ -66,7 +66,7 @@ class MemoryMap:
         l1_room = chip.l1_bytes - l1_base - small
         dram_room = chip.dram_bank_bytes
         per_bank = -(-_round_up(trace_region_size, align) // chip.dram_banks)
-        trace = _round_up(per_bank, TRACE_PAGE_BYTES) if trace_region_size else 0
+        trace = _round_up(per_bank, TRACE_REGION_PAGE_BYTES) if trace_region_size else 0
         if trace >= dram_room:
             raise MeshError(
                 f"trace_region_size={trace_region_size} does not fit into DRAM",

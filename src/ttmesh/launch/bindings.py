@@ -46,7 +46,7 @@ class RankBinding:
     mesh_graph_desc_path: Path | None = None
     mock_cluster_desc_path: Path | None = None
     subcontext_id: int | None = None
-    defaults: Mapping[str, str] = field(default_factory=dict)  # default
+    defaults: Mapping[str, str] = field(default_factory=dict)  # lowest precedence
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def check_count(ranks: int) -> None:
     """Raise if one launch cannot start this many ranks."""
     if not 1 <= ranks <= MAX_RANKS:
         raise LaunchError(
-            f"a launch of {shorten(ranks)} ranks starts nothing",
+            f"cannot launch {shorten(ranks)} ranks",
             expected=f"1 to {MAX_RANKS}",
             fix="Pass a number in this range.",
         )

@@ -1,7 +1,8 @@
 """The process around one rank: starts the program, reports how it ended, and ends all its child processes.
 
-Runs as a plain script (`python -I -S rank.py RANK -- program …`), with the standard library only, so that it costs 20 ms and
-10 MB per rank and works under mpirun, ssh and alone.
+Runs as a plain script (`python -I -S rank.py RANK MODE -- program …`), with the standard library only, so that it costs
+20 ms and 10 MB per rank and works under mpirun, ssh and alone. MODE says what stdin is for: `keep` leaves it to the
+program, `stdin` ends the rank when it closes, `secrets` does so too and reads secret variables from its first line.
 """
 
 from __future__ import annotations

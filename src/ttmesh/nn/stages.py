@@ -44,7 +44,7 @@ class Pass:
 
 
 @dataclass
-class StageTensor:
+class PipelineStage:
     """Neighbouring layers on one mesh. Parameter names begin with the layer's position in the model."""
 
     mesh: MeshDevice
@@ -85,7 +85,7 @@ class Staged:
         _check_counts(shares, len(layers), len(meshes))
         self._order = order_actions(make_plan(schedule, len(meshes), micro_batches))
         self._loss, self._micro_batches, self._batch_axis, self._dtype = loss, micro_batches, batch_axis, dtype
-        self.stages: list[StageTensor] = []
+        self.stages: list[PipelineStage] = []
         start = 0
         for mesh, count in zip(meshes, shares, strict=True):
             made = [make(mesh) for make in layers[start : start + count]]
@@ -98,7 +98,7 @@ class Staged:
                     expected="a layer with parameters in each stage",
                     fix="Use fewer stages, or change counts.",
                 )
-            self.stages.append(StageTensor(mesh, made, ParameterSet(named)))
+            self.stages.append(PipelineStage(mesh, made, ParameterSet(named)))
             start += count
         pairs = list(pairwise(meshes))
         self._forward_links = [StageLink(a, b) for a, b in pairs]
@@ -219,7 +219,7 @@ class Staged:
         for name, gradient in zip(names, found, strict=True):
             stage.parameters[name].accumulate(gradient)
 
-    def _place_rows(self, rows: torch.Tensor, stage: StageTensor) -> Tensor:
+    def _place_rows(self, rows: torch.Tensor, stage: PipelineStage) -> Tensor:
         dtype = self._dtype if rows.dtype.is_floating_point and rows.dim() > 1 else None
         return place_rows(rows.contiguous(), stage.mesh, self._batch_axis, dtype=dtype)
 

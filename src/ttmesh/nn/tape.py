@@ -65,9 +65,8 @@ class Tape(Watcher):
         `seed` is the gradient of `loss` itself: a number for all chips, or a tensor of its shape. `ready` is called
         with the position and the gradient of a parameter as soon as that gradient is complete.
         """
-        with numerics_mode.numerics(
-            numerics_mode.IDEAL
-        ):  # gradients are exact, whatever the forward pass was computed in
+        # Gradients are computed in ideal numerics, whatever the forward pass was computed in.
+        with numerics_mode.numerics(numerics_mode.IDEAL):
             return self._run_back(loss, list(parameters), seed, ready)
 
     def _run_back(

@@ -4,7 +4,7 @@
     ...
     optimiser.step()  # reduce-scatters and clips gradients, updates the shards, gathers the weights
 
-It replaces `synchronize_gradients` over that axisand `clip_gradients`; gradients of parameters that are
+It replaces `synchronize_gradients` over that axis and `clip_gradients`; gradients of parameters that are
 replicated along other axes are summed there first. Checkpoints are the same as without Zero.
 """
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ttmesh.base.cores import CoreCoord, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import MeshError, OutOfMemoryError
+from ttmesh.base.errors import MeshError
+from ttmesh.mesh.allocation.circular_buffer_clash import check_l1_size, make_clash_error
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.programs.circular_buffers import BufferPlacement, CircularBufferConfig
 from ttmesh.programs.program import Kernel, Program
@@ -63,13 +64,13 @@ def lay_out_program(program: Program, mesh: MeshDevice) -> ProgramLayout:
             continue
         address = max(ends.get(core, banks.start) for core in cores.cores())
         end = -(-(address + config.total_size) // banks.page_alignment) * banks.page_alignment
-        if end > memory.l1_bytes:
-            raise OutOfMemoryError(
-                f"Statically allocated circular buffers on core range {cores.str()} grow to {end} B which is beyond max "
-                f"L1 size of {memory.l1_bytes} B",
-                expected=f"at most {memory.l1_bytes - banks.start} B of circular buffers on a core",
-                fix="Use fewer or smaller pages.",
-            )
+        check_l1_size(
+            cores.str(),
+            end,
+            memory.l1_bytes,
+            expected=f"at most {memory.l1_bytes - banks.start} B of circular buffers on a core",
+            fix="Use fewer or smaller pages.",
+        )
         found = [
             BufferPlacement(index, cores, address, config.total_size, config.page_size(index), dtype)
             for index, dtype in config.data_formats.items()
@@ -108,9 +109,11 @@ def check_clash(placement: ProgramLayout, mesh: MeshDevice) -> None:
     lowest = mesh.heap.lowest_used(BufferType.L1)
     if lowest is not None and placement.l1_end > lowest:
         cores = _find_cores_beyond(placement, lowest)
-        raise OutOfMemoryError(
-            f"Statically allocated circular buffers in program {placement.program.id} clash with L1 buffers on core range "
-            f"{cores.str()}. L1 buffer allocated at {lowest} and static circular buffer region ends at {placement.l1_end}",
+        raise make_clash_error(
+            placement.program.id,
+            cores.str(),
+            lowest,
+            placement.l1_end,
             expected=f"circular buffers that end below {lowest}",
             fix="Free L1 buffers, move them to DRAM, or use smaller circular buffers.",
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ttmesh
 import ttmesh.ttnn as ttnn
 
 FILE = Path(__file__).parents[3] / "benchmarks" / "frames.py"
@@ -27,8 +28,10 @@ def mesh() -> Iterator[ttnn.MeshDevice]:
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
 
 
+@pytest.mark.parametrize("mode", ["ideal", "realistic"])
 @pytest.mark.parametrize("name", frames.LIMITS)
-def test_a_repeated_call_takes_few_frames(mesh: ttnn.MeshDevice, name: str) -> None:
-    entered = frames.frames(frames.calls(mesh)[name])
+def test_a_repeated_call_takes_few_frames(mesh: ttnn.MeshDevice, name: str, mode: str) -> None:
+    with ttmesh.numerics(mode):
+        entered = frames.frames(frames.calls(mesh)[name])
 
     assert 0 < len(entered) <= frames.LIMITS[name], [f"{code.co_filename}:{code.co_name}" for code in entered]

@@ -85,7 +85,7 @@ def make_lane_groups(mesh: Sequence[int], axis: int | None, presence: frozenset[
     groups = tuple(tuple(line) for line in lines.values())
     if len({len(line) for line in groups}) != 1:
         raise ShapeError(
-            f"the tensor fills lines along axis {axis} of {list(shape)} unevenly",
+            f"some lines along axis {axis} of the {list(shape)} mesh hold more shards than others",
             expected="the same number of chips in every line",
             fix="Distribute the tensor over full lines, or leave cluster_axis out.",
         )

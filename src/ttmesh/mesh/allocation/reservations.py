@@ -15,7 +15,7 @@ class Reservation(NamedTuple):
     coordinator_only: bool
 
 
-# They add up to what seed runs of the first allocation monitor showed: 73 KB of L1 on every chip and
+# They add up to what the first allocation monitor measured on a t3000: 73 KB of L1 on every chip and
 # 3.17 MB on the coordinator. The kernel-config ring is tt-metal's default (wh_hal_tensix.cpp); the split is ours.
 RESERVATIONS: tuple[Reservation, ...] = (
     Reservation("kernel config ring", 69 * KIB, False),

@@ -10,7 +10,7 @@ from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.mesh.queue.trace import (
-    TRACE_PAGE_BYTES,
+    TRACE_BUFFER_PAGE_BYTES,
     MeshTraceId,
     Trace,
     TraceSegment,
@@ -129,7 +129,7 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     allocated, freed = heap.taken_mark, heap.freed_mark
     others = max((t.high_water for t in mesh_device.traces.values() if t is not trace), default=0)
     trace.high_water = max(compute_dram_high_water(trace.cells()), allocated, freed)
-    size = -(-compute_trace_bytes(trace.programs) // TRACE_PAGE_BYTES) * TRACE_PAGE_BYTES
+    size = -(-compute_trace_bytes(trace.programs) // TRACE_BUFFER_PAGE_BYTES) * TRACE_BUFFER_PAGE_BYTES
     region = heap.map.trace_region_bytes
     if region and mesh_device.trace_bytes + size > region:
         raise TraceError(
@@ -140,9 +140,9 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
         )
     kind = BufferType.TRACE if region else BufferType.DRAM
     banks = heap.map.banks[kind].count
-    pages = size // TRACE_PAGE_BYTES
-    bank_bytes = -(-pages // banks) * TRACE_PAGE_BYTES
-    buffer = heap.allocate(kind, size, TRACE_PAGE_BYTES, bank_bytes, banks, f"trace {trace.id}", bottom_up=False)
+    pages = size // TRACE_BUFFER_PAGE_BYTES
+    bank_bytes = -(-pages // banks) * TRACE_BUFFER_PAGE_BYTES
+    buffer = heap.allocate(kind, size, TRACE_BUFFER_PAGE_BYTES, bank_bytes, banks, f"trace {trace.id}", bottom_up=False)
     if not region:
         overlap = find_overlap_error(buffer.cell.address, allocated=allocated, freed=freed, others=others)
         if overlap is not None:

@@ -20,7 +20,7 @@ MeshTraceId = NewType("MeshTraceId", int)
 # dispatches of tokens in 50,000 B, three data-movement programs in 32,768 B) and are documented in docs/memory.md.
 TRACE_PROLOGUE_BYTES = 1024
 TRACE_PROGRAM_BYTES = 896
-TRACE_PAGE_BYTES = 1024
+TRACE_BUFFER_PAGE_BYTES = 1024
 
 Resolve = Callable[[Cell], Cell]
 

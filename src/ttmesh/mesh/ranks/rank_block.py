@@ -35,7 +35,7 @@ class RankBlock:
     def __init__(self, full_shape: Coord, grid: Coord, position: Coord | None, ranks: tuple[int, ...]) -> None:
         self.full_shape, self.grid, self.position = full_shape, grid, position
         self.ranks = ranks  # world ranks by block, row-major
-        self.block_shape = tuple(n // ranks for n, ranks in zip(full_shape, grid, strict=True))
+        self.block_shape = tuple(n // count for n, count in zip(full_shape, grid, strict=True))
         self.start = tuple(at * n for at, n in zip(position or (0,) * len(grid), self.block_shape, strict=True))
         self._groups: dict[tuple[int, int], Transport] = {}
         self._host: Transport | None = None

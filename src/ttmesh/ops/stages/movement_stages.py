@@ -37,7 +37,7 @@ def has_padding(spec: TensorSpec) -> bool:
 
 
 def typecast(c: Composition, x: PlannedTensor, dtype: DataType) -> PlannedTensor:
-    """Another format, same memory."""
+    """Another format, the same memory config."""
     spec = x.spec
     made = TensorSpec(spec.shape, dtype, spec.layout, memory_config=spec.memory_config)
     return c.run("typecast", made, x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import MeshError
+from ttmesh.mesh.allocation.circular_buffer_clash import check_l1_size, make_clash_error
 from ttmesh.mesh.device.mesh_device import MeshDevice
 
 
@@ -11,13 +11,13 @@ def check_size(name: str, size_bytes: int, mesh: MeshDevice) -> None:
     """Refuse a program whose circular buffers are larger than L1; decided once per plan."""
     banks = mesh.heap.map.banks[BufferType.L1]
     end = banks.start + size_bytes
-    if end > mesh.heap.map.l1_bytes:
-        raise MeshError(
-            f"Statically allocated circular buffers on core range {_cores(mesh)} grow to {end} B which is beyond max L1 "
-            f"size of {mesh.heap.map.l1_bytes} B",
-            expected=f"{name} to need at most {mesh.heap.map.l1_bytes - banks.start} B per core",
-            fix="Use smaller blocks in program_config, or a smaller input.",
-        )
+    check_l1_size(
+        _cores(mesh),
+        end,
+        mesh.heap.map.l1_bytes,
+        expected=f"{name} to need at most {mesh.heap.map.l1_bytes - banks.start} B per core",
+        fix="Use smaller blocks in program_config, or a smaller input.",
+    )
 
 
 def check_room(name: str, size_bytes: int, mesh: MeshDevice) -> None:
@@ -29,9 +29,11 @@ def check_room(name: str, size_bytes: int, mesh: MeshDevice) -> None:
     if lowest is not None and end > lowest:
         users = sorted(mesh.heap.live[BufferType.L1].values(), key=lambda cell: cell.address)[:3]
         names = ", ".join(f"{cell.label or 'unnamed'} at {cell.address}" for cell in users)
-        raise MeshError(
-            f"Statically allocated circular buffers in program {name} clash with L1 buffers on core range {_cores(mesh)}. "
-            f"L1 buffer allocated at {lowest} and static circular buffer region ends at {end}",
+        raise make_clash_error(
+            name,
+            _cores(mesh),
+            lowest,
+            end,
             expected=f"{size_bytes} B free at the bottom of L1 for {name}",
             fix=f"Move something to DRAM; the lowest L1 buffers are: {names}.",
         )

@@ -215,7 +215,7 @@ def _body_code(
 def _read_places(
     places: dict[str, int | tuple[int | None, ...]], static: tuple[str, ...], changed: str | None
 ) -> list[int]:
-    """How each tensor is read; one that is changed in place is taken out last, when nothing else holds its storage."""
+    """Which tensors are read before the call; one that is changed in place is taken out last, when nothing else holds it."""
     found: list[int] = []
     for name, place in places.items():
         if name in static and name != changed:

@@ -120,7 +120,7 @@ class Operation:
     topology: output topology; by default TT-NN's merge.
     runtime: arguments that change values but never specs; they are not part of the key.
     recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no route.
-    programs: how many device programs TT-NN launches for one call.
+    programs: the program-cache keys of the device programs that TT-NN launches for one call, one each.
     scratch: bytes of circular buffers per core.
     stages: the programs that a call comes to where they are several or allocate more than the results; the stages of
       the results, and the composition that they stand in.
