@@ -1,6 +1,7 @@
 """Seed 000: whichever device coordinates shows the high L1; all show the same DRAM and TRACE.
 
 for i in 0 1 2 3 4 5 6 7; do TT_COORDINATOR_DEVICE_ID=$i pytest examples/test_custom_coordinator.py -v -s; done
+pytest examples/test_custom_coordinator.py --coordinator all
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ttmesh.testing.memory_watch import usage
 @pytest.mark.parametrize("device_params", [{"trace_region_size": 200_000, "num_command_queues": 2}], indirect=True)
 @pytest.mark.parametrize("mesh_device", [(1, 8)], indirect=True)
 def test_coordinator_memory_pattern(mesh_device, device_params) -> None:
-    wanted = int(os.environ.get("TT_COORDINATOR_DEVICE_ID", "0"))
+    wanted = int(os.environ.get("TT_COORDINATOR_DEVICE_ID", mesh_device.get_device_ids()[0]))
     mapper = ttnn.ReplicateTensorToMesh(mesh_device)
     x = ttnn.from_torch(
         torch.randn(1, 1, 32, 1024),

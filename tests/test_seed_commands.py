@@ -46,6 +46,12 @@ def test_the_script_runs_all_coordinators() -> None:
     assert "All coordinator tests complete!" in done.stdout
 
 
+def test_one_command_runs_all_coordinators() -> None:
+    done = shell(pytest_command("test_custom_coordinator.py", "--coordinator", "all"))
+
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("program", ["test_mesh_allocation.py", "test_ttnn_allocations.py"])
 def test_the_allocation_programs_end_at_their_baseline(program: str) -> None:
     done = shell([sys.executable, program], TT_ALLOC_TRACKING_ENABLED="1")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ttmesh import cli
+from ttmesh.cli import run
+from ttmesh.cli._program_arguments import split_at_program
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -108,12 +113,57 @@ def test_options_that_cannot_be_used_are_refused_before_the_program_starts(tmp_p
     assert "Traceback" not in refused.stderr
 
 
-def test_an_option_of_ours_behind_the_program_is_the_programs_and_mentioned(tmp_path) -> None:
-    done = ttmesh_run(tmp_path, "import sys; print(sys.argv[1:])", arguments=("--system", "galaxy", "--other"))
+def test_an_option_of_ours_behind_the_program_is_the_programs_and_the_right_line_is_printed(tmp_path) -> None:
+    code = "import sys; print(sys.argv[1:])"
 
-    assert done.stdout.strip() == "['--system', 'galaxy', '--other']"
-    assert done.stderr.startswith("ttmesh run: --system comes after ")
-    assert done.stderr.count("\n") == 1
+    done = ttmesh_run(tmp_path, code, "--backend", "cpu", arguments=("--system", "galaxy", "--other", "--track"))
+
+    script = tmp_path / "program.py"
+    assert done.stdout.strip() == "['--system', 'galaxy', '--other', '--track']"
+    assert done.stderr == (
+        f"ttmesh run: --system and --track come after {script} and go to it; to give them to ttmesh, "
+        f"write `ttmesh run --backend cpu --system galaxy --track {script} --other`.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "program"),
+    [
+        (["s.py", "--system", "x"], [], ["s.py", "--system", "x"]),
+        (["--system", "x", "s.py", "-m", "y"], ["--system", "x"], ["s.py", "-m", "y"]),
+        (["--system=x", "--track", "s.py"], ["--system=x", "--track"], ["s.py"]),
+        (["--track", "-m", "timeit", "-n", "1"], ["--track", "-m", "timeit"], ["-n", "1"]),
+        (["-mtimeit", "--system", "x"], ["-mtimeit"], ["--system", "x"]),
+        (["--", "s.py", "--track"], [], ["s.py", "--track"]),
+        (["--sys", "x", "s.py"], ["--sys"], ["x", "s.py"]),
+    ],
+)
+def test_our_options_end_where_the_program_begins(words, options, program) -> None:
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)
+
+    assert split_at_program(parser, words) == (options, program)
+
+
+def test_options_of_a_module_are_the_modules(tmp_path) -> None:
+    (tmp_path / "tool.py").write_text("import sys; print(sys.argv[1:])")
+    command = [sys.executable, "-m", "ttmesh", "run", "-m", "tool", "-n", "1", "--flag"]
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout.strip(), done.stderr) == ("['-n', '1', '--flag']", "")
+
+
+@pytest.mark.parametrize("command", ["run", "dry-run", "drift", "twin"])
+def test_a_misspelt_option_is_named_by_the_command_that_does_not_take_it(command, capsys) -> None:
+    option = "--systm" if command != "drift" else "--numeric"
+
+    assert cli.main([command, option, "x", "script.py"]) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith(f"ttmesh {command}: unrecognized arguments: {option}. Did you mean --")
 
 
 def test_a_file_that_is_no_program_is_refused_and_a_syntax_error_is_pythons(tmp_path) -> None:

@@ -9,14 +9,23 @@ from pathlib import Path
 
 import pytest
 
+import ttmesh.ttnn as ttnn
+
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 WITH_MESH = """
+import os
 import pytest
 
 @pytest.mark.parametrize("mesh_device", [(1, 8)], indirect=True)
 def test_leader(mesh_device):
-    print("LEADER", mesh_device.reference_device(), mesh_device.get_device_ids())
+    print("LEADER", mesh_device.reference_device(), mesh_device.get_device_ids(), mesh_device.shape)
+    print("VARIABLE", os.environ.get("TT_COORDINATOR_DEVICE_ID"))
+"""
+
+DEFAULT_MESH = """
+def test_default(mesh_device):
+    print("LEADER", mesh_device.reference_device(), mesh_device.get_device_ids(), mesh_device.shape)
 """
 
 METHOD_FOUR = """
@@ -59,10 +68,17 @@ def run_pytest(folder: Path, code: str, *options: str, **environ: str) -> subpro
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_device_0_leads_unless_told_otherwise(tmp_path) -> None:
-    done = run_pytest(tmp_path, WITH_MESH)
+def test_the_fixture_opens_the_mesh_that_a_script_opens(tmp_path) -> None:
+    shapes = [(2, 4), (1, 8), (1, 2)]
+    expected = []
+    for shape in [None, *shapes]:
+        opened = ttnn.open_mesh_device(shape and ttnn.MeshShape(*shape))
+        expected.append(f"LEADER {opened.reference_device()} {opened.get_device_ids()} {opened.shape}")
+        ttnn.close_mesh_device(opened)
 
-    assert "LEADER 0 [0, 1, 2, 3, 4, 5, 6, 7]" in done.stdout
+    done = run_pytest(tmp_path, WITH_MESH.replace("[(1, 8)]", str(shapes)) + DEFAULT_MESH)
+
+    assert all(line in done.stdout for line in expected), done.stdout
     assert "CUSTOM COORDINATOR" not in done.stdout
 
 
@@ -86,6 +102,7 @@ def test_all_runs_every_device_in_the_lead(tmp_path) -> None:
 
     assert "8 passed" in done.stdout
     assert all(f"LEADER {i} " in done.stdout for i in range(8))
+    assert all(f"VARIABLE {i}\n" in done.stdout for i in range(8)), "a test can ask who leads"
 
 
 def test_the_parametrisation_of_seed_000_chooses_the_leader(tmp_path) -> None:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from ttmesh import __version__
 from ttmesh.base.errors import MeshError, one_of, suggest_names
+from ttmesh.cli._program_arguments import describe_unknown, split_at_program
 from ttmesh.cli._terminal import discard_output, unwritable, usable_output
 
 USAGE_ERROR = 2
@@ -30,7 +31,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what was wrong and where help is, and leave."""
-        self.exit(USAGE_ERROR, f"{self.prog}: {message}. `{self.prog} --help` lists what it takes.\n")
+        end = "" if message.endswith("?") else "."
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}{end} `{self.prog} --help` lists what it takes.\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write; argparse would pass over a reader that went away."""
@@ -56,7 +58,20 @@ class Subcommand(Parser):
             module.add_arguments(self)
             self.run = module.run
             self.set_defaults(run=module.run, prog=self.prog)
-        return super().parse_known_args(args, namespace)
+        given = list(args or ())
+        if not self.get_default("ends_with_program"):
+            return self._parse_all(given, namespace)
+        options, program = split_at_program(self, given)
+        parsed = self._parse_all(options, namespace)[0]
+        parsed.program, parsed.given, parsed.parser = program, given, self
+        return parsed, []
+
+    def _parse_all(self, words: list[str], namespace: Any) -> tuple[Any, list[str]]:
+        """Parse; a word that is left over is an error of this subcommand."""
+        parsed, left = super().parse_known_args(words, namespace)
+        if left:
+            self.error(describe_unknown(self, left))
+        return parsed, left
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from ttmesh import dropin
 from ttmesh.base import numerics_mode
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError
+from ttmesh.cli._program_arguments import add_program, mention_own_options
 from ttmesh.cli.run import check_program, run_script
 from ttmesh.drift.drift_page import draw_pcc, make_page
 from ttmesh.drift.recorder import DriftRecorder
@@ -28,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the picture and the tables")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the picture of PCC along the run as SVG")
     parser.add_argument("--force", action="store_true", help="also when the real ttnn is installed")
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="script.py ...", help="the program and its arguments"
-    )
+    add_program(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     script = Path(args.program[0])
     if not check_program(script):
         return 1
+    mention_own_options(args, args.program[1:])
     dropin.install(force=args.force)
     os.environ[numerics_mode.VARIABLE] = (
         args.numerics or os.environ.get(numerics_mode.VARIABLE) or numerics_mode.REALISTIC

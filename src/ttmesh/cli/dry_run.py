@@ -16,6 +16,7 @@ from ttmesh import dropin, shim
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError, OutOfMemoryError, one_of, suggest_names
 from ttmesh.chip.catalogue import current_system
+from ttmesh.cli._program_arguments import add_program, mention_own_options
 from ttmesh.cli.run import check_program, run_script
 from ttmesh.dryrun.dry_context import dry_run
 from ttmesh.dryrun.report_page import draw_page
@@ -36,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html", type=Path, metavar="FILE", help="write the report to this file as a page with pictures"
     )
     parser.add_argument("--fail-on", default="oom", metavar="WORDS", help="end with status 1 on these: oom, or none")
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="script.py ...", help="the program and its arguments"
-    )
+    add_program(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     script = Path(args.program[0])
     if not check_program(script):
         return 1
+    mention_own_options(args, args.program[1:])
     if args.system is not None:
         current_system(args.system)
         os.environ["TTMESH_SYSTEM"] = args.system

@@ -18,11 +18,11 @@ from ttmesh.base.errors import MeshError
 from ttmesh.base.tracebacks import HINT, shorten_traceback
 from ttmesh.chip.catalogue import current_system
 from ttmesh.cli._arguments import device
+from ttmesh.cli._program_arguments import add_program, mention_own_options
 from ttmesh.cli.info import chosen_backend
 from ttmesh.mesh.system.coordinator import locate_mesh
 
 MAX_SOURCE = 64 << 20  # bytes of a program; what is longer is a device without end, or data
-OWN_OPTIONS = ("--system", "--backend", "--coordinator", "--track", "--force")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--track", action="store_true", help="report allocations to the allocation server")
     parser.add_argument("--force", action="store_true", help="also when the real ttnn is installed")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead of a file")
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="script.py ...", help="the program and its arguments"
-    )
+    add_program(parser)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     folder = str(Path(shim.__path__[0]))
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = folder if not inherited else folder + os.pathsep + inherited
-    _mention_own_options(args.module or arguments[0], arguments if script is None else arguments[1:])
+    mention_own_options(args, arguments if script is None else arguments[1:])
     if script is not None:
         return run_script(script, arguments[1:])
     sys.argv = [args.module, *arguments]
@@ -98,18 +96,6 @@ def _print_own_errors(program: Callable[[], object], passing: type[MeshError] | 
         traceback.print_exception(error)
         return 1
     return 0
-
-
-def _mention_own_options(program: str, arguments: Sequence[str]) -> None:
-    """Warn if an option of `ttmesh run` comes after the program: it goes to the program."""
-    for argument in arguments:
-        option = argument.partition("=")[0]
-        if option in OWN_OPTIONS:
-            print(
-                f"ttmesh run: {option} comes after {program} and goes to it; "
-                f"to give it to ttmesh, write `ttmesh run {option} ... {program}`.",
-                file=sys.stderr,
-            )
 
 
 def check_program(script: Path) -> bool:

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError
 from ttmesh.cli._arguments import correlation, seconds
+from ttmesh.cli._program_arguments import add_program, mention_own_options
 from ttmesh.dropin import real_ttnn
 from ttmesh.monitor.tables import PlainConsole
 from ttmesh.testing.twin_comparison import GROUPS, ComparedCall, TwinReport, compare_recordings, read_recording
@@ -38,19 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pcc", type=correlation, default=0.99, metavar="R", help="correlation below which values differ"
     )
     parser.add_argument("--timeout", type=seconds(), default=3600.0, metavar="S", help="seconds per run (default 3600)")
-    parser.add_argument("script", type=Path, metavar="script.py", help="the program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    add_program(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Status 0 when nothing differs, 1 when something does."""
-    check_script(args.script)
+    if not args.program:
+        raise MeshError("no program was named", expected="ttmesh twin script.py", fix="Name a Python file.")
+    script, *arguments = args.program
+    check_script(Path(script))
+    mention_own_options(args, arguments)
     if args.record is not None and args.against is not None:
         raise MeshError(
             "--record and --against were given", expected="either of the two", fix="Leave one of the two out."
         )
     options = {"values": args.values, "graph": args.graph}
-    program = TwinProgram(args.script, tuple(args.arguments), options, args.timeout)
+    program = TwinProgram(Path(script), tuple(arguments), options, args.timeout)
     theirs = None if args.against is None else read_recording(args.against)
     python = find_python(args.python or (sys.executable if real_ttnn() else None)) if theirs is None else ""
     with tempfile.TemporaryDirectory(prefix="ttmesh-twin-") as name:

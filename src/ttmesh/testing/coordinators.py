@@ -24,12 +24,9 @@ def choose(
     return chosen
 
 
-def order_devices(size: int, coordinator: int | None, available: Sequence[int]) -> list[int]:
-    """Physical ids in ascending order, the coordinator first; without one, device 0 comes first, as in seed 000."""
-    ids = sorted(available)[:size]
-    if coordinator is None:
-        return ids
-    return [coordinator, *[i for i in ids if i != coordinator][: size - 1]]
+def order_devices(size: int, coordinator: int, available: Sequence[int]) -> list[int]:
+    """The coordinator, then the other physical ids in ascending order."""
+    return [coordinator, *[i for i in sorted(available) if i != coordinator][: size - 1]]
 
 
 def _read_number(option: str, available: Sequence[int]) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ttmesh.mesh.device.mesh_device import MeshDevice
 
 TEXT_DEMO = "models/tt_transformers/demo/simple_text_demo.py"
+VARIABLE = "TT_COORDINATOR_DEVICE_ID"
 SEED = 213919  # TT-NN's own reset_seeds
 USAGES = pytest.StashKey[list[MemoryUsage]]()
 FAILED = pytest.StashKey[bool]()
@@ -178,7 +179,7 @@ def _mesh(request: pytest.FixtureRequest, wanted: Any, params: dict[str, Any]) -
     given = params.pop("physical_device_ids", None)
     parameters = getattr(getattr(request.node, "callspec", None), "params", {})
     coordinator = None
-    if given is None:
+    if not given:
         coordinator = choose(
             parameter=parameters.get("coordinator_id"),
             option=request.config.getoption("--coordinator"),
@@ -186,10 +187,14 @@ def _mesh(request: pytest.FixtureRequest, wanted: Any, params: dict[str, Any]) -
             available=system.ids,
             seed=request.node.nodeid,
         )
-        given = order_devices(shape.mesh_size(), coordinator, system.ids)
-    if coordinator is not None:
-        print(f"CUSTOM COORDINATOR: device {coordinator} leads {given}")
-    with _open_mesh(request, shape, list(given), params) as opened:
+    if coordinator is None:  # the mesh that a script gets for this shape
+        with _open_mesh(request, shape, list(given or ()), params) as opened:
+            yield opened
+        return
+    ids = order_devices(shape.mesh_size(), coordinator, system.ids)
+    print(f"CUSTOM COORDINATOR: device {coordinator} leads {ids}")
+    with pytest.MonkeyPatch.context() as environment, _open_mesh(request, shape, ids, params) as opened:
+        environment.setenv(VARIABLE, str(coordinator))  # the test can ask who leads, whichever way it was chosen
         yield opened
 
 
@@ -223,4 +228,4 @@ def _open_mesh(
 def _variable() -> int | None:
     from ttmesh.base import settings
 
-    return settings.get_int("TT_COORDINATOR_DEVICE_ID")
+    return settings.get_int(VARIABLE)
