@@ -10,6 +10,7 @@ from typing import Any
 
 from ttmesh.base import numerics_mode, settings
 from ttmesh.base.errors import MeshError
+from ttmesh.base.wrong_types import name_wrong_types
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ _PACKAGES = (
 )
 
 
+@name_wrong_types
 def configure(
     *,
     system: str | None = None,

@@ -52,11 +52,15 @@ def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:
         traceback = traceback.tb_next
 
 
-def _is_ours(traceback: TracebackType) -> bool:
-    name = traceback.tb_frame.f_code.co_filename
+def is_own_file(name: str) -> bool:
+    """Whether a file of code belongs to ttmesh, or runs programs for it; examples are users' programs."""
     if name in RUNPY or name.startswith("<ttmesh"):
         return True
     return name.startswith(PACKAGE) and not name.startswith(EXAMPLES)
+
+
+def _is_ours(traceback: TracebackType) -> bool:
+    return is_own_file(traceback.tb_frame.f_code.co_filename)
 
 
 def _choose(frames: list[TracebackType]) -> list[TracebackType]:

@@ -53,7 +53,19 @@ class Cell:
     `values` has one leading dimension per mesh axis; an axis of length 1 means every chip along it holds the same.
     """
 
-    __slots__ = ("address", "buffer_id", "device", "format", "label", "lane_axes", "raw", "room", "values", "writes")
+    __slots__ = (
+        "address",
+        "buffer_id",
+        "device",
+        "format",
+        "label",
+        "lane_axes",
+        "raw",
+        "room",
+        "site",
+        "values",
+        "writes",
+    )
 
     def __init__(
         self, buffer_id: int, room: Room, address: int, label: str, lane_axes: int, device: torch.device
@@ -64,6 +76,7 @@ class Cell:
         self.label = label
         self.lane_axes = lane_axes
         self.device = device
+        self.site = ""  # the user's line, of large buffers
         self.values: torch.Tensor | None = None
         self.format: Format | None = None
         self.raw: torch.Tensor | None = None

@@ -9,6 +9,7 @@ from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
 from ttmesh.base.geometry import MeshCoordinateRange
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.programs.buffers import addresses
@@ -86,6 +87,7 @@ class TensorAccessorArgs(addresses.TensorAccessorArgs):
         return []
 
 
+@name_wrong_types
 def cb_descriptor_from_sharded_tensor(
     cb_index: int,
     tensor: Tensor,

@@ -32,12 +32,13 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor_html import draw_tensor
+from ttmesh.tensor.torch_mixups import TorchMixups
 
 _ids = itertools.count(1)
 _new = object.__new__
 
 
-class Tensor(DistributedTensor):
+class Tensor(TorchMixups, DistributedTensor):
     """On a device it is a kind and a buffer; on the host a kind and lanes. Tensors on one buffer share its contents.
 
     Lanes have one leading dimension per mesh axis (length 1 where every device has the same), then the local shape.
@@ -364,12 +365,6 @@ class Tensor(DistributedTensor):
 
     def __getitem__(self, key: Any) -> Tensor:
         return operators.call("getitem", self, key)  # type: ignore[no-any-return]
-
-    def __iter__(self) -> Any:
-        raise TypeError("a ttnn.Tensor cannot be iterated over; index it or use to_torch()")
-
-    def __len__(self) -> int:
-        raise TypeError("a ttnn.Tensor has no len(); use shape[0]")
 
     def __bool__(self) -> bool:
         return True  # an object, as in TT-NN: `if tensor:` asks whether there is one

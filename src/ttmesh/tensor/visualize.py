@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.system_descriptor import SystemMeshDescriptor
 from ttmesh.tensor.tensor import Tensor
@@ -24,11 +25,13 @@ CELL_WIDTH = 30
 Cell = Callable[[MeshCoordinate], tuple[str, str]]  # coordinate -> text, style
 
 
+@name_wrong_types
 def visualize_mesh_device(mesh_device: MeshDevice) -> None:
     """Print a mesh as a grid of chips."""
     Console().print(mesh_table(mesh_device))
 
 
+@name_wrong_types
 def visualize_tensor(tensor: Tensor) -> None:
     """Print which chip holds which slice of a tensor; equal slices have equal colours."""
     Console().print(draw_tensor(tensor))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.fabric import fabric_config
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.tensor.tensor import Tensor
 
 
+@name_wrong_types
 def get_usable_topology(
     tensor: Tensor, topology: fabric_config.Topology | None = None, cluster_axis: int | None = None
 ) -> fabric_config.Topology:

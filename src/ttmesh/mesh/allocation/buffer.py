@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
+from collections.abc import Iterable
 from threading import Lock, local
 from typing import NoReturn
 
 import torch
 
+from ttmesh.base.call_sites import find_call_site
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import DeallocatedError, OutOfMemoryError
 from ttmesh.base.records import Allocated, Freed
@@ -20,6 +22,9 @@ from ttmesh.mesh.allocation.allocation_digest import Digest
 
 log = logging.getLogger("ttmesh")
 DRAM = BufferType.DRAM
+LARGE = (
+    1 << 20
+)  # bytes on a chip from which the user's line is kept: finding it takes 1 µs, using such a buffer far more
 _buffer_ids = itertools.count(1)
 _new = object.__new__
 _warned = local()
@@ -108,6 +113,7 @@ class Heap:
             cell.label = label
             cell.lane_axes = self.lane_axes
             cell.device = self.device
+            cell.site = find_call_site() if room.size_bytes >= LARGE else ""
             cell.values = cell.format = cell.raw = None
             cell.writes = 0
             self.live[kind][address] = cell
@@ -224,8 +230,7 @@ class Heap:
     def _out_of_memory(self, room: Room, label: str) -> OutOfMemoryError:
         kind, bank_bytes = room.buffer_type, room.bank_bytes
         view = self._allocator.view(kind)
-        largest = sorted(self.live[kind].values(), key=lambda cell: -cell.size_bytes)[:3]
-        names = ", ".join(f"{cell.label or 'unnamed'} {cell.size_bytes} B at {cell.address}" for cell in largest)
+        names = "; ".join(_describe_largest(self.live[kind].values()))
         return OutOfMemoryError(
             f"Out of Memory: Not enough space to allocate {room.size_bytes} B {kind.name} buffer across {room.banks} banks, "
             f"where each bank needs to store {bank_bytes} B, but bank size is {view.total_bytes_per_bank} B (allocated: "
@@ -236,6 +241,23 @@ class Heap:
             if names
             else "No buffer is live: make the tensor smaller, or shard it over more chips.",
         )
+
+
+def _describe_largest(cells: Iterable[Cell]) -> list[str]:
+    """The three largest groups of buffers that one operation allocated in one line of the program."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.label or "unnamed", cell.site), []).append(cell)
+    texts = []
+    for (label, site), same in sorted(groups.items(), key=lambda item: -sum(c.size_bytes for c in item[1]))[:3]:
+        total = sum(cell.size_bytes for cell in same)
+        origin = f"{label} from {site}" if site else label
+        texts.append(
+            f"{origin} {total} B at {same[0].address}"
+            if len(same) == 1
+            else f"{origin} {total} B in {len(same)} buffers"
+        )
+    return texts
 
 
 class Buffer:

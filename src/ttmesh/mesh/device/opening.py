@@ -10,6 +10,7 @@ from math import prod
 from ttmesh.base import numerics_mode, settings
 from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive
@@ -27,6 +28,7 @@ _default: MeshDevice | None = None
 DEFAULT_WORKER_L1_SIZE = 0  # 0 means all of L1 that the runtime does not reserve
 
 
+@name_wrong_types
 def open_mesh_device(
     mesh_shape: MeshShape | None = None,
     l1_small_size: int | Sequence[int | str] = 0,
@@ -100,6 +102,7 @@ def open_mesh_device(
     return mesh
 
 
+@name_wrong_types
 def close_mesh_device(mesh_device: MeshDevice) -> None:
     """Finish all commands and release the chips."""
     global _default
@@ -131,6 +134,7 @@ def create_mesh_device(
             close_mesh_device(mesh)
 
 
+@name_wrong_types
 def open_device(
     *,
     device_id: int,
@@ -186,6 +190,7 @@ def create_devices(
     }  # fmt: skip
 
 
+@name_wrong_types
 def close_device(device: MeshDevice) -> None:
     """Close one chip."""
     close_mesh_device(device)
@@ -207,6 +212,7 @@ def manage_device(device_id: int) -> Iterator[MeshDevice]:
         close_device(device)
 
 
+@name_wrong_types
 def set_default_device(device: MeshDevice | None) -> None:
     """Set the device that operations use when none is passed."""
     global _default

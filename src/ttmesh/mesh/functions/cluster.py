@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import Arch, BufferType, PrintedEnum
 from ttmesh.base.errors import MeshError
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.catalogue import current_system
 from ttmesh.mesh.device.mesh_device import MeshDevice
 
@@ -59,11 +60,13 @@ def get_arch_name() -> str:
     return current_system().chip.arch.name.lower()
 
 
+@name_wrong_types
 def is_wormhole_b0(device: MeshDevice | None = None) -> bool:
     """Whether the chips are Wormhole."""
     return (device.arch() if device is not None else current_system().chip.arch) is Arch.WORMHOLE_B0
 
 
+@name_wrong_types
 def is_blackhole(device: MeshDevice | None = None) -> bool:
     """Whether the chips are Blackhole."""
     return (device.arch() if device is not None else current_system().chip.arch) is Arch.BLACKHOLE
@@ -101,6 +104,7 @@ def get_max_worker_l1_unreserved_size() -> int:
     return current_system().chip.max_worker_l1_bytes
 
 
+@name_wrong_types
 def get_allocator_base_address(device: MeshDevice, buffer_type: BufferType) -> int:
     """The first address of the allocator's range in each bank."""
     return device.heap.map.banks[buffer_type].start

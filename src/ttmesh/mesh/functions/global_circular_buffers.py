@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.cluster import get_l1_alignment
@@ -76,6 +77,7 @@ class GlobalCircularBuffer:
         return self._buffer.cell.address
 
 
+@name_wrong_types
 def create_global_circular_buffer(
     mesh_device: MeshDevice,
     sender_receiver_core_mapping: Mapping,

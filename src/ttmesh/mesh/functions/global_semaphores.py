@@ -7,6 +7,7 @@ import torch
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
@@ -65,6 +66,7 @@ class GlobalSemaphore:
         return raw[..., :: cell.page_bytes // 4].to(torch.int64)
 
 
+@name_wrong_types
 def create_global_semaphore(
     mesh_device: MeshDevice,
     cores: CoreRangeSet | CoreRange,

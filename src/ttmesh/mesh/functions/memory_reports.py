@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.cells import Cell
 from ttmesh.chip.memory import MemoryView
 from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
@@ -41,6 +42,7 @@ class BufferPageInfo(NamedTuple):
     buffer_type: BufferType
 
 
+@name_wrong_types
 def get_memory_view(device: MeshDevice, buffer_type: BufferType) -> MemoryView:
     """The allocated and free memory of one buffer type."""
     device.check_open()
@@ -83,6 +85,7 @@ def list_pages(mesh: MeshDevice, cell: Cell) -> list[BufferPageInfo]:
     return pages
 
 
+@name_wrong_types
 def dump_device_memory_state(device: MeshDevice, prefix: str = "") -> None:
     """Write three CSV files: a summary for L1, one for every buffer type, and every block."""
     REPORT_FOLDER.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.fabric.fabric_config import (
     FabricConfig,
     FabricManagerMode,
@@ -21,6 +22,7 @@ PAYLOAD_BYTES = (
 _setup = FabricSetup()
 
 
+@name_wrong_types
 def set_fabric_config(
     config: FabricConfig,
     reliability_mode: FabricReliabilityMode = FabricReliabilityMode.STRICT_INIT,
@@ -32,6 +34,8 @@ def set_fabric_config(
 ) -> None:
     """Configure how chips are connected, before a mesh is opened; DISABLED removes the configuration."""
     global _setup
+    if not isinstance(config, FabricConfig):
+        raise TypeError(f"config={config!r} is a {type(config).__name__}; pass ttnn.FabricConfig.FABRIC_1D, say")
     router = FabricRouterConfig() if router_config is None else router_config
     requested = FabricSetup(
         config, reliability_mode, num_planes, fabric_tensix_config, fabric_udm_mode, fabric_manager_mode, router

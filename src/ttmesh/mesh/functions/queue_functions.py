@@ -8,6 +8,7 @@ from typing import Any
 
 from ttmesh.base.errors import QueueError
 from ttmesh.base.geometry import MeshCoordinateRange
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice, current_queue_id, current_sub_device, live_meshes
 from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
@@ -35,6 +36,7 @@ def sub_device(sub_device_id: SubDeviceId) -> Iterator[None]:
         current_sub_device.reset(token)
 
 
+@name_wrong_types
 def record_event(
     mesh_device: MeshDevice,
     cq_id: int | None = None,
@@ -94,6 +96,7 @@ def event_query(mesh_event: MeshEvent) -> bool:
     return mesh_event.done
 
 
+@name_wrong_types
 def synchronize_device(
     device: MeshDevice, cq_id: int | None = None, sub_device_ids: Sequence[SubDeviceId] = ()
 ) -> None:
@@ -109,6 +112,7 @@ def synchronize_device(
     device.backend.synchronize()
 
 
+@name_wrong_types
 def synchronize_mesh_device(mesh_device: MeshDevice) -> None:
     """The older name of `synchronize_device`."""
     synchronize_device(mesh_device)
@@ -134,6 +138,7 @@ def get_current_command_queue_id_for_thread() -> QueueId:
     return QueueId(current_queue_id.get())
 
 
+@name_wrong_types
 def is_trace_capture_active(device: MeshDevice) -> bool:
     """Whether a trace is being captured on a queue of the device."""
     return any(queue.recording is not None for queue in device.queues)
@@ -149,6 +154,7 @@ def get_all_programs_perf_data() -> dict[int, Any]:
     return {}
 
 
+@name_wrong_types
 def read_device_profiler(device: MeshDevice) -> None:
     """Wait for the device; an emulated chip keeps no profiler buffers, so there is nothing to read."""
     synchronize_device(device)

@@ -6,6 +6,7 @@ import itertools
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import TraceError, one_of
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
@@ -23,6 +24,7 @@ from ttmesh.mesh.queue.trace import (
 _ids = itertools.count()
 
 
+@name_wrong_types
 def begin_trace_capture(mesh_device: MeshDevice, *, cq_id: int | None = None) -> MeshTraceId:
     """Begin to record the commands that are enqueued on this queue, instead of running them."""
     queue = mesh_device.queue(cq_id)
@@ -41,6 +43,7 @@ def begin_trace_capture(mesh_device: MeshDevice, *, cq_id: int | None = None) ->
     return trace.id
 
 
+@name_wrong_types
 def end_trace_capture(mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: int | None = None) -> None:
     """Stop recording and allocate the trace's memory on the chips."""
     queue = mesh_device.queue(cq_id)
@@ -59,6 +62,7 @@ def end_trace_capture(mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: 
         raise
 
 
+@name_wrong_types
 def execute_trace(
     mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: int | None = None, blocking: bool = True
 ) -> None:
@@ -82,6 +86,7 @@ def execute_trace(
         queue.finish_through(command)
 
 
+@name_wrong_types
 def release_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> None:
     """Free a trace; replays that are still queued finish first, on their own reference."""
     trace = _find_trace(mesh_device, trace_id)
@@ -117,7 +122,7 @@ def _find_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> Trace:
         manager = mesh_device.sub_devices.loaded.id.id
         raise TraceError(
             f"Trace instance {trace_id} must exist on Mesh device {mesh_device.id()}'s active sub-device manager {manager}",
-            expected=one_of(mesh_device.traces),
+            expected=one_of(mesh_device.traces) if mesh_device.traces else "a captured trace; this mesh has none",
             fix="Use the id that begin_trace_capture returned, before release_trace.",
         )
     return trace

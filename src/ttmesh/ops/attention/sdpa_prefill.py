@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.attention.attention_scores import (
     attend_prefill,
@@ -79,11 +79,22 @@ def check_attention(call: Call) -> None:
         )
 
 
+def _check_prefill(call: Call) -> None:
+    check_attention(call)
+    q, k, v = (call[name].spec.shape for name in ("input_tensor_q", "input_tensor_k", "input_tensor_v"))
+    require(
+        q[3] == k[3] == v[3],
+        f"K and V hidden dim must match. Got K: {k[3]}, V: {v[3]}",
+        f"{q[3]}, the head size of Q",
+        "Split the heads of Q, K and V alike.",
+    )
+
+
 @op(
     "ttnn.transformer.scaled_dot_product_attention",
     golden=goldens.sdpa,
     out=attention_spec,
-    check=check_attention,
+    check=_check_prefill,
     scratch=prefill_scratch,
 )
 def scaled_dot_product_attention(

@@ -26,7 +26,7 @@ from ttmesh.ops.catalogue.engine_defaults import EngineRule, engine_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
 from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
-from ttmesh.tensor.calls.argument_errors import check_types, explain_keyword, types_misfit
+from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.gate import DeviceOperation, Gate
 from ttmesh.tensor.calls.launch_op import (
@@ -87,7 +87,10 @@ class OpFunction(Gate):
         self.operation = operation
         self._run = run
         self._overloads = overloads(name)
-        self._binders = tuple(binder(overload.signature, names) for overload in self._overloads)
+        self._binders = tuple(
+            binder(overload.signature, _choose_keys(overload.signature, self._overloads[0].signature, names))
+            for overload in self._overloads
+        )
         runtime = frozenset() if operation is None else operation.runtime
         first = self._overloads[0].signature.parameters
         self.runtime_places = tuple(
@@ -174,11 +177,14 @@ class OpFunction(Gate):
             try:
                 bound: Arguments = binder_(*args, **kwargs)
             except TypeError as problem:
-                reason = explain_keyword(kwargs, overload.signature.parameters) or str(problem).replace("bind()", "it")
+                reason = explain_keyword(kwargs, overload.signature.parameters) or str(problem).removeprefix("bind() ")
+                if "tensors" in overload.signature.parameters and args and isinstance(args[0], Tensor):
+                    reason += ". Pass the tensors as a list: [a, b]"
                 problems.append(f"{self.__name__}{overload.signature}: {reason}")
                 continue
             missing = [name for name, value in bound.items() if value is REQUIRED]
             if not missing:
+                check_plain_values(self.python_fully_qualified_name, bound)
                 return {**bound, **own_values} if own_values else bound
             problems.append(f"{self.__name__}{overload.signature}: missing {missing}")
         if self.own_options:
@@ -189,6 +195,12 @@ class OpFunction(Gate):
 
     def __repr__(self) -> str:
         return f"<operation {self.python_fully_qualified_name}>"
+
+
+def _choose_keys(signature: inspect.Signature, first: inspect.Signature, names: Mapping[str, str]) -> Mapping[str, str]:
+    """The keys of an overload's parameters; one whose key is another parameter's has the first overload's at its place."""
+    taken, places = signature.parameters, list(first.parameters)
+    return {name: places[i] if names[name] in taken else names[name] for i, name in enumerate(taken) if name in names}
 
 
 def binder(signature: inspect.Signature, names: Mapping[str, str] = NO_NAMES) -> Callable[..., Arguments]:

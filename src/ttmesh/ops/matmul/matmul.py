@@ -161,6 +161,15 @@ def matmul(
 
 def _check_linear(call: Call) -> None:
     check_matmul(call)
+    if isinstance(call["bias"], Tensor):
+        width, given = shape_of(call.specs[1], call["transpose_b"])[-1], [1, *call["bias"].shape]
+        rank = max(len(call.specs[0].shape), len(given) - 1)
+        require(
+            given[-1] in (1, width),
+            f"Broadcasting rule violation at dimension index -1 (output rank {rank}), dim a: {width}, dim b: {given[-1]}",
+            f"a bias of {width} columns, as the second tensor has",
+            "Give the bias one value per column of the result.",
+        )
     if isinstance(call["bias"], Tensor) and len(call["bias"].shape) > 1:
         bias, height = call["bias"].spec, shape_of(call.specs[0], call["transpose_a"])[-2:][0]
         padded_height = div_up(height, 32) * 32

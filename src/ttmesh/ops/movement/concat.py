@@ -50,7 +50,7 @@ def _check_concat(call: Call) -> None:
     require(
         all(shape == other_dims[0] for shape in other_dims),
         wrong,
-        f"shapes that agree but for dim {dim}",
+        f"shapes that agree but for dim {dim}, not {' and '.join(str(list(spec.shape)) for spec in call.specs)}",
         "Pad or slice the tensors first.",
     )
     dtypes = {spec.dtype for spec in call.specs}

@@ -11,6 +11,7 @@ from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import MeshError
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.mappers import ShardTensor2dMesh
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -104,6 +105,7 @@ def create_group_norm_input_negative_mask(
     return _make_tensor(mask, dtype=data_type, layout=Layout.TILE)
 
 
+@name_wrong_types
 def create_group_norm_weight_bias_rm(input_tensor: torch.Tensor, num_channels: int, num_cores_x: int) -> torch.Tensor:
     """A weight or bias split over cores, each slice padded to whole tiles: [1, 1, tiles, 32]."""
     slices = input_tensor.reshape(num_cores_x, num_channels // num_cores_x)
@@ -119,6 +121,7 @@ def create_group_norm_reciprocals(N: int, C: int, H: int, W: int, num_groups: in
     return (1.0 / torch.arange(1, count + 1, dtype=torch.float32)).repeat(core_grid.x * core_grid.y, 1)
 
 
+@name_wrong_types
 def create_layer_norm_reciprocals(device: MeshDevice, core_range_set: CoreRangeSet, width: int) -> Tensor:
     """1, 1/2, …, 1/width on every core of a set, for layer norm by Welford's method."""
     cores = core_range_set.num_cores()
@@ -139,6 +142,7 @@ def get_group_norm_cores_across_channel(
     return 1 if memory_layout is TensorMemoryLayout.HEIGHT_SHARDED else int(core_grid.x * core_grid.y)
 
 
+@name_wrong_types
 def determine_expected_group_norm_sharded_config_and_grid_size(
     *,
     device: MeshDevice,
@@ -172,6 +176,7 @@ def determine_expected_group_norm_sharded_config_and_grid_size(
     return MemoryConfig(TensorMemoryLayout.BLOCK_SHARDED, BufferType.L1, shard), CoreGrid(x=x, y=y)
 
 
+@name_wrong_types
 def determine_expected_group_norm_dram_grid_size(
     *, device: MeshDevice, num_channels: int, num_groups: int, input_nhw: int, num_batches: int = 1
 ) -> CoreGrid:
@@ -200,6 +205,7 @@ def _dram_grid(max_x: int, max_y: int, channels: int, groups: int, nhw: int, bat
     )
 
 
+@name_wrong_types
 def dram_group_norm_params_from_torch(
     torch_params: torch.Tensor | Sequence[torch.Tensor],
     channels_per_device: int,

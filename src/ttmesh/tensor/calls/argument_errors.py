@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Any
 
 import numpy
@@ -10,16 +11,17 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError, suggest_names
+from ttmesh.base.object_parameters import explain_plain_value
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 # Parameters that have one type in every operation; what to pass for them.
 TYPES: dict[str, tuple[type, str]] = {
-    "memory_config": (MemoryConfig, "ttnn.DRAM_MEMORY_CONFIG, say"),
+    "memory_config": (MemoryConfig, "ttnn.DRAM_MEMORY_CONFIG or ttnn.L1_MEMORY_CONFIG"),
     "dtype": (DataType, "ttnn.bfloat16, say"),
     "output_dtype": (DataType, "ttnn.bfloat16, say"),
-    "layout": (Layout, "ttnn.TILE_LAYOUT, say"),
+    "layout": (Layout, "ttnn.TILE_LAYOUT or ttnn.ROW_MAJOR_LAYOUT"),
     "device": (MeshDevice, "what open_mesh_device() returned"),
     "mesh_device": (MeshDevice, "what open_mesh_device() returned"),
     "output_tensor": (Tensor, "a tensor on the device"),
@@ -56,6 +58,13 @@ def check_types(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments of types that no operation takes there."""
     for key, value in arguments.items():
         if reason := _foreign(key, value):
+            raise types_misfit(name, arguments, reason)
+
+
+def check_plain_values(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse strings and numbers for parameters that take objects."""
+    for key, value in arguments.items():
+        if isinstance(value, (str, int, float, dict, Enum)) and (reason := explain_plain_value(key, value)):
             raise types_misfit(name, arguments, reason)
 
 

@@ -9,6 +9,7 @@ import torch
 from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
@@ -64,6 +65,7 @@ def to_layout(
     return _on_host(tensor, spec)
 
 
+@name_wrong_types
 def to_dtype(tensor: Tensor, dtype: DataType) -> Tensor:
     """A host tensor in another format; block floats become tiles."""
     if tensor.device() is not None:

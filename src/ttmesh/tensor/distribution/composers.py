@@ -12,12 +12,14 @@ import torch
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.spec.distribution_shape import (
     ORIGIN,
     Coord,
     DistributionConfig,
     HasMeshShape,
     check_distribution,
+    check_pairs,
     fits_directly,
     mesh_coords,
     mesh_shape_of,
@@ -124,16 +126,19 @@ def on_first_rank(composer: C) -> C:
     return made
 
 
+@name_wrong_types
 def create_mesh_composer(mesh_device: HasMeshShape | MeshShape, config: MeshComposerConfig) -> MeshToTensor:
     """A composer that does what the config says."""
     return MeshToTensor(mesh_device, config)
 
 
+@name_wrong_types
 def concat_mesh_to_tensor_composer(mesh_device: HasMeshShape | MeshShape, dim: int) -> MeshToTensor:
     """A composer that concatenates the shards of all devices along one dim."""
     return MeshToTensor(mesh_device, dim=dim)
 
 
+@name_wrong_types
 def ConcatMeshToTensor(mesh_device: HasMeshShape | MeshShape | None = None, dim: int | None = None) -> MeshToTensor:
     """TT-NN's older name of `concat_mesh_to_tensor_composer`; without a device the tensor's mesh is used."""
     if dim is None:
@@ -141,10 +146,12 @@ def ConcatMeshToTensor(mesh_device: HasMeshShape | MeshShape | None = None, dim:
     return MeshToTensor(mesh_device, dim=dim)
 
 
+@name_wrong_types
 def ConcatMesh2dToTensor(
     mesh_device: HasMeshShape | MeshShape, mesh_shape: Sequence[int], dims: Sequence[int]
 ) -> MeshToTensor:
     """A composer that concatenates rows along one dim and columns along another."""
+    check_pairs(mesh_shape=mesh_shape, dims=dims)
     config = MeshComposerConfig([dims[0], dims[1]], MeshShape(mesh_shape[0], mesh_shape[1]))
     return MeshToTensor(mesh_device, config)
 

@@ -12,12 +12,15 @@ import torch
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.object_parameters import suggest_object
 from ttmesh.base.placement import Placement, Replicate, Shard
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.spec.distribution_shape import (
     Coord,
     DistributionConfig,
     HasMeshShape,
     check_distribution,
+    check_pairs,
     fits_directly,
     mesh_coords,
     mesh_shape_of,
@@ -183,17 +186,20 @@ class ReplicateTensorToMeshWrapper:
         return self._mapper
 
 
+@name_wrong_types
 def create_mesh_mapper(mesh_device: HasMeshShape | MeshShape, config: MeshMapperConfig) -> TensorToMesh:
     """A mapper that does what the config says."""
     return TensorToMesh(mesh_device, config)
 
 
+@name_wrong_types
 def replicate_tensor_to_mesh_mapper(mesh_device: HasMeshShape | MeshShape) -> TensorToMesh:
     """A mapper that gives every device the full tensor."""
     devices = MeshShape([mesh_shape_of(mesh_device).mesh_size()])
     return TensorToMesh(mesh_device, MeshMapperConfig([Replicate()], devices))
 
 
+@name_wrong_types
 def shard_tensor_to_mesh_mapper(
     mesh_device: HasMeshShape | MeshShape, dim: int, cluster_axis: int | None = None
 ) -> TensorToMesh:
@@ -213,27 +219,35 @@ def shard_tensor_to_mesh_mapper(
     )
 
 
+@name_wrong_types
 def ReplicateTensorToMesh(mesh_device: HasMeshShape | MeshShape) -> ReplicateTensorToMeshWrapper:
     """TT-NN's older name of `replicate_tensor_to_mesh_mapper`."""
     return ReplicateTensorToMeshWrapper(replicate_tensor_to_mesh_mapper(mesh_device))
 
 
+@name_wrong_types
 def ShardTensorToMesh(mesh_device: HasMeshShape | MeshShape, dim: int) -> TensorToMesh:
     """TT-NN's older name of `shard_tensor_to_mesh_mapper`."""
     return shard_tensor_to_mesh_mapper(mesh_device, dim)
 
 
+@name_wrong_types
 def ShardTensor2dMesh(
     mesh_device: HasMeshShape | MeshShape, mesh_shape: Sequence[int], dims: Sequence[int | None]
 ) -> TensorToMesh:
     """A mapper that shards one dim over rows and one over columns; None replicates."""
+    check_pairs(mesh_shape=mesh_shape, dims=dims)
     config = MeshMapperConfig([_placement(dims[0]), _placement(dims[1])], MeshShape(mesh_shape[0], mesh_shape[1]))
     return TensorToMesh(mesh_device, config)
 
 
 def unwrap_mapper(mapper: TensorToMesh | ReplicateTensorToMeshWrapper) -> TensorToMesh:
     """The mapper, whichever of the two forms it came in."""
-    return mapper.unwrap() if isinstance(mapper, ReplicateTensorToMeshWrapper) else mapper
+    chosen = mapper.unwrap() if isinstance(mapper, ReplicateTensorToMeshWrapper) else mapper
+    if not isinstance(chosen, TensorToMesh):
+        hint = suggest_object("mesh_mapper")
+        raise TypeError(f"mesh_mapper={chosen!r} is a {type(chosen).__name__}; pass {hint}")
+    return chosen
 
 
 def _placement(dim: object) -> Placement:

@@ -9,6 +9,7 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.base.object_parameters import suggest_object
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.spec.distribution_shape import Coord
@@ -78,4 +79,7 @@ class DistributedTensor(TensorProperties):
         lanes: torch.Tensor | None = self.lanes
         if block is not None:
             lanes = block.gather_on_first(self.lanes) if composer.first_rank_only else block.gather_all(self.lanes)
+        if not hasattr(composer, "compose") or isinstance(composer, type):
+            hint = suggest_object("mesh_composer")
+            raise TypeError(f"mesh_composer={composer!r} is a {type(composer).__name__}; pass {hint}")
         return None if lanes is None else composer.compose(lanes, self.mesh_shape, self.kind.presence, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ttmesh.base.errors import ShapeError
@@ -63,7 +63,20 @@ class HasMeshShape(Protocol):
 
 def mesh_shape_of(mesh: HasMeshShape | MeshShape) -> MeshShape:
     """The shape of a mesh device, or the shape itself."""
-    return mesh if isinstance(mesh, MeshShape) else mesh.shape
+    if isinstance(mesh, MeshShape):
+        return mesh
+    shape: object = getattr(mesh, "shape", None)
+    if not isinstance(shape, MeshShape):
+        raise TypeError(f"mesh_device={mesh!r} is a {type(mesh).__name__}; pass what ttnn.open_mesh_device() returned")
+    return shape
+
+
+def check_pairs(**given: object) -> None:
+    """Refuse what does not have a value for the rows and one for the columns of a mesh."""
+    for name, value in given.items():
+        if not isinstance(value, Iterable) or len(tuple(value)) < 2:
+            example = "(2, 4)" if name == "mesh_shape" else "(0, None)"
+            raise TypeError(f"{name}={value!r} is not a pair; pass a value for rows and one for columns, as {example}")
 
 
 def rank_block_of(mesh: HasMeshShape | MeshShape) -> RankBlock | None:

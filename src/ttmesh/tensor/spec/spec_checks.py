@@ -14,7 +14,9 @@ from ttmesh.tensor.spec.shard_config import div_up
 def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
     """Refuse formats that a layout cannot hold, and values that are not layouts."""
     if not isinstance(layout, Layout):
-        raise TypeError(f"layout={layout!r} is a {type(layout).__name__}; pass ttnn.TILE_LAYOUT or ROW_MAJOR_LAYOUT")
+        raise TypeError(
+            f"layout={layout!r} is a {type(layout).__name__}; pass ttnn.TILE_LAYOUT or ttnn.ROW_MAJOR_LAYOUT"
+        )
     if not isinstance(dtype, DataType):
         raise TypeError(f"dtype={dtype!r} is a {type(dtype).__name__}; pass ttnn.bfloat16, say")
     if dtype is DataType.INVALID:

@@ -8,6 +8,7 @@ import torch
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshShape
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.spec.distribution_shape import HasMeshShape, mesh_shape_of
 
 
@@ -31,6 +32,7 @@ class PaddedBatch:
         return result.narrow(self.dim, 0, self.size)
 
 
+@name_wrong_types
 def pad_batch(values: torch.Tensor, mesh_device: HasMeshShape | MeshShape, *, dim: int = 0) -> PaddedBatch:
     """The batch with copies of its last sample added until it divides by the number of devices."""
     devices, size = mesh_shape_of(mesh_device).mesh_size(), values.shape[dim]

@@ -11,6 +11,7 @@ import torch
 from ttmesh.base.dtypes import StorageType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshShape
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.composers import Composer, ListMeshToTensor, MeshToTensor, lane_at
 from ttmesh.tensor.distribution.ingest import ONE_CHIP, ONE_CHIP_TOPOLOGY
@@ -44,6 +45,7 @@ def distribute(default: Mapper | Composer) -> Iterator[None]:
         raise ValueError("Argument must be an instance of either TensorToMesh or MeshToTensor.")
 
 
+@name_wrong_types
 def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | None = None) -> Tensor:
     """A host tensor sharded for a mesh, and moved there when one is given."""
     if tensor.storage_type() is not StorageType.HOST:
@@ -62,6 +64,7 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
     return result if mesh_device is None else result.onto(mesh_device)
 
 
+@name_wrong_types
 def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
     """A distributed tensor composed into one host tensor."""
     host = tensor.cpu()
@@ -69,6 +72,7 @@ def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
     return Tensor.on_host(kind_of(tensor.spec.with_shape(composed.shape), ONE_CHIP_TOPOLOGY), composed[None, None])
 
 
+@name_wrong_types
 def get_device_tensors(tensor: Tensor) -> list[Tensor]:
     """One tensor per device, row-major; on a device they share its buffer.
 

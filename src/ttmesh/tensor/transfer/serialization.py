@@ -9,6 +9,8 @@ from typing import Any
 
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError
+from ttmesh.base.object_parameters import refuse_plain_values
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -32,6 +34,7 @@ class DumpTensorMode(PrintedEnum):
     LOCAL = 1
 
 
+@name_wrong_types
 def dump_tensor(
     file_name: str | Path, tensor: Tensor, *, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
 ) -> None:
@@ -72,6 +75,7 @@ def _unwritable(path: Path, problem: Exception) -> MeshError:
     )
 
 
+@name_wrong_types
 def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> Tensor:
     """Read a tensor that `dump_tensor` wrote, and move it to a device if one is given."""
     path = _check_file_name(file_name)
@@ -114,6 +118,7 @@ def _read_earlier(path: Path, device: MeshDevice | None) -> Tensor:
         raise DescriptionError(f"{path}: {problem.wrong}", expected=problem.expected, fix=problem.fix) from None
 
 
+@name_wrong_types
 def as_tensor(
     tensor: Any,
     dtype: DataType | None = None,
@@ -127,6 +132,9 @@ def as_tensor(
     cache_dump_mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER,
 ) -> Tensor:
     """`from_torch` with a cache file: read when it is there, else written."""
+    refuse_plain_values(
+        "ttnn.as_tensor", dtype=dtype, layout=layout, memory_config=memory_config, mesh_mapper=mesh_mapper
+    )
     if device is not None and memory_config is None:
         raise MeshError(
             "memory_config must be specified when device is specified",

@@ -9,6 +9,8 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, FLOATS, DataType, Layout, float32
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.object_parameters import refuse_plain_values
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -48,6 +50,7 @@ def from_torch(
     """Torch or numpy values as a tensor, on a device if one is given; the values are copied once, now. None gives None."""
     if tensor is None:
         return None  # type: ignore[return-value]  # an absent bias stays absent; callers who pass tensors get tensors
+    refuse_plain_values("ttnn.from_torch", memory_config=memory_config, mesh_mapper=mesh_mapper, tile=tile)
     values = as_torch(tensor)
     if spec is not None:
         _check_spec(spec, values, dtype=dtype, layout=layout, memory_config=memory_config, tile=tile)
@@ -97,6 +100,7 @@ def to_torch(
     cq_id: int | None = None,
 ) -> Any:
     """The values as a new torch tensor (a list of them for ListMeshToTensor); copied once."""
+    refuse_plain_values("ttnn.to_torch", mesh_composer=mesh_composer)
     if device is not None and tensor.device() not in (None, device):
         raise _argument_error(
             f"ttnn.to_torch: the tensor is on {tensor.device()!r}",
@@ -113,13 +117,16 @@ def to_torch(
     )
 
 
+@name_wrong_types
 def to_device(
     tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, *, queue_id: int | None = None
 ) -> Tensor:
     """A host tensor on a device, in interleaved DRAM unless a memory configuration is given."""
+    refuse_plain_values("ttnn.to_device", memory_config=memory_config)
     return tensor.onto(device, memory_config or DRAM_MEMORY_CONFIG, queue_id)
 
 
+@name_wrong_types
 def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
     """A device tensor on the host; without blocking its values arrive when they are first read."""
     return tensor.cpu(blocking, queue_id)
@@ -205,11 +212,13 @@ def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
     return Tensor.on_host(kind_of(spec, topology), lanes, mesh.shape, mesh.rank_block)
 
 
+@name_wrong_types
 def deallocate(tensor: Tensor, force: bool = True) -> None:
     """Free a tensor's memory, and with it that of every tensor on the same buffer."""
     tensor.deallocate(force)
 
 
+@name_wrong_types
 def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Tensor:
     """The same values at a new address, after the old memory was freed."""
     mesh = tensor.device()
@@ -238,21 +247,25 @@ _REALLOCATE = Operation(
 )
 
 
+@name_wrong_types
 def get_memory_config(tensor: Tensor) -> MemoryConfig:
     """Where a tensor is stored on a chip."""
     return tensor.memory_config()
 
 
+@name_wrong_types
 def is_tensor_storage_on_device(tensor: Tensor) -> bool:
     """Whether it is on a device."""
     return tensor.device() is not None
 
 
+@name_wrong_types
 def is_sharded(tensor: Tensor) -> bool:
     """Whether its pages are dealt to cores in shards."""
     return bool(tensor.is_sharded())
 
 
+@name_wrong_types
 def has_tile_padding(tensor: Tensor, *, dim: int | None = None) -> bool:
     """Whether a dim is padded; without one, either of the last two (never for fewer dims)."""
     if dim is not None:
@@ -277,6 +290,7 @@ def element_size(dtype: DataType) -> int:
     return ELEMENT_BYTES[dtype]
 
 
+@name_wrong_types
 def has_storage_type_of(tensor: Tensor, storage_type: object) -> bool:
     """Whether it is on the host or a device, as asked."""
     return tensor.storage_type() == storage_type
@@ -355,7 +369,7 @@ def _check_alike(host: Tensor, device: Tensor) -> None:
             raise ShapeError(
                 f"Host tensor has different {name}: {one}",
                 expected=f"{other}, as on the device",
-                fix="Convert it with to_dtype() or to_layout() first.",
+                fix="Make it with the shape, dtype and layout of the device tensor, or convert it first.",
             )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from ttmesh.base.cores import NOC, CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.tensor import Tensor
 
 
+@name_wrong_types
 def get_optimal_worker_cores_for_sharded_tensor(tensor: Tensor, noc: NOC = NOC.NOC_0) -> list[CoreCoord]:
     """The cores that hold shards, in the order of the shards; for DRAM the worker near each bank that holds one."""
     mesh, layout = tensor.device(), tensor.spec.shard_layout

@@ -1,0 +1,66 @@
+"""Parameters that take objects of TT-NN: a string or a number for one of them is refused, with what to pass instead."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cache
+
+# How a parameter's name ends -> what to pass for it.
+OBJECTS = {
+    "memory_config": "ttnn.DRAM_MEMORY_CONFIG or ttnn.L1_MEMORY_CONFIG",
+    "mem_config": "ttnn.DRAM_MEMORY_CONFIG or ttnn.L1_MEMORY_CONFIG",
+    "dtype": "ttnn.bfloat16, say",
+    "layout": "ttnn.TILE_LAYOUT or ttnn.ROW_MAJOR_LAYOUT",
+    "mesh_mapper": "ttnn.ShardTensorToMesh(mesh_device, dim=0) or ttnn.ReplicateTensorToMesh(mesh_device)",
+    "mesh_composer": "ttnn.ConcatMeshToTensor(mesh_device, dim=0), say",
+    "program_config": "a program config such as ttnn.MatmulMultiCoreReuseMultiCastProgramConfig(...), or leave it out",
+    "compute_kernel_config": "ttnn.WormholeComputeKernelConfig(math_fidelity=ttnn.MathFidelity.HiFi4), say",
+    "compute_config": "ttnn.WormholeComputeKernelConfig(math_fidelity=ttnn.MathFidelity.HiFi4), say",
+    "conv_config": "ttnn.Conv2dConfig(...)",
+    "slice_config": "ttnn.Conv2dSliceConfig(...)",
+    "topology": "ttnn.Topology.Ring or ttnn.Topology.Linear",
+    "core_grid": "ttnn.CoreGrid(y=8, x=8), say",
+    "sub_core_grids": "a ttnn.CoreRangeSet",
+    "mesh_device": "what ttnn.open_mesh_device() returned",
+    "output_tensor": "a tensor on the device",
+    "tile": "ttnn.Tile((32, 32)), say",
+}
+NUMBERS = ("core_grid", "tile")  # some functions take numbers under names that end like these
+ENUMS = ("dtype", "layout", "topology")
+# Parameters of operations whose values are words.
+WORDS = frozenset(
+    ("activation", "activation_type", "approximate", "fused_activation", "implementation", "interpolation_mode",
+     "joint_strategy", "mode", "padding_mode", "reduce", "reduction", "rounding_mode", "score_func")
+)  # fmt: skip
+
+
+@cache
+def suggest_object(name: str) -> str | None:
+    """What to pass for a parameter of this name, if it takes an object."""
+    if name == "device":
+        name = "mesh_device"
+    return next((hint for ending, hint in OBJECTS.items() if name.endswith(ending)), None)
+
+
+def explain_plain_value(name: str, value: object) -> str | None:
+    """What is wrong with a string, a number, a dict or an enum for a parameter of this name; None for anything else."""
+    if isinstance(value, (str, bytes)):
+        if name in WORDS:
+            return None
+        hint = suggest_object(name)
+    elif isinstance(value, (int, float, dict, Enum)):
+        hint = suggest_object(name)
+        allowed = ENUMS if isinstance(value, Enum) else NUMBERS
+        if hint is None or name.endswith(allowed):
+            return None
+    else:
+        return None
+    shown = f"{name}={value!r} is a {type(value).__name__}"
+    return f"{shown}; pass {hint}" if hint else f"{shown}, which this parameter does not take"
+
+
+def refuse_plain_values(function: str, **arguments: object) -> None:
+    """Raise TT-NN's type error where an argument is a string or a number instead of an object."""
+    for name, value in arguments.items():
+        if value is not None and (reason := explain_plain_value(name, value)):
+            raise TypeError(f"{function}(): incompatible function arguments. {reason}")
