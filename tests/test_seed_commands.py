@@ -82,3 +82,49 @@ def test_info_is_the_smi_of_a_system() -> None:
 
     assert done.returncode == 0
     assert "Dev. ID: 4" in done.stdout
+
+
+def start_here(command: str, address: Path, **environ: str) -> subprocess.Popen[str]:
+    binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PATH": binaries, "TTMESH_SOCKET": str(address), **environ}
+    env["PYTHON"] = sys.executable
+    return subprocess.Popen(
+        command.split(), cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_server_and_monitor_start_from_their_folder_as_printed(tmp_path) -> None:
+    address = tmp_path / "server.sock"
+    with start_here("./allocation_server_poc", address) as server:
+        assert server.stdout is not None
+        assert "listens at" in server.stdout.readline()
+        with start_here("./allocation_monitor_client -a -r 500", address) as monitor:
+            shown = monitor.communicate(timeout=120)[0]
+        server.terminate()
+        server.communicate(timeout=120)
+
+    assert monitor.returncode == 0
+    assert "Cross-Process Memory Monitor" in shown
+
+
+def run_tt_smi(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from ttmesh.cli._tt_smi import main; sys.exit(main())"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PATH": path, "TTMESH_SOCKET": ""}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_tt_smi_is_ours_only_where_the_real_one_is_absent(tmp_path) -> None:
+    real = tmp_path / "tt-smi"
+    ours = tmp_path / "ours" / "tt-smi"
+    ours.parent.mkdir()
+    real.write_text("#!/bin/sh\necho the real one\n")
+    ours.write_text("#!/bin/sh\n# from ttmesh.cli._tt_smi import main\necho a loop\n")
+    real.chmod(0o755)
+    ours.chmod(0o755)
+
+    absent, present = run_tt_smi(tmp_path, str(ours.parent)), run_tt_smi(tmp_path, f"{ours.parent}:{tmp_path}")
+
+    assert "this is `ttmesh smi`" in absent.stderr
+    assert present.stdout == "the real one\n"

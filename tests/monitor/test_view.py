@@ -18,7 +18,7 @@ from ttmesh.monitor import device_screen, plain, tables
 from ttmesh.monitor.address_map import HOLE, AddressMap, Piece, address_maps
 from ttmesh.monitor.rows import Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.text_drawing import bar_cells, draw_trend
-from ttmesh.monitor.view import Choice, ViewError, build, device_ranges, level, short_name
+from ttmesh.monitor.view import Bar, Choice, Segment, ViewError, build, device_ranges, level, short_name
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import Ended, Leftover, LeftoverSums
 from ttmesh.tracking.spans import Span
@@ -132,9 +132,25 @@ def test_ids_are_written_as_ranges():
 def test_every_class_that_holds_anything_is_seen_in_a_bar(source):
     cells = bar_cells(source.view().devices[0].bar("DRAM"), 25)
 
+    classes = [cell.memory_class for cell in cells]
     assert len(cells) == 25
-    assert set(cells) == {"DRAM", "TRACE", HOLE}
-    assert cells.count("DRAM") == round(25 * (9 * GB + 150 * MB) / (12 * GB))
+    assert set(classes) == {"DRAM", "TRACE", HOLE}
+    assert classes.count("DRAM") == round(25 * (9 * GB + 150 * MB) / (12 * GB))
+
+
+@pytest.mark.parametrize("width", [8, 10, 25])
+def test_bars_of_nearly_the_same_length_differ(width):
+    def draw(share: float) -> str:
+        used = round(share * 1_000_000)
+        segment = Segment("DRAM", used, 1, used, share)
+        bar = Bar("DRAM", used, used, 1_000_000, share, "calm", (segment,), 0, 0.0, ())
+        return "".join(cell.glyph for cell in bar_cells(bar, width))
+
+    assert draw(0.048) != draw(0.081), "4.8 % and 8.1 %"
+    assert draw(0.0001) == "▏" + "░" * (width - 1), "something is never drawn as nothing"
+    assert draw(0.0) == "░" * width
+    assert draw(1.0) == "█" * width
+    assert draw(0.5) == ("█" * (width // 2) + "▌" * (width % 2)).ljust(width, "░")
 
 
 def test_trend_is_drawn_relative_to_its_highest_value():

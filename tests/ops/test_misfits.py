@@ -49,10 +49,10 @@ def test_a_numpy_array_is_to_be_converted_first(a: ttnn.Tensor) -> None:
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ({"memory_config": "dram"}, r"memory_config='dram' is not a MemoryConfig; pass ttnn\.DRAM_MEMORY_CONFIG"),
-        ({"dtype": "bf16"}, r"dtype='bf16' is not a DataType; pass ttnn\.bfloat16"),
+        ({"memory_config": "dram"}, r"memory_config='dram' is a str; pass ttnn\.DRAM_MEMORY_CONFIG"),
+        ({"dtype": "bf16"}, r"dtype='bf16' is a str; pass ttnn\.bfloat16"),
         ({"dtype": torch.float32}, r"dtype=torch\.float32 is not a DataType; pass ttnn\.bfloat16"),
-        ({"output_tensor": 3}, r"output_tensor=3 is not a Tensor; pass a tensor on the device"),
+        ({"output_tensor": 3}, r"output_tensor=3 is a int; pass a tensor on the device"),
     ],
     ids=["memory_config", "dtype", "torch dtype", "output_tensor"],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from ttmesh.base.sizes import size_text
-from ttmesh.monitor.address_map import HOLE
 from ttmesh.monitor.text_drawing import bar_cells
 from ttmesh.monitor.view import Bar, DeviceView, ProcessView, View, class_name, device_ranges, nothing_shown
 
@@ -46,7 +45,7 @@ def device_lines(device: DeviceView) -> list[str]:
 
 def bar_line(bar: Bar) -> str:
     """One pool: used, capacity, bar, percent."""
-    drawn = "".join("░" if cell == HOLE else "█" for cell in bar_cells(bar, WIDTH))
+    drawn = "".join(cell.glyph for cell in bar_cells(bar, WIDTH))
     capacity = size_text(bar.capacity_bytes) if bar.capacity_bytes else "?"
     scattered = f"  {100 * bar.fragmentation:.0f}% fragmented" if bar.fragmentation >= 0.005 else ""
     return f"  {bar.pool + ':':<6}{size_text(bar.used_bytes):>12} / {capacity:>12}  [{drawn}] {bar.percent}{scattered}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -22,20 +24,36 @@ COLOURS = {
 }
 LEVELS = {"calm": "", "warm": "bold dark_orange3", "hot": "bold red"}  # readable on dark and light backgrounds
 STEPS = "▁▂▃▄▅▆▇█"
+EIGHTHS = "▏▎▍▌▋▊▉█"
+EMPTY = "░"
 
 
-def bar_cells(bar: Bar, width: int) -> list[str]:
-    """The class shown in each cell of a bar; every class with bytes gets at least one cell while there are enough."""
-    cells: list[str] = []
-    for segment in sorted(bar.segments, key=lambda s: s.used_bytes, reverse=True):
-        if segment.used_bytes:
-            cells += [segment.memory_class] * max(1, round(segment.share * width))
-    return (cells + [HOLE] * width)[:width]
+class BarCell(NamedTuple):
+    """One character of a bar: the class of memory and how much of the cell it fills."""
+
+    memory_class: str
+    glyph: str
+
+
+def bar_cells(bar: Bar, width: int) -> list[BarCell]:
+    """A bar in eighths of a cell, largest class first; every class with bytes is visible while there are enough cells."""
+    cells: list[BarCell] = []
+    used = sorted((s for s in bar.segments if s.used_bytes), key=lambda s: s.used_bytes, reverse=True)
+    for segment in used[:-1]:
+        cells += [BarCell(segment.memory_class, EIGHTHS[-1])] * max(1, round(segment.share * width))
+    for segment in used[-1:]:
+        eighths = max(1, round(8 * (sum(s.share for s in used) * width - len(cells))))
+        cells += [BarCell(segment.memory_class, EIGHTHS[-1])] * (eighths // 8)
+        cells += [BarCell(segment.memory_class, EIGHTHS[eighths % 8 - 1])] * (eighths % 8 > 0)
+    return (cells + [BarCell(HOLE, EMPTY)] * width)[:width]
 
 
 def draw_bar(bar: Bar, width: int) -> Text:
     """A bar coloured by class of memory."""
-    return _runs(bar_cells(bar, width), "█", "░")
+    text = Text()
+    for (memory_class, glyph), same in groupby(bar_cells(bar, width)):
+        text.append(glyph * len(list(same)), style=COLOURS[memory_class])
+    return text
 
 
 def draw_map(bank: AddressMap, width: int, rows: int) -> Text:
