@@ -108,7 +108,7 @@ def test_server_and_monitor_start_from_their_folder_as_printed(tmp_path) -> None
 
 
 def run_tt_smi(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from ttmesh.cli._tt_smi import main; sys.exit(main())"
+    code = "import sys; from ttmesh.cli.smi import main; sys.exit(main())"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PATH": path, "TTMESH_SOCKET": ""}
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
@@ -120,7 +120,7 @@ def test_tt_smi_is_ours_only_where_the_real_one_is_absent(tmp_path) -> None:
     ours = tmp_path / "ours" / "tt-smi"
     ours.parent.mkdir()
     real.write_text("#!/bin/sh\necho the real one\n")
-    ours.write_text("#!/bin/sh\n# from ttmesh.cli._tt_smi import main\necho a loop\n")
+    ours.write_text("#!/bin/sh\n# from ttmesh.cli.smi import main\necho a loop\n")
     real.chmod(0o755)
     ours.chmod(0o755)
 

@@ -9,8 +9,8 @@ import importlib
 from typing import Any
 
 from ttmesh.base import numerics_mode, settings
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import MeshError
-from ttmesh.base.wrong_types import name_wrong_types
 
 __version__ = "0.1.0"
 

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 import ttmesh.ttnn as ttnn
-from ttmesh.base.object_parameters import OBJECTS, WORDS, suggest_object
+from ttmesh.base.argument_types import OBJECTS, WORDS, suggest_object
 from ttmesh.ops.catalogue.definition import catalogue
 
 OPERATIONS = sorted(catalogue)

@@ -1,12 +1,13 @@
-"""Tracebacks that end at the user's line: frames of ttmesh, runpy and torch behind it are hidden."""
+"""Frames of the user's program: tracebacks that end at its line, and which line is being carried out."""
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from ttmesh.base import settings
 
@@ -37,6 +38,17 @@ def shorten_traceback(error: BaseException) -> bool:
             dropped = True
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return dropped
+
+
+def find_call_site() -> str:
+    """File and line of the innermost frame outside ttmesh, or an empty string."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not is_own_file(name) and not name.startswith("<frozen"):
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _print_short(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
 from ttmesh.base.geometry import MeshCoordinateRange
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.programs.buffers import addresses

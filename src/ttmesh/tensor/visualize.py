@@ -12,9 +12,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.system_descriptor import SystemMeshDescriptor
 from ttmesh.tensor.tensor import Tensor

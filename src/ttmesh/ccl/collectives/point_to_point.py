@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BLOCK_FLOATS
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.plan_traffic import add_loads, count_host_bytes
 from ttmesh.fabric.fabric_config import Topology, is_2d

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.fabric import fabric_config
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.tensor.tensor import Tensor

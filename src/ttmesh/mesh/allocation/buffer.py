@@ -11,11 +11,11 @@ from typing import NoReturn
 
 import torch
 
-from ttmesh.base.call_sites import find_call_site
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import DeallocatedError, OutOfMemoryError
 from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
+from ttmesh.base.tracebacks import find_call_site
 from ttmesh.chip.cells import Cell, Room
 from ttmesh.chip.memory import BOTTOM_UP, Allocator, MemoryMap, MemoryView, Space
 from ttmesh.mesh.allocation.allocation_digest import Digest

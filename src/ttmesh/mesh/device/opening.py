@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from math import prod
 
 from ttmesh.base import numerics_mode, settings
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive

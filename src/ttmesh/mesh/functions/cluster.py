@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import Arch, BufferType, PrintedEnum
 from ttmesh.base.errors import MeshError
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.catalogue import current_system
 from ttmesh.mesh.device.mesh_device import MeshDevice
 

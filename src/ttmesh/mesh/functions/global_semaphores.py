@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.cells import Cell
 from ttmesh.chip.memory import MemoryView
 from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes

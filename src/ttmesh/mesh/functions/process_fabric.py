@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.base.wrong_types import name_wrong_types
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.fabric.fabric_config import (
     FabricConfig,
     FabricManagerMode,

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import QueueError
 from ttmesh.base.geometry import MeshCoordinateRange
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice, current_queue_id, current_sub_device, live_meshes
 from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import TraceError, one_of
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import MeshError
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.mappers import ShardTensor2dMesh
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec

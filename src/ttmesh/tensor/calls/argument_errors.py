@@ -9,9 +9,9 @@ from typing import Any
 import numpy
 import torch
 
+from ttmesh.base.argument_types import explain_plain_value
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError, suggest_names
-from ttmesh.base.object_parameters import explain_plain_value
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.spec.distribution_shape import (
     ORIGIN,
     Coord,

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types, suggest_object
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.object_parameters import suggest_object
 from ttmesh.base.placement import Placement, Replicate, Shard
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.spec.distribution_shape import (
     Coord,
     DistributionConfig,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from ttmesh.base.argument_types import suggest_object
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
-from ttmesh.base.object_parameters import suggest_object
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.spec.distribution_shape import Coord

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshShape
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.spec.distribution_shape import HasMeshShape, mesh_shape_of
 
 

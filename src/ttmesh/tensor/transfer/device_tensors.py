@@ -8,10 +8,10 @@ from contextvars import ContextVar
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import StorageType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshShape
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.composers import Composer, ListMeshToTensor, MeshToTensor, lane_at
 from ttmesh.tensor.distribution.ingest import ONE_CHIP, ONE_CHIP_TOPOLOGY

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ttmesh.base.argument_types import name_wrong_types, refuse_plain_values
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError
-from ttmesh.base.object_parameters import refuse_plain_values
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper
 from ttmesh.tensor.spec.memory_config import MemoryConfig

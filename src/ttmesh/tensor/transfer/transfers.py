@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
+from ttmesh.base.argument_types import name_wrong_types, refuse_plain_values
 from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, FLOATS, DataType, Layout, float32
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.base.object_parameters import refuse_plain_values
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.mesh.device.mesh_device import MeshDevice

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import NOC, CoreCoord
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
-from ttmesh.base.wrong_types import name_wrong_types
 from ttmesh.tensor.tensor import Tensor
 
 
