@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-ops test-deep sanitize pages docs stubs check bench bench-compare bench-gpu sizes clean
+.PHONY: demo test test-ops test-deep sanitize pages docs stubs check bench bench-compare bench-gpu release sizes clean
 .DEFAULT_GOAL := test
 
 SHELL := bash
@@ -63,6 +63,9 @@ bench-compare: $(STAMP)  ## two checkouts or revisions, alternating: make bench-
 bench-gpu:  ## the rows of one NVIDIA GPU; needs a torch for CUDA, no network: WHEELS names a folder with the other packages
 	@test -z "$(WHEELS)" || python3 -m pip install -q --no-index --find-links $(WHEELS) --target .gpu-site msgspec psutil rich pyyaml platformdirs
 	@PYTHONPATH=src:.gpu-site python3 benchmarks/gpu.py
+
+release:  ## wheel and sdist, each installed in a clean environment and used as a new user would
+	@$(PYTHON) tools/release.py
 
 sizes: $(STAMP)  ## lines per layer
 	@for layer in src/ttmesh/*/; do printf '%6d  %s\n' $$(find $$layer -name '*.py' -o -name '*.c' | xargs cat | wc -l) $$layer; done

@@ -12,7 +12,7 @@ from ttmesh.base import numerics_mode, settings
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import MeshError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["MeshError", "configure"]
 
