@@ -67,9 +67,8 @@ def check_changelog() -> None:
     """The version has a dated section in the changelog, and it is the same everywhere."""
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)
     inside = re.search(r'^__version__ = "(.+)"', (ROOT / "src/ttmesh/__init__.py").read_text(), re.M)
-    assert version and inside, "both files name a version"
-    if version[1] != inside[1]:
-        raise Failure(f"pyproject.toml says {version[1]}, src/ttmesh/__init__.py {inside[1]}")
+    if version is None or inside is None or version[1] != inside[1]:
+        raise Failure(f"pyproject.toml says {version}, src/ttmesh/__init__.py {inside}")
     if not re.search(
         rf"^## \[{re.escape(version[1])}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M
     ):
@@ -168,8 +167,9 @@ def install(base: str, what: str | Path, name: str, *, torch: bool) -> Path:
         call(*pip, "-c", str(ROOT / "constraints.txt"), str(what))
         return python
     call(*pip, "--no-deps", str(what))
-    code = "from importlib.metadata import requires; print(*[r for r in requires('ttmesh') if 'extra ==' not in r], sep='\\n')"
-    needed = [line for line in call(python, "-c", code).splitlines() if not line.startswith(WITHOUT_TORCH)]
+    code = "from importlib.metadata import requires; print(*requires('ttmesh'), sep='\\n')"
+    lines = call(python, "-c", code).splitlines()
+    needed = [line for line in lines if "extra ==" not in line and not line.startswith(WITHOUT_TORCH)]
     call(*pip, *needed)
     return python
 

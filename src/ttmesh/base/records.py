@@ -149,6 +149,19 @@ class Finished(Struct, frozen=True, gc=False):
     writes: tuple[TensorFacts, ...] = ()
 
 
+class Called(Struct, frozen=True, gc=False):
+    """A named operation was called; the commands until its `Returned` are its own."""
+
+    name: str
+    arguments: tuple[tuple[str, str], ...]
+
+
+class Returned(Struct, frozen=True, gc=False):
+    """The last named operation that was called has returned, or failed."""
+
+    name: str
+
+
 class Crossed(Struct, frozen=True, gc=False):
     """Bytes went over one link, from one physical chip to a neighbour; chip -1 is the host."""
 
@@ -158,4 +171,4 @@ class Crossed(Struct, frozen=True, gc=False):
 
 
 Event = Opened | Closed | Reserved | Allocated | Freed | Marked
-Record = Event | Enqueued | Finished | Crossed
+Record = Event | Enqueued | Finished | Called | Returned | Crossed

@@ -7,12 +7,14 @@ import importlib
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError
+from ttmesh.chip.catalogue import load_system
+from ttmesh.chip.cluster_descriptor import describe_cluster
 from ttmesh.cli._arguments import milliseconds
 from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.exports.json_csv import to_csv, to_json
@@ -71,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         state = monitor.state()
         with writing(args.output):
             if args.form == "report":
-                write_live_report(Path(args.output), state.devices, buffers_of)
+                write_live_report(Path(args.output), state.devices, buffers_of, _describe_cluster(state))
             elif args.form == "torch":
                 write_file(args.output, to_torch_snapshot(state.devices, buffers_of))
             elif args.output:
@@ -83,6 +85,15 @@ def run(args: argparse.Namespace) -> int:
             f"{args.output}: {format_count(len(state.devices), 'device')}, {format_count(build(state).buffers, 'buffer')}"
         )
     return 0
+
+
+def _describe_cluster(state: State) -> Mapping[str, object]:
+    """The files of the system that the devices are of; none where they are of several, or of one that is not known here."""
+    names = {device.system for device in state.devices}
+    try:
+        return describe_cluster(load_system(names.pop())) if len(names) == 1 else {}
+    except MeshError:
+        return {}
 
 
 def _text(form: str, state: State) -> str:

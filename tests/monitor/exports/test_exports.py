@@ -20,14 +20,18 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+import yaml
 from fixed_state import CHIPS, GB, MB, NOW, FixedSource
 from prometheus_client.parser import text_string_to_metric_families
 from tracked import RunningServer, environment, eventually
 
+import ttmesh
 from ttmesh import cli, ttnn
 from ttmesh.base.errors import MeshError
-from ttmesh.base.records import Allocated, ChipFacts, Finished, Freed, Opened, TensorFacts
+from ttmesh.base.records import Allocated, Called, ChipFacts, Finished, Freed, Opened, Returned, TensorFacts
 from ttmesh.base.signals import signals
+from ttmesh.chip.catalogue import load_system
+from ttmesh.chip.cluster_descriptor import describe_cluster
 from ttmesh.monitor.exports import shared_memory
 from ttmesh.monitor.exports.json_csv import to_csv, to_json
 from ttmesh.monitor.exports.prometheus import to_prometheus
@@ -181,7 +185,9 @@ def recorded(folder: Path) -> Path:
         signals.emit(held)
         signals.emit_command(Finished(1, 0, 1, "write", NOW, 1000, (), (first,)))
         signals.emit(msgspec.structs.replace(held, buffer_id=2, address=8192, buffer_type="DRAM"))
-        signals.emit_command(Finished(1, 0, 2, "ttnn.add", NOW, 2000, (first, first), (second,)))
+        signals.emit_command(Called("ttnn.add", (("input_tensor_a", "ttnn.Tensor(...)"), ("dtype", "BFLOAT16"))))
+        signals.emit_command(Finished(1, 0, 2, "add's program", NOW, 2000, (first, first), (second,)))
+        signals.emit_command(Returned("ttnn.add"))
         signals.emit(Freed(1, 1))
         signals.emit_command(Finished(1, 0, 3, "ttnn.relu", NOW, 3000, (second,), (second,)))
     return folder
@@ -194,8 +200,9 @@ def test_a_recorded_report_has_every_live_buffer_at_every_operation(tmp_path):
     live = database.execute("SELECT operation_id, address, buffer_type FROM buffers ORDER BY 1, 2").fetchall()
     database.close()
 
-    assert operations == [(1, "write", 1e-6), (2, "ttnn.add", 2e-6), (3, "ttnn.relu", 3e-6)]
-    assert live == [(1, 4096, 1), (2, 4096, 1), (2, 8192, 0), (3, 8192, 0)]
+    names = ["ttnn.to_device", "ttnn.add", "ttnn.deallocate", "ttnn.relu"]
+    assert operations == list(zip([1, 2, 3, 4], names, [1e-6, 2e-6, 0.0, 3e-6], strict=True))
+    assert live == [(1, 4096, 1), (2, 4096, 1), (2, 8192, 0), (3, 8192, 0), (4, 8192, 0)]
     assert not signals.timing
 
 
@@ -222,6 +229,46 @@ def test_a_recorded_program_shows_the_tensors_of_every_operation(tmp_path):
     assert put == [("ttnn.add", small, "DataType::BFLOAT16", 0)] * 2 + [("ttnn.relu", tall, "DataType::BFLOAT16", 1)]
     assert into == [("ttnn.add", small, "DataType::BFLOAT16", 1), ("ttnn.relu", tall, "DataType::BFLOAT16", 1)]
     assert spread == 2
+
+
+def test_a_recorded_program_has_ttnns_operations_arguments_and_deallocations(tmp_path):
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
+    with record_report(tmp_path):
+        a = ttnn.from_torch(torch.ones(32, 64), layout=ttnn.TILE_LAYOUT, dtype=ttnn.bfloat16, device=mesh)
+        b = ttnn.mean(a, dim=1, keepdim=True)
+        with pytest.raises(ttmesh.MeshError):
+            ttnn.matmul(a, a)
+        ttnn.deallocate(a)
+        ttnn.softmax(b, dim=-1, memory_config=ttnn.L1_MEMORY_CONFIG)
+    ttnn.close_mesh_device(mesh)
+
+    database = sqlite3.connect(tmp_path / "db.sqlite")
+    names = [name for (name,) in database.execute("SELECT name FROM operations ORDER BY operation_id")]
+    given = dict(database.execute("SELECT a.name, value FROM operation_arguments a JOIN operations o "
+                                  "USING (operation_id) WHERE o.name = 'ttnn.softmax'").fetchall())  # fmt: skip
+    lives = database.execute("SELECT * FROM tensor_lifetime ORDER BY tensor_id").fetchall()
+    database.close()
+    cluster = yaml.safe_load((tmp_path / "cluster_descriptor.yaml").read_text())
+
+    assert names[:5] == ["ttnn.to_device", "ttnn.mean", "ttnn.matmul", "ttnn.deallocate", "ttnn.softmax"]
+    assert given["dim"] == "-1"
+    assert given["input_tensor"].startswith("ttnn.Tensor(shape=Shape([32, 1]), dtype=DataType.BFLOAT16")
+    assert "L1" in given["memory_config"]
+    assert lives[0][:4] == (1, 1, 4, 4), "made by the first operation, freed by the fourth"
+    assert cluster["chips_with_mmio"] == [{0: 0}, {1: 1}, {2: 2}, {3: 3}]
+
+
+@pytest.mark.parametrize("name", ["n150", "n300", "t3000", "galaxy", "p150x4"])
+def test_every_link_of_a_system_has_two_ports_of_its_own(name):
+    system = load_system(name)
+
+    files = describe_cluster(system)
+
+    links = files["cluster_descriptor.yaml"]["ethernet_connections"]
+    ports = [(end["chip"], end["chan"]) for link in links for end in link]
+    assert len(links) == sum(system.links.values())
+    assert len(set(ports)) == len(ports)
+    assert set(files["physical_chip_mesh_coordinate_mapping.yaml"]["chips"]) == set(system.ids)
 
 
 def test_a_live_report_tells_what_came_in_order(source, tmp_path):
@@ -272,17 +319,25 @@ def test_ttnn_visualizer_opens_the_report(tmp_path):
 
         eventually(answers, bool, timeout_s=180)
         operations = get("operations")
-        assert [o["name"] for o in operations] == ["write", "ttnn.add", "ttnn.relu"]
+        assert [o["name"] for o in operations] == ["ttnn.to_device", "ttnn.add", "ttnn.deallocate", "ttnn.relu"]
+        cluster, mesh = get("cluster-descriptor"), get("mesh-descriptor")
+        assert len(cluster["arch"]) == len(cluster["chips"]) == len(mesh["chips"]) == 8
+        assert len(cluster["ethernet_connections"]) == 20, "two links between neighbours of a t3000"
+        assert mesh["chips"]["4"] == [0, 0]
         added = get("operations/2")
         assert len(added["buffers"]) == 2
         assert [(t["id"], t["shape"], t["device_id"]) for t in added["inputs"]] == [(1, "Shape([32, 64])", 3)] * 2
-        assert [(t["id"], t["address"], t["consumers"]) for t in added["outputs"]] == [(2, 8192, [3])]
+        assert [(t["id"], t["address"], t["consumers"]) for t in added["outputs"]] == [(2, 8192, [4])]
+        assert [(a["name"], a["value"]) for a in added["arguments"]] == [
+            ("input_tensor_a", "ttnn.Tensor(...)"),
+            ("dtype", "BFLOAT16"),
+        ]
         assert [d["device_id"] for d in get("devices")] == [3]
-        assert len(get("operation-buffers")) == 3
+        assert len(get("operation-buffers")) == 4
         assert get("buffers")
         assert [(t["id"], t["dtype"], t["producers"]) for t in get("tensors")] == [
             (1, "DataType::BFLOAT16", [1]),
-            (2, "DataType::BFLOAT16", [2, 3]),
+            (2, "DataType::BFLOAT16", [2, 4]),
         ]
     finally:
         os.killpg(viewer.pid, signal.SIGKILL)  # it starts workers of its own

@@ -18,7 +18,9 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
 from ttmesh.base.signals import signals
 from ttmesh.chip.backends.backend_protocol import Backend
+from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import Claim
+from ttmesh.chip.cluster_descriptor import describe_cluster
 from ttmesh.chip.memory import Space
 from ttmesh.chip.system import ChipSpec, System
 from ttmesh.mesh.allocation.allocation_digest import Digest
@@ -411,4 +413,5 @@ def check_same_mesh(a: MeshDevice, b: MeshDevice) -> None:
 
 
 signals.provide("holdings", _collect_holdings)
+signals.provide("cluster", lambda: describe_cluster(current_system()))
 signals.provide("unused ids", lambda: (next(_mesh_ids), next_buffer_id()))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from ttmesh.base.records import Allocated, Closed, Finished, Freed, Opened, Record, TensorFacts
+import yaml
+
+from ttmesh.base.atomic_files import write_file
+from ttmesh.base.records import Allocated, Called, Closed, Finished, Freed, Opened, Record, Returned, TensorFacts
 from ttmesh.base.signals import signals
 from ttmesh.tracking.state import Buffers, DeviceState
 
@@ -37,8 +42,15 @@ CREATE TABLE devices(device_id int, num_y_cores int, num_x_cores int, num_y_comp
   address_at_first_l1_cb_buffer int, num_banks_per_storage_core int, num_compute_cores int, num_storage_cores int,
   total_l1_memory int, total_l1_for_tensors int, total_l1_for_interleaved_buffers int,
   total_l1_for_sharded_buffers int, cb_limit int, rank int default 0);
+CREATE TABLE tensor_lifetime(tensor_id int, producer_operation_id int, last_use_operation_id int,
+  deallocate_operation_id int, producer_source_file text, producer_source_line int, last_use_source_file text,
+  last_use_source_line int);
 INSERT INTO report_metadata VALUES('schema_version', '3.3');
 """
+
+
+# Commands that no named operation started -> TT-NN's functions that do.
+FUNCTIONS = {"write": "ttnn.to_device", "read": "ttnn.from_device"}
 
 
 class LiveBuffer(NamedTuple):
@@ -48,6 +60,26 @@ class LiveBuffer(NamedTuple):
     address: int
     bank_bytes: int
     buffer_type: str
+
+
+@dataclass
+class Lifetime:
+    """The operations that made, last used and freed a tensor."""
+
+    produced: int | None = None
+    last_used: int | None = None
+    freed: int | None = None
+
+
+@dataclass
+class OpenCall:
+    """A named operation that was called and has not returned."""
+
+    name: str
+    arguments: tuple[tuple[str, str], ...]
+    duration_ns: int = 0
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
 
 
 class Report:
@@ -62,6 +94,13 @@ class Report:
         self._database.execute("BEGIN")
         self._operations = self._tensors = 0
         self._devices: set[int] = set()
+        self._folder = folder
+        self._lifetimes: dict[int, Lifetime] = {}
+
+    def add_cluster(self, files: Mapping[str, object]) -> None:
+        """The files from which the Topology page is drawn."""
+        for name, contents in files.items():
+            write_file(self._folder / name, yaml.safe_dump(contents, default_flow_style=None, sort_keys=False))
 
     def add_device(self, device_id: int, *, l1_banks: int, l1_base: int, l1_bank_bytes: int) -> None:
         """A chip. Records contain the number of L1 banks, one per core, but not the core grid: rows of eight are
@@ -100,10 +139,22 @@ class Report:
         live: Iterable[LiveBuffer],
         inputs: Iterable[int] = (),
         outputs: Iterable[int] = (),
+        arguments: Iterable[tuple[str, str]] = (),
+        frees: Iterable[int] = (),
     ) -> None:
-        """An operation, the numbers of its tensors, and what was live when it had run."""
+        """An operation, its arguments, the numbers of its tensors, and what was live when it had run."""
         self._operations += 1
         number = self._operations
+        inputs, outputs = list(inputs), list(outputs)
+        for tensor in outputs:
+            self._lifetimes.setdefault(tensor, Lifetime()).produced = number
+        for tensor in (*inputs, *outputs):
+            self._lifetimes.setdefault(tensor, Lifetime()).last_used = number
+        for tensor in frees:
+            self._lifetimes.setdefault(tensor, Lifetime()).freed = number
+        self._database.executemany(
+            "INSERT INTO operation_arguments VALUES(?,?,?,0)", [(number, name, value) for name, value in arguments]
+        )
         self._database.execute("INSERT INTO operations VALUES(?,?,?,0)", (number, name, duration_s))
         self._database.executemany(
             "INSERT INTO buffers VALUES(?,?,?,?,?,?,0)",
@@ -116,6 +167,10 @@ class Report:
 
     def close(self) -> None:
         """Write the report's last tables and close the file."""
+        self._database.executemany(
+            "INSERT INTO tensor_lifetime VALUES(?,?,?,?,NULL,NULL,NULL,NULL)",
+            [(tensor, life.produced, life.last_used, life.freed) for tensor, life in self._lifetimes.items()],
+        )
         self._database.execute("COMMIT")
         self._database.close()
 
@@ -127,6 +182,7 @@ class ReportRecorder:
         self._report = report
         self._live: dict[tuple[int, int], Allocated] = {}
         self._tensors: dict[tuple[int, TensorFacts], int] = {}
+        self._calls: list[OpenCall] = []  # outermost first: composites call other operations
         self._writing = threading.Lock()
 
     def hear(self, record: Record) -> None:
@@ -135,7 +191,7 @@ class ReportRecorder:
             if isinstance(record, Allocated):
                 self._live[record.mesh_id, record.buffer_id] = record
             elif isinstance(record, Freed):
-                self._live.pop((record.mesh_id, record.buffer_id), None)
+                self._free(record)
             elif isinstance(record, Closed):
                 self._live = {key: held for key, held in self._live.items() if key[0] != record.mesh_id}
             elif isinstance(record, Opened):
@@ -146,14 +202,40 @@ class ReportRecorder:
                         l1_base=chip.l1_base,
                         l1_bank_bytes=chip.l1_bank_bytes,
                     )
+            elif isinstance(record, Called):
+                self._calls.append(OpenCall(record.name, record.arguments))
+            elif isinstance(record, Returned) and self._calls:
+                self._end_call()
             elif isinstance(record, Finished):
-                self._report.add_operation(
-                    record.name,
-                    record.duration_ns / 1e9,
-                    self._buffers(),
-                    self._numbers(record.mesh_id, record.reads),
-                    self._numbers(record.mesh_id, record.writes),
-                )
+                self._add_command(record)
+
+    def _add_command(self, record: Finished) -> None:
+        """A command of the operation that is being called, else an operation of its own."""
+        inputs = self._numbers(record.mesh_id, record.reads)
+        outputs = self._numbers(record.mesh_id, record.writes)
+        if not self._calls:
+            name = FUNCTIONS.get(record.name, record.name)
+            self._report.add_operation(name, record.duration_ns / 1e9, self._buffers(), inputs, outputs)
+            return
+        call = self._calls[0]
+        call.duration_ns += record.duration_ns
+        call.inputs += [n for n in inputs if n not in call.outputs]  # what it made itself is no input of it
+        call.outputs = [n for n in call.outputs if n not in inputs] + outputs
+
+    def _end_call(self) -> None:
+        call = self._calls.pop()
+        if not self._calls:
+            self._report.add_operation(
+                call.name, call.duration_ns / 1e9, self._buffers(), call.inputs, call.outputs, call.arguments
+            )
+
+    def _free(self, record: Freed) -> None:
+        """A deallocation is an operation where a tensor of the report was on the buffer, and no operation did it."""
+        key = record.mesh_id, record.buffer_id
+        self._live.pop(key, None)
+        gone = [number for (mesh, facts), number in self._tensors.items() if (mesh, facts.buffer_id) == key]
+        if gone and not self._calls:
+            self._report.add_operation("ttnn.deallocate", 0.0, self._buffers(), gone, frees=gone)
 
     def _numbers(self, mesh_id: int, tensors: Iterable[TensorFacts]) -> list[int]:
         """The tensors' numbers in the report; tensors whose buffer was freed already are left out."""
@@ -181,17 +263,28 @@ def record_report(folder: Path | str) -> Iterator[None]:
     held = signals.ask("holdings")
     for known in held if isinstance(held, list) else ():
         recorder.hear(known)
-    stop = signals.listen(recorder.hear, commands=True)
+    stops = [signals.listen(recorder.hear, commands=True)]
+    if callable(stop := signals.ask("report calls")):
+        stops.append(stop)
     try:
         yield
     finally:
-        stop()
+        for stop in stops:
+            stop()
+        if isinstance(cluster := signals.ask("cluster"), dict):
+            report.add_cluster(cluster)
         report.close()
 
 
-def write_live_report(folder: Path, devices: list[DeviceState], buffers_of: Callable[[DeviceState], Buffers]) -> None:
+def write_live_report(
+    folder: Path,
+    devices: list[DeviceState],
+    buffers_of: Callable[[DeviceState], Buffers],
+    cluster: Mapping[str, object] = MappingProxyType({}),
+) -> None:
     """A report of what is held now: one operation per moment of allocation, in order; what was freed is not in it."""
     report = Report(folder)
+    report.add_cluster(cluster)
     moments: dict[tuple[int, int, int, str], list[LiveBuffer]] = {}
     for device in devices:
         l1 = device.pools["L1"]

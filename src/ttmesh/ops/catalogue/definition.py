@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.base.signals import signals
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
 from ttmesh.mesh.queue.plan_table import Key
@@ -28,6 +29,7 @@ from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
+from ttmesh.tensor.calls.call_records import report_calls
 from ttmesh.tensor.calls.gate import DeviceOperation, Gate
 from ttmesh.tensor.calls.launch_op import (
     OUTPUTS,
@@ -118,7 +120,12 @@ class OpFunction(Gate):
         watchers = observer.watchers
         for watcher in watchers:
             watcher.before_operation(self, args, kwargs)
-        result = self.call(args, kwargs, queue)
+        try:
+            result = self.call(args, kwargs, queue)
+        except BaseException:
+            for watcher in watchers:
+                watcher.after_failure(self)
+            raise
         for watcher in watchers:
             watcher.after_operation(self, args, kwargs, result)
         return result
@@ -227,6 +234,7 @@ def binder(signature: inspect.Signature, names: Mapping[str, str] = NO_NAMES) ->
 
 
 catalogue: dict[str, Entry] = {}
+signals.provide("report calls", report_calls)
 
 
 def device_operation(
