@@ -88,7 +88,7 @@ def test_what_is_no_device_layout_or_shape_is_refused(mesh: ttnn.MeshDevice) -> 
 
     with pytest.raises(TypeError, match=r"device='cpu' is a str; pass what open_mesh_device\(\) returned"):
         ttnn.from_torch(values, device="cpu")
-    with pytest.raises(TypeError, match=r"layout='tile' is a str; pass ttnn.TILE_LAYOUT or ROW_MAJOR_LAYOUT"):
+    with pytest.raises(TypeError, match=r"layout='tile' is a str; pass ttnn.TILE_LAYOUT or ttnn.ROW_MAJOR_LAYOUT"):
         ttnn.from_torch(values, layout="tile")
     with pytest.raises(TypeError, match=r"mesh_shape=\(2, 4\) is a tuple; pass ttnn.MeshShape\(2, 4\), say"):
         ttnn.open_mesh_device((2, 4))
