@@ -52,6 +52,7 @@ AS_USERS_DO = (
     "tests/examples/test_text_demo.py",
     "tests/examples/test_training_examples.py",
     "tests/cli/",
+    "tests/programs/test_distributed_examples.py",
     "tests/test_seed",
     "tests/test_smoke.py",
     "_page.py",

@@ -74,4 +74,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ttmesh.numerics("ideal"):  # to compare with torch to the bit; by default results are rounded as on the chip
+        main()
