@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
 from ttmesh.base.errors import MeshError
@@ -64,6 +65,27 @@ class ModelsFinder(MetaPathFinder):
         return None
 
 
+# Written in Python and next to the compiled ttnn in a checkout; import name -> path in ttnn/.
+FROM_CHECKOUT = {
+    "tt_lib": "tt_lib/__init__.py",
+    "ttnn.experimental.moe_compute_utils": "ttnn/_experimental/moe_compute_utils.py",
+}
+
+
+class CheckoutFinder(MetaPathFinder):
+    """Asked last: Python modules beside the compiled ttnn are loaded from a checkout on the path."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The file in ttnn/ of a checkout on the path; that folder itself must not be on it, it has a ttnn."""
+        if fullname not in FROM_CHECKOUT:
+            return None
+        files = (Path(entry or ".", "ttnn", FROM_CHECKOUT[fullname]) for entry in sys.path)
+        found = next((file for file in files if file.is_file()), None)
+        return None if found is None else importlib.util.spec_from_file_location(fullname, found)
+
+
 def real_ttnn() -> str | None:
     """Where the real ttnn is installed, or None."""
     spec = PathFinder.find_spec("ttnn")
@@ -81,4 +103,4 @@ def install(*, force: bool = False) -> None:
         )
     if not any(isinstance(finder, TtnnFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TtnnFinder())
-        sys.meta_path.append(ModelsFinder())
+        sys.meta_path += [ModelsFinder(), CheckoutFinder()]

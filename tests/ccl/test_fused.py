@@ -204,3 +204,31 @@ def test_inputs_that_stand_side_by_side_are_filled_up_to_tiles() -> None:
         full = left @ weight[:, :, :, :, :11] + right @ weight[:, :, :, :, 32:53]
         assert torch.allclose(lanes_of(multiplied), full, atol=1e-3)
         assert torch.allclose(lanes_of(shard)[0], torch.stack(full[0].sum(0).chunk(4, -1)), atol=1e-3)
+
+
+def test_every_chip_of_the_axis_gets_the_heads_of_its_users() -> None:
+    with opened((2, 4)) as mesh:
+        values = random_lanes((2, 4), (1, 1, 32, 10 * 32), float32)
+        grid = ttnn.CoreRangeSet([ttnn.CoreRange((0, 0), (7, 3))])
+        rows = ttnn.CoreRangeSet([ttnn.CoreRange((0, 0), (4, 1))])
+        sharded = ttnn.create_sharded_memory_config(
+            (32, 32), rows, ttnn.ShardStrategy.WIDTH, use_height_and_width_as_shard_shape=True
+        )
+        config = ttnn.create_sharded_memory_config(
+            (32, 32), grid, ttnn.ShardStrategy.HEIGHT, use_height_and_width_as_shard_shape=True
+        )
+        x = ttnn.to_memory_config(on(mesh, values, float32, layout=TILE), sharded)
+
+        q, k, v = ttnn.experimental.llama_rs_create_heads(
+            x, None, 3, None, None, 1, mesh, ttnn.Topology.Linear, num_links=1, num_heads=8, num_kv_heads=1,
+            memory_config=sharded, qkv_memory_config=config,
+        )  # fmt: skip
+
+        assert [tuple(heads.shape) for heads in (q, k, v)] == [(1, 8, 8, 32)] * 3
+        cores = [heads.memory_config().shard_spec.grid for heads in (q, k, v)]
+        assert [grid.num_cores() for grid in cores] == [8, 8, 8]
+        assert cores[0].merge(cores[1]).merge(cores[2]).num_cores() == 24
+        total = values.sum(1, keepdim=True)[..., 8:16, :]  # the second column's users
+        assert torch.allclose(lanes_of(q)[0, 1, 0], total[0, 0, 0, 0, :, :256].reshape(8, 8, 32), atol=1e-3)
+        assert torch.allclose(lanes_of(k)[1, 1, 0, :, :1], total[1, 0, 0, 0, :, None, 256:288], atol=1e-3)
+        assert torch.allclose(lanes_of(v)[1, 1, 0, :, :1], total[1, 0, 0, 0, :, None, 288:], atol=1e-3)

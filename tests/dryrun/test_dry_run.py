@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_dry_and_real_agree_on_memory_programs_and_links() -> None:
         run_small_program()
     finally:
         log.stop()
-    real = make_report(log, None)
+    real = make_report(log)
 
     with ttmesh.dry_run() as dry:
         run_small_program()
@@ -156,3 +157,110 @@ def test_missing_values_spread_and_small_tensors_stay_real() -> None:
         assert ttmesh.is_dry_run()
     assert not ttmesh.is_dry_run()
     assert not torch.randn(1024, 1024).is_meta
+
+
+def test_values_that_do_not_exist_may_be_assumed_and_the_lines_are_reported() -> None:
+    with ttmesh.dry_run(assume=2) as run:
+        large = torch.randn(1024, 1024)
+        assert large[0, 0].item() == 2
+        assert large[0, :3].tolist() == [2, 2, 2]
+        assert large[:2, 0].numpy().sum() == 4
+
+    assert run.report is not None
+    assert any("test_dry_run.py" in line for line in run.report.assumptions)
+
+
+def test_a_refusal_that_the_program_catches_is_reported() -> None:
+    with ttmesh.dry_run() as run:
+        mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
+        with pytest.raises(RuntimeError, match="Not enough space"):
+            ttnn.zeros((1, 1, 1 << 20, 1 << 14), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+        ttnn.close_mesh_device(mesh)
+
+    assert run.report is not None
+    assert not run.report.fits
+    assert "Not enough space to allocate 34359738368 B DRAM buffer" in run.report.problem
+    assert any("per chip are missing" in line for line in run.report.advice)
+
+
+def test_the_report_has_circular_buffers_collectives_free_blocks_and_every_chip() -> None:
+    with ttmesh.dry_run() as run:
+        run_small_program()
+
+    assert run.report is not None
+    dram, l1 = run.report.memory
+    assert l1.by_kind["circular buffers"] > 0
+    assert l1.peak_bytes == sum(l1.by_kind.values())
+    assert 0 < dram.largest_free_bytes <= dram.capacity_bytes - sum(dram.by_kind.values())
+    assert sorted(dram.by_chip) == list(range(8))
+    assert run.report.collectives["ttnn.all_reduce"] == [(64 * 64 * 2, 3)]
+    assert run.report.program_cache_hits > 0
+
+
+def test_a_module_runs_with_its_own_options_and_its_memory_errors_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "test_model.py").write_text(
+        "import ttnn\n"
+        "def test_large():\n"
+        "    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))\n"
+        "    ttnn.zeros((1, 1, 1 << 20, 1 << 14), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "ttmesh",
+        "dry-run",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "test_model.py",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "does not fit on" in done.stdout
+    assert "test_model.py:4 in test_large" in done.stdout
+
+
+def test_a_test_suite_runs_dry_and_reports_after_its_summary(tmp_path: Path) -> None:
+    (tmp_path / "test_model.py").write_text(
+        "import ttnn\n"
+        "def test_sum():\n"
+        "    mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))\n"
+        "    x = ttnn.ones((1, 1, 32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)\n"
+        "    assert ttnn.to_torch(ttnn.get_device_tensors(x + x)[0])[0, 0, 0, 0].item() == 3\n"
+    )
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "ttmesh.testing.as_ttnn", "--dry-run",
+        "--dry-run-assume", "3", "test_model.py",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "fits on t3000 (meshes 2x4)" in done.stdout
+    assert "test_model.py:5 in test_sum" in done.stdout
+
+
+def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(LAYER + "\nprint('ready', flush=True)\nimport time\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "ttmesh", "dry-run", "--json", "report.json", str(script), "1"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as running:
+        assert running.stdout is not None
+        while "ready" not in running.stdout.readline():
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=300)
+
+    assert running.returncode != 0
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ttmesh import dropin
 from ttmesh.testing import stand_ins
 
 
@@ -18,6 +19,21 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in stand_ins.NEEDED_BY_NAME:
         monkeypatch.delitem(sys.modules, name, raising=False)
     stand_ins.install()
+    dropin.install(force=True)
+
+
+def test_a_name_of_a_missing_module_is_a_type() -> None:
+    from a_picture_library import shapes  # type: ignore[import-not-found]
+
+    def draw(circle: shapes.Circle | None) -> bool:
+        return isinstance(circle, shapes.Circle)
+
+    class Ellipse(shapes.Circle):  # type: ignore[misc]
+        """A shape of the program's own."""
+
+    assert not draw(None)
+    with pytest.raises(ModuleNotFoundError, match="a_picture_library is not installed"):
+        Ellipse()
 
 
 def test_a_missing_module_can_be_imported_but_not_used() -> None:
@@ -46,7 +62,7 @@ def test_tt_lib_is_taken_from_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_module_that_tt_nn_shows_elsewhere_is_taken_from_the_checkout(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stand_ins, "FROM_CHECKOUT", {"shown_here": "ttnn/_hidden/lies_there.py"})
+    monkeypatch.setattr(dropin, "FROM_CHECKOUT", {"shown_here": "ttnn/_hidden/lies_there.py"})
     (tmp_path / "ttnn/ttnn/_hidden").mkdir(parents=True)
     (tmp_path / "ttnn/ttnn/_hidden/lies_there.py").write_text("answer = 43\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -58,7 +74,7 @@ def test_a_module_that_tt_nn_shows_elsewhere_is_taken_from_the_checkout(
 
 
 def test_what_no_checkout_has_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stand_ins, "FROM_CHECKOUT", {"shown_nowhere": "ttnn/_hidden/lies_nowhere.py"})
+    monkeypatch.setattr(dropin, "FROM_CHECKOUT", {"shown_nowhere": "ttnn/_hidden/lies_nowhere.py"})
 
     with pytest.raises(ModuleNotFoundError, match="shown_nowhere"):
         import shown_nowhere  # type: ignore[import-not-found]  # noqa: F401

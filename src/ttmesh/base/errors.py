@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 
 class MeshError(RuntimeError):
@@ -36,7 +37,16 @@ class BusyError(MeshError):
 
 
 class OutOfMemoryError(MeshError):
-    """No bank span is large enough."""
+    """Memory ran out: no span is large enough, circular buffers meet L1 buffers, or the trace region is full."""
+
+    watchers: ClassVar[
+        list[Callable[[OutOfMemoryError], None]]
+    ] = []  # hear of every one, also where a program catches it
+
+    def __init__(self, wrong: str, *, expected: str, fix: str) -> None:
+        super().__init__(wrong, expected=expected, fix=fix)
+        for watch in self.watchers:
+            watch(self)
 
 
 class DeallocatedError(MeshError):
@@ -45,6 +55,10 @@ class DeallocatedError(MeshError):
 
 class TraceError(MeshError):
     """A trace was used wrongly, or something was asked for that a capture cannot record."""
+
+
+class TraceRegionError(TraceError, OutOfMemoryError):
+    """The trace region is too small for the traces."""
 
 
 class QueueError(MeshError):

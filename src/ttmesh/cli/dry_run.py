@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,13 @@ from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError, OutOfMemoryError, one_of, suggest_names
 from ttmesh.chip.catalogue import current_system
 from ttmesh.cli._program_arguments import add_program, mention_own_options
-from ttmesh.cli.run import check_program, run_script
+from ttmesh.cli.run import check_program, run_module, run_script
 from ttmesh.dryrun.dry_context import dry_run
 from ttmesh.dryrun.report_page import draw_page
-from ttmesh.dryrun.run_report import RunReport, draw_text
+from ttmesh.dryrun.report_text import draw_text
+from ttmesh.dryrun.run_report import RunReport
 from ttmesh.monitor.tables import printer
+from ttmesh.testing import stand_ins
 
 REASONS = ("oom",)  # what --fail-on takes
 EVERY = 50  # operations between two steps of the progress line
@@ -29,7 +32,9 @@ EVERY = 50  # operations between two steps of the progress line
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options and, after them, the program with its own arguments."""
-    parser.usage = "ttmesh dry-run [OPTIONS] script.py [ARGUMENTS]"
+    parser.usage = (
+        "ttmesh dry-run [OPTIONS] script.py [ARGUMENTS]   or   ttmesh dry-run [OPTIONS] -m MODULE [ARGUMENTS]"
+    )
     parser.set_defaults(becomes_program=True)
     parser.add_argument("--system", help="the system to emulate (TTMESH_SYSTEM)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to this file as JSON")
@@ -37,36 +42,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html", type=Path, metavar="FILE", help="write the report to this file as a page with pictures"
     )
     parser.add_argument("--fail-on", default="oom", metavar="WORDS", help="end with status 1 on these: oom, or none")
+    parser.add_argument(
+        "--assume", type=float, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
+    )
+    parser.add_argument(
+        "-m", dest="module", metavar="MODULE", help="run a module instead of a file, for example pytest"
+    )
     add_program(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the program dry and print the report; its own failure is passed on."""
     reasons = _parse_reasons(args.fail_on)
-    if not args.program:
-        raise MeshError("no program was named", expected="ttmesh dry-run script.py", fix="Name a Python file.")
-    script = Path(args.program[0])
-    if not check_program(script):
+    if args.module is None and not args.program:
+        raise MeshError(
+            "no program was named", expected="ttmesh dry-run script.py", fix="Name a Python file, or a module with -m."
+        )
+    if args.module is None and not check_program(Path(args.program[0])):
         return 1
-    mention_own_options(args, args.program[1:])
-    if args.system is not None:
-        current_system(args.system)
-        os.environ["TTMESH_SYSTEM"] = args.system
-    os.environ["TTMESH_BACKEND"] = "meta"
-    dropin.install(force=True)
-    folder = str(Path(shim.__path__[0]))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    mention_own_options(args, args.program[args.module is None :])
+    _prepare(args.system)
+    name = args.module or Path(args.program[0]).name
     status = 0
-    with _show_progress(script.name) as progress, dry_run(progress) as done:
+    with _show_progress(name) as progress, dry_run(progress, assume=args.assume) as done:
         try:
-            status = run_script(script, args.program[1:], passing=OutOfMemoryError)
+            status = _become(args.module, args.program)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    if done.report is None or (status and done.failure is None):
+    report = done.report
+    if report is None or (status and report.fits and not report.shapes):
         return status or 1
-    _write(done.report, args.json, args.html)
-    printer().print(draw_text(done.report))
-    return int(not done.report.fits and "oom" in reasons)
+    _write(report, args.json, args.html)
+    printer().print(draw_text(report))
+    if status and report.fits:
+        print(
+            f"ttmesh dry-run: the program ended with status {status}; this is the report of what it did",
+            file=sys.stderr,
+        )
+        return status
+    return int(not report.fits and "oom" in reasons)
+
+
+def _prepare(system: str | None) -> None:
+    """Let `import ttnn` mean ttmesh on chips without values, here and in the processes that the program starts."""
+    if system is not None:
+        current_system(system)
+        os.environ["TTMESH_SYSTEM"] = system
+    os.environ["TTMESH_BACKEND"] = "meta"
+    dropin.install(force=True)
+    stand_ins.install()
+    folder = str(Path(shim.__path__[0]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+def _become(module: str | None, arguments: list[str]) -> int:
+    """Run the program as Python would."""
+    if module is None:
+        return run_script(Path(arguments[0]), arguments[1:], passing=OutOfMemoryError)
+    return run_module(module, arguments, passing=OutOfMemoryError)
 
 
 def _parse_reasons(text: str) -> set[str]:

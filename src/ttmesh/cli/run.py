@@ -71,10 +71,7 @@ def run(args: argparse.Namespace) -> int:
     mention_own_options(args, arguments if script is None else arguments[1:])
     if script is not None:
         return run_script(script, arguments[1:])
-    sys.argv = [args.module, *arguments]
-    sys.path.insert(0, os.getcwd())
-    _check_module(args.module)
-    return _print_own_errors(lambda: runpy.run_module(args.module, run_name="__main__", alter_sys=True))
+    return run_module(args.module, arguments)
 
 
 def run_script(script: Path, arguments: Sequence[str], *, passing: type[MeshError] | None = None) -> int:
@@ -82,6 +79,14 @@ def run_script(script: Path, arguments: Sequence[str], *, passing: type[MeshErro
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     return _print_own_errors(lambda: runpy.run_path(str(script), run_name="__main__"), passing)
+
+
+def run_module(module: str, arguments: Sequence[str], *, passing: type[MeshError] | None = None) -> int:
+    """Become a module with these arguments; errors of the type `passing` are the caller's."""
+    sys.argv = [module, *arguments]
+    sys.path.insert(0, os.getcwd())
+    _check_module(module)
+    return _print_own_errors(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True), passing)
 
 
 def _print_own_errors(program: Callable[[], object], passing: type[MeshError] | None = None) -> int:

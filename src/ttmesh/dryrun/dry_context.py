@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from ttmesh.base import settings
 from ttmesh.base.errors import OutOfMemoryError
 from ttmesh.dryrun.host_tensors import without_values
 from ttmesh.dryrun.memory_log import MemoryLog
+from ttmesh.dryrun.missing_checkpoints import without_checkpoints
 from ttmesh.dryrun.run_report import RunReport, make_report
 
 
@@ -18,23 +20,28 @@ class DryRun:
     def __init__(self, progress: Callable[[int], None] | None = None) -> None:
         self.log = MemoryLog(progress)
         self.report: RunReport | None = None
-        self.failure: OutOfMemoryError | None = None
+        self.assumptions = Counter[str]()  # lines that read values which do not exist, and what was made up
 
 
 @contextmanager
-def dry_run(progress: Callable[[int], None] | None = None) -> Iterator[DryRun]:
-    """Everything in here runs on meta lanes; the report is there afterwards. Out of memory ends it, and is reported."""
+def dry_run(progress: Callable[[int], None] | None = None, *, assume: float | None = None) -> Iterator[DryRun]:
+    """Everything in here runs on meta lanes; the report is there afterwards. Out of memory ends it, and is reported.
+
+    Args:
+        progress: called with the number of operations so far.
+        assume: what a value that does not exist is where the program reads it; without it that is an error.
+    """
     run = DryRun(progress)
     settings.override("TTMESH_BACKEND", "meta")
     run.log.start()
     try:
-        with without_values():
+        with without_values(assume, run.assumptions), without_checkpoints(run.assumptions):
             yield run
-    except OutOfMemoryError as failure:
-        run.failure = failure
+    except OutOfMemoryError:
+        assert run.log.failures, "the log hears of every one"
     finally:
         run.log.stop()
-        run.report = make_report(run.log, run.failure)
+        run.report = make_report(run.log, run.assumptions)
         settings.override("TTMESH_BACKEND", None)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ttmesh.base.errors import MeshError
@@ -26,6 +28,12 @@ READERS = {
     aten.nonzero: "torch.nonzero",
     aten.masked_select: "selecting by a mask",
 }
+# The same above the dispatcher: torch refuses these for tensors without values before it dispatches.
+METHODS = {
+    torch.Tensor.tolist: "Tensor.tolist()",
+    torch.Tensor.numpy: "Tensor.numpy()",
+    torch.Tensor.__array__: "numpy's array",
+}
 TORCH = os.path.dirname(torch.__file__)
 
 
@@ -33,21 +41,28 @@ class MissingValueError(MeshError):
     """A program asked for a value that a dry run does not compute."""
 
 
+def find_reader() -> str:
+    """The line of the program that asks for a value."""
+    return next((line for line in call_site().splitlines() if not line.startswith(TORCH)), "")
+
+
 def missing_value(what: str) -> MissingValueError:
     """The error for a value that does not exist, naming the line that asked for it."""
-    site = next((line for line in call_site().splitlines() if not line.startswith(TORCH)), "")
+    site = find_reader()
     return MissingValueError(
         f"{what} needs a value that a dry run does not compute" + (f", at {site}" if site else ""),
         expected="a program whose control flow does not depend on computed values",
-        fix="Take a fixed number there in dry runs, for example `if ttmesh.is_dry_run(): ...`.",
+        fix="Take a fixed number there in dry runs, for example `if ttmesh.is_dry_run(): ...`, or let every such value be "
+        "one number: `ttmesh dry-run --assume 0`, `ttmesh.dry_run(assume=0)`.",
     )
 
 
 class HostTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes large tensors without values, and lets that spread to whatever is computed from one."""
 
-    def __init__(self) -> None:
+    def __init__(self, assume: float | None, lines: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._assume, self._lines = assume, lines
         self._overwritten = weakref.WeakSet[torch.UntypedStorage]()  # memory into which missing values were written
 
     def __torch_dispatch__(
@@ -61,10 +76,11 @@ class HostTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 options.pop("pin_memory", None)
                 options.pop("generator", None)
             return func(*args, **options)
-        if not any(self._has_no_values(tensor) for tensor in tensors):
+        if not any(self.lacks_values(tensor) for tensor in tensors):
             return func(*args, **options)
         if func.overloadpacket in READERS:
-            raise missing_value(READERS[func.overloadpacket])
+            args, options = self.assume_values(READERS[func.overloadpacket], args, options)
+            return func(*args, **options)
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if func._schema.is_mutable and target is not None and not target.is_meta:
             self._overwritten.add(target.untyped_storage())
@@ -74,10 +90,44 @@ class HostTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, options = tree_map_only(torch.Tensor, _drop_values, (args, options))
         return func(*args, **options)
 
-    def _has_no_values(self, tensor: torch.Tensor) -> bool:
+    def assume_values(self, what: str, *arguments: Any) -> Any:
+        """The arguments with the assumed number for values that do not exist; an error where none is assumed."""
+        number = self._assume
+        if number is None:
+            raise missing_value(what)
+        self._lines[find_reader()] += 1
+
+        def fill(tensor: torch.Tensor) -> torch.Tensor:
+            return (
+                torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu")
+                if self.lacks_values(tensor)
+                else tensor
+            )
+
+        with _disable_current_modes():
+            return tree_map_only(torch.Tensor, fill, arguments)
+
+    def lacks_values(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's values do not exist."""
         if tensor.is_meta or (tensor.is_floating_point() and tensor.nbytes >= LARGE_BYTES):
             return True
         return bool(self._overwritten) and tensor.untyped_storage() in self._overwritten
+
+
+class ReadMethods(TorchFunctionMode):
+    """Catches the methods that read values and that torch refuses for meta tensors on its own."""
+
+    def __init__(self, tensors: HostTensors) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func in METHODS and self._tensors.lacks_values(args[0]):
+            args, options = self._tensors.assume_values(METHODS[func], args, options)
+        return func(*args, **options)
 
 
 def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -98,8 +148,8 @@ def _is_large(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def without_values() -> Iterator[None]:
-    """Large tensors made or read from files in here have no values."""
+def without_values(assume: float | None = None, lines: Counter[str] | None = None) -> Iterator[None]:
+    """Large tensors made or read from files in here have no values; where one is read it is `assume`, counted in `lines`."""
     load = torch.load
 
     def load_mapped(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +161,7 @@ def without_values() -> Iterator[None]:
 
     torch.load = load_mapped
     try:
-        with HostTensors():  # type: ignore[no-untyped-call]
+        with HostTensors(assume, Counter() if lines is None else lines) as tensors, ReadMethods(tensors):
             yield
     finally:
         torch.load = load

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from ttmesh.base.errors import OutOfMemoryError
 from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Opened, Reserved
 from ttmesh.base.signals import signals
 from ttmesh.tensor.calls.gate import Gate
@@ -13,7 +14,7 @@ from ttmesh.tensor.observer import Step, Watcher, observer
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tracking.client import call_site
 
-KINDS = ("weights and inputs", "kv cache", "activations", "trace", "program memory")
+KINDS = ("weights and inputs", "kv cache", "activations", "circular buffers", "trace", "system")
 UPLOADS = ("from_torch", "to_device", "as_tensor", "zeros", "ones", "full", "empty", "load_tensor", "upload")
 HOST = -1
 
@@ -21,12 +22,34 @@ HOST = -1
 class Use:
     """A buffer that was allocated: how much it takes on every one of its chips, who asked, and as what."""
 
-    __slots__ = ("chips", "kind", "label", "memory", "mesh_id", "site", "size_bytes")
+    __slots__ = ("address", "bank_bytes", "chips", "kind", "label", "memory", "mesh_id", "site", "size_bytes")
 
     def __init__(self, record: Allocated, site: str, kind: str) -> None:
         self.mesh_id, self.chips = record.mesh_id, record.chips
         self.memory = "L1" if record.buffer_type == "L1_SMALL" else str(record.buffer_type)
-        self.size_bytes, self.label, self.site, self.kind = record.size_bytes, record.label, site, kind
+        self.address, self.bank_bytes, self.size_bytes = record.address, record.bank_bytes, record.size_bytes
+        self.label, self.site, self.kind = record.label, site, kind
+
+
+class Peak(NamedTuple):
+    """The most that a chip held of one memory."""
+
+    size_bytes: int  # circular buffers of the running operation included
+    event: int  # so many allocations and frees had happened
+    circular_buffer_bytes: int
+    operation: str  # that ran, or was to run
+
+
+class Refusal(NamedTuple):
+    """Memory that was asked for and not there."""
+
+    error: OutOfMemoryError
+    event: int  # so many allocations and frees had happened
+    operation: str
+    site: str
+
+
+NO_PEAK = Peak(0, 0, 0, "")
 
 
 class MemoryLog(Watcher):
@@ -46,7 +69,10 @@ class MemoryLog(Watcher):
         self.links = Counter[tuple[int, int]]()
         self.collectives: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._used = Counter[tuple[int, str]]()
-        self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # chip, memory -> most bytes, after how many events
+        self.peaks: dict[tuple[int, str], Peak] = {}  # by chip and memory
+        self.failures: list[Refusal] = []
+        self._calling = ""  # the operation that was called last
+        self._l1_cores: dict[int, int] = {}  # of every chip
         self._progress = progress
         self._stop: Callable[[], None] | None = None
 
@@ -54,9 +80,11 @@ class MemoryLog(Watcher):
         """Begin to listen."""
         self._stop = signals.listen(self._hear, crossings=self._count_crossing)
         observer.add(self)
+        OutOfMemoryError.watchers.append(self._note_failure)
 
     def stop(self) -> None:
         """Listen no more."""
+        OutOfMemoryError.watchers.remove(self._note_failure)
         observer.remove(self)
         if self._stop is not None:
             self._stop()
@@ -66,6 +94,7 @@ class MemoryLog(Watcher):
         """Count the call; what a cache operation gets first is a kv cache."""
         name = str(getattr(operation, "__name__", ""))
         self.calls[name] += 1
+        self._calling = name
         if "cache" in name:
             for value in [*args, *kwargs.values()][:2]:
                 if isinstance(value, Tensor) and value.is_allocated() and value.device() is not None:
@@ -77,10 +106,27 @@ class MemoryLog(Watcher):
         self.operations.append(plan.name)
         self.program_runs += plan.program_count
         self.programs.update(plan.programs)
-        if plan.circular_buffer_bytes > self.circular_buffers[0]:
-            self.circular_buffers = (plan.circular_buffer_bytes, plan.name)
+        if plan.circular_buffer_bytes:
+            self._count_circular_buffers(plan.name, plan.circular_buffer_bytes)
         if self._progress is not None:
             self._progress(len(self.operations))
+
+    def after_collective(
+        self, name: str, decide: Callable[..., Any], tensors: Sequence[Tensor], options: dict[str, Any], result: Any
+    ) -> None:
+        """Count a collective by the bytes that every chip gives to it."""
+        self.collectives[name][sum(tensor.spec.packed_size_bytes for tensor in tensors)] += 1
+
+    def _note_failure(self, failure: OutOfMemoryError) -> None:
+        self.failures.append(Refusal(failure, len(self.events), self._calling, call_site().partition("\n")[0]))
+
+    def _count_circular_buffers(self, name: str, per_core: int) -> None:
+        if per_core > self.circular_buffers[0]:
+            self.circular_buffers = (per_core, name)
+        for chip, cores in self._l1_cores.items():
+            whole = self._used[chip, "L1"] + per_core * cores
+            if whole > self.peaks.get((chip, "L1"), NO_PEAK).size_bytes:
+                self.peaks[chip, "L1"] = Peak(whole, len(self.events), per_core * cores, name)
 
     def _mark_as_cache(self, tensor: Tensor) -> None:
         use = self.uses.get(tensor.buffer.cell.buffer_id)
@@ -89,7 +135,8 @@ class MemoryLog(Watcher):
 
     def _hear(self, record: Event) -> None:
         if isinstance(record, Allocated):
-            use = Use(record, call_site(), _guess_kind(record))
+            site = call_site()
+            use = Use(record, site, _guess_kind(record, site))
             self.uses[record.buffer_id] = self.live[record.buffer_id] = use
             self.events.append((record.buffer_id, 1, len(self.operations)))
             for chip in use.chips:
@@ -102,6 +149,7 @@ class MemoryLog(Watcher):
                     self._used[chip, freed.memory] -= freed.size_bytes
         elif isinstance(record, Opened):
             self.meshes.append(record)
+            self._l1_cores.update({chip.physical_id: chip.l1_banks for chip in record.chips})
         elif isinstance(record, Reserved):
             self.reserved.append(record)
         elif isinstance(record, Closed):
@@ -111,8 +159,8 @@ class MemoryLog(Watcher):
     def _add(self, chip: int, memory: str, size_bytes: int) -> None:
         key = (chip, memory)
         self._used[key] += size_bytes
-        if self._used[key] > self.peaks.get(key, (0, 0))[0]:
-            self.peaks[key] = (self._used[key], len(self.events))
+        if self._used[key] > self.peaks.get(key, NO_PEAK).size_bytes:
+            self.peaks[key] = Peak(self._used[key], len(self.events), 0, self._calling)
 
     def _count_crossing(self, record: Crossed) -> None:
         self.links[record.source, record.target] += record.size_bytes
@@ -136,10 +184,12 @@ class MemoryLog(Watcher):
         return points
 
 
-def _guess_kind(record: Allocated) -> str:
+def _guess_kind(record: Allocated, site: str) -> str:
     if record.buffer_type == "TRACE" or record.label.startswith("trace "):
         return "trace"
     if record.buffer_type in ("CB", "KERNEL"):
-        return "program memory"
+        return "circular buffers"
     name = record.label.rpartition(".")[2]
-    return "weights and inputs" if name in UPLOADS or not record.label else "activations"
+    if name not in UPLOADS and record.label:
+        return "activations"
+    return "kv cache" if any("kv_cache" in line.rpartition(" in ")[2] for line in site.splitlines()) else KINDS[0]

@@ -13,7 +13,8 @@ COLOURS = {
     "kv cache": "#f58518",
     "activations": "#54a24b",
     "trace": "#b279a2",
-    "program memory": "#9d755d",
+    "circular buffers": "#9d755d",
+    "system": "#888888",
 }
 STYLE = (
     "body{font:15px system-ui;margin:2em;max-width:64em}table{border-collapse:collapse}"
@@ -29,20 +30,45 @@ def draw_page(report: RunReport) -> str:
     parts = [
         f"<!doctype html><meta charset=utf-8><title>dry run: {escape(report.system)}</title><style>{STYLE}</style>",
         f"<h1>{verdict} on {escape(report.system)}</h1><p>meshes {escape(meshes)}; {report.operations} device operations, "
-        f"{report.program_runs} programs run, {report.programs} compiled</p>",
+        f"{report.program_runs} programs run, {report.programs} compiled, {report.program_cache_hits} from the cache</p>",
     ]
     if report.problem:
-        parts.append(f'<p class="bad">{escape(report.problem)}</p>')
+        parts.append(f'<p class="bad">{escape(report.problem)} at {escape(report.problem_site)}</p>')
     parts += [f"<p>{escape(line)}</p>" for line in report.advice]
     for part in report.memory:
         parts += [_draw_memory(part), _draw_history(part), _draw_holders(part)]
-    if report.links:
-        rows = "".join(
-            f"<tr><td>{a}</td><td>{b}</td><td class=n>{size_text(size)}</td></tr>" for a, b, size in report.links[:20]
-        )
-        parts.append(f"<h2>Links</h2><table><tr><th>from<th>to<th>bytes</tr>{rows}</table>")
-    parts.append(f"<p>Through the host: {size_text(report.host_bytes)}. Traces: {size_text(report.trace_bytes)}.</p>")
-    return "\n".join(parts) + "\n"
+    parts += [_draw_links(report), _draw_collectives(report), _draw_rest(report)]
+    return "\n".join(filter(None, parts)) + "\n"
+
+
+def _draw_links(report: RunReport) -> str:
+    if not report.links:
+        return ""
+    most = report.links[0][2]
+    rows = "".join(
+        f"<tr><td>{a}</td><td>{b}</td><td class=n>{size_text(size)}</td><td><svg width=300 height=12>"
+        f'<rect width="{size / most * 300:.0f}" height="12" fill="#4c78a8"/></svg></td></tr>'
+        for a, b, size in report.links[:20]
+    )
+    total = size_text(sum(size for _, _, size in report.links))
+    return f"<h2>Links: {total} in all</h2><table><tr><th>from<th>to<th>bytes<th></tr>{rows}</table>"
+
+
+def _draw_collectives(report: RunReport) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td class=n>{size_text(size)}</td><td class=n>{times}</td></tr>"
+        for name, sizes in report.collectives.items()
+        for size, times in sizes[:8]
+    )
+    return f"<h2>Collectives</h2><table><tr><th>name<th>bytes per chip<th>times</tr>{rows}</table>" if rows else ""
+
+
+def _draw_rest(report: RunReport) -> str:
+    """The host, traces, and what was made up."""
+    trace = f"; trace_region_size={report.trace_region_size}" if report.trace_bytes else ""
+    lines = [f"Through the host: {size_text(report.host_bytes)}. Traces: {size_text(report.trace_bytes)}{trace}."]
+    lines += [f"Assumed: {note} ({times} times)" for note, times in report.assumptions.items()]
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
 def _draw_memory(part: ChipMemory) -> str:
@@ -63,7 +89,20 @@ def _draw_memory(part: ChipMemory) -> str:
         f"{part.memory}: {size_text(part.peak_bytes)} of {size_text(part.capacity_bytes)} per chip, most on chip "
         f"{part.chip} at {escape(part.operation or 'the start')}"
     )
-    return f'<h2>{title}</h2><svg width="{WIDTH}" height="28">{"".join(bars)}</svg><p>{legend}</p>'
+    free = f"largest free block {size_text(part.largest_free_bytes)}; system {size_text(part.system_bytes)} besides"
+    bar = f'<svg width="{WIDTH}" height="28">{"".join(bars)}</svg>'
+    return f"<h2>{title}</h2>{bar}<p>{legend}</p><p>{free}</p>{_draw_chips(part)}"
+
+
+def _draw_chips(part: ChipMemory) -> str:
+    """The peak of every chip, as columns."""
+    wide = min(WIDTH / max(len(part.by_chip), 1), 40)
+    columns = "".join(
+        f'<rect x="{i * wide:.1f}" y="{60 - size / part.capacity_bytes * 60:.1f}" width="{wide - 2:.1f}" '
+        f'height="{size / part.capacity_bytes * 60:.1f}" fill="#4c78a8"><title>chip {chip}: {size_text(size)}</title></rect>'
+        for i, (chip, size) in enumerate(part.by_chip.items())
+    )
+    return f'<svg width="{wide * len(part.by_chip):.0f}" height="60">{columns}</svg><p>the peak of every chip</p>'
 
 
 def _draw_history(part: ChipMemory) -> str:
@@ -85,4 +124,11 @@ def _draw_holders(part: ChipMemory) -> str:
         f"<td class=n>{holder.buffers}</td><td>{escape(holder.site)}</td></tr>"
         for holder in part.holders[:40]
     )
-    return f"<table><tr><th>what<th>bytes<th>buffers<th>asked for at</tr>{rows}</table>"
+    modules = "".join(
+        f"<tr><td>{escape(name)}</td><td class=n>{size_text(size)}</td></tr>"
+        for name, size in list(part.by_module.items())[:15]
+    )
+    return (
+        f"<table><tr><th>what<th>bytes<th>buffers<th>asked for at</tr>{rows}</table>"
+        f"<h3>By module</h3><table><tr><th>file<th>bytes</tr>{modules}</table>"
+    )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-
-from ttmesh.base.errors import OutOfMemoryError
-from ttmesh.base.sizes import size_text
-from ttmesh.dryrun.memory_log import HOST, MemoryLog, Use
-
-SITES = 10  # call sites listed
+from ttmesh.base.records import ChipFacts
+from ttmesh.dryrun.memory_advice import advise
+from ttmesh.dryrun.memory_log import HOST, MemoryLog, Peak, Use
 
 
 @dataclass
@@ -28,14 +25,18 @@ class SiteHolding:
 
 @dataclass
 class ChipMemory:
-    """One kind of memory of the fullest chip."""
+    """One kind of memory of the fullest chip, at its peak; `by_chip` has the peak of every chip."""
 
     memory: str
     chip: int
     peak_bytes: int
     capacity_bytes: int
+    largest_free_bytes: int
+    system_bytes: int
     operation: str
     by_kind: dict[str, int]
+    by_module: dict[str, int]
+    by_chip: dict[int, int]
     holders: list[SiteHolding]
     history: list[tuple[int, int]]
 
@@ -48,6 +49,8 @@ class RunReport:
     shapes: list[tuple[int, ...]]
     fits: bool
     problem: str
+    problem_operation: str
+    problem_site: str
     advice: list[str]
     memory: list[ChipMemory]
     circular_buffer_bytes: int
@@ -57,45 +60,37 @@ class RunReport:
     programs: int
     links: list[tuple[int, int, int]]
     host_bytes: int
+    collectives: dict[str, list[tuple[int, int]]]
     trace_bytes: int
+    trace_region_size: int
     calls: dict[str, int]
+    assumptions: dict[str, int]
+
+    @property
+    def program_cache_hits(self) -> int:
+        """How often a program was there already."""
+        return max(self.program_runs - self.programs, 0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
+        return {**asdict(self), "program_cache_hits": self.program_cache_hits}
 
 
-def make_report(log: MemoryLog, failure: OutOfMemoryError | None) -> RunReport:
-    """Sum up a run; `failure` is why it ended early."""
+def make_report(log: MemoryLog, assumptions: Mapping[str, int] | None = None) -> RunReport:
+    """Sum up a run."""
     chips = {facts.physical_id: facts for mesh in log.meshes for facts in mesh.chips}
-    memory = []
-    for kind in ("DRAM", "L1"):
-        found = [(peak, event, chip) for (chip, name), (peak, event) in log.peaks.items() if name == kind]
-        if not found:
-            continue
-        peak, event, chip = max(found, key=lambda entry: (entry[0], -entry[2]))
-        if failure is not None and f" {kind} buffer" in failure.wrong:
-            event = len(log.events)
-        facts = chips[chip]
-        banks, bank_bytes = (
-            (facts.dram_banks, facts.dram_bank_bytes) if kind == "DRAM" else (facts.l1_banks, facts.l1_bank_bytes)
-        )
-        holders = log.holders_at(event, chip, kind)
-        at = log.events[event - 1][2] if event else 0
-        operation = log.operations[at] if at < len(log.operations) else log.operations[-1] if log.operations else ""
-        by_kind = Counter[str]()
-        for use in holders:
-            by_kind[use.kind] += use.size_bytes
-        capacity, grouped, history = banks * bank_bytes, _group(holders), log.history(chip, kind)
-        memory.append(ChipMemory(kind, chip, peak, capacity, operation, dict(by_kind.most_common()), grouped, history))
+    memory = [part for kind in ("DRAM", "L1") if (part := _sum_up(log, kind, chips)) is not None]
     between = [(a, b, size) for (a, b), size in log.links.most_common() if HOST not in (a, b)]
-    advice = [] if failure is None else [failure.fix, *_advise(memory, failure)]
+    refusal = log.failures[0] if log.failures else None
+    traces = _most_at_once(log, "trace")
     return RunReport(
         system=log.meshes[0].system if log.meshes else "",
         shapes=[mesh.shape for mesh in log.meshes if mesh.parent_id is None],
-        fits=failure is None,
-        problem="" if failure is None else failure.wrong,
-        advice=advice,
+        fits=refusal is None,
+        problem="" if refusal is None else refusal.error.wrong,
+        problem_operation="" if refusal is None else refusal.operation,
+        problem_site="" if refusal is None else _shorten(refusal.site),
+        advice=[] if refusal is None else advise(refusal.error, {part.memory: part.by_kind for part in memory}),
         memory=memory,
         circular_buffer_bytes=log.circular_buffers[0],
         circular_buffer_operation=log.circular_buffers[1],
@@ -104,70 +99,93 @@ def make_report(log: MemoryLog, failure: OutOfMemoryError | None) -> RunReport:
         programs=len(log.programs),
         links=between,
         host_bytes=sum(size for (a, b), size in log.links.items() if HOST in (a, b)),
-        trace_bytes=sum(use.size_bytes for use in log.uses.values() if use.kind == "trace"),
+        collectives={name: sorted(sizes.items(), reverse=True) for name, sizes in sorted(log.collectives.items())},
+        trace_bytes=traces,
+        trace_region_size=-(-traces // REGION_STEP) * REGION_STEP,
         calls=dict(log.calls.most_common()),
+        assumptions=dict(assumptions or {}),
     )
+
+
+REGION_STEP = 1 << 20  # trace_region_size is given in whole mebibytes
+
+
+def _sum_up(log: MemoryLog, kind: str, chips: Mapping[int, ChipFacts]) -> ChipMemory | None:
+    """The fullest chip of one memory; where it ran out, that moment instead of the peak."""
+    peaks = {chip: peak for (chip, name), peak in log.peaks.items() if name == kind}
+    if not peaks:
+        return None
+    chip = max(peaks, key=lambda each: (peaks[each].size_bytes, -each))
+    peak = _peak_at_failure(log, kind, peaks[chip])
+    facts = chips[chip]
+    banks, bank_bytes, base = (
+        (facts.dram_banks, facts.dram_bank_bytes, facts.dram_base)
+        if kind == "DRAM"
+        else (facts.l1_banks, facts.l1_bank_bytes, facts.l1_base)
+    )
+    holders = log.holders_at(peak.event, chip, kind)
+    by_kind, by_module = Counter[str](), Counter[str]()
+    for use in holders:
+        by_kind[use.kind] += use.size_bytes
+        by_module[_find_module(use.site)] += use.size_bytes
+    if peak.circular_buffer_bytes:
+        by_kind["circular buffers"] += peak.circular_buffer_bytes
+    return ChipMemory(
+        memory=kind,
+        chip=chip,
+        peak_bytes=peaks[chip].size_bytes,
+        capacity_bytes=banks * bank_bytes,
+        largest_free_bytes=banks * _find_largest_gap(holders, base, bank_bytes, peak.circular_buffer_bytes // banks),
+        system_bytes=sum(r.size_bytes for r in log.reserved if r.buffer_type == kind and chip in r.chips),
+        operation=peak.operation,
+        by_kind=dict(by_kind.most_common()),
+        by_module=dict(by_module.most_common()),
+        by_chip={each: peaks[each].size_bytes for each in sorted(peaks)},
+        holders=_group(holders),
+        history=log.history(chip, kind),
+    )
+
+
+def _peak_at_failure(log: MemoryLog, kind: str, peak: Peak) -> Peak:
+    for refusal in log.failures[:1]:
+        if f" {kind} buffer" in refusal.error.wrong:
+            return Peak(peak.size_bytes, refusal.event, 0, refusal.operation)
+    return peak
+
+
+def _find_largest_gap(holders: list[Use], base: int, bank_bytes: int, taken_below: int) -> int:
+    """The largest free span of a bank between these buffers; circular buffers lie at its bottom."""
+    largest, end = 0, base + taken_below
+    for address, size in sorted((use.address, use.bank_bytes) for use in holders):
+        largest, end = max(largest, address - end), max(end, address + size)
+    return max(largest, base + bank_bytes - end)
+
+
+def _most_at_once(log: MemoryLog, kind: str) -> int:
+    """The most bytes that buffers of a kind took at once on a chip that holds one."""
+    used, most = Counter[int](), 0
+    for buffer_id, change, _ in log.events:
+        use = log.uses[buffer_id]
+        if use.kind == kind:
+            used[use.chips[0]] += change * use.size_bytes
+            most = max(most, used[use.chips[0]])
+    return most
+
+
+def _shorten(site: str) -> str:
+    """The first line of a call site, as seen from the working directory."""
+    return site.partition("\n")[0].removeprefix(os.getcwd() + os.sep)
+
+
+def _find_module(site: str) -> str:
+    """The file of a call site."""
+    return _shorten(site).rpartition(":")[0] or "the runtime"
 
 
 def _group(holders: list[Use]) -> list[SiteHolding]:
     sizes, counts = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for use in holders:
-        key = (use.kind, use.site.partition("\n")[0] or use.label)
+        key = (use.kind, _shorten(use.site) or use.label)
         sizes[key] += use.size_bytes
         counts[key] += 1
     return [SiteHolding(*key, counts[key], size) for key, size in sizes.most_common()]
-
-
-def _advise(memory: list[ChipMemory], failure: OutOfMemoryError) -> list[str]:
-    """What would make room: the largest holder in a smaller format, or over more chips."""
-    for part in memory:
-        if f" {part.memory} buffer" not in failure.wrong or not part.by_kind:
-            continue
-        kind, size = next(iter(part.by_kind.items()))
-        halves = size_text(size // 2)
-        return [
-            f"{kind} hold {size_text(size)} of chip {part.chip}: half the format (bfloat8_b for bfloat16) frees {halves}, "
-            f"and so do twice as many chips along the axis that splits them."
-        ]
-    return []
-
-
-def draw_text(report: RunReport) -> RenderableType:
-    """The report for a terminal."""
-    meshes = ", ".join("x".join(map(str, shape)) for shape in report.shapes)
-    verdict = "fits" if report.fits else "does not fit"
-    parts: list[RenderableType] = [f"{verdict} on {report.system} (meshes {meshes or 'none'})"]
-    if report.problem:
-        parts.append(f"  {report.problem}")
-    parts += [f"  {line}" for line in report.advice]
-    for part in report.memory:
-        share = part.peak_bytes / part.capacity_bytes
-        parts.append(
-            f"{part.memory}: {size_text(part.peak_bytes)} of {size_text(part.capacity_bytes)} per chip ({share:.1%}), "
-            f"most on chip {part.chip} at {part.operation or 'the start'}"
-        )
-        table = Table(box=None)
-        for column in ("what", "bytes", "buffers", "asked for at"):
-            table.add_column(column, justify="right" if column in ("bytes", "buffers") else "left")
-        for holder in part.holders[:SITES]:
-            table.add_row(holder.kind, size_text(holder.size_bytes), str(holder.buffers), holder.site)
-        if len(part.holders) > SITES:
-            rest = sum(holder.size_bytes for holder in part.holders[SITES:])
-            table.add_row(f"{len(part.holders) - SITES} more lines", size_text(rest), "", "")
-        parts.append(table)
-    if report.circular_buffer_bytes:
-        most = size_text(report.circular_buffer_bytes)
-        parts.append(f"circular buffers: at most {most} per core, {report.circular_buffer_operation}")
-    parts.append(
-        f"{report.operations} device operations, {report.program_runs} programs run, {report.programs} compiled, "
-        f"{max(report.program_runs - report.programs, 0)} times from the program cache"
-    )
-    if report.links:
-        source, target, size = report.links[0]
-        total = sum(entry[2] for entry in report.links)
-        parts.append(f"links: {size_text(total)} in all; busiest {source} to {target} with {size_text(size)}")
-    if report.host_bytes:
-        parts.append(f"through the host: {size_text(report.host_bytes)}")
-    if report.trace_bytes:
-        parts.append(f"traces: {size_text(report.trace_bytes)}; set trace_region_size={report.trace_bytes}")
-    return Group(*parts)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,20 +17,13 @@ NEEDED_BY_NAME = (
     "IPython", "IPython.display", "ttnn.torch_tracer",
 )  # fmt: skip
 
-# Written in Python and next to the compiled ttnn in a checkout; import name -> path in ttnn/.
-FROM_CHECKOUT = {
-    "tt_lib": "tt_lib/__init__.py",
-    "ttnn.experimental.moe_compute_utils": "ttnn/_experimental/moe_compute_utils.py",
-}
-
 
 def install() -> None:
-    """Provide missing modules: `tracy` without effect, stand-ins that raise when used, and some modules of a checkout."""
+    """Provide missing modules: `tracy` without effect, and stand-ins that raise when used."""
     if "tracy" not in sys.modules and importlib.util.find_spec("tracy") is None:
         sys.modules["tracy"] = _tracy()
-    for kind in (MissingFinder, CheckoutFinder):
-        if not any(isinstance(finder, kind) for finder in sys.meta_path):
-            sys.meta_path.append(kind())
+    if not any(isinstance(finder, MissingFinder) for finder in sys.meta_path):
+        sys.meta_path.append(MissingFinder())
 
 
 class MissingFinder(MetaPathFinder, Loader):
@@ -54,20 +47,6 @@ class MissingFinder(MetaPathFinder, Loader):
         """Do nothing: a stand-in has no code."""
 
 
-class CheckoutFinder(MetaPathFinder):
-    """The last finder: Python modules that tt-metal's tests import are loaded from the tests' checkout."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The file in ttnn/ of a checkout on the path; that folder itself must not be on it, it has a ttnn."""
-        if fullname not in FROM_CHECKOUT:
-            return None
-        files = (Path(entry or ".", "ttnn", FROM_CHECKOUT[fullname]) for entry in sys.path)
-        found = next((file for file in files if file.is_file()), None)
-        return None if found is None else importlib.util.spec_from_file_location(fullname, found)
-
-
 class Missing(ModuleType):
     """A module that can be imported, also names from it, but not used."""
 
@@ -78,29 +57,28 @@ class Missing(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Absent(f"{self.__name__}.{name}")
+        full = f"{self.__name__}.{name}"
+        return importlib.import_module(full) if full in NEEDED_BY_NAME else Absent(full, (), {})
 
 
-class Absent:
-    """A name of a missing module: calling it or reading its attributes raises."""
+class Absent(type):
+    """A name of a missing module, as a type: good in annotations and isinstance, but not to be made or read from."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def _refuse(self) -> ModuleNotFoundError:
-        package = self._name.split(".")[0]
+    def _refuse(cls) -> ModuleNotFoundError:
+        name = next(base.__name__ for base in reversed(cls.__mro__) if isinstance(base, Absent))
+        package = name.split(".")[0]
         return ModuleNotFoundError(
-            f"{self._name} was used, but {package} is not installed; expected a test without it. Install {package}."
+            f"{name} was used, but {package} is not installed; expected a test without it. Install {package}."
         )
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise self._refuse()
+        raise cls._refuse()
 
-    def __call__(self, *args: object, **options: object) -> Any:
+    def __call__(cls, *args: object, **options: object) -> Any:
         """Raise, because the module is not installed."""
-        raise self._refuse()
+        raise cls._refuse()
 
 
 def _tracy() -> ModuleType:

@@ -127,6 +127,23 @@ def test_the_prefetcher_refuses_what_tt_nn_refuses(mesh, layers, options, text):
         ttnn.dram_prefetcher([w, addresses(mesh, w)], layers, buffer)
 
 
+def test_senders_that_read_no_bank_may_have_other_receivers(mesh):
+    spare = (ttnn.CoreCoord(6, 6), ttnn.CoreRangeSet([ttnn.CoreRange((0, 7), (0, 7)), ttnn.CoreRange((2, 7), (2, 7))]))
+    buffer = ttnn.create_global_circular_buffer(mesh, [*mapping(2), spare], 3200)
+    w = weight(mesh)
+
+    assert tuple(ttnn.dram_prefetcher([w, addresses(mesh, w)], 1, buffer).shape) == (32, 32)
+
+
+def test_senders_that_read_have_as_many_ranges_of_receivers(mesh):
+    apart = ttnn.CoreRangeSet([ttnn.CoreRange((1, 1), (1, 1)), ttnn.CoreRange((3, 1), (3, 1))])
+    buffer = ttnn.create_global_circular_buffer(mesh, [mapping(1)[0], (ttnn.CoreCoord(0, 1), apart)], 3200)
+    w = weight(mesh)
+
+    with pytest.raises(RuntimeError, match="must have same number of receivers for each sender core"):
+        ttnn.dram_prefetcher([w, addresses(mesh, w)], 1, buffer)
+
+
 def test_shards_must_divide_among_the_receivers(mesh):
     buffer = ttnn.create_global_circular_buffer(mesh, mapping(receivers=3), 3200)
     w = weight(mesh)

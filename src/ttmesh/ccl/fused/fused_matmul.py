@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ttmesh.base.errors import NotEmulatedError
+from ttmesh.base.errors import NotEmulatedError, ShapeError
 from ttmesh.ccl.collectives.reduce_gather import gather, reduce_all, scatter
 from ttmesh.ccl.planning.collective_call import collective
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.ops.attention.decode_heads import split_scattered_heads
 from ttmesh.ops.catalogue.definition import OpFunction, catalogue
-from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -228,14 +229,34 @@ def llama_rs_create_heads(
     memory_config: MemoryConfig | None = None,
     qkv_memory_config: MemoryConfig | None = None,
 ) -> Any:
-    """The heads of the reduce-scattered projection."""
-    scattered = scatter(
-        "ttnn.experimental.llama_rs_create_heads", input_tensor, dim, cluster_axis=cluster_axis,
-        memory_config=memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id,
+    """The heads of the summed projection, of as many users on each chip of the axis."""
+    del memory_config  # taken and not used by TT-NN: the heads are where qkv_memory_config says
+    name = "ttnn.experimental.llama_rs_create_heads"
+    _check_heads(name, input_tensor, dim, cluster_axis, qkv_memory_config)
+    users = scatter(
+        name, input_tensor, 2, cluster_axis=cluster_axis, memory_config=L1_MEMORY_CONFIG, topology=topology,
+        num_links=num_links, subdevice_id=subdevice_id,
     )  # fmt: skip
-    return find_operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
-        scattered, num_heads=num_heads, num_kv_heads=num_kv_heads, memory_config=qkv_memory_config
+    return split_scattered_heads(
+        input_tensor=users, num_heads=num_heads, num_kv_heads=num_kv_heads, qkv_memory_config=qkv_memory_config
     )
+
+
+def _check_heads(name: str, x: Tensor, dim: int, axis: int, config: MemoryConfig | None) -> None:
+    chips, shard = x.mesh_shape[1], x.memory_config().shard_spec
+    for holds, wrong, expected in (
+        (dim % len(x.shape) == 3, f"dim must be 3, got {dim}", "dim=3"),
+        (axis == 1, f"cluster_axis must be 1, got {axis}", "cluster_axis=1"),
+        (chips in (2, 4), f"ring_devices must be 4 or 2, got {chips}", "a mesh of 2 or 4 columns"),
+        (shard is not None, "input_tensor must have a shard spec", "a sharded input"),
+        (
+            config is not None and config.shard_spec is not None,
+            "qkv_memory_config must have a shard spec",
+            "qkv_memory_config=, sharded",
+        ),
+    ):
+        if not holds:
+            raise ShapeError(wrong, expected=expected, fix=f"Change that argument of {name}.")
 
 
 @collective("ttnn.experimental.deepseek_moe_reduce_scatter")

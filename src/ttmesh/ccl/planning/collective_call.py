@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -26,7 +27,7 @@ from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import PlanRoute
 from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
-from ttmesh.tensor.calls.lane_calls import only, rounder
+from ttmesh.tensor.calls.lane_calls import make_empty_body, only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
 from ttmesh.tensor.distribution.allocate import footprint_of
@@ -265,6 +266,9 @@ def _make_body(request: Request, decision: Decision) -> Body:
     finishing = [(rounder(spec.dtype), spec) for spec in decision.specs]
     compute, counters = make_rank_compute(request, decision), request.mesh.traffic.counters
     tally = counters.tally(decision.loads) if decision.loads else None
+    if request.mesh.backend.device.type == "meta":
+        count = None if tally is None else functools.partial(counters.count, tally)
+        return make_empty_body(decision.specs, request.mesh.shape.dims(), count)
     if len(in_specs) == len(finishing) == 1 and tally is not None:
         in_spec, (round_one, out_spec) = in_specs[0], finishing[0]
 

@@ -6,7 +6,7 @@ import itertools
 
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import TraceError, one_of
+from ttmesh.base.errors import TraceError, TraceRegionError, one_of
 from ttmesh.mesh.allocation.buffer import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
@@ -137,7 +137,7 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     size = -(-compute_trace_bytes(trace.programs) // TRACE_BUFFER_PAGE_BYTES) * TRACE_BUFFER_PAGE_BYTES
     region = heap.map.trace_region_bytes
     if region and mesh_device.trace_bytes + size > region:
-        raise TraceError(
+        raise TraceRegionError(
             f"Creating trace buffers of size {mesh_device.trace_bytes + size}B on MeshDevice {mesh_device.id()}, but only "
             f"{region}B is allocated for trace region.",
             expected=f"traces of at most {region} B together",

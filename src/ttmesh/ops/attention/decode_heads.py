@@ -11,7 +11,7 @@ from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.attention.attention_heads import TILE, QueryKeyValue
-from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.definition import device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import qkv_heads as goldens
 from ttmesh.tensor.calls.launch_op import Call
@@ -103,6 +103,31 @@ def nlp_create_qkv_heads_decode(
 
 def _count_from_zero(count: int, like: Lanes) -> Lanes:
     return like.new_ones(count, dtype=like.long().dtype).cumsum(0)[:, None] - 1
+
+
+def _scattered_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Queries, keys and values each on as many cores as users, one group after the other, all with the queries' shape."""
+    config = call["qkv_memory_config"]
+    grid, (shape, _) = config.shard_spec.grid, inferred[0]
+    first, users = grid.ranges()[0].start, shape[1]
+    starts = [first]
+    for taken in (users + 1, 2 * users + 1):
+        starts.append(num_cores_to_corerangeset_in_subcoregrids(first, taken, grid, row_wise=True).ranges()[-1].end)
+    specs = []
+    for start in starts:
+        cores = num_cores_to_corerangeset_in_subcoregrids(start, users, grid, row_wise=True)
+        shard = ShardSpec(cores, (_round_up_to_tile(shape[2]), shape[3]))
+        memory_config = MemoryConfig(config.memory_layout, config.buffer_type, shard)
+        specs.append(TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=memory_config))
+    return specs
+
+
+@device_operation("ttnn.experimental.llama_rs_create_heads", out=_scattered_spec, programs=lambda call: ())
+def split_scattered_heads(input_tensor: Lanes, num_heads: int, num_kv_heads: int) -> QueryKeyValue:
+    """The heads of this chip's users; keys and values have as many rows as the queries, the last ones empty."""
+    q, k, v = _split_users(input_tensor, num_heads, num_kv_heads, None, None, 0)
+    missing = num_heads - num_kv_heads
+    return q, F.pad(k, (0, 0, 0, missing)), F.pad(v, (0, 0, 0, missing))
 
 
 def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

@@ -10,8 +10,8 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, require
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
-from ttmesh.ops.catalogue.definition import composite, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -41,6 +41,22 @@ def draw_uniform(users: int, seed: int | None) -> torch.Tensor:
     return torch.cat([torch.rand(1, generator=_generators[user]) for user in range(users)])
 
 
+def _seed_lanes(seeds: torch.Tensor, user_ids: torch.Tensor | None = None) -> torch.Tensor:
+    """Seed the generators from lanes, when the program runs; a replayed trace seeds them again."""
+    if not seeds.is_meta:
+        numbers = seeds.flatten().tolist()
+        users = list(range(len(numbers))) if user_ids is None else user_ids.flatten().tolist()
+        count = min(len(numbers), len(users), USERS)  # lanes of several chips hold the same seeds one after the other
+        seed_users(numbers[:count], users[:count])
+    return seeds
+
+
+_SEED_ALL = device_operation("ttnn.manual_seed", out=like_first, writes="seeds")(lambda seeds: _seed_lanes(seeds))
+_SEED_LISTED = device_operation("ttnn.manual_seed", out=like_first, writes="seeds")(
+    lambda seeds, user_ids: _seed_lanes(seeds, user_ids)
+)
+
+
 @composite("ttnn.manual_seed")
 def manual_seed(
     seeds: int | Tensor, device: MeshDevice | None, user_ids: int | Tensor | None, sub_core_grids: object
@@ -54,14 +70,18 @@ def manual_seed(
                 fix="Pass a tensor of user ids, or one seed.",
             )
         require_dtype(seeds.spec, {DataType.UINT32}, "Seeds tensor must be of type UINT32.")
-        seed_list = _to_list(seeds)
-        users = list(range(len(seed_list))) if user_ids is None else _to_list(user_ids)
+        count, users_given = seeds.shape.volume(), seeds.shape.volume() if user_ids is None else user_ids.shape.volume()
         wrong = (
             "Seeds tensor and User IDs tensor must have the same number of elements. Got seeds volume: "
-            f"{len(seed_list)} and user_ids volume: {len(users)}"
+            f"{count} and user_ids volume: {users_given}"
         )
-        require(len(seed_list) == len(users), wrong, "equal lengths", "Give both the same number of entries.")
-        seed_users(seed_list, users)
+        require(count == users_given, wrong, "equal lengths", "Give both the same number of entries.")
+        if seeds.device() is None:
+            _seed_lanes(seeds.lanes, None if user_ids is None else user_ids.lanes)
+        elif user_ids is None:
+            _SEED_ALL(seeds=seeds)
+        else:
+            _SEED_LISTED(seeds=seeds, user_ids=user_ids)
         return seeds
     if device is None and not isinstance(user_ids, Tensor):
         raise MeshError(

@@ -37,16 +37,17 @@ def _check(call: Call) -> None:
         "global_cb=",
         "Make one with ttnn.create_global_circular_buffer.",
     )
-    counts = {receivers.num_cores() for _, receivers in buffer.sender_receiver_core_mapping()}
+    mapping, shard = buffer.sender_receiver_core_mapping(), specs[0].memory_config.shard_spec
+    readers = len(mapping) if shard is None else shard.grid.num_cores()
+    counts = {len(receivers.ranges()) for _, receivers in mapping[:readers]}  # TT-NN compares numbers of ranges
     require(
         len(counts) == 1,
         "Global circular buffer must have same number of receivers for each sender core",
-        "the same number of receivers for every sender",
-        f"Change the mapping, which has {sorted(counts)}.",
+        "as many ranges of receivers for every sender that reads a bank of the weights",
+        f"Change the mapping, whose first {readers} senders have {sorted(counts)} ranges.",
     )
-    (receivers_per_sender,) = counts
     for spec in specs[:-1]:
-        _check_weight(spec, receivers_per_sender)
+        _check_weight(spec, mapping[0][1].num_cores())
     _check_addresses(specs[-1])
 
 

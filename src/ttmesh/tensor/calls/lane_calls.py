@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, uint16, uint32
+from ttmesh.chip.cells import Cell
 from ttmesh.chip.formats.storage import finish, lane_dtype
 from ttmesh.chip.numerics.packer import pack_lanes
 from ttmesh.mesh.queue.command_queue import Body
@@ -150,6 +151,25 @@ def body_maker(
     exec(_body_code(*form), scope)
     made: Callable[..., Body] = scope["keep"](**kept)
     return made
+
+
+def make_empty_body(specs: Sequence[TensorSpec], axes: int, then: Callable[[], None] | None = None) -> Body:
+    """The body of a program without values (backend meta): results have their shapes, and nothing is computed.
+
+    Args:
+        then: called at the end of every run.
+    """
+    results = [
+        (torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta"), spec) for spec in specs
+    ]
+
+    def body(reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        for cell, (values, spec) in zip(writes, results, strict=True):
+            cell.write(values, spec)
+        if then is not None:
+            then()
+
+    return body
 
 
 @functools.cache

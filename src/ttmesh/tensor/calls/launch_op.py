@@ -39,6 +39,7 @@ from ttmesh.tensor.calls.lane_calls import (
     holds_tensor,
     infer,
     list_results,
+    make_empty_body,
     only,
     positions_of,
     rounder,
@@ -370,6 +371,9 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     plan = Plan
     if presence is not None:
         plan, make_body = PartialPlan, bodies_on(make_body, call.mesh, presence, kinds, call.outputs)
+    if device.type == "meta":
+        empty = make_empty_body(held, axes)
+        make_body = lambda *values: empty  # noqa: E731
     return plan(
         operation.name,
         kinds,

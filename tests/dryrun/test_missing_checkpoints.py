@@ -1,0 +1,82 @@
+"""Hugging Face's loaders make up weights and tokenizers in a dry run, and only there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import ttmesh
+from ttmesh.dryrun.missing_checkpoints import PieceTokenizer
+
+FILES = {
+    "transformers/__init__.py": "",
+    "transformers/models/__init__.py": "",
+    "transformers/models/auto/__init__.py": "",
+    "transformers/modeling_utils.py": """
+class Config:
+    torch_dtype = None
+
+    @classmethod
+    def from_pretrained(cls, name):
+        return cls()
+
+    def to_dict(self):
+        return {}
+
+
+class PreTrainedModel:
+    config_class = Config
+
+    @classmethod
+    def from_pretrained(cls, name, *args, config=None, **options):
+        raise OSError(f"{name} has no weights")
+
+    @classmethod
+    def _from_config(cls, config):
+        return cls()
+""",
+    "transformers/models/auto/tokenization_auto.py": """
+class AutoTokenizer:
+    @classmethod
+    def from_pretrained(cls, name, **options):
+        raise OSError(f"{name} has no tokenizer")
+""",
+}
+
+
+@pytest.fixture
+def _library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("_library")
+def test_a_model_without_files_has_the_sizes_of_its_configuration() -> None:
+    with ttmesh.dry_run() as run:
+        from transformers.modeling_utils import PreTrainedModel
+        from transformers.models.auto.tokenization_auto import AutoTokenizer
+
+        assert isinstance(PreTrainedModel.from_pretrained("some/model"), PreTrainedModel)
+        tokenizer = AutoTokenizer.from_pretrained("some/model")
+
+    assert run.report is not None
+    assert any(line.startswith("weights of some/model") for line in run.report.assumptions)
+    assert any(line.startswith("tokenizer of some/model") for line in run.report.assumptions)
+    text = "Tell me about transformers."
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    for loader in (PreTrainedModel, AutoTokenizer):
+        with pytest.raises(OSError, match="some/model has no"):
+            loader.from_pretrained("some/model")
+
+
+def test_prompts_are_about_as_long_as_with_a_real_tokenizer() -> None:
+    text = "The quick brown fox jumps over the lazy dog, and then it sleeps. " * 10
+
+    assert 100 <= len(PieceTokenizer().encode(text)) <= 200
