@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import ttmesh.ttnn as ttnn
 from ttmesh.base import dtypes as d
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, ShardOrientation, TensorMemoryLayout
@@ -268,5 +269,18 @@ def test_shapes_behave_as_ttnns() -> None:
     assert shape.to_rank(5) == (1, 1, 1, 2, 3)
     with pytest.raises(RuntimeError, match="Can't convert shape rank"):
         shape.to_rank(1)
-    with pytest.raises(RuntimeError, match=r"ShapeBase\[\] index out of range. 3 not in \[-3, 3\)"):
+    with pytest.raises(RuntimeError, match=r"ShapeBase\[\] index out of range. 3 not in \[-4, 3\)"):
         shape[3]
+
+
+@pytest.mark.parametrize(
+    ("dims", "lowest", "extents"),
+    [((7,), -4, [1, 1, 1, 7]), ((5, 7), -4, [1, 1, 5, 7]), ((2, 3, 4, 5, 7), -5, [2, 3, 4, 5, 7]), ((), -4, [1] * 4)],
+)
+def test_indices_from_the_end_reach_four_dims(dims: tuple[int, ...], lowest: int, extents: list[int]) -> None:
+    shape = ttnn.Shape(dims)
+
+    assert [shape[i] for i in range(lowest, 0)] == extents
+    for index in (lowest - 1, len(dims)):
+        with pytest.raises(RuntimeError, match=rf"{index} not in \[{lowest}, {len(dims)}\)"):
+            shape[index]

@@ -8,6 +8,8 @@ from typing import SupportsIndex, overload
 
 from ttmesh.base.errors import ShapeError
 
+LEAST_DIMS = 4  # indices from the end reach so far in TT-NN: dims in front of the first are 1
+
 
 class Shape(tuple[int, ...]):
     """Extents of a tensor; a tuple, so torch and numpy take it as it is, that also equals lists."""
@@ -52,8 +54,11 @@ class Shape(tuple[int, ...]):
         try:
             return super().__getitem__(key)
         except IndexError:
+            lowest = -max(len(self), LEAST_DIMS)
+            if isinstance(key, int) and lowest <= key < 0:
+                return 1
             raise ShapeError(
-                f"ShapeBase[] index out of range. {key} not in [{-len(self)}, {len(self)})",
+                f"ShapeBase[] index out of range. {key} not in [{lowest}, {len(self)})",
                 expected=f"an index of {self!r}",
                 fix="Pass an index below the rank.",
             ) from None
