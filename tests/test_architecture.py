@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -278,3 +279,14 @@ def test_tests_lie_in_folders_as_the_code_they_test() -> None:
     folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - OTHER_TESTS
 
     assert not {folder for folder in folders if not (SOURCE / folder).is_dir()}
+
+
+def test_what_catches_everything_says_why() -> None:
+    unexplained = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        lines = path.read_text().splitlines()
+        for number, (line, below) in enumerate(pairwise(lines), 1):
+            catches = line.strip().startswith(("except Exception", "except BaseException", "except:"))
+            if catches and "#" not in line and not below.strip().startswith("#"):
+                unexplained.append(f"{path.relative_to(SOURCE)}:{number}")
+    assert unexplained == []

@@ -67,3 +67,11 @@ def test_a_file_that_cannot_be_read_is_refused(
 
     with pytest.raises(SettingError, match=re.escape(str(path))):
         ttnn_config.load_environment()
+
+
+def test_a_user_without_a_home_can_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posixpath.expanduser", lambda path: path)  # what it returns where HOME and passwd say nothing
+
+    config = ttnn_config.Config()
+
+    assert config.cache_path == Path("/nonexistent/.cache/ttnn")

@@ -14,7 +14,11 @@ from ttmesh.base.errors import SettingError, one_of, suggest_names
 
 
 def _home(*parts: str) -> Path:
-    return Path.home().joinpath(".cache", "ttnn", *parts)
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without a home: what is stored there fails, not the import
+        home = Path("/nonexistent")
+    return home.joinpath(".cache", "ttnn", *parts)
 
 
 @dataclass

@@ -182,9 +182,9 @@ def with_mock_clusters(bindings: Bindings, path: Path) -> Bindings:
 
 def resolve(path: Path, description: str, *, must_exist: bool = True) -> Path:
     """An absolute path; a relative one is looked for in TT_METAL_HOME, then where the launcher was started."""
-    expanded = path.expanduser()
+    expanded = Path(os.path.expanduser(path))  # pathlib's raises for a user that does not exist
     home = os.environ.get("TT_METAL_HOME")
-    places = [Path.cwd()] if not home else [Path(home).expanduser(), Path.cwd()]
+    places = [Path.cwd()] if not home else [Path(os.path.expanduser(home)), Path.cwd()]
     for candidate in [expanded] if expanded.is_absolute() else [place / expanded for place in places]:
         if candidate.is_file():
             return candidate.resolve()

@@ -84,7 +84,7 @@ class Recorder:
         captured = None
         try:
             result = function(*arguments, **options)
-        except BaseException as error:
+        except BaseException as error:  # recorded and raised again
             if captures:
                 self.graph.end_graph_capture()
             self.write(end=number, error=[type(error).__name__, first_line(str(error))])
@@ -315,17 +315,17 @@ def attempt(function: Callable[[], Any], otherwise: Any = "?") -> Any:
     """What a function returns, or something else where it raises."""
     try:
         return function()
-    except Exception:
+    except Exception:  # the program's objects may raise anything; recording must not change what it does
         return otherwise
 
 
 def find_version(name: str) -> str | None:
     """The installed version of a package."""
-    try:
-        from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
+    try:
         return version(name)
-    except Exception:
+    except PackageNotFoundError:
         return None
 
 
@@ -349,7 +349,7 @@ def main() -> int:
         status = done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
         status, problem = 130, "KeyboardInterrupt"
-    except BaseException as error:
+    except BaseException as error:  # the program's own end, whatever it is, goes into the record
         traceback.print_exc()
         status, problem = 1, f"{type(error).__name__}: {first_line(str(error))}"
     recorder.write(status=status, problem=problem, calls=recorder.count)

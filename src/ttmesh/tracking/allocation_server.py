@@ -97,7 +97,7 @@ class Server:
                 listener, address = listen(wanted, self._files, mode=mode, token=token)
                 self._selector.register(listener, selectors.EVENT_READ, address)
                 self.listening.append(address)
-        except BaseException:
+        except BaseException:  # raised again, with every socket closed
             self._files.close()
             raise
 

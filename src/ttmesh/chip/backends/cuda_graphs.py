@@ -202,7 +202,7 @@ class TraceReplay:
         try:
             with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
                 self._run_steps()
-        except Exception:
+        except Exception:  # what a command cannot do in a capture, or raises anyway: then again when it runs by itself
             return None
         else:
             return len(self._guard.take_uses())

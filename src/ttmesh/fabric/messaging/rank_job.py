@@ -88,7 +88,7 @@ class Job:
                     break
             else:
                 self._wait(state, operation, done, limit_s)
-        except BaseException as cause:
+        except BaseException as cause:  # raised again; an interrupt too leaves memory that the engine still uses
             self._abandoned.append((start, done))
             if isinstance(cause, RankError) or not isinstance(cause, Exception):
                 raise

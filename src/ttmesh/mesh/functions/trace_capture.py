@@ -57,7 +57,7 @@ def end_trace_capture(mesh_device: MeshDevice, trace_id: MeshTraceId, *, cq_id: 
     queue.recording = None
     try:
         trace.buffer = _allocate_trace_buffer(mesh_device, trace)
-    except BaseException:
+    except BaseException:  # raised again, without a trace that could be replayed
         del mesh_device.traces[trace_id]
         raise
 

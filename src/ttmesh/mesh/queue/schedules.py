@@ -179,7 +179,7 @@ def run_head(queue: CommandQueue, *, keep_failure: bool = False) -> None:
     """
     try:
         queue.run(queue.pending[0])
-    except BaseException as failure:
+    except BaseException as failure:  # raised here or by the queue's next call, interrupts too
         queue.pending.clear()  # what came after a failed command would read what it did not write
         if not keep_failure:
             raise
@@ -211,7 +211,7 @@ def _run_worker(ref: weakref.ref[CommandQueue], changed: threading.Condition, ru
             continue
         try:
             queue.run(command)
-        except BaseException as failure:
+        except BaseException as failure:  # the queue's next call raises it in the program's thread
             queue.failure = failure
         with changed:
             running.discard(me)

@@ -241,6 +241,7 @@ def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
     "ttnn.experimental.concatenate_heads",
     golden=goldens.concat_heads_4d,
     out=_concat_spec,
+    least_rank=4,
 )
 def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""
@@ -263,6 +264,7 @@ def _check_concat(call: Call) -> None:
     golden=goldens.concatenate_heads,
     out=_concat_spec,
     check=_check_concat,
+    least_rank=4,
 )
 def concatenate_heads(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, rows, heads · dim]."""

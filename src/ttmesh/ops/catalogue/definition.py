@@ -142,7 +142,7 @@ class OpFunction(Gate):
                 if self._on_sub_device and arguments.get("subdevice_id") is not None:
                     stack.enter_context(sub_device(arguments["subdevice_id"]))
                 return self._run(arguments)
-        except Exception as problem:
+        except Exception as problem:  # raised again, with the arguments where they explain it
             self.explain(arguments, problem)
             raise
 

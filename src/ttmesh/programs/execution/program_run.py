@@ -204,7 +204,7 @@ def _run_plain(kernel: Kernel, processor: Compute | DataMovement) -> None:
     """Run a kernel that is no coroutine."""
     try:
         kernel.function(processor)
-    except Exception as failure:
+    except Exception as failure:  # whatever the user's kernel raises gets its place and is raised again
         add_location(failure, processor.actor.name)
         raise
     processor.finish()

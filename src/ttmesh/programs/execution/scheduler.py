@@ -92,7 +92,7 @@ class Scheduler:
             wait = task.coroutine.send(None)
         except StopIteration:
             return True
-        except Exception as failure:
+        except Exception as failure:  # whatever the user's kernel raises gets its place and is raised again
             add_location(failure, task.name)
             raise
         if not isinstance(wait, Wait):

@@ -98,7 +98,7 @@ class Gate:
                 mesh.plans[key] = view_route(same, tensors)
                 return same
             ready = prepare(operation, arguments)
-        except Exception as problem:
+        except Exception as problem:  # raised again, with the arguments where they explain it
             self.explain(arguments, problem)
             raise
         free = {i for i in self.runtime_places if i < len(args) and type(args[i]) is not Tensor}
