@@ -38,7 +38,7 @@ ABSURD_NUMBERS = (
 )
 HOSTILE = (
     *ABSURD_NUMBERS, "-", "--", "[/red]", "[z-a]", "'", "\\", "a:70000", "::1", "host:x", "%s", "{", "\x1b[2J", "\u202e",
-    "x" * 5000, "/", "/dev/null", "/dev/full", "..", "~no such user/x", "*" * 500, "http://", "é", "🙂", "a b", "\n", "0", "=",
+    "x" * 5000, "/", "/dev/null", "/dev/full", "..", "~nosuchuser/x", "*" * 500, "http://", "é", "🙂", "a b", "\n", "0", "=",
 )  # fmt: skip
 # The rest of a command line that ends by itself, once the option under test is put in front.
 ENDING = {
