@@ -122,7 +122,7 @@ class OpFunction(Gate):
             watcher.before_operation(self, args, kwargs)
         try:
             result = self.call(args, kwargs, queue)
-        except BaseException:
+        except BaseException:  # raised again, once watchers know
             for watcher in watchers:
                 watcher.after_failure(self)
             raise

@@ -44,7 +44,9 @@ def report_calls() -> Callable[[], None]:
 
 
 def _name_of(operation: Gate) -> str:
-    return str(getattr(operation, "python_fully_qualified_name", operation.__name__))
+    return str(
+        getattr(operation, "python_fully_qualified_name", None) or getattr(operation, "__name__", "an operation")
+    )
 
 
 def _describe(value: Any) -> str:
