@@ -65,6 +65,7 @@ def from_values(
     No effect here: NaNs always survive (preserve_nan_values), and values are rounded exactly (enable_bfloat_opt).
     """
     mapper = None if mesh_mapper is None else unwrap_mapper(mesh_mapper)
-    options = {"pad_value": pad_value, "col_tilize": col_tilize, "detach": detach}
-    made = ingest(tensor, data_type, layout, mem_config, tile, mapper, **options)
+    made = ingest(
+        tensor, data_type, layout, mem_config, tile, mapper, pad_value=pad_value, col_tilize=col_tilize, detach=detach
+    )
     return Built(made, device, cq_id)

@@ -264,7 +264,7 @@ def keeps_all(mask: int) -> bool:
 
 def _rows_of(rows: int) -> int:
     """Of a tile for few rows: tensor cores take 16 at least."""
-    return max(16, triton.next_power_of_2(rows))
+    return max(16, 1 << (rows - 1).bit_length())
 
 
 def _strides(x: torch.Tensor, w: torch.Tensor) -> tuple[int, int]:
