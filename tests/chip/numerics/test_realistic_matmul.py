@@ -104,11 +104,11 @@ def test_realistic_is_the_same_with_and_without_kernels_but_for_the_order_of_add
     b = torch.randn(2, 75, 330, generator=_generator(13)).bfloat16().mT
     for fp32_dest in (False, True):
         config = EngineConfig(fidelity=fidelity, fp32_dest=fp32_dest, packer_l1_acc=block is not None, k_block=block)
-        compiled = realistic_matmul._dest(a, b, config, torch.matmul)
+        compiled = realistic_matmul._dest(a, b, config, torch.matmul, False)
         settings.override("TTMESH_KERNELS", False)
         loader.forget()
         try:
-            plain = realistic_matmul._dest(a, b, config, torch.matmul)
+            plain = realistic_matmul._dest(a, b, config, torch.matmul, False)
         finally:
             settings.override("TTMESH_KERNELS", None)
             loader.forget()

@@ -33,6 +33,7 @@ from ttmesh.ccl.planning.reduction_terms import (
     reduce_group,
     reduction_name,
 )
+from ttmesh.chip.formats.kernels.lane_sum import scatter_lane_sum
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -218,7 +219,10 @@ def decide_reduce_scatter(request: Request) -> Decision:
     sharded_shape = (-1, n, *shape)
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
-        total = reduce_group(groups.lane_groups.split(lanes), n, name, add)
+        group_lanes = groups.lane_groups.split(lanes)
+        if name == "sum" and add is None and group_lanes.shape[1] == n and not in_order:
+            return (groups.lane_groups.merge(scatter_lane_sum(group_lanes, dim)),)
+        total = reduce_group(group_lanes, n, name, add)
         if in_order:
             return (groups.lane_groups.merge(total.view(sharded_shape)),)
         shards = split_dim(total[:, 0], negative_dim, n).movedim(negative_dim - 1, 1)

@@ -55,6 +55,20 @@ def quantise(
     return lanes.reshape(values.shape)
 
 
+def combine_and_quantise(a: torch.Tensor, b: torch.Tensor, operation: str, dtype: DataType) -> torch.Tensor | None:
+    """add, subtract or multiply of bfloat16 lanes, rounded to bfloat16 and packed as the device does, in one kernel.
+
+    None where there is no such kernel: off the GPU, for operands of unequal shape, for rows of broken groups.
+    """
+    if not a.is_cuda or a.shape != b.shape or not a.numel() or a.shape[-1] % FACE_WIDTH:
+        return None
+    kernels = find_gpu_kernels("gpu_block_float") if a.dtype is b.dtype is torch.bfloat16 else None
+    if kernels is None:
+        return None
+    result: torch.Tensor = kernels.quantise(a, dtype, "device", 0.0, narrow=True, operation=operation, other=b)
+    return result
+
+
 def encode(rows: torch.Tensor, dtype: DataType, packer: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Shared exponents [n, 1] and sign-and-magnitude fields [n, 16] of rows [n, 16], both uint8."""
     if rows.device.type == "cpu" and len(rows) > _CHUNK_ROWS:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
+
 import torch
 
 from ttmesh.base.dtypes import bfloat16
 from ttmesh.chip.formats.kernels import engine_elements
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.float_bits import BIAS, NOTHING, compose, fields, shift_away
@@ -43,13 +47,14 @@ def add_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate:
     """a + b or a - b of lanes, packed to the output format's lanes."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
     half = not config.fp32_dest and a.dtype is b.dtype is torch.bfloat16
-    if engine_elements.supports(a) and half:
-        dest = engine_elements.add(a, b, negate=negate)
+    kernels: Any = engine_elements if engine_elements.supports(a) else _gpu_kernels(a)
+    if kernels is not None and half:
+        dest: torch.Tensor = kernels.add(a, b, negate=negate)
         return dest if config.out_dtype is bfloat16 else pack(dest.float(), config.out_dtype).bfloat16()
     left = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
     right = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
-    if engine_elements.supports(a) and config.fp32_dest:
-        dest = engine_elements.add(left, right, negate=negate)
+    if kernels is not None and config.fp32_dest:
+        dest = kernels.add(left, right, negate=negate)
     else:
         dest = add_elements(left, right, config, negate=negate)
     return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
@@ -63,6 +68,10 @@ def make_adder(config: EngineConfig, *, negate: bool = False) -> engine_elements
 
     half = not config.fp32_dest and config.out_dtype is bfloat16
     return engine_elements.make_small_adder(add, negate=negate) if half else add
+
+
+def _gpu_kernels(values: torch.Tensor) -> ModuleType | None:
+    return find_gpu_kernels("gpu_engine_elements") if values.is_cuda else None
 
 
 def _term(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ import torch
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b, bfloat16, float32
 from ttmesh.chip.formats.block_float import quantise
 from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.float_bits import fields, shift_up
 from ttmesh.chip.numerics.unpacker import FACE_COLUMNS
@@ -38,8 +39,12 @@ def pack_lanes(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     if values.dtype is lane_dtype(dtype):
         return values
     wide = values.float()
-    if dtype is bfloat16 and engine_gemm.supports(wide):
-        return engine_gemm.pack_bfloat16(wide)
+    if dtype is bfloat16:
+        if engine_gemm.supports(wide):
+            return engine_gemm.pack_bfloat16(wide)
+        if wide.is_cuda and (kernels := find_gpu_kernels("gpu_engine_gemm")) is not None:
+            packed: torch.Tensor = kernels.pack_bfloat16(wide)
+            return packed
     return pack(wide, dtype).to(lane_dtype(dtype))
 
 

@@ -9,6 +9,7 @@ what is left out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 from torch.nn.functional import pad
@@ -37,20 +38,23 @@ Gemm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm = torch.matmul) -> torch.Tensor:
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
-    return pack_lanes(dest_of_lanes(a, b, config, gemm=gemm), config.out_dtype)
+    packed = config.out_dtype is bfloat16  # then a GPU's kernel writes what the packer would
+    return pack_lanes(dest_of_lanes(a, b, config, gemm=gemm, packed=packed), config.out_dtype)
 
 
-def dest_of_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm) -> torch.Tensor:
-    """Destination registers before they are packed."""
+def dest_of_lanes(
+    a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm, packed: bool = False
+) -> torch.Tensor:
+    """Destination registers before they are packed, in float32; or `packed` to bfloat16 where a kernel does both."""
     if a.is_meta or b.is_meta:
         return torch.matmul(a.float(), b.float())
     if computes_exactly(a, b, config):
         return exact_matmul.dest_of_lanes(a, b, config)
     if exact_matmul.is_shared(b):  # the same weights for all: one GEMM
-        rows = _dest(a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), config, gemm)
+        rows = _dest(a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), config, gemm, packed)
         return rows.reshape(*a.shape[:-1], b.shape[-1])
     batch = batch_shape(a, b)
-    dest = _dest(exact_matmul.three_dims(a, batch), exact_matmul.three_dims(b, batch), config, gemm)
+    dest = _dest(exact_matmul.three_dims(a, batch), exact_matmul.three_dims(b, batch), config, gemm, packed)
     return dest.reshape(*batch, a.shape[-2], b.shape[-1])
 
 
@@ -63,25 +67,46 @@ def computes_exactly(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> 
     return batch * a.shape[-2] * a.shape[-1] * b.shape[-1] <= EXACT_PRODUCTS and engine_matmul.supports(a)
 
 
-def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm) -> torch.Tensor:
+def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm, packed: bool) -> torch.Tensor:
     """[n, M, K] @ [n, K, N] in one of the two destinations."""
     masks = choose_masks(config)
     block = None if config.fp32_dest else l1_block(config, a.shape[-1])
     lower = lower_share(config)
     if engine_gemm.supports(a, b):
         return engine_gemm.multiply(a, b, masks, block=block, lower=lower)
-    if a.is_cuda and block is None and a.dtype is b.dtype is torch.bfloat16 and masks.terms == 1:  # by tensor cores
-        return torch.bmm(_mask_half(a, masks.x_mask), _mask_half(b, masks.w_mask), out_dtype=torch.float32)
-    kernels = find_gpu_kernels("gpu_engine_gemm") if a.is_cuda and block is not None else None
+    halves = a.dtype is b.dtype is torch.bfloat16
+    kernels = find_gpu_kernels("gpu_engine_gemm") if a.is_cuda and (halves or block is not None) else None
     if kernels is not None:
-        bits = masks.x_mask, masks.w_mask
-        dest: torch.Tensor = kernels.multiply(_upper_half(a), _upper_half(b), *bits, block=block, lower=lower)
-        return dest
+        return _on_gpu(kernels, a, b, masks, block, lower, packed)
     operands = _mask_operands(a.float(), b.float(), masks)
     if block is None:
         products = [_each(gemm, left, right) for left, right in operands]
         return products[0] if len(products) == 1 else products[0] + products[1]
     return _add_steps(*operands[0], block, lower, gemm)
+
+
+def _on_gpu(
+    kernels: ModuleType,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    masks: OperandMasks,
+    block: int | None,
+    lower: float,
+    packed: bool,
+) -> torch.Tensor:
+    """By tensor cores. Two products that are added are one of twice the depth."""
+    x_mask, w_mask = masks.x_mask, masks.w_mask
+    if masks.terms > 1:
+        pairs = _mask_operands(a.float(), b.float(), masks)
+        a, b = (torch.cat([pair[i] for pair in pairs], dim).bfloat16() for i, dim in ((0, -1), (1, -2)))
+        x_mask = w_mask = ~0
+    if block is None and (a.shape[1] > kernels.DECODE_ROWS or kernels.keeps_all(w_mask)):
+        left, right = kernels.mask_operand(a, x_mask), kernels.mask_operand(b, w_mask)
+        wide = torch.bmm(left, right, out_dtype=torch.float32)
+        return kernels.pack_bfloat16(wide) if packed else wide
+    options = {"block": block, "lower": lower, "packed": packed}
+    dest: torch.Tensor = kernels.multiply(_upper_half(a), _upper_half(b), x_mask, w_mask, **options)
+    return dest
 
 
 def choose_masks(config: EngineConfig) -> OperandMasks:
@@ -127,11 +152,6 @@ def _mask_operands(a: torch.Tensor, b: torch.Tensor, masks: OperandMasks) -> lis
 
 def _mask(values: torch.Tensor, mask: int) -> torch.Tensor:
     return (values.view(torch.int32) & mask).view(torch.float32)
-
-
-def _mask_half(values: torch.Tensor, mask: int) -> torch.Tensor:
-    """Bfloat16 with the bits of a mask of float32."""
-    return (values.view(torch.int16) & (mask >> 16)).view(torch.bfloat16)
 
 
 def _upper_half(values: torch.Tensor) -> torch.Tensor:

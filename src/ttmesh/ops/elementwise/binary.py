@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
+from ttmesh.base import numerics_mode
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import MeshError, require
+from ttmesh.chip.formats.block_float import combine_and_quantise
+from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.catalogue.definition import OpFunction, alias, catalogue, op
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.binary_rules import (
@@ -38,6 +41,7 @@ from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
 from ttmesh.ops.stages.composite_stages import row_shard_stages
+from ttmesh.tensor.calls.lane_calls import rounds_result
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
 
@@ -49,6 +53,7 @@ OPERANDS = {
 
 
 COMPARISONS = (torch.eq, torch.ne, torch.gt, torch.ge, torch.lt, torch.le)
+FUSED_ROUNDING = {torch.add: "add", torch.sub: "subtract", torch.mul: "multiply"}
 FUSED = ("activations", "input_tensor_a_activations", "input_tensor_b_activations")
 
 
@@ -213,9 +218,28 @@ def specialise_plain(function: Callable[[Any, Any], Tensor]) -> Specialise:
             return lambda a, b: function(a, b.unsqueeze(axes))
         if function in COMPARISONS and case.one_format(bfloat16, float32, int32):
             return functools.partial(_compare, function)
+        if (
+            function in FUSED_ROUNDING
+            and case.results[0].dtype in BLOCK_FLOATS
+            and numerics_mode.current() == numerics_mode.IDEAL
+        ):
+            return _round_in_kernel(function, case.results[0].dtype)
         return function
 
     return specialise
+
+
+def _round_in_kernel(function: Callable[[Any, Any], Tensor], dtype: DataType) -> Callable[..., Tensor]:
+    """The function with its result rounded to a block float; on a GPU in the same kernel."""
+
+    @rounds_result
+    def compute(a: Tensor, b: Any) -> Tensor:
+        fused = None
+        if type(b) is Tensor and not (a.requires_grad or b.requires_grad):
+            fused = combine_and_quantise(a, b, FUSED_ROUNDING[function], dtype)
+        return finish(function(a, b), dtype) if fused is None else fused
+
+    return compute
 
 
 def _compare(compare: Callable[..., Tensor], a: Tensor, b: Any) -> Tensor:

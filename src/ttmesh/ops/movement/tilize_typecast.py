@@ -15,6 +15,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, inherit_memory
 from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.ops.stages.movement_stages import typecast_stages
 from ttmesh.tensor.calls.conversions import to_dtype
+from ttmesh.tensor.calls.lane_calls import rounds_result
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.host_shapes import box, pad_values
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -40,6 +41,7 @@ def convert_values(values: torch.Tensor, source: DataType, dtype: DataType) -> t
     return values.float().long() if source in FLOATS and dtype is not DataType.INT32 else values
 
 
+@rounds_result
 def _cast(
     input_tensor: torch.Tensor,
     specs: Sequence[TensorSpec],

@@ -144,7 +144,8 @@ def body_maker(
     kept = {f"static_{name}": value for name, value in static.items() if name not in positions and name not in changing}
     kept.update({f"spec{i}": spec for i, spec in enumerate(in_specs)})
     kept.update(lane=lane, list_results=list_results, out=out_specs[0] if out_specs else None)
-    kept.update(round_=rounder(out_specs[0].dtype, packs), settled=_exact_dtype(out_specs[0].dtype)) if single else None
+    if single:
+        kept.update(round_=rounder(out_specs[0].dtype, packs), settled=_exact_dtype(out_specs[0].dtype, lane))
     kept["finishing"] = [(rounder(spec.dtype, packs), spec) for spec in out_specs]
     form = (tuple(order), places, tuple(static), tuple(changing), tuple(kept), single, changed)
     scope: dict[str, Any] = {}
@@ -249,9 +250,16 @@ def by_place(lane: Lane) -> Sequence[str]:
     return tuple(p.name for p in itertools.takewhile(lambda p: p.kind is p.POSITIONAL_OR_KEYWORD, parameters))
 
 
-def _exact_dtype(dtype: DataType) -> torch.dtype | None:
+def rounds_result(lane: Lane) -> Lane:
+    """Mark a lane function whose results, where they have the lanes' dtype, are values of the output format already."""
+    lane.rounds_result = True  # type: ignore[attr-defined]
+    return lane
+
+
+def _exact_dtype(dtype: DataType, lane: Lane) -> torch.dtype | None:
     """The torch dtype in which a result needs no rounding; None for formats that are narrower than their lanes."""
-    return None if dtype in NARROWER else lane_dtype(dtype)
+    is_open = dtype in NARROWER and not getattr(lane, "rounds_result", False)
+    return None if is_open else lane_dtype(dtype)
 
 
 def rounder(dtype: DataType, packs: frozenset[DataType] = frozenset()) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -57,11 +57,15 @@ def from_values(
     preserve_nan_values: bool = False,
     col_tilize: bool = False,
     enable_bfloat_opt: bool = False,
+    *,
+    detach: bool = True,
 ) -> Built:
-    """The torch or numpy form.
+    """The torch or numpy form; without `detach` lanes may share the values' memory.
 
     No effect here: NaNs always survive (preserve_nan_values), and values are rounded exactly (enable_bfloat_opt).
     """
     mapper = None if mesh_mapper is None else unwrap_mapper(mesh_mapper)
-    made = ingest(tensor, data_type, layout, mem_config, tile, mapper, pad_value=pad_value, col_tilize=col_tilize)
+    made = ingest(
+        tensor, data_type, layout, mem_config, tile, mapper, pad_value=pad_value, col_tilize=col_tilize, detach=detach
+    )
     return Built(made, device, cq_id)

@@ -45,8 +45,13 @@ def ingest(
     *,
     pad_value: float | None = None,
     col_tilize: bool = False,
+    detach: bool = True,
 ) -> Ingested:
-    """Values as lanes; a block float without a layout means tiles."""
+    """Values as lanes; a block float without a layout means tiles.
+
+    Args:
+        detach: copy lanes that would share memory with the values; False where they are copied to a device at once.
+    """
     source = as_torch(values)
     dtype = infer_dtype(source.dtype) if dtype is None else dtype
     if col_tilize:
@@ -69,9 +74,10 @@ def ingest(
     else:  # elements convert one by one and all are kept: convert first, so that sharding is the only strided pass
         converted = to_lane(source, dtype)
         lanes = mapped.values if converted is source else _map_lanes(converted, mapper).values
+    lanes = _detach_from(lanes, source) if detach else lanes.contiguous()
     if mapper is None:
-        return Ingested(kind, _detach_from(lanes, source), ONE_CHIP, None)
-    return Ingested(kind, _detach_from(lanes, source), mapper.mesh_shape, mapper.rank_block)
+        return Ingested(kind, lanes, ONE_CHIP, None)
+    return Ingested(kind, lanes, mapper.mesh_shape, mapper.rank_block)
 
 
 @lru_cache(maxsize=1024)

@@ -94,3 +94,26 @@ def test_results_of_operations_are_rounded_once(monkeypatch):
     fast = [finish(values, dtype) for dtype in BLOCKS]
     without_kernels(monkeypatch)
     assert all(same_bits(a, finish(values, dtype)) for a, dtype in zip(fast, BLOCKS, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 4, 96, 256), (2, 4, 3, 40, 24), (1, 2, 64, 4096)])
+def test_sums_that_are_scattered_on_the_way(shape, monkeypatch):
+    inputs = [torch.randn(shape).cuda().to(source) for source in (torch.float32, torch.bfloat16)]
+    dims = [dim for dim, extent in enumerate(shape[2:]) if extent % shape[1] == 0]
+    fast = [lane_sum.scatter_lane_sum(lanes, dim) for lanes, dim in itertools.product(inputs, dims)]
+    without_kernels(monkeypatch)
+    for (lanes, dim), result in zip(itertools.product(inputs, dims), fast, strict=True):
+        assert result.is_contiguous()
+        assert same_bits(result, lane_sum.scatter_lane_sum(lanes, dim))
+
+
+@pytest.mark.parametrize("dtype", BLOCKS)
+@pytest.mark.parametrize("operation", ["add", "subtract", "multiply"])
+def test_operations_that_are_rounded_in_one_kernel(operation, dtype):
+    a, b = awkward_values(3, 64, 256, dtype=torch.bfloat16), awkward_values(3, 64, 256, dtype=torch.bfloat16)
+    plain, other = torch.randn(3, 64, 256).cuda().bfloat16(), torch.randn(3, 64, 256).cuda().bfloat16()
+    function = {"add": torch.add, "subtract": torch.sub, "multiply": torch.mul}[operation]
+    for left, right in ((a, b), (plain, other)):
+        found = block_float.combine_and_quantise(left, right, operation, dtype)
+        assert found is not None
+        assert same_bits(found, finish(function(left, right), dtype))

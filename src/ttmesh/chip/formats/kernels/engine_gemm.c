@@ -4,26 +4,12 @@
  * one addition of 9/16 of the last place: half a place and half of the 11-bit place. Fidelities above LoFi write the weights'
  * lower bits' products afterwards, per tile of K; `lower` says which share of the tile's sum that is.
  * chip/numerics/realistic_matmul.py has the model and the torch version. */
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#if defined(__FMA__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-#if defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 #include "threads.h"
+#include "vectors.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __AVX512F__
-#define WIDE 16
-#define CHUNK 128 /* of K: a panel's share stays in the first cache */
-#else
-#define WIDE 8
-#define CHUNK 256
-#endif
+#define CHUNK (2048 / WIDE) /* of K: a panel's share stays in the first cache */
 #define VECTORS 3
 #define COLUMNS (WIDE * VECTORS)
 #define ROWS 4
@@ -32,28 +18,10 @@
 #define BAND 16 /* tiles of rows whose chunk of K stays in the second cache beside a group of panels */
 #define GROUP 4 /* panels that are prepared together: rows of the weights are read in longer pieces */
 
-typedef float f32v __attribute__((vector_size(WIDE * 4)));
-typedef uint32_t u32v __attribute__((vector_size(WIDE * 4)));
 typedef uint16_t u16v __attribute__((vector_size(WIDE * 2)));
 
 INLINE f32v spread(float value) { return value - (f32v){0}; }
 INLINE u32v all(uint32_t value) { return value - (u32v){0}; }
-
-#if defined(__AVX512F__)
-INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-#elif defined(__FMA__)
-INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-#elif defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
-INLINE f32v fused(f32v a, f32v b, f32v c) {
-    float32x4_t x[2], y[2], z[2];
-    memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b), memcpy(z, &c, sizeof c);
-    for (int i = 0; i < 2; i++) z[i] = vfmaq_f32(z[i], x[i], y[i]);
-    memcpy(&c, z, sizeof c);
-    return c;
-}
-#else
-INLINE f32v fused(f32v a, f32v b, f32v c) { return a * b + c; }
-#endif
 
 /* Loaded once: compilers would rather read it again with every multiply-add, which is more than the cache can give. */
 #if defined(__x86_64__)
@@ -79,12 +47,6 @@ typedef struct {
     int64_t tiles, depth, blocks;               /* depth padded to whole tiles of K */
     float lower;
 } Work;
-
-INLINE float as_float(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 INLINE uint32_t bits_at(const void *data, int64_t at, int64_t half) {
     return half ? (uint32_t)((const uint16_t *)data)[at] << 16 : ((const uint32_t *)data)[at];

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ttmesh.chip.formats.kernels import threads
-from ttmesh.chip.formats.kernels.loader import library
+from ttmesh.chip.formats.kernels.loader import find_function, library
 
 TILE = 32
 PACKED_BYTES = 64 << 20  # of activations prepared at once; more goes in slices of rows
@@ -110,10 +109,5 @@ def _run(
         raise MemoryError(f"no memory to prepare {batches * rows * deep * 4 * masks.terms} B of activations")
 
 
-@functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
-    compiled = library("engine_gemm")
-    assert compiled is not None, "called without asking supports()"
-    function: ctypes._NamedFuncPointer = getattr(compiled, name)
-    function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
-    return function
+    return find_function("engine_gemm", name, *_SIGNATURES[name])

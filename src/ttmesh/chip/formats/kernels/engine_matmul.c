@@ -3,24 +3,11 @@
  * A group of eight products aligned to its largest exponent and rounded, ties away, is eight fused multiply-adds: the
  * accumulator starts at 1.5 * 2^23, where one unit is the last place, so that adding aligns and rounds to nearest, and a
  * factor of 1 + 2^-14 pushes ties away from zero. Products have 12 bits: it is too small to move anything else. */
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#if defined(__FMA__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-#if defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 #include "threads.h"
+#include "vectors.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __AVX512F__
-#define WIDE 16
-#else
-#define WIDE 8
-#endif
 #define GROUP 8
 #define TILE 32
 #define CHUNK 256 /* of K: a panel's share stays in the first cache */
@@ -31,9 +18,7 @@
 #define LOOSE_SPAN 37 /* the other side's must lie this close for what was not kept to round to zero */
 #define MAGIC 0x4B400000 /* 1.5 * 2^23 */
 
-typedef float f32v __attribute__((vector_size(WIDE * 4)));
 typedef int32_t i32v __attribute__((vector_size(WIDE * 4)));
-typedef uint32_t u32v __attribute__((vector_size(WIDE * 4)));
 
 INLINE i32v all(int32_t value) { return value - (i32v){0}; }
 INLINE i32v pick(i32v mask, i32v a, i32v b) { return (mask & a) | (~mask & b); }
@@ -65,26 +50,6 @@ INLINE u32v shift_out(u32v a, i32v by) { return a >> (u32v)smaller(by, all(31));
 INLINE i32v size_of(i32v a) { return larger(a, -a); }
 #endif
 
-#if defined(__AVX512F__)
-#define HAS_FMA 1
-INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-#elif defined(__FMA__)
-#define HAS_FMA 1
-INLINE f32v fused(f32v a, f32v b, f32v c) { return (f32v)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-#elif defined(__ARM_FEATURE_FMA) && defined(__aarch64__)
-#define HAS_FMA 1
-INLINE f32v fused(f32v a, f32v b, f32v c) {
-    float32x4_t x[2], y[2], z[2];
-    memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b), memcpy(z, &c, sizeof c);
-    for (int i = 0; i < 2; i++) z[i] = vfmaq_f32(z[i], x[i], y[i]);
-    memcpy(&c, z, sizeof c);
-    return c;
-}
-#else
-#define HAS_FMA 0
-INLINE f32v fused(f32v a, f32v b, f32v c) { return a * b + c; } /* never used: every group takes the integer form */
-#endif
-
 typedef struct {
     int64_t batches, rows, depth, columns;
     int64_t x_batch, x_row;         /* strides of the activations, in elements */
@@ -109,12 +74,6 @@ typedef struct {
     i32v base[CHUNK / GROUP];
     int32_t flags[CHUNK / GROUP];
 } Panel;
-
-INLINE float as_float(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 INLINE int exponent_of(uint32_t bits) { return (int)((bits >> 23) & 0xff); }
 

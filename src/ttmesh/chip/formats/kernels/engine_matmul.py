@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any
 
 import torch
 
 from ttmesh.chip.formats.kernels import threads
-from ttmesh.chip.formats.kernels.loader import library
+from ttmesh.chip.formats.kernels.loader import find_function, library
 
 PACKED_BYTES = 64 << 20  # of activations prepared at once; more goes in slices of rows
 _PREPARED = 13  # bytes per element
@@ -95,10 +94,5 @@ def _neighbours(values: torch.Tensor) -> torch.Tensor:
     return values if values.stride(-1) == 1 or values.shape[-1] == 1 else values.contiguous()
 
 
-@functools.cache
 def _function(name: str) -> ctypes._NamedFuncPointer:
-    compiled = library("engine_matmul")
-    assert compiled is not None, "called without asking supports()"
-    function: ctypes._NamedFuncPointer = getattr(compiled, name)
-    function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
-    return function
+    return find_function("engine_matmul", name, *_SIGNATURES[name])

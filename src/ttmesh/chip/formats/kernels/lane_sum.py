@@ -64,6 +64,19 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     return _sum_in_order(values, tuple(sorted(axes)), out_dtype)
 
 
+def scatter_lane_sum(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """Lanes [groups, n, *local] summed over the n: [groups, n, *shard], n shards along a dim of the local ones."""
+    groups, n, *local = values.shape
+    if values.is_cuda and values.numel() and _is_dense(local, values.stride()[2:]):
+        kernels = find_gpu_kernels("gpu_lane_sum")
+        if kernels is not None:
+            shards: torch.Tensor = kernels.scatter_kernel_for(values, dim)(values)
+            return shards
+    total = lane_sum(values, (1,))
+    split = total.view(groups, *local[:dim], n, local[dim] // n, *local[dim + 1 :])
+    return split.movedim(dim + 1, 1).contiguous()
+
+
 def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> SumKernel | None:
     """The compiled sum of values of this shape and these strides in host memory, or None where torch must compute it."""
     return _kernel(library("lane_sum"), values.shape, values.stride(), values.dtype, axes, dtype)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from ttmesh.base import settings
 from ttmesh.base.directories import DirectoryError, cache_directory
@@ -62,6 +63,16 @@ def library(name: str) -> ctypes.CDLL | None:
     except (OSError, DirectoryError, _Unusable) as error:
         log.warning("compiled %s is not available, torch computes instead: %s", name, error)
         return None
+
+
+@functools.cache
+def find_function(library_name: str, name: str, *argtypes: Any) -> ctypes._NamedFuncPointer:
+    """A function of a library that is there; it returns an int."""
+    compiled = library(library_name)
+    assert compiled is not None, "called without asking supports()"
+    function: ctypes._NamedFuncPointer = getattr(compiled, name)
+    function.argtypes, function.restype = list(argtypes), ctypes.c_int
+    return function
 
 
 def forget() -> None:

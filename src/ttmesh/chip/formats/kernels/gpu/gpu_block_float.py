@@ -59,20 +59,58 @@ def _round_on_device(values, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _round_on_host(values, WIDTH: tl.constexpr):
+    """Groups of float32 values on the grid, as TT-NN's host code rounds."""
+    shared, magnitude, sign = _encode_on_host(values, WIDTH)
+    return _decode(shared, magnitude, sign, WIDTH)
+
+
+@triton.jit
+def _round_halves(bits, largest, DEVICE: tl.constexpr):
+    """Groups of ordinary bfloat16 values on the grid of bfloat8_b, by additions, which are faster than shifts.
+
+    At 1.5 * 2^23 units of the grid an addition rounds to nearest even, as the host does; 1 + 2^-12 pushes the ties of
+    the seven bits that the device's packer takes away from zero.
+    """
+    exponent = largest & 0x7F800000
+    start = (exponent + 0x08C00000).to(tl.float32, bitcast=True)
+    if DEVICE:
+        kept = tl.where((bits & 0x7FFFFFFF) >= 0x800000, bits & -0x20000, 0)
+        rounded = tl.fma(kept.to(tl.float32, bitcast=True), 1.000244140625, start) - start
+        signed = rounded.to(tl.int32, bitcast=True) | (kept & -0x80000000)  # the sign of what rounds to zero stays
+        return signed.to(tl.float32, bitcast=True).to(tl.bfloat16)
+    limit = (exponent | 0x7E0000).to(tl.float32, bitcast=True)
+    rounded = (bits.to(tl.float32, bitcast=True) + start) - start
+    return tl.minimum(tl.maximum(rounded, -limit), limit).to(tl.bfloat16)
+
+
+@triton.jit
+def _combine(first, second, OPERATION: tl.constexpr):
+    if OPERATION == "add":
+        return first + second
+    if OPERATION == "subtract":
+        return first - second
+    return first * second
+
+
+@triton.jit
 def _quantise(
     source,
+    other,
     target,
     groups,
     groups_per_row,
     columns,
     pad_value,
+    OPERATION: tl.constexpr,
     WIDTH: tl.constexpr,
     DEVICE: tl.constexpr,
     NARROW: tl.constexpr,
+    HALVES: tl.constexpr,
     RAGGED: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """Round groups to the grid; NARROW rounds to bfloat16 before."""
+    """Round groups to the grid; NARROW rounds to bfloat16 before, an OPERATION with `other` is computed before that."""
     group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     lane = tl.arange(0, 16)
     if RAGGED:
@@ -85,13 +123,53 @@ def _quantise(
         offsets = group[:, None] * 16 + lane[None, :]
         inside = (group < groups)[:, None] & (lane < 16)[None, :]
         values = tl.load(source + offsets, mask=inside, other=0.0).to(tl.float32)
+        if OPERATION is not None:
+            values = _combine(values, tl.load(other + offsets, mask=inside, other=0.0).to(tl.float32), OPERATION)
     if NARROW:
         values = values.to(tl.bfloat16).to(tl.float32)
-    if DEVICE:
+    if HALVES and WIDTH == 7:
+        bits = values.to(tl.int32, bitcast=True)
+        largest = tl.max(bits & 0x7FFFFFFF, axis=1)[:, None]
+        ordinary = (largest == 0) | ((largest >= 0x0C000000) & (largest < 0x73000000))
+        if tl.min(ordinary.to(tl.int32)) == 1:
+            tl.store(target + offsets, _round_halves(bits, largest, DEVICE), mask=inside)
+        elif DEVICE:
+            tl.store(target + offsets, _round_on_device(values, WIDTH), mask=inside)
+        else:
+            tl.store(target + offsets, _round_on_host(values, WIDTH), mask=inside)
+    elif DEVICE:
         tl.store(target + offsets, _round_on_device(values, WIDTH), mask=inside)
     else:
-        shared, magnitude, sign = _encode_on_host(values, WIDTH)
-        tl.store(target + offsets, _decode(shared, magnitude, sign, WIDTH), mask=inside)
+        tl.store(target + offsets, _round_on_host(values, WIDTH), mask=inside)
+
+
+@triton.jit
+def _locate(
+    rows,
+    columns,
+    tiles,
+    tiles_down,
+    tiles_across,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    FACE_ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    """Of a program's groups of packed tiles: tile, place in the tile, and where their elements lie in the matrices."""
+    PER_TILE: tl.constexpr = TILE_ROWS * TILE_COLUMNS // 16
+    FACES_ACROSS: tl.constexpr = TILE_COLUMNS // 16
+    number = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    tile = number // PER_TILE
+    group = number % PER_TILE
+    matrix = (tile // (tiles_down * tiles_across)).to(tl.int64)
+    down = (tile // tiles_across) % tiles_down
+    across = tile % tiles_across
+    face = group // FACE_ROWS
+    row = down * TILE_ROWS + (face // FACES_ACROSS) * FACE_ROWS + group % FACE_ROWS
+    column = (across * TILE_COLUMNS + (face % FACES_ACROSS) * 16)[:, None] + tl.arange(0, 16)[None, :]
+    inside = ((tile < tiles) & (row < rows))[:, None] & (column < columns)
+    offsets = (matrix * rows + row)[:, None] * columns + column
+    return tile, group, offsets, inside
 
 
 @triton.jit
@@ -113,21 +191,11 @@ def _pack(
     GROUPS: tl.constexpr,
 ):
     """Tiles: their shared exponents, then their fields; faces from left to right, top to bottom."""
-    PER_TILE: tl.constexpr = TILE_ROWS * TILE_COLUMNS // 16
-    FACES_ACROSS: tl.constexpr = TILE_COLUMNS // 16
-    number = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
-    lane = tl.arange(0, 16)
-    tile = number // PER_TILE
-    group = number % PER_TILE
+    tile, group, offsets, inside = _locate(
+        rows, columns, tiles, tiles_down, tiles_across, TILE_ROWS, TILE_COLUMNS, FACE_ROWS, GROUPS
+    )
     used = tile < tiles
-    matrix = (tile // (tiles_down * tiles_across)).to(tl.int64)
-    down = (tile // tiles_across) % tiles_down
-    across = tile % tiles_across
-    face = group // FACE_ROWS
-    row = down * TILE_ROWS + (face // FACES_ACROSS) * FACE_ROWS + group % FACE_ROWS
-    column = (across * TILE_COLUMNS + (face % FACES_ACROSS) * 16)[:, None] + lane[None, :]
-    inside = (used & (row < rows))[:, None] & (column < columns)
-    offsets = (matrix * rows + row)[:, None] * columns + column
+    lane = tl.arange(0, 16)
     values = tl.load(source + offsets, mask=inside, other=pad_value).to(tl.float32)
     values = tl.where(inside, values, pad_value)
     shared, magnitude, sign = _encode_on_host(values, WIDTH)
@@ -162,20 +230,11 @@ def _unpack(
     GROUPS: tl.constexpr,
 ):
     """Packed tiles to their places in matrices."""
-    PER_TILE: tl.constexpr = TILE_ROWS * TILE_COLUMNS // 16
-    FACES_ACROSS: tl.constexpr = TILE_COLUMNS // 16
-    number = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
-    lane = tl.arange(0, 16)
-    tile = number // PER_TILE
-    group = number % PER_TILE
+    tile, group, offsets, inside = _locate(
+        rows, columns, tiles, tiles_down, tiles_across, TILE_ROWS, TILE_COLUMNS, FACE_ROWS, GROUPS
+    )
     used = tile < tiles
-    matrix = (tile // (tiles_down * tiles_across)).to(tl.int64)
-    down = (tile // tiles_across) % tiles_down
-    across = tile % tiles_across
-    face = group // FACE_ROWS
-    row = down * TILE_ROWS + (face // FACES_ACROSS) * FACE_ROWS + group % FACE_ROWS
-    column = (across * TILE_COLUMNS + (face % FACES_ACROSS) * 16)[:, None] + lane[None, :]
-    inside = (used & (row < rows))[:, None] & (column < columns)
+    lane = tl.arange(0, 16)
     base = source + tile.to(tl.int64) * TILE_BYTES
     shared = tl.load(base + group, mask=used, other=0).to(tl.int32)[:, None]
     if WIDTH == 7:
@@ -186,22 +245,34 @@ def _unpack(
         both = tl.load(place, mask=used[:, None] & (lane < 16)[None, :], other=0).to(tl.int32)
         fields = (both >> ((lane % 2) * 4)[None, :]) & 0xF
     magnitude = fields & ((1 << WIDTH) - 1)
-    offsets = (matrix * rows + row)[:, None] * columns + column
     tl.store(target + offsets, _decode(shared, magnitude, fields >> WIDTH, WIDTH), mask=inside)
 
 
 def quantise(
-    values: torch.Tensor, dtype: DataType, packer: str, pad_value: float, *, narrow: bool = False
+    values: torch.Tensor,
+    dtype: DataType,
+    packer: str,
+    pad_value: float,
+    *,
+    narrow: bool = False,
+    operation: str | None = None,
+    other: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Values on the grid of a block float, as bfloat16; `narrow` rounds them to bfloat16 first."""
+    """Values on the grid of a block float, as bfloat16; `narrow` rounds them to bfloat16 first.
+
+    Args:
+        operation: add, subtract or multiply: computed with `other`, of the same shape, before that.
+    """
     source = values.contiguous()
+    second = source if other is None else other.contiguous()
     target = torch.empty(source.shape, dtype=torch.bfloat16, device=source.device)
     columns = source.shape[-1] if source.dim() else 1
     per_row = -(-columns // FACE_WIDTH)
     groups = source.numel() // columns * per_row
-    options = _width(dtype), packer == "device", narrow, columns % FACE_WIDTH != 0, GROUPS
+    halves = narrow or source.dtype is torch.bfloat16
+    options = operation, _width(dtype), packer == "device", narrow, halves, columns % FACE_WIDTH != 0, GROUPS
     _quantise[(triton.cdiv(groups, GROUPS),)](
-        source, target, groups, per_row, columns, pad_value, *options, num_warps=4
+        source, second, target, groups, per_row, columns, pad_value, *options, num_warps=4
     )
     return target
 

@@ -1,4 +1,8 @@
-"""A GEMM of cut bfloat16 operands on tensor cores whose sums are rounded as a 16-bit destination is (see engine_gemm.c)."""
+"""GEMMs of masked bfloat16 operands on tensor cores whose sums are rounded as a destination is (see engine_gemm.c).
+
+With a 16-bit destination and short blocks of K the sum in L1 is rounded after each block, with long ones the register is
+rounded after every 16 of K (chip/numerics/realistic_matmul.py); a 32-bit destination is not rounded.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,9 @@ from torch.nn.functional import pad
 
 TILE = tl.constexpr(32)
 STEP = tl.constexpr(16)  # of K between two writes to the destination
-ROWS, COLUMNS, WARPS = 64, 128, 8
+SHORT_BLOCK = 64  # of K: up to this length only the sum is rounded
+DECODE_ROWS = 64  # up to so many the weights are read once, and masked on the way
+PACK_BLOCK = 2048
 
 
 @triton.jit
@@ -31,7 +37,94 @@ def _round_even(values):
 
 
 @triton.jit
-def _multiply(
+def _round_pairs(values):
+    """To bfloat16, nearest even: Triton converts one at a time, at a sixth of this speed."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 both;
+        cvt.rn.bf16x2.f32 both, $3, $2;
+        shl.b32 $0, both, 16;
+        and.b32 $1, both, 0xFFFF0000;
+        }
+        """,
+        "=r,=r,r,r",
+        args=[values],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=2,
+    )
+
+
+@triton.jit
+def _pack(dest):
+    """Bfloat16 as the packer writes it: ties away, NaN becomes infinity, subnormals and -0 become +0."""
+    bits = dest.to(tl.int32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    rounded = tl.where(magnitude > 0x7F7F7FFF, 0x7F800000, magnitude + 0x8000) | (bits & -0x80000000)
+    packed = tl.where(magnitude < 0x800000, 0, rounded)
+    return (packed >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def _place(rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BAND: tl.constexpr):
+    """A program's rows and columns: bands of BAND tiles of rows, so that neighbours share what they read."""
+    down = tl.cdiv(rows, ROWS)
+    across = tl.cdiv(columns, COLUMNS)
+    number = tl.program_id(0)
+    first = number // (BAND * across) * BAND
+    high = tl.minimum(down - first, BAND)
+    inside = number % (BAND * across)
+    row = (first + inside % high) * ROWS + tl.arange(0, ROWS)
+    column = inside // high * COLUMNS + tl.arange(0, COLUMNS)
+    return row, column
+
+
+@triton.jit
+def _multiply_blocks(
+    x_pointer,
+    w_pointer,
+    out_pointer,
+    rows,
+    columns,
+    depth,
+    w_mask,
+    x_batch,
+    w_batch,
+    NARROW: tl.constexpr,
+    MASK: tl.constexpr,
+    PACK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BAND: tl.constexpr,
+):
+    """A tile of the output of x [rows, depth] times w [depth, columns]; depth is padded to whole blocks, the rest is not."""
+    row, column = _place(rows, columns, ROWS, COLUMNS, BAND)
+    batch = tl.program_id(1).to(tl.int64)
+    step = tl.arange(0, BLOCK)
+    read_row = row % rows  # what lies outside is computed again and not stored
+    read_column = column % columns
+    x = x_pointer + batch * x_batch + read_row[:, None].to(tl.int64) * depth + step[None, :]
+    w = w_pointer + batch * w_batch + step[:, None].to(tl.int64) * columns + read_column[None, :]
+    dest = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for _ in range(0, depth, BLOCK):
+        left = tl.load(x)
+        right = tl.load(w)
+        if MASK:
+            right = _keep_bits(right, w_mask)
+        dest = tl.dot(left, right, dest)
+        if NARROW:  # what L1 holds, to nearest even
+            dest = _round_pairs(dest)
+        x += BLOCK
+        w += tl.cast(columns, tl.int64) * BLOCK
+    out = out_pointer + batch * rows * columns + row[:, None].to(tl.int64) * columns + column[None, :]
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    tl.store(out, _pack(dest) if PACK else dest, mask=inside)
+
+
+@triton.jit
+def _multiply_steps(
     x_pointer,
     w_pointer,
     out_pointer,
@@ -42,18 +135,20 @@ def _multiply(
     x_mask,
     w_mask,
     lower,
+    x_batch,
+    w_batch,
     TWICE: tl.constexpr,
+    PACK: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    BAND: tl.constexpr,
 ):
-    """A tile of the output of x [rows, depth] times w [depth, columns], all padded."""
-    across = columns // COLUMNS
-    row = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
-    column = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    """The same with a register that is rounded after every 16 of K; depth is padded to whole tiles."""
+    row, column = _place(rows, columns, ROWS, COLUMNS, BAND)
     step = tl.arange(0, STEP)
     batch = tl.program_id(1).to(tl.int64)
-    x = x_pointer + batch * rows * depth + row[:, None].to(tl.int64) * depth + step[None, :]
-    w = w_pointer + batch * depth * columns + step[:, None] * columns + column[None, :]
+    x = x_pointer + batch * x_batch + (row % rows)[:, None].to(tl.int64) * depth + step[None, :]
+    w = w_pointer + batch * w_batch + step[:, None].to(tl.int64) * columns + (column % columns)[None, :]
     dest = tl.zeros((ROWS, COLUMNS), tl.float32)
     held = dest
     for start in range(0, depth, block):
@@ -74,29 +169,125 @@ def _multiply(
         on_top = tl.where(start + 2 * block >= depth, held, 0.0)
         dest = tl.where(start + block >= depth, dest, on_top)  # the last block is computed on top of the others
     out = out_pointer + batch * rows * columns + row[:, None].to(tl.int64) * columns + column[None, :]
-    tl.store(out, dest)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    tl.store(out, _pack(dest) if PACK else dest, mask=inside)
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, x_mask: int, w_mask: int, *, block: int, lower: float) -> torch.Tensor:
-    """Destination registers of bfloat16 lanes [n, M, K] @ [n, K, N]; masks are of float32 patterns, blocks whole tiles."""
+@triton.jit
+def _pack_elements(source, target, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + at, _pack(tl.load(source + at, mask=at < count)), mask=at < count)
+
+
+def pack_bfloat16(dest: torch.Tensor) -> torch.Tensor:
+    """Float32 registers as the packer writes bfloat16."""
+    source = dest.contiguous()
+    target = torch.empty(source.shape, dtype=torch.bfloat16, device=source.device)
+    if source.numel():
+        _pack_elements[(triton.cdiv(source.numel(), PACK_BLOCK),)](source, target, source.numel(), BLOCK=PACK_BLOCK)
+    return target
+
+
+def multiply(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    x_mask: int,
+    w_mask: int,
+    *,
+    block: int | None,
+    lower: float,
+    packed: bool,
+) -> torch.Tensor:
+    """Destination registers of bfloat16 lanes [n, M, K] @ [n, K, N]; masks are of float32 patterns.
+
+    Args:
+        block: of K, whole tiles, added up in L1; None: a 32-bit destination.
+        lower: the share of a tile's sum that the last write to a 16-bit destination brings; 0: there is no such write.
+        packed: in bfloat16, as the packer writes it, rather than in float32.
+    """
     batches, rows, depth = a.shape
     columns = b.shape[-1]
-    down, right, deep = -rows % ROWS, -columns % COLUMNS, -depth % TILE.value
-    x, w = pad(a, (0, deep, 0, down)).contiguous(), pad(b, (0, right, 0, deep)).contiguous()
-    out = torch.empty(batches, rows + down, columns + right, device=a.device)
-    grid = ((rows + down) // ROWS * ((columns + right) // COLUMNS), batches)
-    _multiply[grid](
-        *(x, w, out, rows + down, columns + right, depth + deep, min(block, depth + deep)),
-        *(x_mask >> 16, w_mask >> 16, lower),
+    out = torch.empty(batches, rows, columns, device=a.device, dtype=torch.bfloat16 if packed else torch.float32)
+    if out.numel() == 0 or depth == 0:
+        return out.zero_()
+    if block is None or block <= SHORT_BLOCK:
+        return _multiply_short(a, b, out, x_mask, w_mask, block)
+    x, w = _pad_depth(a, -1, TILE.value), _pad_depth(b, -2, TILE.value)
+    deep = x.shape[-1]
+    options = {"ROWS": 64, "COLUMNS": 128, "BAND": 8, "num_warps": 8, "num_stages": 3}
+    if rows <= DECODE_ROWS:
+        options = {"ROWS": _rows_of(rows), "COLUMNS": 32, "BAND": 1, "num_warps": 4, "num_stages": 4}
+    _multiply_steps[_grid(out, options)](
+        *(x, w, out, rows, columns, deep, min(block, deep), x_mask >> 16, w_mask >> 16, lower, *_strides(x, w)),
         TWICE=lower > 0,
-        ROWS=ROWS,
-        COLUMNS=COLUMNS,
-        num_warps=WARPS,
+        PACK=packed,
+        **options,
     )
-    return out[:, :rows, :columns]
+    return out
+
+
+def _multiply_short(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, x_mask: int, w_mask: int, block: int | None
+) -> torch.Tensor:
+    """Tensor cores read operands from shared memory, so they are masked beforehand; but few rows read weights once."""
+    rows, columns = out.shape[1:]
+    is_decode = rows <= DECODE_ROWS
+    whole = SHORT_BLOCK if block is None else block
+    x = _pad_depth(mask_operand(a, x_mask), -1, whole)
+    w = _pad_depth(b if is_decode else mask_operand(b, w_mask), -2, whole)
+    deep = x.shape[-1]
+    options = {"ROWS": 128, "COLUMNS": 128, "BAND": 8, "num_warps": 4, "num_stages": 3}  # two programs at a time
+    if is_decode:
+        options = {"ROWS": _rows_of(rows), "COLUMNS": 32, "BAND": 1, "num_warps": 4, "num_stages": 6}
+    _multiply_blocks[_grid(out, options)](
+        *(x, w, out, rows, columns, deep, w_mask >> 16, *_strides(x, w)),
+        NARROW=block is not None,
+        MASK=is_decode and not keeps_all(w_mask),
+        PACK=out.dtype is torch.bfloat16,
+        BLOCK=whole,
+        **options,
+    )
+    return out
+
+
+def mask_operand(values: torch.Tensor, mask: int) -> torch.Tensor:
+    """Bfloat16 with the bits of a mask of float32; the same tensor if it keeps them all."""
+    if keeps_all(mask):
+        return values
+    return (values.view(torch.int16) & (mask >> 16)).view(torch.bfloat16)
+
+
+def keeps_all(mask: int) -> bool:
+    """Whether a mask of float32 patterns keeps every bit of a bfloat16."""
+    return (mask >> 16) & 0xFFFF == 0xFFFF
+
+
+def _rows_of(rows: int) -> int:
+    """Of a tile for few rows: tensor cores take 16 at least."""
+    return max(16, 1 << (rows - 1).bit_length())
+
+
+def _strides(x: torch.Tensor, w: torch.Tensor) -> tuple[int, int]:
+    """From one batch to the next; one matrix stands for all."""
+    return 0 if len(x) == 1 else x.stride(0), 0 if len(w) == 1 else w.stride(0)
+
+
+def _grid(out: torch.Tensor, options: dict[str, int]) -> tuple[int, int]:
+    batches, rows, columns = out.shape
+    return triton.cdiv(rows, options["ROWS"]) * triton.cdiv(columns, options["COLUMNS"]), batches
+
+
+def _pad_depth(values: torch.Tensor, dim: int, whole: int) -> torch.Tensor:
+    """Contiguous matrices with K in whole pieces; one matrix if one stands for all."""
+    if values.stride(0) == 0:
+        values = values[:1]
+    missing = -values.shape[dim] % whole
+    if missing:
+        values = pad(values, (0, missing) if dim == -1 else (0, 0, 0, missing))
+    return values.contiguous()
 
 
 def warm_up() -> None:
     """Compile and launch once: what cannot work here fails now."""
     ones = torch.ones((1, 32, 32), device="cuda", dtype=torch.bfloat16)
-    multiply(ones, ones, -1, -1, block=32, lower=0.0)
+    multiply(ones, ones, -1, -1, block=32, lower=0.0, packed=False)
