@@ -10,10 +10,10 @@ from pathlib import Path
 from ttmesh.base.records import Allocated, ChipFacts, Freed, Marked, Opened, Reserved
 from ttmesh.monitor.address_map import address_maps
 from ttmesh.monitor.source import Detail
-from ttmesh.monitor.view import EVERYTHING, Choice, DeviceKey, View, build
+from ttmesh.monitor.view import EVERYTHING, Choice, View, build
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger
-from ttmesh.tracking.state import Histories, ServerState, State
+from ttmesh.tracking.state import DeviceKey, Histories, ServerState, State
 from ttmesh.tracking.wire import Query, Who
 
 NOW = 1_800_000_000
@@ -76,11 +76,11 @@ class FixedSource:
         return build(self.state(), self.histories() if trends else None, choice)
 
     def detail(self, key: DeviceKey) -> Detail | None:
-        states = [d for d in self.state().devices if (d.host, d.physical_id) == key]
+        states = [d for d in self.state().devices if d.key == key]
         if not states:
             return None
         device = next(d for d in self.view(trends=True).devices if d.key == key)
-        buffers = self._answers.buffers(Query("buffers", key[1], key[0]))
+        buffers = self._answers.buffers(Query("buffers", key[2], key[0], system=key[1]))
         return Detail(device, buffers, tuple(address_maps(states[0], buffers)))
 
 

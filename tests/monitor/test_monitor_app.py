@@ -218,7 +218,7 @@ def test_source_connects_again_after_the_server_was_away(address: Address, start
     again = RunningServer(address, quiet=True)
 
     eventually(lambda: source.view().buffers, lambda n: n == 8)
-    assert source.detail(("", 99)) is None
-    assert source.detail(("", 0)).buffers.buffers[0].size_bytes == 8
+    assert source.detail(("", "t3000", 99)) is None
+    assert source.detail(("", "t3000", 0)).buffers.buffers[0].size_bytes == 8
     source.close()
     again.stop()

@@ -170,7 +170,7 @@ def test_address_map_shows_small_buffers_and_holes():
 
 def test_address_maps_of_a_device_hold_its_buffers_and_holes(source):
     (device,) = [d for d in source.state().devices if d.physical_id == 1]
-    detail = source.detail(("", 1))
+    detail = source.detail(("", "t3000", 1))
 
     dram, l1 = address_maps(device, detail.buffers)
 
@@ -234,7 +234,7 @@ def test_names_of_strangers_are_neither_markup_nor_control_characters(source):
     out.print(tables.smi(source.view()))
     left = list_leftovers([*stranger.held.values(), record])
     out.print(tables.leaks(Leaks([Ended(stranger.who, stranger.name, 1.0, True, left, [], 1, 0)], [])))
-    out.print(device_screen.draw_detail(source.detail(("", 0)), 150))
+    out.print(device_screen.draw_detail(source.detail(("", "t3000", 0)), 150))
     text = out.file.getvalue() + plain.page(source.view(), refresh_ms=500)
 
     assert "\x1b" not in text

@@ -86,7 +86,7 @@ def test_ticks_are_few_and_powers_of_two_apart(most: int) -> None:
 
 
 def test_a_device_has_maps_buffers_and_a_timeline_of_its_pools() -> None:
-    detail = FixedSource().detail(("", 4))
+    detail = FixedSource().detail(("", "t3000", 4))
     assert detail is not None
 
     shown = make_web_device(detail)
@@ -117,7 +117,7 @@ def test_everything_that_is_drawn_is_json(view: View) -> None:
 
 def test_the_page_reads_fields_that_exist_and_computes_nothing() -> None:
     script = resources.files("ttmesh.monitor").joinpath("page").joinpath("page.js").read_text(encoding="utf-8")
-    detail = FixedSource().detail(("", 4))
+    detail = FixedSource().detail(("", "t3000", 4))
     assert detail is not None
     drawn = {"view": asdict(make_web_view(FixedSource().view(trends=True))), "device": asdict(make_web_device(detail))}
 

@@ -136,6 +136,6 @@ def test_hostile_frames_end_their_own_session_and_nothing_else(seed):
         session.end()
 
     assert ledger.bytes_held == bystander.counted_bytes == bystander.size_bytes
-    held = {key: (a.used, a.count) for key, a in ledger.devices["", 0].accounts.items()}
+    held = {key: (a.used, a.count) for key, a in ledger.devices["", "", 0].accounts.items()}
     assert held == {"DRAM": (100, 1)}
     assert not [d for d in ledger.devices.values() if d.host and any(a.used or a.count for a in d.accounts.values())]

@@ -17,7 +17,7 @@ from ttmesh.cli.server import read_token
 from ttmesh.monitor.source import Source
 from ttmesh.tracking.address import choose_address
 
-NEEDED = ("starlette", "uvicorn", "plotly", "prometheus_client")
+NEEDED = ("starlette", "uvicorn", "prometheus_client")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,8 @@ from ttmesh.monitor.polling import PollingScreen
 from ttmesh.monitor.rows import STAR, Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.text_drawing import COLOURS
-from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, class_name, format_count, nothing_shown
+from ttmesh.monitor.view import SORTS, Choice, View, class_name, format_count, nothing_shown
+from ttmesh.tracking.state import DeviceKey
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
 
@@ -49,6 +50,7 @@ class MainScreen(PollingScreen[View]):
         self.view: View | None = None
         self.paused = False
         self.widths: Widths | None = None
+        self._keys: dict[str, DeviceKey] = {}
 
     def compose(self) -> ComposeResult:
         """A status line, the devices, the processes, the keys."""
@@ -92,7 +94,8 @@ class MainScreen(PollingScreen[View]):
             nothing.update(Text(nothing_shown(view)))
             nothing.display = not (view.devices and view.processes) and not self.choice.text
             widths = self._fit(view)
-            devices = {f"{d.host}/{d.physical_id}": device_cells(d, widths) for d in view.devices}
+            self._keys = {"/".join(map(str, d.key)): d.key for d in view.devices}
+            devices = {"/".join(map(str, d.key)): device_cells(d, widths) for d in view.devices}
             processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}
             fill(self.query_one("#devices", DataTable), devices)
             fill(self.query_one("#processes", DataTable), processes)
@@ -150,8 +153,7 @@ class MainScreen(PollingScreen[View]):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter on a device opens it."""
         if event.data_table.id == "devices" and event.row_key.value is not None:
-            host, _, physical_id = event.row_key.value.rpartition("/")
-            self.open_device((host, int(physical_id)))
+            self.open_device(self._keys[event.row_key.value])
 
     def action_open_device(self) -> None:
         """Open the device under the cursor."""

@@ -1,4 +1,4 @@
-"""Processes and devices that hold memory, with their accounts and their cost in the server's own memory."""
+"""Processes that hold memory, with their accounts and their cost in the server's own memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from sys import getsizeof
 
 from msgspec import Struct
 
-from ttmesh.base.records import Allocated, ChipFacts, Event, Marked, Opened, Reserved
-from ttmesh.tracking.history import History
+from ttmesh.base.records import Allocated, Event, Marked, Opened, Reserved
+from ttmesh.tracking.device_table import Account
 from ttmesh.tracking.leftovers import Leftover
-from ttmesh.tracking.state import POOLS
 from ttmesh.tracking.weights import LINK_BYTES, PROCESS_BYTES, weigh
 from ttmesh.tracking.wire import Link, Who
 
 MARKS_KEPT = 100
 LONGEST_NAME = 500
-MAX_DEVICES = 1024
-MAX_SERIES = 2048  # histories of 121 KB, of all devices together
-FORGET_S = 3600.0  # how long an unused device is still shown
+MAX_SYSTEMS = 64  # of one process, of which link traffic is kept
 MAX_TEXTS_BYTES = 32 << 20  # of one process
+SYSTEM_BYTES = 256  # of a system besides its name and links
 TEXT_BYTES = 160  # of a text besides its characters: its reference count and its row in a table
 SPARSE = 8  # a table that is this many times too large is copied
 
@@ -28,44 +26,17 @@ BufferKey = tuple[int, int]
 ReservationKey = tuple[int, tuple[int, ...], str, str]
 
 
-class Account:
-    """Bytes and buffers of one class of memory, or of a pool, on one device: now, and the extremes since a tick."""
-
-    __slots__ = ("_peak", "count", "high", "history", "low", "used")
-
-    def __init__(self, history: History | None = None) -> None:
-        self.used = self.count = self.low = self.high = self._peak = 0
-        self.history = history
-
-    @property
-    def peak(self) -> int:
-        """The most bytes ever held."""
-        return max(self._peak, self.high)
-
-    def tick(self, now_s: float) -> None:
-        """Store the extremes in the history and reset them."""
-        if self.history:
-            self.history.push(now_s, self.low, self.high, self.used)
-        self._peak = self.peak
-        self.low = self.high = self.used
-
-    def add(self, size_bytes: int, count: int) -> None:
-        """Add to the bytes held."""
-        self.used += size_bytes
-        self.count += count
-        self.low = min(self.low, self.used)
-        self.high = max(self.high, self.used)
-
-
 class RecordRoute:
-    """The accounts that a buffer of one class on some chips counts in.
+    """The accounts that a buffer of one class on some chips of a system counts in.
 
     All its chips change in the same way: changes are summed here and added to the accounts when another route is used.
+    Its records refer to it by their `chips`, a tuple that no other route has.
     """
 
-    __slots__ = ("accounts", "change", "chips", "count", "high", "low")
+    __slots__ = ("accounts", "change", "chips", "count", "high", "low", "system")
 
-    def __init__(self, chips: tuple[int, ...], accounts: list[Account]) -> None:
+    def __init__(self, system: str, chips: tuple[int, ...], accounts: list[Account]) -> None:
+        self.system = system
         self.chips = chips
         self.accounts = accounts
         self.change = self.count = self.low = self.high = 0
@@ -87,93 +58,13 @@ class RecordRoute:
         return len(self.accounts)
 
 
-class Device:
-    """One physical chip of one host, kept while a process uses it and for a while afterwards."""
-
-    __slots__ = (
-        "accounts",
-        "coordinates",
-        "facts",
-        "host",
-        "physical_id",
-        "pools",
-        "system",
-        "unused_since_s",
-        "users",
-    )
-
-    def __init__(self, host: str, physical_id: int) -> None:
-        self.host = host
-        self.physical_id = physical_id
-        self.facts: ChipFacts | None = None
-        self.system = ""
-        self.accounts: dict[str, Account] = {}
-        self.pools = {name: Account() for name in POOLS}
-        self.users = 0  # processes
-        self.coordinates = 0  # meshes that it coordinates
-        self.unused_since_s = float("inf")
-
-    @property
-    def series(self) -> int:
-        """The number of its histories."""
-        return sum(account.history is not None for account in self.accounts.values())
-
-
-class DeviceTable(dict[tuple[str, int], Device]):
-    """Devices by host and physical id."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.series = 0  # histories of all devices
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no device can be added unless one is forgotten."""
-        return len(self) >= MAX_DEVICES
-
-    def add(self, host: str, physical_id: int) -> Device:
-        """A new device."""
-        device = self[host, physical_id] = Device(host, physical_id)
-        return device
-
-    def find_account(self, device: Device, kind: str) -> Account:
-        """The account of one class of memory on a device, which is added if it is new."""
-        account = device.accounts.get(kind)
-        if account is None:
-            while self.series >= MAX_SERIES and self.forget_oldest():
-                pass
-            has_room = self.series < MAX_SERIES  # then there is no history, but everything else works
-            self.series += has_room
-            account = device.accounts[kind] = Account(History() if has_room else None)
-        return account
-
-    def forget_oldest(self) -> bool:
-        """Drop the device that is unused for the longest time; False if all are used."""
-        unused = [device for device in self.values() if not device.users]
-        if not unused:
-            return False
-        self._forget(min(unused, key=lambda device: device.unused_since_s))
-        return True
-
-    def tick(self, now_s: float) -> None:
-        """Update histories once per second."""
-        for device in list(self.values()):
-            for account in (*device.accounts.values(), *device.pools.values()):
-                account.tick(now_s)
-            if not device.users and now_s - device.unused_since_s > FORGET_S:
-                self._forget(device)
-
-    def _forget(self, device: Device) -> None:
-        self.series -= device.series
-        del self[device.host, device.physical_id]
-
-
 class HeldMesh(Struct, frozen=True, gc=False):
     """What is kept of an `Opened` record; its facts about chips are kept with the devices."""
 
     shape: tuple[int, ...]
     parent_id: int | None
     chips: tuple[int, ...]
+    system: str
 
 
 class Text:
@@ -261,11 +152,13 @@ class Process:
         self.meshes: dict[int, HeldMesh] = {}
         self.held: dict[BufferKey, Allocated] = {}
         self.reserved: dict[ReservationKey, Reserved] = {}
-        self.accounts: dict[tuple[int, str], Account] = {}
-        self.routes: dict[tuple[tuple[int, ...], str], RecordRoute] = {}
-        self.chips: set[int] = set()
+        self.accounts: dict[tuple[str, int, str], Account] = {}  # by system, physical id and class
+        self.routes: dict[tuple[str, tuple[int, ...], str], RecordRoute] = {}  # by system, chips and class
+        self.route_of: dict[int, RecordRoute] = {}  # by the identity of its tuple of chips
+        self.chips: set[tuple[str, int]] = set()
+        self.open_chips: dict[tuple[str, int], int] = {}  # how many of its meshes contain each
         self.marks: deque[Marked] = deque(maxlen=MARKS_KEPT)
-        self.links: list[Link] = []
+        self.links: dict[str, list[Link]] = {}  # by system
         self.leftovers: list[Leftover] = []
         self.texts = Texts()
         self.staged: StagedSnapshot | None = None
@@ -277,7 +170,16 @@ class Process:
     @property
     def size_bytes(self) -> int:
         """Bytes of the server's memory that this process takes."""
-        tables = (self.meshes, self.held, self.reserved, self.accounts, self.routes, self.chips)
+        tables = (
+            self.meshes,
+            self.held,
+            self.reserved,
+            self.accounts,
+            self.routes,
+            self.route_of,
+            self.chips,
+            self.open_chips,
+        )
         staged = self.staged.size_bytes if self.staged else 0
         return self.values_bytes + self.texts.size_bytes + staged + sum(map(getsizeof, tables))
 
@@ -294,10 +196,15 @@ class Process:
         self.marks.append(kept)
         self.values_bytes += weigh(kept)
 
-    def set_links(self, links: list[Link]) -> None:
-        """Store the traffic totals."""
-        self.values_bytes += LINK_BYTES * (len(links) - len(self.links))
-        self.links = links
+    def set_links(self, system: str, links: list[Link]) -> None:
+        """Store the traffic totals of a system."""
+        known = self.links.get(system)
+        if known is None:
+            if len(self.links) >= MAX_SYSTEMS:
+                return
+            self.values_bytes += weigh(system) + SYSTEM_BYTES
+        self.values_bytes += LINK_BYTES * (len(links) - len(known or ()))
+        self.links[system] = links
 
     def set_leftovers(self, leftovers: list[Leftover]) -> None:
         """Store what its meshes still held when they closed."""
