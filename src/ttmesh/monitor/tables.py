@@ -159,9 +159,11 @@ def _leak_table(title: str, groups: tuple[LeakGroup, ...]) -> Table:
         table.add_column(name, overflow="fold")
     for name in ("Times", "Buffers", "Chips", "Bytes"):
         table.add_column(name, justify="right")
+    last = ""
     for group in groups:
+        program = f"{describe_pids(group)}: {printable(group.program)}"
         table.add_row(
-            Text(f"{describe_pids(group)}: {printable(group.program)}"),
+            Text(program if program != last else ""),
             class_name(group.memory_class),
             Text(printable(group.label)),
             Text(printable(group.site) or "unknown (set TTMESH_TRACK_STACKS=1)"),
@@ -170,4 +172,5 @@ def _leak_table(title: str, groups: tuple[LeakGroup, ...]) -> Table:
             str(group.chips),
             size_text(group.size_bytes),
         )
+        last = program
     return table

@@ -32,6 +32,7 @@ PROCESSES, PROCESSES_AT = 64, 856
 FILE_BYTES = 8576
 MOST_FILES = 1024  # files that are read at most; any user may create more
 UNUSED = 0xFFFFFFFF
+MANY_CHIPS = 4096  # more than a system has: between the numbers of chips of two systems with the same id
 
 
 def default_directory() -> Path:
@@ -105,10 +106,15 @@ def unpack(data: bytes) -> SharedDevice | None:
 
 def write(state: State, directory: Path) -> list[Path]:
     """One file for each of this host's devices; returns their paths."""
-    paths = []
+    paths: list[Path] = []
+    numbers: set[int] = set()
     for device in state.devices:
         if device.host:
             continue
+        number = device.physical_id
+        while number in numbers:  # a chip of another system has the same id
+            number += MANY_CHIPS
+        numbers.add(number)
         used = _sizes(device.usage)
         chip = SharedChip(device.physical_id, device.is_remote, used)
         processes = tuple(
@@ -116,7 +122,7 @@ def write(state: State, directory: Path) -> list[Path]:
             for p in state.processes
             if not p.host and device.physical_id in p.usage.get(device.system, {})
         )
-        shared = SharedDevice(OURS | device.physical_id, device.physical_id, used, (chip,), processes)
+        shared = SharedDevice(OURS | number & 0xFFFF, device.physical_id, used, (chip,), processes)
         path = directory / f"tt_device_{shared.asic_id}_memory"
         _write_own(path, pack(shared, time_ns=time.time_ns()))
         paths.append(path)

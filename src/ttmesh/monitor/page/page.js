@@ -47,7 +47,7 @@ function drawChip(chip) {
 
 function drawGroup(group) {
   const tracks = (count, size, gap) => `${gap} repeat(${count}, ${size} ${gap})`;
-  const gap = group.density === "compact" ? "7px" : "12px";
+  const gap = group.density === "compact" ? "9px" : "14px";
   return make("div", { class: "group" },
     make("h2", {}, make("span", { text: group.title }), make("small", { text: group.facts })),
     make("div", {
@@ -122,7 +122,7 @@ function drawChart(chart) {
       ...chart.moments.map((moment) => make("div", {
         class: "moment", style: { "--percent": `${moment.percent}%`, "--width": `${chart.moment_percent}%` },
         onmouseenter: () => { reading.textContent = moment.text; }, onmouseleave: () => { reading.textContent = ""; },
-      }))), reading);
+      })), reading));
 }
 
 function drawHistory() {
@@ -182,7 +182,7 @@ function search() {
 }
 
 const splitKey = () => { const [host, system, id] = chosen.chip.split("/"); return { host, system, id }; };
-const query = (values) => new URLSearchParams(values).toString() + `&token=${token}`;
+const query = (values) => `${new URLSearchParams(values)}&token=${token}`;
 
 async function readDevice() {
   if (!chosen.chip) return;
