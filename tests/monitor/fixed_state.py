@@ -23,6 +23,7 @@ ARTEFACTS = HERE.parent.parent / "artefacts" / "monitor"
 MB = 1 << 20
 GB = 1 << 30
 CHIPS = (4, 0, 3, 7, 5, 1, 2, 6)
+CHARACTER_WIDTH = 12.2  # of a terminal screenshot
 SITE = "train.py:12 in step\ntrain.py:40 in <module>"
 
 
@@ -118,7 +119,12 @@ def screen_text(svg: str) -> str:
     lines: dict[float, list[tuple[float, str]]] = {}
     for x, y, text in re.findall(r'<text[^>]*? x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', svg):
         lines.setdefault(float(y), []).append((float(x), html.unescape(text).replace("\xa0", " ")))
-    rows = ["".join(text for _, text in sorted(parts)) for _, parts in sorted(lines.items())]
+    rows = []
+    for _, parts in sorted(lines.items()):
+        row = ""
+        for x, text in sorted(parts):  # spaces of no colour are left out of the picture
+            row = row.ljust(round(x / CHARACTER_WIDTH)) + text
+        rows.append(row)
     return "\n".join(row.rstrip() for row in rows).strip() + "\n"
 
 

@@ -9,12 +9,12 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.coordinate import Coordinate
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets import Footer, Input, Static
 
 from ttmesh.monitor.device_screen import DeviceScreen
+from ttmesh.monitor.line_table import LineTable
 from ttmesh.monitor.polling import PollingScreen
-from ttmesh.monitor.rows import STAR, Widths, device_cells, fit_widths, process_cells
+from ttmesh.monitor.rows import STAR, device_cells, fit_widths, process_cells
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.text_drawing import COLOURS
 from ttmesh.monitor.view import SORTS, Choice, View, class_name, format_count, nothing_shown
@@ -49,7 +49,6 @@ class MainScreen(PollingScreen[View]):
         self.choice = choice
         self.view: View | None = None
         self.paused = False
-        self.widths: Widths | None = None
         self._keys: dict[str, DeviceKey] = {}
 
     def compose(self) -> ComposeResult:
@@ -59,11 +58,8 @@ class MainScreen(PollingScreen[View]):
             yield Static(_legend(), id="legend")
             yield Static(id="problem")
             yield Static(id="nothing")
-            for name, stripes in (("devices", True), ("processes", False)):
-                table = DataTable[object](
-                    id=name, cursor_type="row", zebra_stripes=stripes, cursor_foreground_priority="renderable"
-                )
-                yield table
+            yield LineTable(id="devices")
+            yield LineTable(id="processes")
             yield Input(placeholder="part of a process's name or pid", id="filter")
         yield Footer()
 
@@ -93,26 +89,12 @@ class MainScreen(PollingScreen[View]):
             nothing = self.query_one("#nothing", Static)
             nothing.update(Text(nothing_shown(view)))
             nothing.display = not (view.devices and view.processes) and not self.choice.text
-            widths = self._fit(view)
+            widths = fit_widths(view, self.size.width)
             self._keys = {"/".join(map(str, d.key)): d.key for d in view.devices}
             devices = {"/".join(map(str, d.key)): device_cells(d, widths) for d in view.devices}
             processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}
-            fill(self.query_one("#devices", DataTable), devices)
-            fill(self.query_one("#processes", DataTable), processes)
-
-    def _fit(self, view: View) -> Widths:
-        widths = fit_widths(view, self.size.width)
-        if self.widths is None or widths.long != self.widths.long:
-            for table_id, columns in (
-                ("#devices", widths.device_columns()),
-                ("#processes", widths.process_columns()),
-            ):
-                table = self.query_one(table_id, DataTable)
-                table.clear(columns=True)
-                for i, name in enumerate(columns):
-                    table.add_column(name, key=f"{i}")
-        self.widths = widths
-        return widths
+            self.query_one("#devices", LineTable).fill(widths.device_columns(), devices)
+            self.query_one("#processes", LineTable).fill(widths.process_columns(), processes)
 
     def action_next_sort(self) -> None:
         """Sort the processes by the next column."""
@@ -150,14 +132,14 @@ class MainScreen(PollingScreen[View]):
         entry.display = False
         self.query_one("#devices").focus()
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+    def on_line_table_selected(self, event: LineTable.Selected) -> None:
         """Enter on a device opens it."""
-        if event.data_table.id == "devices" and event.row_key.value is not None:
-            self.open_device(self._keys[event.row_key.value])
+        if event.table.id == "devices":
+            self.open_device(self._keys[event.key])
 
     def action_open_device(self) -> None:
         """Open the device under the cursor."""
-        self.query_one("#devices", DataTable).action_select_cursor()
+        self.query_one("#devices", LineTable).action_select_cursor()
 
     def open_device(self, key: DeviceKey) -> None:
         """A screen with one device."""
@@ -182,22 +164,3 @@ def _legend() -> Text:
     for kind in LEGEND:
         text.append("■ ", style=COLOURS[kind]).append(f"{class_name(kind)}  ")
     return text.append("★ ", style=STAR).append("coordinator")
-
-
-def fill(table: DataTable[object], rows: dict[str, list[object]]) -> None:
-    """Show these rows; the cursor stays where it is when the same rows come in the same order."""
-    if [key.value for key in table.rows] == list(rows):
-        for key, cells in rows.items():
-            for i, cell in enumerate(map(_as_it_is, cells)):
-                table.update_cell(key, f"{i}", cell, update_width=True)
-        return
-    row = table.cursor_row
-    table.clear()
-    for key, cells in rows.items():
-        table.add_row(*map(_as_it_is, cells), key=key)
-    if rows:
-        table.cursor_coordinate = Coordinate(min(row, len(rows) - 1), 0)
-
-
-def _as_it_is(cell: object) -> object:
-    return Text(cell) if isinstance(cell, str) else cell  # a name with brackets is not markup

@@ -37,7 +37,6 @@ class WebProcess:
     l1: str
     circular_buffers: str
     buffers: str
-    missed: str
     mark: str
     name: str
     find: str
@@ -133,8 +132,7 @@ def _process_row(process: ProcessView) -> WebProcess:
         l1=size_text(process.pool_bytes("L1")),
         circular_buffers=size_text(process.used_bytes.get("CB", 0)),
         buffers=str(process.buffers),
-        missed=str(process.missed) if process.missed else "",
-        mark=process.last_mark,
+        mark=", ".join(filter(None, (process.last_mark, f"{process.missed} missed" if process.missed else ""))),
         name=process.name,
         find=f"{process.title} {process.name} {process.last_mark}".lower(),
     )

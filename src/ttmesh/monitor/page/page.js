@@ -87,7 +87,7 @@ function drawGroups() {
 function drawTables() {
   $("processes").tBodies[0].replaceChildren(...view.processes.map((row) => make("tr", { "data-find": row.find },
     number(row.pid), cell(row.devices), cell(row.meshes), number(row.dram), number(row.l1), number(row.circular_buffers),
-    number(row.buffers), number(row.missed), cell(row.mark), make("td", { class: "long", text: row.name }))));
+    number(row.buffers), cell(row.mark), make("td", { class: "long", text: row.name }))));
   $("traffic").hidden = !view.links.length && !view.host_traffic;
   $("links").hidden = !view.links.length;
   $("host-traffic").textContent = view.host_traffic;
@@ -112,7 +112,7 @@ function drawChart(chart) {
   const reading = make("div", { class: "reading" });
   return make("div", { class: "chart" },
     make("div", { class: "chart-title" }, make("b", { text: chart.title }),
-      ...chart.lines.map((line) => make("span", {}, key(line.colour), `${line.name}  ${line.latest}`))),
+      ...chart.lines.map((line) => make("span", {}, key(line.colour), line.name, make("b", { text: line.latest })))),
     make("div", { class: "plot" },
       ...chart.time_ticks.map((tick) => make("span", { class: "time", style: { "--percent": `${tick.percent}%` }, text: tick.text })),
       ...chart.value_ticks.map((tick) => make("div", { class: "value", style: { "--percent": `${tick.percent}%` } }, make("span", { text: tick.text }))),
