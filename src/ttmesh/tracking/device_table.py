@@ -35,7 +35,8 @@ class Account:
 
     def restart(self, now_s: float) -> None:
         """Begin a new peak."""
-        self.tick(now_s)
+        if self.low != self.high:  # of this second, by those who had it open before
+            self.tick(now_s)
         self._peak = self.used
 
     def add(self, size_bytes: int, count: int) -> None:

@@ -30,9 +30,9 @@ function drawBar(bar) {
 }
 
 function drawMeter(bar) {
-  const amount = bar.capacity ? `${bar.used} of ${bar.capacity}` : bar.used;
-  return make("div", { class: "meter", title: `${bar.pool} ${amount}` }, make("span", { class: "pool", text: bar.pool }), drawBar(bar),
-    make("span", { class: `percent ${bar.level}`, text: bar.percent || bar.used }), make("span", { class: "amount", text: amount }));
+  const of = bar.capacity ? ` of ${bar.capacity}` : "";
+  return make("div", { class: "meter", title: `${bar.pool} ${bar.used}${of}` }, make("span", { class: "pool", text: bar.pool }), drawBar(bar),
+    make("span", { class: `percent ${bar.level}`, text: bar.percent || bar.used }), make("span", { class: "amount", text: bar.used }, make("span", { class: "of", text: of })));
 }
 
 function drawChip(chip) {
