@@ -85,7 +85,7 @@ def test_the_api_gives_the_view_and_one_device(program, site):
     device = json.loads(get(site.path("/api/devices/3"))[1])
 
     assert [p["pid"] for p in seen["processes"]] == [program.pid]
-    assert len(device["maps"][0]["cells"]) == 512
+    assert len(device["maps"][0]["cells"]) == 256
     assert device["buffers"][0]["label"] == "matmul"
     assert get(site.path("/api/devices/99"))[0] == 404
 

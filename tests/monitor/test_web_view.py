@@ -156,11 +156,13 @@ def series(chip: int, *values: int, pool: str = "DRAM", is_open: bool = True, sy
 
 
 def test_lines_that_coincide_are_one_and_l1_has_its_own_scale() -> None:
-    histories = Histories([*(series(chip, 0, 1 << 30) for chip in range(8)), series(0, 0, MB, pool="L1")])
+    histories = Histories(
+        [*(series(chip, 0, 1 << 30, (1 << 30) + chip // 4) for chip in range(8)), series(0, 0, MB, pool="L1")]
+    )
 
     dram, l1 = make_web_history(histories, now_s=float(NOW), window_s=60).charts
 
-    assert [(line.name, line.latest) for line in dram.lines] == [("devices 0-7", "1.00 GB")]
+    assert [(line.name, line.latest) for line in dram.lines] == [("devices 0-7", "1.00 GB")]  # also in the last step
     assert [(line.name, line.latest) for line in l1.lines] == [("device 0", "1.00 MB")]
     assert (dram.value_ticks[-1].text, l1.value_ticks[-1].text) == ("1.00 GB", "1.00 MB")
     assert dram.lines[0].path.startswith("M")
@@ -189,7 +191,9 @@ def test_history_begins_with_the_server_not_a_minute_ago_and_says_which_devices_
     assert "galaxy device 3 (closed): 7 B" in dram.moments[10].text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(7, "7 s"), (90, "2 min"), (3600, "1 h"), (12_000, "3 h 20 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7, "7 s"), (90, "1 min 30 s"), (630, "10 min"), (3600, "1 h"), (12_000, "3 h 20 min")]
+)
 def test_durations_are_short(seconds: int, text: str) -> None:
     assert duration_text(seconds) == text
 
@@ -242,7 +246,7 @@ def test_leaks_are_what_was_lost_and_what_was_held_at_close() -> None:
 
     assert drawn.lost_caption.startswith("Lost: still allocated when the process ended, 24.00 MB")
     assert [(row.size, row.times, row.site) for row in drawn.lost] == [("24.00 MB", "3×", "train.py:12 in step")]
-    assert [(row.size, row.buffers) for row in drawn.at_close] == [("1.00 MB", "4")]
+    assert [(row.size, row.buffers) for row in drawn.at_close] == [("1.00 MB", "4 buffers")]
 
 
 def test_an_empty_server_says_what_to_do() -> None:

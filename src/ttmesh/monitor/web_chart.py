@@ -84,13 +84,15 @@ def choose_ticks(most_bytes: int) -> list[int]:
 
 def _chart(pool: str, series: Sequence[HistoryState], start_s: float, now_s: float) -> WebChart:
     groups: dict[tuple[Point, ...], list[HistoryState]] = {}
-    for one in series:
-        groups.setdefault(tuple(one.points), []).append(one)
-    ordered = sorted(groups.items(), key=lambda group: -group[0][-1].last)
+    for one in series:  # the last step is not over: its values may be those before and after a change
+        groups.setdefault(tuple(one.points[:-1]) or tuple(one.points), []).append(one)
+    ordered = sorted(
+        ((devices[0].points, devices) for devices in groups.values()), key=lambda group: -group[0][-1].last
+    )
     several = len({(one.host, one.system) for one in series}) > 1
     lines = [(_name(devices, several=several), points) for points, devices in ordered[:MOST_LINES]]
     rest = [points for points, _ in ordered[MOST_LINES:]]
-    most = max((p.high for points in groups for p in points), default=0)
+    most = max((p.high for points, _ in ordered for p in points), default=0)
     ticks = choose_ticks(max(1024, most))
     scale = _Scale(start_s, now_s, ticks[-1])
     drawn = [_line(name, LINE_COLOURS[i], points, scale) for i, (name, points) in enumerate(lines)]
@@ -176,9 +178,11 @@ def _time_ticks(start_s: float, now_s: float) -> list[WebTick]:
 
 
 def duration_text(seconds: float) -> str:
-    """45 s, 12 min, 3 h 20 min."""
+    """45 s, 1 min 30 s, 12 min, 3 h 20 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"
+    if seconds < 600 and round(seconds) % 60:
+        return f"{round(seconds) // 60} min {round(seconds) % 60} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"

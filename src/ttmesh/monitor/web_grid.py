@@ -91,6 +91,7 @@ class WebGroup:
     columns: int
     rows: int
     density: str
+    has_stubs: bool
     chips: tuple[WebChip, ...]
     links: tuple[WebLink, ...]
 
@@ -169,6 +170,7 @@ def _group(host: str, system: str, devices: Sequence[DeviceView], view: View) ->
         columns=columns,
         rows=rows,
         density="compact" if is_compact else "wide",
+        has_stubs=any(link.is_wrap for link in links),
         chips=tuple(_chip(device, at) for at, device in ordered),
         links=links,
     )

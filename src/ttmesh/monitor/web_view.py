@@ -179,7 +179,7 @@ def _leak_row(group: LeakGroup) -> WebLeak:
     program = f"{describe_pids(group)}: {printable(group.program)}"
     return WebLeak(
         size=size_text(group.size_bytes),
-        buffers=str(group.buffers),
+        buffers=format_count(group.buffers, "buffer"),
         times=f"{group.times}×" if group.times > 1 else "",
         memory_class=class_name(group.memory_class),
         colour=COLOURS.get(group.memory_class, ""),

@@ -46,13 +46,15 @@ function drawChip(chip) {
 }
 
 function drawGroup(group) {
-  const tracks = (count, size, gap) => `${gap} repeat(${count}, ${size} ${gap})`;
-  const gap = group.density === "compact" ? "9px" : "14px";
+  const gap = group.density === "compact" ? "9px" : "14px", edge = group.has_stubs ? gap : "0";
+  const tracks = (count, size) => `${edge} repeat(${count - 1}, ${size} ${gap}) ${size} ${edge}`;
+  const columns = group.columns === 1 ? `${edge} 1fr ${edge}` : tracks(group.columns, "minmax(0, 1fr)");
+  const rows = group.rows === 1 ? `${edge} auto ${edge}` : tracks(group.rows, "auto");
   return make("div", { class: "group" },
     make("h2", {}, make("span", { text: group.title }), make("small", { text: group.facts })),
     make("div", {
       class: `grid ${group.density === "compact" ? "" : "wide-grid"}`,
-      style: { "grid-template-columns": tracks(group.columns, "minmax(0, 1fr)", gap), "grid-template-rows": tracks(group.rows, "auto", gap) },
+      style: { "grid-template-columns": columns, "grid-template-rows": rows },
     }, ...group.links.map((link) => make("i", {
       class: `link ${link.direction} ${link.is_wrap ? "wrap" : ""}`, title: link.tooltip,
       style: { "--row": link.row, "--column": link.column, "--level": link.level },
@@ -61,7 +63,8 @@ function drawGroup(group) {
 
 // A button that is replaced between pressing and releasing the mouse is not clicked, so it stays and is drawn anew.
 function redraw(shown, made) {
-  for (const { name, value } of [...made.attributes]) if (shown.getAttribute(name) !== value) shown.setAttribute(name, value);
+  for (const { name, value } of [...made.attributes]) if (name !== "style" && shown.getAttribute(name) !== value) shown.setAttribute(name, value);
+  shown.style.cssText = made.style.cssText;  // the policy refuses the attribute
   shown.onclick = made.onclick;
   shown.replaceChildren(...made.childNodes);
 }
