@@ -50,6 +50,7 @@ class MainScreen(PollingScreen[View]):
         self.view: View | None = None
         self.paused = False
         self._keys: dict[str, DeviceKey] = {}
+        self._shown_texts: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
         """A status line, the devices, the processes, the keys."""
@@ -80,21 +81,26 @@ class MainScreen(PollingScreen[View]):
     def show(self, answer: View | None, problem: str) -> None:
         """Show a view; a problem is shown above the last view."""
         notes = [problem] if problem else list(answer.notes) if answer is not None else []
-        notice = self.query_one("#problem", Static)
-        notice.display = bool(notes)
-        notice.update(Text("\n".join(notes)))
+        self._show_text("#problem", "\n".join(notes))
         if answer is not None:
             self.view = view = answer
-            self.query_one("#status", Static).update(self._status(view))
-            nothing = self.query_one("#nothing", Static)
-            nothing.update(Text(nothing_shown(view)))
-            nothing.display = not (view.devices and view.processes) and not self.choice.text
+            self.query_one("#status", Static).update(self._status(view), layout=False)
+            is_empty = not (view.devices and view.processes) and not self.choice.text
+            self._show_text("#nothing", nothing_shown(view) if is_empty else "")
             widths = fit_widths(view, self.size.width)
             self._keys = {"/".join(map(str, d.key)): d.key for d in view.devices}
             devices = {"/".join(map(str, d.key)): device_cells(d, widths) for d in view.devices}
             processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}
             self.query_one("#devices", LineTable).fill(widths.device_columns(), devices)
             self.query_one("#processes", LineTable).fill(widths.process_columns(), processes)
+
+    def _show_text(self, where: str, text: str) -> None:
+        """Show a text, or nothing; laying the screen out anew is dear, so only when it changes."""
+        if self._shown_texts.get(where, "") != text:
+            self._shown_texts[where] = text
+            notice = self.query_one(where, Static)
+            notice.update(Text(text))
+            notice.display = bool(text)
 
     def action_next_sort(self) -> None:
         """Sort the processes by the next column."""

@@ -191,9 +191,9 @@ async function readDevice() {
   if (!chosen.chip) return;
   const asked = chosen.chip, { host, system, id } = splitKey();
   const reply = await fetch(`page/devices/${id}?${query({ host, system })}`);
+  const found = reply.ok ? await reply.json() : device;
   if (chosen.chip !== asked) return;  // closed, or another one chosen meanwhile
-  if (reply.ok) device = await reply.json();
-  if (chosen.chip !== asked) return;
+  device = found;
   drawDevice();
   search();
 }
@@ -203,9 +203,9 @@ async function readHistory() {
   const asked = chosen.chip + chosen.window, values = { window: chosen.window };
   if (chosen.chip) { const { host, system, id } = splitKey(); Object.assign(values, { host, system, device: id }); }
   const reply = await fetch(`page/history?${query(values)}`).catch(() => null);
+  const found = reply && reply.ok ? await reply.json() : history_;
   if (chosen.chip + chosen.window !== asked) return;
-  if (reply && reply.ok) history_ = await reply.json();
-  if (chosen.chip + chosen.window !== asked) return;
+  history_ = found;
   drawHistory();
   timer = setTimeout(readHistory, history_ ? history_.refresh_ms : 2000);
 }
