@@ -18,6 +18,8 @@ from textual.strip import Strip
 
 Row = list[Text]
 
+FEW_LINES = 4  # more that change are cheaper drawn with all the others
+
 
 class LineTable(ScrollView, can_focus=True):
     """Rows of one line each below a header that stays; the cursor is a row."""
@@ -72,10 +74,13 @@ class LineTable(ScrollView, can_focus=True):
         self.rows, self._titles, self._widths = made, titles, widths
         self.cursor_row = max(0, min(self.cursor_row, len(made) - 1))
         if is_same_frame:
-            for i, row in enumerate(made.values()):
-                if row != known[i]:
-                    self._strips[i] = self._draw(row)
+            changed = [(i, row) for i, row in enumerate(made.values()) if row != known[i]]
+            for i, row in changed:
+                self._strips[i] = self._draw(row)
+                if len(changed) <= FEW_LINES:
                     self._refresh_row(i)
+            if len(changed) > FEW_LINES:
+                self.refresh()
         else:
             self._strips = [self._draw(row) for row in made.values()]
             self.virtual_size = Size(sum(widths) + 2 * len(widths), len(made) + 1)

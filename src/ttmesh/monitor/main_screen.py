@@ -14,13 +14,14 @@ from textual.widgets import Footer, Input, Static
 from ttmesh.monitor.device_screen import DeviceScreen
 from ttmesh.monitor.line_table import LineTable
 from ttmesh.monitor.polling import PollingScreen
-from ttmesh.monitor.rows import STAR, device_cells, fit_widths, process_cells
+from ttmesh.monitor.rows import STAR, Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.text_drawing import COLOURS
 from ttmesh.monitor.view import SORTS, Choice, View, class_name, format_count, nothing_shown
 from ttmesh.tracking.state import DeviceKey
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
+FIT_S = 10
 
 
 class MainScreen(PollingScreen[View]):
@@ -51,6 +52,7 @@ class MainScreen(PollingScreen[View]):
         self.paused = False
         self._keys: dict[str, DeviceKey] = {}
         self._shown_texts: dict[str, str] = {}
+        self._fitted: tuple[object, Widths] | None = None  # for which screen and rows
 
     def compose(self) -> ComposeResult:
         """A status line, the devices, the processes, the keys."""
@@ -87,12 +89,19 @@ class MainScreen(PollingScreen[View]):
             self.query_one("#status", Static).update(self._status(view), layout=False)
             is_empty = not (view.devices and view.processes) and not self.choice.text
             self._show_text("#nothing", nothing_shown(view) if is_empty else "")
-            widths = fit_widths(view, self.size.width)
+            widths = self._fit(view)
             self._keys = {"/".join(map(str, d.key)): d.key for d in view.devices}
             devices = {"/".join(map(str, d.key)): device_cells(d, widths) for d in view.devices}
             processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}
             self.query_one("#devices", LineTable).fill(widths.device_columns(), devices)
             self.query_one("#processes", LineTable).fill(widths.process_columns(), processes)
+
+    def _fit(self, view: View) -> Widths:
+        """Widths for this screen, fitted anew when other rows come, and now and then as numbers grow."""
+        keys = (self.size.width, [d.key for d in view.devices], [p.title for p in view.processes], view.time_s // FIT_S)
+        if self._fitted is None or self._fitted[0] != keys:
+            self._fitted = (keys, fit_widths(view, self.size.width))
+        return self._fitted[1]
 
     def _show_text(self, where: str, text: str) -> None:
         """Show a text, or nothing; laying the screen out anew is dear, so only when it changes."""

@@ -14,6 +14,7 @@ from ttmesh.tracking.query import Monitor, UnreachableError
 from ttmesh.tracking.state import Buffers, DeviceKey, Histories, Leaks, ServerState, State
 
 TREND_S = 60
+TREND_POINTS = 30
 BUFFERS_SHOWN = 5000
 
 
@@ -40,7 +41,8 @@ class Source:
     def view(self, choice: Choice = EVERYTHING, *, trends: bool = False) -> View:
         """Everything on one page."""
         state = self.state()
-        histories = self._monitor.histories(window_s=TREND_S) if trends and state.server.pid else None
+        wanted = trends and state.server.pid
+        histories = self._monitor.histories(window_s=TREND_S, points=TREND_POINTS) if wanted else None
         return build(state, histories, choice, problem=self.problem)
 
     def state(self) -> State:
@@ -70,7 +72,7 @@ class Source:
         if found[0].host == shared_memory.HOST:
             histories, buffers = Histories([]), Buffers([], 0, [])
         else:
-            histories = self._monitor.histories(key, window_s=TREND_S)
+            histories = self._monitor.histories(key, window_s=TREND_S, points=TREND_POINTS)
             buffers = self._monitor.buffers(key, limit=BUFFERS_SHOWN)
         view = build(state, histories)
         device = next(d for d in view.devices if d.key == key)
