@@ -360,6 +360,7 @@ def test_devices_leave_the_page_with_their_process_and_what_it_lost_is_shown(pro
 
     expect(page.locator(".chip")).to_have_count(0)
     expect(page.locator("#nothing")).to_contain_text("No device is open yet.")
+    expect(page.locator("#side-title")).to_have_text("Not open")
     page.keyboard.press("Escape")
     expect(page.locator("#lost tbody tr")).to_have_count(1)
     expect(page.locator("#lost-caption")).to_contain_text("Lost: still allocated when the process ended")

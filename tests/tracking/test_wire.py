@@ -74,14 +74,14 @@ def test_frames_may_come_byte_by_byte():
     [
         (b"GET / HTTP/1.1\r\n", "a frame begins with b'GE'; expected b'TM'"),
         (wire.HEADER.pack(b"TM", 9, 1, 0), "the peer speaks version 9; expected 3"),
-        (wire.HEADER.pack(b"TM", 2, 2, 2**32 - 1), "4294967295 bytes is announced; at most 1048576"),
+        (wire.HEADER.pack(b"TM", wire.VERSION, 2, 2**32 - 1), "4294967295 bytes is announced; at most 1048576"),
         (wire.frame(99), "kind 99 is not something a client sends"),
         (wire.frame(wire.EVENTS, (0, 0, [(4, 1)])), "the body of a frame of kind 2 is malformed"),
         (wire.frame(wire.EVENTS, (-1, 0, [])), "malformed: Expected `int` >= 0"),
         (wire.frame(wire.EVENTS, (0, 0, [(77, 1)])), "malformed: Invalid value 77"),
         (wire.frame(wire.HELLO, ("root", 1, 1, "", "")), "malformed: Invalid enum value 'root'"),
         (wire.frame(wire.BYE, (2**63,)), "malformed"),
-        (wire.HEADER.pack(b"TM", 2, 2, 5000) + b"\x91" * 5000, "malformed"),
+        (wire.HEADER.pack(b"TM", wire.VERSION, 2, 5000) + b"\x91" * 5000, "malformed"),
     ],
 )
 def test_what_is_no_frame_is_refused_with_the_reason(data, reason):

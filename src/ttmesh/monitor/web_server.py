@@ -90,7 +90,10 @@ class Page:
 
     async def drawn_device(self, request: Request) -> Response:
         """One device as the page draws it."""
-        return await self._answer_about(request, lambda detail: make_web_device(detail, self._source.view()))
+        found = await self._answer_about(request, lambda detail: make_web_device(detail, self._source.view()))
+        if found.status_code == 404:  # it was closed, which is no fault: a browser would complain of one
+            return JSONResponse(None, headers=HEADERS)
+        return found
 
     async def drawn_history(self, request: Request) -> Response:
         """What one device or all held over time, as the page draws it."""

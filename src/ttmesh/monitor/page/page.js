@@ -2,7 +2,7 @@
 // Draws what monitor/web_*.py computed. The page itself knows what its user chose: a pool, a device, a window, a theme.
 const $ = (id) => document.getElementById(id);
 const chosen = { pool: "DRAM", chip: "", window: "", theme: null };
-let view = null, device = null, history_ = null, timer = null;  // the latest of each
+let view = null, device = null, deviceText = "", history_ = null, timer = null;  // the latest of each
 const token = encodeURIComponent(new URLSearchParams(location.search).get("token") || "");
 
 // Names come from other people's processes: they are only ever set as text.
@@ -153,7 +153,7 @@ function drawDevice() {
   $("side").classList.toggle("open", is_open);
   $("close").hidden = !is_open;
   $("device").hidden = !device;
-  $("side-title").textContent = device ? device.title : is_open ? "…" : "History";
+  $("side-title").textContent = device ? device.title : is_open ? (deviceText === "null" ? "Not open" : "…") : "History";
   $("facts").textContent = device ? device.facts : "";
   if (!device) return;
   const opened = new Set([...$("device").querySelectorAll("details[open]")].map((one) => one.dataset.site));
@@ -170,12 +170,13 @@ function draw() {
   $("summary").textContent = `${clock}  ${view.summary}`;
   $("notes").hidden = !view.notes;
   $("notes").textContent = view.notes;
-  $("windows").replaceChildren(...Object.entries(view.windows).map(([name, seconds]) => make("button", {
-    type: "button", text: name, "aria-pressed": String(seconds) === chosen.window, onclick: () => { chosen.window = String(seconds); remember(); readHistory(); draw(); },
+  if (!$("windows").children.length) $("windows").append(...Object.entries(view.windows).map(([name, seconds]) => make("button", {
+    type: "button", text: name, "data-window": seconds, onclick: () => { chosen.window = String(seconds); remember(); readHistory(); draw(); },
   })));
+  for (const button of $("windows").children) button.setAttribute("aria-pressed", button.dataset.window === chosen.window);
   drawGroups();
   drawTables();
-  drawDevice();
+  if (!device) drawDevice();
   search();
 }
 
@@ -191,9 +192,10 @@ async function readDevice() {
   if (!chosen.chip) return;
   const asked = chosen.chip, { host, system, id } = splitKey();
   const reply = await fetch(`page/devices/${id}?${query({ host, system })}`);
-  const found = reply.ok ? await reply.json() : device;
-  if (chosen.chip !== asked) return;  // closed, or another one chosen meanwhile
-  device = found;
+  const text = reply.ok ? await reply.text() : "";
+  if (chosen.chip !== asked || !text || text === deviceText) return;  // closed, another one chosen, or the same
+  device = JSON.parse(text);
+  deviceText = text;
   drawDevice();
   search();
 }
@@ -213,6 +215,7 @@ async function readHistory() {
 function choose(chip) {
   chosen.chip = chip;
   device = null;
+  deviceText = "";
   remember();
   draw();
   readDevice();
@@ -271,7 +274,10 @@ document.addEventListener("keydown", (event) => {
 $("search").oninput = () => { remember(); search(); };
 $("search").onkeydown = (event) => {
   const found = document.querySelector(".chip:not(.miss)");
-  if (event.key === "Enter" && found) { choose(found.dataset.key); found.focus(); }
+  if (event.key !== "Enter" || !found) return;
+  event.preventDefault();  // or it would press the button that is focused now
+  choose(found.dataset.key);
+  found.focus();
 };
 $("pool").onclick = nextPool;
 $("close").onclick = () => choose("");
