@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttmesh.base.records import Allocated, ChipFacts, Closed, Freed, Marked, Opened, Reserved
-from ttmesh.tracking import device_table, free_space, process_table
+from ttmesh.tracking import free_space, holders, process_table
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.history import History
 from ttmesh.tracking.ledger import Ledger
@@ -337,7 +337,7 @@ def test_largest_free_block_and_fragmentation_come_from_the_holes():
 
 def test_limits_are_refusals_with_a_reason(monkeypatch):
     monkeypatch.setattr(process_table, "MAX_PROCESS_BYTES", 20_000)
-    monkeypatch.setattr(device_table, "MAX_DEVICES", 4)
+    monkeypatch.setattr(holders, "MAX_DEVICES", 4)
     ledger = Ledger()
     process = ledger.join(ME, "p", 0.0)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ttmesh.base.records import Allocated, ChipFacts, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking import answers as answers_module
-from ttmesh.tracking import device_table, holders, leftovers, process_table, wire
+from ttmesh.tracking import holders, leftovers, process_table, wire
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.process_table import LedgerError
@@ -53,7 +53,7 @@ SHAPES: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_bytes_counted_are_the_bytes_held(shape, monkeypatch):
-    monkeypatch.setattr(device_table, "MAX_SERIES", 0)  # histories belong to devices and are counted apart
+    monkeypatch.setattr(holders, "MAX_SERIES", 0)  # histories belong to devices and are counted apart
     ledger = Ledger()
     process = ledger.join(Who("", 1, 1), "p", 0.0)
     ledger.events(process, 0, [opened(1, range(512))])
@@ -142,11 +142,11 @@ def test_devices_that_nobody_uses_make_room_and_are_forgotten():
 
     ledger.events(honest, 0, [opened(1, range(8)), buffer(1, chips=tuple(range(8)))])
 
-    assert len(ledger.devices) == device_table.MAX_DEVICES
+    assert len(ledger.devices) == holders.MAX_DEVICES
     assert [key for key in ledger.devices if not key[0]] == [("", "t3000", chip) for chip in range(8)]
-    ledger.tick(10.0 + device_table.FORGET_S)
-    assert len(ledger.devices) == device_table.MAX_DEVICES
-    ledger.tick(11.0 + device_table.FORGET_S)
+    ledger.tick(10.0 + holders.FORGET_S)
+    assert len(ledger.devices) == holders.MAX_DEVICES
+    ledger.tick(11.0 + holders.FORGET_S)
     assert len(ledger.devices) == 8
     assert ledger.devices.series == 16
 
@@ -165,7 +165,7 @@ def test_a_process_that_names_most_devices_gives_way_to_others():
 
 
 def test_histories_are_bounded_and_nothing_else_suffers(monkeypatch):
-    monkeypatch.setattr(device_table, "MAX_SERIES", 10)
+    monkeypatch.setattr(holders, "MAX_SERIES", 10)
     ledger = Ledger()
 
     ledger.events(ledger.join(Who("", 1, 1), "p", 0.0), 0, [buffer(1, chips=tuple(range(30)))])

@@ -8,9 +8,8 @@ from sys import getsizeof
 from typing import TypeVar
 
 from ttmesh.base.records import Allocated
-from ttmesh.tracking.device_table import Account, Device
 from ttmesh.tracking.free_space import FreeSpace
-from ttmesh.tracking.holders import Process, RecordRoute
+from ttmesh.tracking.holders import Account, Device, Process, RecordRoute
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import LARGEST, Ended
 from ttmesh.tracking.spans import Span

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from ttmesh.base.records import Allocated, Closed, Event, Freed, Marked, Opened, Reserved
-from ttmesh.tracking.device_table import Account
 from ttmesh.tracking.holders import (
     LONGEST_NAME,
+    Account,
     BufferKey,
     HeldMesh,
     Process,

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ttmesh.tracking import device_table
-from ttmesh.tracking.device_table import Device, DeviceTable
-from ttmesh.tracking.holders import Process
+from ttmesh.tracking import holders
+from ttmesh.tracking.holders import Device, DeviceTable, Process
 from ttmesh.tracking.leftovers import Ended, LeftoverSums
 from ttmesh.tracking.weights import CHIP_BYTES, weigh
 from ttmesh.tracking.wire import Who
@@ -194,7 +193,7 @@ class ProcessTable:
             if self.devices.forget_oldest():
                 continue
             largest = max(self.processes.values(), key=lambda p: len(p.chips))
-            if len(largest.chips) <= device_table.MAX_DEVICES // 2:
+            if len(largest.chips) <= holders.MAX_DEVICES // 2:
                 largest = process
-            reason = f"device {physical_id} would be one more than the {device_table.MAX_DEVICES} that are kept"
+            reason = f"device {physical_id} would be one more than the {holders.MAX_DEVICES} that are kept"
             self._evict(largest, process, reason)
